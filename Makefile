@@ -1,0 +1,53 @@
+# Everything on a fresh machine: `make serve` runs the server, `make test` checks and tests all.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# mypy sees the package under its own name, whatever the checkout's folder is called.
+TYPES := .cache/types
+
+.PHONY: serve test lint types bench fix clean
+
+serve: $(VENV)/installed
+	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
+
+# Set-up, then every check and test; prints the minutes of each tier and fails above the budget.
+test:
+	@started=$$(date +%s); \
+	$(MAKE) --no-print-directory $(VENV)/installed-for-tests || exit 1; \
+	installed=$$(date +%s); \
+	$(MAKE) --no-print-directory lint types || exit 1; \
+	checked=$$(date +%s); \
+	TRIOLET_SECONDS_INSTALL=$$((installed - started)) \
+	TRIOLET_SECONDS_LINT=$$((checked - installed)) \
+	$(BIN)/python -m pytest $(PYTEST)
+
+lint: $(VENV)/installed-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+fix: $(VENV)/installed-for-tests
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/installed-for-tests
+	@mkdir -p $(TYPES) && ln -sfn "$(CURDIR)" $(TYPES)/triolet
+	cd $(TYPES) && MYPYPATH=. "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" \
+		--cache-dir "$(CURDIR)/.cache/mypy" -p triolet
+
+bench: $(VENV)/installed-for-tests
+	$(BIN)/python -m tests.benchmarks
+
+clean:
+	rm -rf $(VENV) .cache build *.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/installed-for-tests: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/installed

@@ -1,0 +1,77 @@
+"""Settings of one engine: a frozen tree that the root sends in INIT and that READY's hash covers.
+
+Must not know torch or where the values came from (command line, environment, file): `__main__`
+builds it. Everything here is plain data, so that it crosses the control socket as it is.
+"""
+
+import hashlib
+
+import attrs
+import msgspec
+
+from .errors import InvalidParameter
+
+EXECUTORS = ("torch", "null")
+LOAD_FORMATS = ("auto", "dummy")
+# 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
+BLOCK_TOKENS = 16
+
+
+@attrs.frozen(kw_only=True)
+class EngineSettings:
+    """What an engine needs to know. Token counts unless a name says otherwise.
+
+    `kv_blocks` 0 means: as many as `max_num_seqs` sequences of full length need, within
+    `kv_memory_bytes_max`. `max_model_len` 0 means the model's own. `workers` is tensor × pipeline
+    ranks. `step_timeout_s` is the deadline of one step; a step that exceeds it ends the engine.
+
+    Raises `InvalidParameter`, naming the field and its bound.
+    """
+
+    model: str
+    executor: str = "torch"
+    load_format: str = "auto"
+    device: str = "cpu"
+    workers: int = 1
+    threads: int = 0  # of each worker; 0: all cores this process may use
+    block_tokens: int = BLOCK_TOKENS
+    kv_blocks: int = 0
+    kv_memory_bytes_max: int = 2**30
+    max_model_len: int = 0
+    max_num_seqs: int = 64
+    # One step computes at most so many tokens; bounds the gap that running requests see.
+    max_num_batched_tokens: int = 256
+    bitwise: bool = True
+    boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
+    step_timeout_s: float = 60.0
+    orphan_s: float = 10.0  # requests whose frontend is gone are aborted after so long
+    null_step_s: float = 0.0  # the null executor waits so long in each step; for tests and demos
+
+    def __attrs_post_init__(self) -> None:
+        _one_of("executor", self.executor, EXECUTORS)
+        _one_of("load_format", self.load_format, LOAD_FORMATS)
+        for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
+            _at_least(name, vars_of(self)[name], 1)
+        for name in ("threads", "kv_blocks", "kv_memory_bytes_max", "max_model_len", "null_step_s"):
+            _at_least(name, vars_of(self)[name], 0)
+        for name in ("boot_timeout_s", "step_timeout_s", "orphan_s"):
+            _at_least(name, vars_of(self)[name], 0.001)
+
+    def digest(self) -> str:
+        """Hash of all values, hexadecimal; two engines with one digest were told the same."""
+        return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
+
+
+def vars_of(settings: EngineSettings) -> dict[str, float]:
+    """The numeric fields by name (attrs slots have no `__dict__`)."""
+    return attrs.asdict(settings)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InvalidParameter(name, f"must be one of {', '.join(allowed)}, not {value!r}")
+
+
+def _at_least(name: str, value: float, bound: float) -> None:
+    if value < bound:
+        raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")

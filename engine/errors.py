@@ -1,0 +1,95 @@
+"""Errors that cross the engine's public face, each with a stable code and a hint whether to retry.
+
+    EngineError
+     +-- InvalidRequest           the request is at fault; sending it again changes nothing
+     |    +-- InvalidParameter    one field is out of range
+     |    +-- PromptTooLong       prompt and answer do not fit the model's length
+     +-- EngineDied               the engine is at fault; sending it again may succeed
+     +-- StepFailed               a worker raised in a step; the engine dies of it
+     +-- ModelFolderError         the model folder cannot be served; names the file and the way out
+
+`code` is what clients see; `retryable` decides between a 4xx and a 503. Must not know HTTP.
+"""
+
+from typing import ClassVar
+
+import attrs
+
+
+class EngineError(Exception):
+    """Base of everything the engine's public face raises. Not raised itself."""
+
+    code: ClassVar[str] = "engine_error"
+    retryable: ClassVar[bool] = False
+
+
+class InvalidRequest(EngineError):
+    """The request cannot be served as it is; the client must change it."""
+
+    code = "invalid_request"
+
+
+@attrs.frozen
+class InvalidParameter(InvalidRequest):
+    """One field is out of range. `parameter` is the field's name as in `SamplingParams`."""
+
+    code: ClassVar[str] = "invalid_parameter"
+    parameter: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.parameter} {self.reason}"
+
+
+@attrs.frozen
+class PromptTooLong(InvalidRequest):
+    """Prompt tokens plus at least one token of answer exceed the model's length (in tokens)."""
+
+    code: ClassVar[str] = "context_length_exceeded"
+    prompt_tokens: int
+    max_model_len: int
+
+    def __str__(self) -> str:
+        return (
+            f"the prompt has {self.prompt_tokens} tokens; this model takes at most"
+            f" {self.max_model_len - 1} and one token of answer. Shorten the prompt"
+        )
+
+
+@attrs.frozen
+class EngineDied(EngineError):
+    """The engine that served the request is gone. `cause` names signal, exit code or exception."""
+
+    code: ClassVar[str] = "engine_died"
+    retryable: ClassVar[bool] = True
+    engine: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} died: {self.cause}. The request may be sent again"
+
+
+@attrs.frozen
+class StepFailed(EngineError):
+    """A worker raised while it computed a step; `traceback` is its text, `rank` the worker's."""
+
+    code: ClassVar[str] = "step_failed"
+    retryable: ClassVar[bool] = True
+    step: int
+    rank: int
+    traceback: str
+
+    def __str__(self) -> str:
+        return f"worker {self.rank} failed in step {self.step}:\n{self.traceback}"
+
+
+@attrs.frozen
+class ModelFolderError(EngineError):
+    """A model folder that cannot be served: which path, what is wrong, and what to do."""
+
+    code: ClassVar[str] = "model_folder"
+    path: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}"

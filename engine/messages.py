@@ -1,0 +1,273 @@
+"""Messages between frontends and engine cores, and between the root and its engines.
+
+Plain frozen attrs classes, decoded with their types checked (`transports.codec`). A field is only
+ever appended, with a default, and `WIRE_VERSION` counts breaking changes. Must not know sockets,
+links or who sends: links number the messages, the control channel carries the second half.
+
+A request on the wire is (request_id, attempt): one id, and which sending of it this is. A message
+about an older attempt is dropped by whoever receives it.
+"""
+
+import enum
+
+import attrs
+
+from .config import EngineSettings
+from .sampling_params import SamplingParams
+
+WIRE_VERSION = 1
+
+
+class FinishReason(enum.StrEnum):
+    """Why a request ended, in vLLM's words. `ERROR` comes with `RequestOutput.error`."""
+
+    STOP = "stop"  # end of sequence, a stop token, or a stop string
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+
+
+# ---- frontend -> engine, on the link
+
+
+@attrs.frozen(kw_only=True)
+class AddRequest:
+    """One attempt at a request.
+
+    `output_token_ids` are tokens that the client was already offered (a replay): they count as
+    output, not as prompt, for every stop rule and for the sampling position. `credit` is the
+    absolute output index up to which the engine may schedule (exclusive); None: to the end.
+    `sampling.seed` is always set here: admission chose one.
+    """
+
+    request_id: str
+    attempt: int
+    prompt_token_ids: list[int]
+    sampling: SamplingParams
+    eos_token_ids: list[int] = attrs.field(factory=list)
+    output_token_ids: list[int] = attrs.field(factory=list)
+    credit: int | None = None
+    choice: int = 0
+    priority: int = 0
+    principal: str = ""
+    cache_salt: str = ""
+    # A request that must wait for KV blocks from elsewhere before it can be scheduled.
+    waits_for_remote_kv: bool = False
+
+
+@attrs.frozen
+class RequestKey:
+    """Names one attempt of one request."""
+
+    request_id: str
+    attempt: int
+
+
+@attrs.frozen
+class AbortRequests:
+    """End these early; an unknown one is a counted no-op."""
+
+    requests: list[RequestKey]
+
+
+@attrs.frozen
+class Grant:
+    """Credit of one request: the absolute output index up to which it may be scheduled."""
+
+    request_id: str
+    attempt: int
+    credit: int | None
+
+
+@attrs.frozen
+class GrantCredit:
+    """Credit is absolute, so this is idempotent and a smaller value than before is ignored."""
+
+    grants: list[Grant]
+
+
+@attrs.frozen
+class LiveRequest:
+    """One request that the frontend still wants, and the next output index it needs."""
+
+    request_id: str
+    attempt: int
+    next_index: int
+    credit: int | None
+
+
+@attrs.frozen
+class Resync:
+    """First message of every link generation: all that the frontend still wants from this engine.
+
+    The engine sends tokens again from `next_index`, aborts whatever it runs for this frontend that
+    is not listed, and answers `ResyncReply` with what it does not know.
+    """
+
+    live: list[LiveRequest]
+
+
+class Utility(enum.StrEnum):
+    """The closed list of calls an engine answers; nothing is looked up by a name from the wire."""
+
+    STATISTICS = "statistics"
+    TASK_TREE = "task_tree"
+    RESET_PREFIX_CACHE = "reset_prefix_cache"
+
+
+@attrs.frozen
+class UtilityCall:
+    """Asks for one utility. The caller has a deadline and fails the call when the engine dies."""
+
+    call_id: int
+    utility: Utility
+
+
+# ---- engine -> frontend, on the link
+
+
+@attrs.frozen(kw_only=True)
+class RequestOutput:
+    """New tokens of one request: `token_ids[0]` has output index `first_index`."""
+
+    request_id: str
+    attempt: int
+    first_index: int
+    token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    error: str = ""
+    cached_tokens: int = 0  # prompt tokens that needed no computing; set with the first token
+
+
+@attrs.frozen(kw_only=True)
+class EngineStatistics:
+    """Counts of one engine at one step boundary; the load balancer and /metrics read them."""
+
+    step: int = 0
+    waiting: int = 0
+    running: int = 0
+    paused: int = 0  # running without credit
+    kv_blocks: int = 0
+    kv_blocks_free: int = 0
+    requests_added: int = 0
+    requests_finished: int = 0
+    requests_aborted: int = 0
+    aborts_unknown: int = 0
+    preemptions: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    messages_dropped: int = 0
+    step_s_last: float = 0.0
+
+
+@attrs.frozen
+class StepOutputs:
+    """What one step brought for one frontend; one message for each step and frontend."""
+
+    step: int
+    outputs: list[RequestOutput]
+    statistics: EngineStatistics | None = None
+
+
+@attrs.frozen
+class ResyncReply:
+    """The requests of a `Resync` that this engine does not know; the frontend sends them again."""
+
+    unknown: list[RequestKey]
+
+
+@attrs.frozen
+class UtilityReply:
+    """The answer, JSON text, or `error`."""
+
+    call_id: int
+    result: str = ""
+    error: str = ""
+
+
+FRONTEND_TO_ENGINE = (AddRequest, AbortRequests, GrantCredit, Resync, UtilityCall)
+ENGINE_TO_FRONTEND = (StepOutputs, ResyncReply, UtilityReply)
+
+
+# ---- root <-> engine, on the control channel (after the handshake)
+
+
+@attrs.frozen
+class FrontendAddress:
+    """One frontend that an engine serves: where its two sockets are bound."""
+
+    rank: int
+    epoch: int
+    input_endpoint: str
+    output_endpoint: str
+
+
+@attrs.frozen
+class FrontendMembership:
+    """All frontends there are; numbered full snapshots, the latest wins."""
+
+    number: int
+    frontends: list[FrontendAddress]
+
+
+@attrs.frozen(kw_only=True)
+class EngineInit:
+    """INIT's payload for an engine."""
+
+    run_id: str
+    rank: int
+    epoch: int
+    settings: EngineSettings
+    membership: FrontendMembership
+
+
+@attrs.frozen(kw_only=True)
+class EngineReady:
+    """READY's payload: limits that frontends admit by, and what a replay must match."""
+
+    kv_blocks: int
+    block_tokens: int
+    max_model_len: int
+    max_num_seqs: int
+    vocab_size: int
+    numerics_id: str
+    bitwise: bool
+    settings_digest: str
+    worker_pids: list[int] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class WorkersChanged:
+    """An engine's worker processes, by pid, with their pidfds beside the message.
+
+    The root holds them: a new epoch on a device starts only when all of these are gone, too.
+    """
+
+    pids: list[int]
+
+
+@attrs.frozen
+class Drain:
+    """Serve what is in flight, accept nothing."""
+
+
+@attrs.frozen
+class TreeRequest:
+    """Asks a process for its live task tree, its children's included."""
+
+    call_id: int
+
+
+@attrs.frozen
+class TreeReply:
+    """A process tree as JSON text (`nurseries.task_tree.ProcessTree`)."""
+
+    call_id: int
+    tree: str
+
+
+ROOT_TO_ENGINE = (FrontendMembership, Drain, TreeRequest)
+ENGINE_TO_ROOT = (WorkersChanged, TreeReply)

@@ -1,0 +1,90 @@
+"""What a client may ask of the sampler and of the stop rules, validated once, at construction.
+
+A `SamplingParams` that exists is in range, so no later floor checks it again. The engine validates
+what depends on the model (token ids, lengths) when it takes the request in. Must not know torch,
+HTTP field names or defaults of any protocol: `api` maps those to this class.
+"""
+
+import math
+
+import attrs
+
+from .errors import InvalidParameter
+
+# vLLM refuses more as well; every stop string is searched for in each piece of text.
+STOP_STRINGS_MAX = 16
+STOP_STRING_CHARACTERS_MAX = 1024
+# Numbers above this do not fit the signed 64-bit integers of the wire.
+SEED_MAX = 2**63 - 1
+TEMPERATURE_MAX = 100.0  # OpenAI allows 2; beyond 100 the distribution is flat to float32
+
+
+def _finite(value: float, name: str) -> None:
+    if not math.isfinite(value):
+        raise InvalidParameter(name, f"must be a finite number, not {value}")
+
+
+@attrs.frozen(kw_only=True)
+class SamplingParams:
+    """How tokens are chosen and when a request ends.
+
+    `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off; their order
+    is temperature, top_k, top_p, min_p (as vLLM's). `seed` None lets admission choose one, so that
+    a replay draws the same tokens. `max_tokens` None means up to the model's length.
+
+    Raises `InvalidParameter`, naming the field and its bound.
+    """
+
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    skip_special_tokens: bool = True
+
+    def __attrs_post_init__(self) -> None:
+        self._check_lengths()
+        self._check_distribution()
+        self._check_stops()
+
+    def _check_lengths(self) -> None:
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise InvalidParameter("max_tokens", f"must be at least 1, not {self.max_tokens}")
+        if self.min_tokens < 0:
+            raise InvalidParameter("min_tokens", f"must be at least 0, not {self.min_tokens}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
+
+    def _check_distribution(self) -> None:
+        _finite(self.temperature, "temperature")
+        _finite(self.top_p, "top_p")
+        _finite(self.min_p, "min_p")
+        if not 0 <= self.temperature <= TEMPERATURE_MAX:
+            raise InvalidParameter("temperature", f"must be from 0 to {TEMPERATURE_MAX:g}")
+        if not 0 < self.top_p <= 1:
+            raise InvalidParameter("top_p", f"must be above 0 and at most 1, not {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise InvalidParameter("min_p", f"must be from 0 to 1, not {self.min_p}")
+        if not 0 <= self.top_k < 2**31:
+            raise InvalidParameter(
+                "top_k", f"must be 0 (off) or a positive number, not {self.top_k}"
+            )
+        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
+            raise InvalidParameter("seed", f"must be from 0 to {SEED_MAX}")
+
+    def _check_stops(self) -> None:
+        if len(self.stop) > STOP_STRINGS_MAX:
+            raise InvalidParameter("stop", f"must be at most {STOP_STRINGS_MAX} strings")
+        for text in self.stop:
+            if not 0 < len(text) <= STOP_STRING_CHARACTERS_MAX:
+                raise InvalidParameter(
+                    "stop", f"each string must have 1 to {STOP_STRING_CHARACTERS_MAX} characters"
+                )
+        if any(not 0 <= token_id < 2**31 for token_id in self.stop_token_ids):
+            raise InvalidParameter("stop_token_ids", "must be token ids of the model's vocabulary")

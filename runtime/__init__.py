@@ -1,0 +1,1 @@
+"""Requests, balancing, resuming, launching: everything between an API and the engines."""

@@ -1,0 +1,75 @@
+"""Order of the test run, its time by tier, and what every test must leave behind: nothing.
+
+Tiers run from the quickest to the slowest, so that a mistake shows early. Each tier has a budget
+in minutes; the sum above the whole budget fails the run (`TRIOLET_TEST_MINUTES_MAX`).
+"""
+
+import os
+import pathlib
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+
+TESTS = pathlib.Path(__file__).parent
+# Budget of each tier in minutes, as the README states them; "install" and "lint and types" are
+# measured by the Makefile, which passes its start in TRIOLET_TEST_STARTED_S.
+BUDGET_MINUTES = {
+    "install": 3.0,
+    "lint and types": 1.5,
+    "units": 4.0,
+    "contracts and cancellation": 3.0,
+    "end to end": 5.0,
+    "chaos": 2.0,
+    "fuzz": 1.0,
+}
+TIER_OF_FOLDER = {
+    "contracts": "contracts and cancellation",
+    "cancellation": "contracts and cancellation",
+    "end_to_end": "end to end",
+    "chaos": "chaos",
+    "fuzz": "fuzz",
+}
+WHOLE_BUDGET_MINUTES = 20.0
+_spent_s: dict[str, float] = defaultdict(float)
+
+
+def _tier(path: pathlib.Path) -> str:
+    folder = path.relative_to(TESTS).parts[0]
+    return TIER_OF_FOLDER.get(folder, "units")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = list(BUDGET_MINUTES)
+    items.sort(key=lambda item: order.index(_tier(item.path)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    started_s = time.monotonic()
+    try:
+        return (yield)
+    finally:
+        _spent_s[_tier(item.path)] += time.monotonic() - started_s
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for name in ("install", "lint and types"):
+        seconds = os.environ.get("TRIOLET_SECONDS_" + name.split()[0].upper())
+        if seconds:
+            _spent_s[name] = float(seconds)
+    terminalreporter.section("minutes by tier")
+    for name, budget in BUDGET_MINUTES.items():
+        if name in _spent_s:
+            minutes = _spent_s[name] / 60
+            mark = "  over" if minutes > budget else ""
+            terminalreporter.write_line(f"{name:28} {minutes:6.2f} of {budget:4.1f}{mark}")
+    total = sum(_spent_s.values()) / 60
+    terminalreporter.write_line(f"{'whole':28} {total:6.2f} of {WHOLE_BUDGET_MINUTES:4.1f}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run over its whole budget fails, so that the suite cannot grow slow unseen."""
+    if sum(_spent_s.values()) / 60 > WHOLE_BUDGET_MINUTES:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -1,0 +1,41 @@
+"""Settings: bounds by name, and a digest that any change moves."""
+
+import attrs
+import pytest
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter
+
+REFUSED = [
+    {"executor": "tpu"},
+    {"load_format": "pickle"},
+    {"workers": 0},
+    {"block_tokens": 0},
+    {"max_num_seqs": 0},
+    {"max_num_batched_tokens": 0},
+    {"kv_blocks": -1},
+    {"step_timeout_s": 0.0},
+]
+
+
+@pytest.mark.parametrize("values", REFUSED, ids=str)
+def test_out_of_range_is_refused_by_name(values: dict[str, object]) -> None:
+    (field,) = values
+    with pytest.raises(InvalidParameter) as caught:
+        EngineSettings(model="m", **values)  # type: ignore[arg-type]
+    assert caught.value.parameter == field
+
+
+def test_the_digest_covers_every_field() -> None:
+    base = EngineSettings(model="m")
+    assert base.digest() == EngineSettings(model="m").digest()
+    changed = {
+        str: lambda v: {"auto": "dummy", "torch": "null"}.get(v, v + "x"),
+        int: lambda v: v + 1,
+        float: lambda v: v + 1.0,
+        bool: lambda v: not v,
+    }
+    for field in attrs.fields(EngineSettings):
+        value = attrs.asdict(base)[field.name]
+        other = attrs.evolve(base, **{field.name: changed[type(value)](value)})
+        assert other.digest() != base.digest(), field.name

@@ -1,0 +1,167 @@
+"""The architecture as a test: each test's name is a sentence about who may import whom."""
+
+import graphlib
+import tomllib
+
+import pytest
+
+from .house import FLOORS, ROOT, Module, house_modules, house_target
+
+BELOW = {
+    "nurseries": set[str](),
+    "transports": set[str](),
+    "engine": {"nurseries", "transports"},
+    "runtime": {"nurseries", "transports", "engine"},
+    "api": {"nurseries", "transports", "engine", "runtime"},
+    "fuzz": {"nurseries", "transports", "engine", "runtime", "api"},
+}
+ENGINE_FACE = {"config", "messages", "sampling_params", "model_config", "errors"}
+# What a machine that decides must not touch: clocks, sockets, processes, loops, devices.
+IMPURE = {
+    "trio", "socket", "select", "zmq", "time", "torch", "subprocess", "threading", "mmap",
+    "signal", "secrets", "trio_websocket", "h11", "os",
+}  # fmt: skip
+BANNED = {"asyncio", "multiprocessing", "pickle", "cloudpickle", "marshal", "shelve", "threading"}
+# Where a banned module is the lesser evil, and why.
+BANNED_EXCEPT = {
+    ("triolet.runtime.llm", "threading"),  # the blocking face runs trio in a thread of its own
+    ("triolet.nurseries.process", "threading"),  # asserts the spawning thread; starts none
+}
+
+
+def _internal(module: Module) -> set[tuple[str, int]]:
+    found = set()
+    for item in module.imports():
+        target = house_target(item.target)
+        if target is not None:
+            found.add((target, item.line))
+    return found
+
+
+def _room(name: str) -> str:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def test_a_floor_imports_only_floors_below_it() -> None:
+    wrong = [
+        f"{module.name}:{line} imports {target}"
+        for module in house_modules()
+        if module.room in FLOORS
+        for target, line in _internal(module)
+        if _room(target) not in BELOW[module.room] | {module.room, ""}
+    ]
+    assert not wrong
+
+
+def test_runtime_and_api_see_only_the_public_face_of_the_engine() -> None:
+    wrong = [
+        f"{module.name}:{line} imports {target}"
+        for module in house_modules()
+        if module.room in ("runtime", "api")
+        for target, line in _internal(module)
+        if _room(target) == "engine"
+        and target != "triolet.engine"
+        and target.split(".")[2] not in ENGINE_FACE
+        and not target.startswith("triolet.engine.model.bundled")
+    ]
+    assert not wrong
+
+
+def test_engine_core_and_worker_never_import_each_other() -> None:
+    wrong = []
+    for module in house_modules():
+        inside_worker = module.name.startswith(("triolet.engine.worker", "triolet.engine.model."))
+        for target, line in _internal(module):
+            to_worker = target.startswith(("triolet.engine.worker", "triolet.engine.model."))
+            if module.room == "engine" and to_worker and not inside_worker:
+                wrong.append(f"{module.name}:{line} imports {target}")
+            if inside_worker and target.startswith("triolet.engine.core"):
+                wrong.append(f"{module.name}:{line} imports {target}")
+    assert not wrong
+
+
+def test_torch_is_imported_in_worker_and_model_alone() -> None:
+    wrong = [
+        f"{module.name}:{item.line}"
+        for module in house_modules()
+        for item in module.imports()
+        if item.target.split(".")[0] in ("torch", "safetensors", "transformers")
+        and not module.name.startswith(("triolet.engine.worker.", "triolet.engine.model."))
+    ]
+    assert not wrong
+
+
+def test_sans_io_modules_import_no_loop_clock_socket_or_device() -> None:
+    wrong = [
+        f"{module.name}:{item.line} imports {item.target}"
+        for module in house_modules()
+        if module.sans_io
+        for item in module.imports()
+        if item.target.split(".")[0] in IMPURE and not item.type_only
+    ]
+    assert not wrong
+
+
+def test_engine_core_is_sans_io_throughout() -> None:
+    wrong = [
+        module.name
+        for module in house_modules()
+        if module.name.startswith("triolet.engine.core.") and not module.sans_io
+    ]
+    assert not wrong
+
+
+def test_banned_modules_are_imported_nowhere() -> None:
+    wrong = [
+        f"{module.name}:{item.line} imports {item.target}"
+        for module in house_modules()
+        for item in module.imports()
+        if item.target.split(".")[0] in BANNED
+        and (module.name, item.target.split(".")[0]) not in BANNED_EXCEPT
+    ]
+    assert not wrong
+
+
+def test_imports_have_no_cycle() -> None:
+    graph = {
+        module.name: {
+            target
+            for item in module.imports()
+            if not item.type_only and (target := house_target(item.target)) is not None
+            if target != module.name and target.count(".") >= 1
+        }
+        for module in house_modules()
+        if module.name != "triolet"
+    }
+    try:
+        tuple(graphlib.TopologicalSorter(graph).static_order())
+    except graphlib.CycleError as error:
+        pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+def test_inside_the_house_imports_are_relative() -> None:
+    wrong = [
+        f"{module.name}: {line.strip()}"
+        for module in house_modules()
+        for line in module.source.splitlines()
+        if line.lstrip().startswith(("from triolet", "import triolet"))
+    ]
+    assert not wrong
+
+
+def test_nothing_imports_tests() -> None:
+    wrong = [
+        f"{module.name}:{item.line}"
+        for module in house_modules()
+        for item in module.imports()
+        if item.target.split(".")[0] == "tests" or item.target.startswith("triolet.tests")
+    ]
+    assert not wrong
+
+
+def test_the_list_of_packages_is_whole() -> None:
+    listed = set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    )
+    assert listed == {module.name for module in house_modules() if module.is_package}

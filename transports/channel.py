@@ -1,0 +1,81 @@
+"""The seam between whoever speaks and whatever carries: peers, events, and what a channel promises.
+
+A *channel* joins this process to many *peers* at once (a frontend to all engines, an engine to all
+frontends). It numbers messages, notices gaps, starts a new *generation* of the link when one is
+found, and says so with `PeerUp`: what the two sides then still need from each other is their
+affair (RESYNC), because only they know it. Must not know what the messages mean.
+
+Real: `zmq_channel`. Verified fake: `memory_channel`. Both pass `tests/contracts/channel.py`.
+"""
+
+from typing import Protocol
+
+import attrs
+
+
+@attrs.frozen(order=True)
+class Peer:
+    """One incarnation of a process: a successor of the same rank is another peer."""
+
+    role: str
+    rank: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank} (epoch {self.epoch})"
+
+
+@attrs.frozen
+class PeerUp:
+    """A link generation began: nothing sent before it will arrive any more, in either direction."""
+
+    peer: Peer
+    generation: int
+
+
+@attrs.frozen
+class PeerDown:
+    """The link is broken or the peer was forgotten; `reason` is a sentence for the log."""
+
+    peer: Peer
+    reason: str
+
+
+@attrs.frozen
+class Received:
+    """One message, in order, once, within the current generation."""
+
+    peer: Peer
+    message: object
+
+
+ChannelEvent = PeerUp | PeerDown | Received
+
+
+@attrs.frozen
+class PeerNotConnected(Exception):
+    """No link generation with this peer is up; the caller waits for its `PeerUp`."""
+
+    peer: Peer
+
+    def __str__(self) -> str:
+        return f"{self.peer} is not connected"
+
+
+class Channel(Protocol):
+    """Both ends of the mesh look the same to the floors above."""
+
+    def send(self, peer: Peer, message: object) -> None:
+        """Queue one message; never waits, any task of the loop may call it.
+
+        Raises `PeerNotConnected`. What was queued when a generation ends is lost, by contract.
+        """
+
+    async def receive(self) -> list[ChannelEvent]:
+        """Wait for events and take all that are there, oldest first. One task at a time.
+
+        Cancellation loses nothing.
+        """
+
+    def forget(self, peer: Peer) -> None:
+        """Drop the link and everything queued for it; a later event of this peer is ignored."""
