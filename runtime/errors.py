@@ -1,0 +1,121 @@
+"""Errors of the floor between an API and the engines, beside those of `engine.errors`.
+
+    EngineError                       (engine.errors: all of ours derive from it, one `except` does)
+     +-- InvalidRequest               the client must change the request
+     |    +-- RequestIdInUse          another live request has this id
+     |    +-- ChatTemplateMissing     the model has no chat template: send text or token ids
+     |    +-- ChatTemplateRefused     the template refused these messages
+     +-- ModelFolderError
+     |    +-- ChatTemplateBroken      the model's template does not compile
+     +-- Overloaded                   a limit of ours is reached; come back after `retry_after_s`
+     +-- NoEngine                     no engine can take work now
+     +-- RequestFailed                the engine ended this one request with an error
+
+`Overloaded` against `NoEngine`: the first is a limit doing its work while everything is healthy,
+the second an outage. `RequestFailed` against `EngineDied`: in the first the engine lives on.
+Must not know HTTP; `code` and `retryable` decide there.
+"""
+
+from typing import ClassVar
+
+import attrs
+
+from ..engine.errors import EngineError, InvalidRequest, ModelFolderError
+
+# Pulled out of the air: about the time in which a small model finishes some requests.
+RETRY_AFTER_S = 1.0
+
+
+@attrs.frozen
+class RequestIdInUse(InvalidRequest):
+    """Another live request of this frontend has the id; ids may be used again after the end."""
+
+    code: ClassVar[str] = "request_id_in_use"
+    request_id: str
+
+    def __str__(self) -> str:
+        return f"a request with the id {self.request_id!r} is in flight; choose another id"
+
+
+@attrs.frozen
+class ChatTemplateMissing(InvalidRequest):
+    """A conversation was sent to a model whose folder has no chat template."""
+
+    code: ClassVar[str] = "chat_template_missing"
+    path: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} has no chat template (chat_template.jinja, or chat_template in"
+            " tokenizer_config.json); send the prompt as text or as token ids"
+        )
+
+
+@attrs.frozen
+class ChatTemplateRefused(InvalidRequest):
+    """The template raised for these messages; `reason` is what it said."""
+
+    code: ClassVar[str] = "chat_template_refused"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the model's chat template refused the messages: {self.reason}"
+
+
+@attrs.frozen
+class ChatTemplateBroken(ModelFolderError):
+    """The template of the model folder does not compile: which path, and where in it."""
+
+    code: ClassVar[str] = "chat_template_broken"
+
+
+@attrs.frozen
+class Overloaded(EngineError):
+    """A limit is reached. `limit` names the setting; try again after `retry_after_s` seconds."""
+
+    code: ClassVar[str] = "overloaded"
+    retryable: ClassVar[bool] = True
+    retry_after_s: float = RETRY_AFTER_S
+    limit: str = "active_requests_max"
+
+    def __str__(self) -> str:
+        return f"{self.limit} is reached; try again in {self.retry_after_s:.1f} s"
+
+
+@attrs.frozen
+class NoEngine(EngineError):
+    """No engine can take work now; `reason` says what they are doing instead."""
+
+    code: ClassVar[str] = "no_engine"
+    retryable: ClassVar[bool] = True
+    reason: str = "no engine is ready"
+    retry_after_s: float = RETRY_AFTER_S
+
+    def __str__(self) -> str:
+        return f"{self.reason}; try again in {self.retry_after_s:.1f} s"
+
+
+@attrs.frozen
+class RequestFailed(EngineError):
+    """The engine ended this request with an error and serves on; `reason` is the engine's text."""
+
+    code: ClassVar[str] = "request_failed"
+    request_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"request {self.request_id} failed: {self.reason}"
+
+
+@attrs.frozen
+class RunNotFound(Exception):
+    """No running server, or not exactly one, matches; `running` are the run ids there are."""
+
+    run_id: str
+    running: tuple[str, ...]
+
+    def __str__(self) -> str:
+        if not self.running:
+            return "no server of this user is running; start one with `triolet serve`"
+        wanted = f"none of them is {self.run_id!r}" if self.run_id else "say which one"
+        return f"servers running: {', '.join(self.running)}; {wanted}"

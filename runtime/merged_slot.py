@@ -1,0 +1,126 @@
+"""The one place where a request's finished outputs wait for their one consumer.
+
+Putting never waits and never fails. A slow consumer finds everything that came meanwhile merged
+into one output per choice, so that a stalled client costs one slot and no queue. The bound on the
+tokens in it is the request's credit (without credit: the model's length); a put carries at least
+one token or an end. Must not know engines, credit or the wire.
+
+It parks its consumer itself with `wait_task_rescheduled`: an event per wake-up costs more than all
+else in here together.
+"""
+
+import attrs
+import trio
+
+from .request_output import GenerationOutput
+
+
+@attrs.define(eq=False)
+class MergedSlot:
+    """Merges outputs of one request; one task takes.
+
+    With `only_when_finished` the consumer is woken by the last output alone, for those who want
+    the whole answer: the loop is then not bothered for each token.
+    """
+
+    only_when_finished: bool = False
+
+    # Not yet taken, oldest first. Merged when taken: putting is on the path of every token.
+    _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
+    # Raised to the consumer once `_waiting` is empty. The first one stays.
+    _error: Exception | None = attrs.field(default=None, init=False)
+    # An end or an error was put: the consumer needs not wait any longer.
+    _finished: bool = attrs.field(default=False, init=False)
+    _closed: bool = attrs.field(default=False, init=False)
+    _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+
+    def put(self, output: GenerationOutput) -> None:
+        """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
+        if self._closed or self._error is not None:
+            return
+        self._waiting.append(output)
+        if output.finish_reason is not None:
+            self._finished = True
+        if self._consumer is not None and (self._finished or not self.only_when_finished):
+            self._wake()
+
+    def fail(self, error: Exception) -> None:
+        """End with an error: raised to the consumer after what was put before. The first stays."""
+        if self._closed or self._error is not None:
+            return
+        self._error = error
+        self._finished = True
+        if self._consumer is not None:
+            self._wake()
+
+    def close(self) -> None:
+        """The consumer has gone: drop what is here and whatever still comes."""
+        self._closed = True
+        self._waiting.clear()
+        if self._consumer is not None:
+            self._wake()
+
+    @property
+    def tokens_waiting(self) -> int:
+        """How many tokens the consumer has not taken yet."""
+        return sum(len(output.token_ids) for output in self._waiting)
+
+    async def take(self) -> GenerationOutput:
+        """Wait until there is something and take all of one choice, merged.
+
+        Raises what `fail` was given, once everything before it was taken; `ClosedResourceError`
+        after `close`; `BusyResourceError` when another task waits. A checkpoint in every case.
+        Cancellation loses nothing.
+        """
+        if self._consumer is not None:
+            raise trio.BusyResourceError("another task takes from this slot")
+        if self._is_ready():
+            await trio.lowlevel.checkpoint()
+        while not self._is_ready():
+            await self._park()
+        if self._closed:
+            raise trio.ClosedResourceError("the stream's block was left")
+        if not self._waiting:
+            assert self._error is not None
+            raise self._error
+        return self._take_merged()
+
+    def _is_ready(self) -> bool:
+        if self._finished or self._closed:
+            return True
+        return bool(self._waiting) and not self.only_when_finished
+
+    def _take_merged(self) -> GenerationOutput:
+        if len(self._waiting) == 1:
+            return self._waiting.pop()
+        choice = self._waiting[0].index
+        mine = [output for output in self._waiting if output.index == choice]
+        self._waiting = [output for output in self._waiting if output.index != choice]
+        return merge(mine)
+
+    async def _park(self) -> None:
+        self._consumer = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._consumer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _wake(self) -> None:
+        assert self._consumer is not None
+        consumer, self._consumer = self._consumer, None
+        trio.lowlevel.reschedule(consumer)
+
+
+def merge(outputs: list[GenerationOutput]) -> GenerationOutput:
+    """One output that says what these say one after the other; all of one choice, at least one."""
+    last = outputs[-1]
+    return GenerationOutput(
+        text="".join([output.text for output in outputs]),
+        token_ids=[token_id for output in outputs for token_id in output.token_ids],
+        token_count=last.token_count,
+        index=last.index,
+        finish_reason=last.finish_reason,
+        stop_reason=last.stop_reason,
+    )

@@ -1,0 +1,41 @@
+"""What one request brings to whoever consumes it: new pieces, and the account at the end.
+
+Apart from `generation`, so that the machines below the stream can make these without knowing it.
+Sans-IO: plain data. Must not know the wire: engine messages become these in `output_processor`.
+"""
+
+import attrs
+
+from ..engine.messages import FinishReason
+
+
+@attrs.frozen
+class GenerationOutput:
+    """New tokens of one choice, and the text that they complete.
+
+    `text` may be "" while a character or a possible stop string is incomplete. `token_count` is
+    the number of output tokens so far, these included; event numbers derive from it.
+    `finish_reason` is set in the last output of a choice and only there; `stop_reason` is then
+    the stop string or the stop token's id that ended it, None for the end of sequence.
+    """
+
+    text: str
+    token_ids: list[int]
+    token_count: int
+    index: int = 0
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@attrs.frozen
+class Usage:
+    """Token counts of one request; `cached_tokens` of the prompt needed no computing."""
+
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int = 0
+
+    @property
+    def total_tokens(self) -> int:
+        """Prompt and output together, as OpenAI's usage counts."""
+        return self.prompt_tokens + self.output_tokens

@@ -1,0 +1,36 @@
+"""The frontend with fewest streams gets the connection; what is under way counts."""
+
+from triolet.runtime.connection_balancer import ConnectionBalancer
+from triolet.runtime.messages import FrontendLoad
+
+
+def test_no_frontend_no_choice() -> None:
+    assert ConnectionBalancer().choose() is None
+
+
+def test_connections_spread_before_any_report() -> None:
+    balancer = ConnectionBalancer()
+    for rank in range(3):
+        balancer.handle_up(rank)
+    assert sorted(balancer.choose() or 0 for _ in range(6)) == [0, 0, 1, 1, 2, 2]
+    assert balancer.open_streams() == 6
+
+
+def test_fewest_open_streams_win_over_fewest_connections() -> None:
+    balancer = ConnectionBalancer()
+    balancer.handle_up(0)
+    balancer.handle_up(1)
+    balancer.handle_load(0, FrontendLoad(1, 9, 0))
+    balancer.handle_load(1, FrontendLoad(8, 2, 0))
+    assert balancer.choose() == 1
+
+
+def test_a_dead_frontend_gets_nothing_and_its_streams_are_forgotten() -> None:
+    balancer = ConnectionBalancer()
+    balancer.handle_up(0)
+    balancer.handle_up(1)
+    balancer.handle_load(0, FrontendLoad(5, 5, 0))
+    balancer.handle_gone(0)
+    balancer.handle_load(0, FrontendLoad(5, 5, 0))
+    assert balancer.choose() == 1
+    assert balancer.open_streams() == 1

@@ -1,0 +1,60 @@
+"""A stream gives each token once, keeps the whole, tells how far it was consumed, and ends once."""
+
+import pytest
+import trio
+
+from triolet.engine.errors import EngineDied
+from triolet.engine.messages import FinishReason
+from triolet.runtime.generation import GenerationOutput, GenerationStream, Usage
+from triolet.runtime.merged_slot import MergedSlot
+
+LAST = GenerationOutput("c", [7], 3, finish_reason=FinishReason.STOP, stop_reason=7)
+
+
+def make_stream() -> tuple[MergedSlot, GenerationStream, list[int]]:
+    slot, consumed = MergedSlot(), list[int]()
+    return slot, GenerationStream("r1", [1, 2], slot, consumed.append), consumed
+
+
+async def test_the_stream_keeps_the_whole() -> None:
+    slot, stream, consumed = make_stream()
+    slot.put(GenerationOutput("a", [5], 1))
+    assert await stream.__anext__() == GenerationOutput("a", [5], 1)
+    assert stream.text == "a"
+    slot.put(GenerationOutput("b", [6], 2))
+    slot.put(LAST)
+    stream.cached_tokens = 1
+    assert [output.text for output in [part async for part in stream]] == ["bc"]
+    assert (stream.text, stream.token_ids) == ("abc", [5, 6, 7])
+    assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, 7)
+    assert stream.usage == Usage(prompt_tokens=2, output_tokens=3, cached_tokens=1)
+    assert consumed == [1]  # the end needs no credit
+
+
+async def test_collect_returns_the_stream() -> None:
+    slot, stream, _ = make_stream()
+    slot.put(GenerationOutput("ab", [5, 6], 2))
+    slot.put(LAST)
+    assert (await stream.collect()).text == "abc"
+    with pytest.raises(StopAsyncIteration):
+        await stream.__anext__()
+
+
+async def test_tokens_before_a_death_are_given_and_then_the_error_once() -> None:
+    slot, stream, _ = make_stream()
+    slot.put(GenerationOutput("a", [5], 1))
+    slot.fail(EngineDied("engine 0", "SIGKILL"))
+    assert (await stream.__anext__()).text == "a"
+    with pytest.raises(EngineDied):
+        await stream.__anext__()
+    with pytest.raises(StopAsyncIteration):
+        await stream.__anext__()
+
+
+async def test_cancelling_the_consumer_does_not_end_the_stream() -> None:
+    slot, stream, _ = make_stream()
+    with trio.CancelScope() as scope:
+        scope.cancel("in the middle of a wait")
+        await stream.__anext__()
+    slot.put(LAST)
+    assert (await stream.collect()).token_ids == [7]

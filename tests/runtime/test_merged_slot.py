@@ -1,0 +1,153 @@
+"""The slot loses nothing and doubles nothing, however putting, taking and cancelling mix."""
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.engine.errors import EngineDied
+from triolet.engine.messages import FinishReason
+from triolet.runtime.merged_slot import MergedSlot, merge
+from triolet.runtime.request_output import GenerationOutput
+
+
+def piece(
+    first: int, count: int = 1, *, index: int = 0, finish: FinishReason | None = None
+) -> GenerationOutput:
+    ids = list(range(first, first + count))
+    text = "".join(chr(ord("a") + i % 26) for i in ids)
+    return GenerationOutput(text, ids, first + count, index, finish)
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=20))
+def test_merging_keeps_every_token_in_order(counts: list[int]) -> None:
+    outputs, first = [], 0
+    for count in counts:
+        outputs.append(piece(first, count))
+        first += count
+    assert merge(outputs) == piece(0, first)
+
+
+async def test_what_came_meanwhile_is_taken_as_one() -> None:
+    slot = MergedSlot()
+    slot.put(piece(0))
+    slot.put(piece(1, 2))
+    assert slot.tokens_waiting == 3
+    assert await slot.take() == piece(0, 3)
+    assert slot.tokens_waiting == 0
+
+
+async def test_choices_are_not_mixed() -> None:
+    slot = MergedSlot()
+    slot.put(piece(0, index=1))
+    slot.put(piece(0, index=0))
+    slot.put(piece(1, index=1))
+    assert await slot.take() == piece(0, 2, index=1)
+    assert await slot.take() == piece(0, index=0)
+
+
+async def test_putting_wakes_the_consumer(autojump_clock: trio.testing.MockClock) -> None:
+    slot = MergedSlot()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def put_later() -> None:
+            await trio.sleep(1)
+            slot.put(piece(0))
+
+        assert await slot.take() == piece(0)
+        assert trio.current_time() >= 1
+
+
+async def test_only_the_end_wakes_who_wants_the_whole(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    slot = MergedSlot(only_when_finished=True)
+    slot.put(piece(0))
+    with trio.move_on_after(1) as scope:
+        await slot.take()
+    assert scope.cancelled_caught
+    slot.put(piece(1, finish=FinishReason.STOP))
+    assert await slot.take() == piece(0, 2, finish=FinishReason.STOP)
+
+
+async def test_an_error_comes_after_what_was_put_before() -> None:
+    slot = MergedSlot()
+    slot.put(piece(0))
+    slot.fail(EngineDied("engine 0", "SIGKILL"))
+    slot.fail(EngineDied("engine 0", "a second cause"))
+    slot.put(piece(1))
+    assert await slot.take() == piece(0)
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        await slot.take()
+
+
+async def test_an_error_wakes_the_consumer() -> None:
+    slot = MergedSlot()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def fail() -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            slot.fail(EngineDied("engine 0", "SIGKILL"))
+
+        with pytest.raises(EngineDied):
+            await slot.take()
+
+
+async def test_closing_wakes_and_drops() -> None:
+    slot = MergedSlot()
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def close() -> None:
+            await trio.testing.wait_all_tasks_blocked()
+            slot.close()
+
+        with pytest.raises(trio.ClosedResourceError):
+            await slot.take()
+    slot.put(piece(0))
+    slot.fail(EngineDied("engine 0", "late"))
+    assert slot.tokens_waiting == 0
+
+
+async def test_a_second_consumer_is_refused() -> None:
+    slot = MergedSlot()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slot.take)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await slot.take()
+        nursery.cancel_scope.cancel("the test has seen it")
+
+
+async def test_taking_is_a_checkpoint_even_when_something_is_there() -> None:
+    slot = MergedSlot()
+    slot.put(piece(0))
+    with trio.testing.assert_checkpoints():
+        await slot.take()
+
+
+async def test_cancellation_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
+    slot = MergedSlot()
+    with trio.move_on_after(1):
+        await slot.take()
+    slot.put(piece(0))
+    with trio.CancelScope() as scope:
+        scope.cancel("before the take")
+        await slot.take()
+    assert scope.cancelled_caught
+    slot.put(piece(1))
+    assert await slot.take() == piece(0, 2)
+
+
+async def test_put_and_cancel_at_once_lose_nothing() -> None:
+    slot = MergedSlot()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(slot.take)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("first")
+        slot.put(piece(0))
+    assert slot.tokens_waiting == 1
+    assert await slot.take() == piece(0)
