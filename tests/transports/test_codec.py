@@ -1,0 +1,250 @@
+"""The codec: messages survive whole, everything else is `MalformedMessage` and nothing worse."""
+
+import enum
+
+import attrs
+import hypothesis
+import hypothesis.strategies as st
+import msgspec
+import pytest
+
+from triolet.transports.array import Array, Frame
+from triolet.transports.codec import (
+    ARRAY_FRAME_BYTES,
+    REASON_CHARACTERS_MAX,
+    Codec,
+    CodecLimits,
+    MalformedMessage,
+    MessageTooLarge,
+)
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@attrs.frozen
+class Refused(Exception):
+    """Stands for whatever a class's own checks raise."""
+
+
+@attrs.frozen
+class Inner:
+    name: str
+    weights: tuple[float, ...] = attrs.field(default=(), converter=tuple)
+    count: int = attrs.field(default=0, validator=attrs.validators.ge(0))
+
+    def __attrs_post_init__(self) -> None:
+        if self.name == "refused":
+            raise Refused
+
+
+@attrs.frozen(kw_only=True)
+class Outer:
+    inner: Inner
+    colour: Colour = Colour.RED
+    pairs: list[tuple[int, list[int]]] = attrs.field(factory=list)
+    choice: int | str | None = None
+    table: dict[str, Inner] = attrs.field(factory=dict)
+    raw: bytes = b""
+
+
+@attrs.frozen
+class Empty:
+    pass
+
+
+@attrs.frozen
+class Tensors:
+    one: Array | None
+    many: list[Array] = attrs.field(factory=list)
+
+
+CODEC = Codec(Outer, Empty, Tensors)
+inners = st.builds(
+    Inner,
+    st.text(max_size=8).filter(lambda name: name != "refused"),
+    st.lists(st.floats(allow_nan=False), max_size=3),
+    st.integers(0, 2**63 - 1),
+)
+outers = st.builds(
+    Outer,
+    inner=inners,
+    colour=st.sampled_from(Colour),
+    pairs=st.lists(st.tuples(st.integers(0, 9), st.lists(st.integers(0, 9), max_size=3))),
+    choice=st.none() | st.integers(-(2**63), 2**63 - 1) | st.text(max_size=4),
+    table=st.dictionaries(st.text(max_size=3), inners, max_size=2),
+    raw=st.binary(max_size=8),
+)
+
+
+def _wire(kind: int, fields: object) -> list[Frame]:
+    return [bytes((kind,)) + msgspec.msgpack.encode(fields)]
+
+
+@hypothesis.given(outers)
+def test_messages_survive_whole(message: Outer) -> None:
+    assert CODEC.decode(CODEC.encode(message)) == message
+
+
+def test_the_kind_is_the_place_in_the_list() -> None:
+    frames = CODEC.encode(Empty())
+    assert frames == [b"\x01\x80"]
+    assert CODEC.decode(frames) == Empty()
+
+
+@pytest.mark.parametrize("size", [8, ARRAY_FRAME_BYTES, ARRAY_FRAME_BYTES * 2])
+def test_arrays_survive_in_frames_of_their_own_when_large(size: int) -> None:
+    data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    message = Tensors(Array("uint8", (size,), data), [Array("int8", (1,), b"x")] * 2)
+    frames = CODEC.encode(message)
+    assert len(frames) == (1 if size < ARRAY_FRAME_BYTES else 2)
+    assert CODEC.decode(frames) == message
+
+
+def test_large_arrays_are_not_copied_on_either_side() -> None:
+    data = bytearray(ARRAY_FRAME_BYTES)
+    frames = CODEC.encode(Tensors(Array("uint8", (ARRAY_FRAME_BYTES,), data)))
+    received = CODEC.decode([bytes(frames[0]), frames[1]])
+    assert isinstance(received, Tensors)
+    assert received.one is not None
+    data[5] = 7
+    assert received.one.data[5] == 7
+    assert received.one.data.readonly
+
+
+def test_a_field_of_a_newer_sender_is_skipped_with_its_frame() -> None:
+    @attrs.frozen
+    class NewerTensors:
+        later: Array
+        one: Array | None
+
+    large = Array("uint8", (ARRAY_FRAME_BYTES,), bytes(ARRAY_FRAME_BYTES))
+    frames = Codec(Outer, Empty, NewerTensors).encode(NewerTensors(large, large))
+    assert len(frames) == 3
+    assert CODEC.decode(frames) == Tensors(large)
+
+
+def test_missing_fields_take_their_defaults() -> None:
+    assert CODEC.decode(_wire(0, {"inner": {"name": "x"}})) == Outer(inner=Inner("x"))
+
+
+def test_encoding_into_a_reused_buffer_leaves_nothing_of_its_past() -> None:
+    buffer = bytearray(b"\xff" * 500)
+    frames = CODEC.encode(Empty(), buffer)
+    assert frames[0] is buffer
+    assert buffer == b"\x01\x80"
+
+
+@pytest.mark.parametrize(
+    ("frames", "reason"),
+    [
+        ([], "0 frames"),
+        ([b""], "empty"),
+        ([b"\x03\x80"], "unknown kind 3"),
+        ([b"\xff"], "unknown kind 255"),
+        ([b"\x01"], "truncated"),
+        ([b"\x01\x80\x80"], "trailing"),
+        (_wire(0, {}), "inner"),
+        (_wire(0, {"inner": {"name": 3}}), "name"),
+        (_wire(0, {"inner": {"name": "x"}, "colour": "green"}), "green"),
+        (_wire(0, {"inner": {"name": "x", "count": -1}}), "count"),
+        (_wire(0, {"inner": {"name": "refused"}}), "Outer"),
+        (_wire(0, {"inner": {"name": "x"}, "pairs": [[1]]}), "pairs"),
+        (_wire(2, {"one": ["int8", [1], 1]}), "frame 1"),
+        (_wire(2, {"one": ["int8", [1], 0]}), "frame 0"),
+        (_wire(2, {"one": ["int8", [2], b"x"]}), "2 bytes"),
+        (_wire(2, {"one": ["int8", [True], b"x"]}), "integers"),
+        (_wire(2, {"one": ["object", [1], b"x"]}), "object"),
+        (_wire(2, {"one": "int8"}), "not an array"),
+        ([*_wire(2, {"one": None, "many": [["int8", [1], 1]] * 2}), b"x"], "frame 1"),
+        ([b"\x00\x81\xa1x" + b"\x91" * 10_000 + b"\xc0"], "Outer"),
+        ([b"\x00" + b"\x91" * 10_000 + b"\xc0"], "Outer"),
+        ([b"\x00\xdf\x7f\xff\xff\xff"], "truncated"),
+        (_wire(0, {"inner": {"name": "x"}, "colour": "g" * 10_000}), "Outer"),
+    ],
+)
+def test_malformed(frames: list[Frame], reason: str) -> None:
+    with pytest.raises(MalformedMessage, match=reason) as caught:
+        CODEC.decode(frames)
+    assert len(caught.value.reason) <= REASON_CHARACTERS_MAX
+
+
+@hypothesis.given(
+    st.lists(st.binary(max_size=64), max_size=3),
+    st.none() | st.integers(0, 2),
+)
+def test_any_bytes_are_a_message_or_malformed(frames: list[bytes], kind: int | None) -> None:
+    if frames and kind is not None:
+        frames[0] = bytes((kind,)) + frames[0]
+    try:
+        message = CODEC.decode(frames)
+    except MalformedMessage:
+        return
+    assert type(message) in CODEC.message_types
+    assert CODEC.decode(CODEC.encode(message)) is not None
+
+
+@hypothesis.given(outers, st.data())
+def test_a_flipped_bit_is_a_message_or_malformed(message: Outer, data: st.DataObject) -> None:
+    wire = bytearray(CODEC.encode(message)[0])
+    wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        assert type(CODEC.decode([wire])) in CODEC.message_types
+    except MalformedMessage:
+        pass
+
+
+def test_limits_hold_on_both_sides() -> None:
+    small = Codec(Outer, Empty, Tensors, limits=CodecLimits(bytes_max=100, frames_max=1))
+    message = Outer(inner=Inner("x"), raw=bytes(100))
+    with pytest.raises(MessageTooLarge, match="Outer"):
+        small.encode(message)
+    with pytest.raises(MalformedMessage, match="limit 100"):
+        small.decode(CODEC.encode(message))
+    with pytest.raises(MalformedMessage, match="limit 1"):
+        small.decode([b"\x01\x80", b""])
+    wide = Codec(Tensors, limits=CodecLimits(frames_max=1))
+    large = Array("uint8", (ARRAY_FRAME_BYTES,), bytes(ARRAY_FRAME_BYTES))
+    with pytest.raises(MessageTooLarge, match="2 frames"):
+        wide.encode(Tensors(large))
+
+
+def test_a_message_of_another_codec_is_our_own_mistake() -> None:
+    with pytest.raises(TypeError, match="Inner is no message"):
+        CODEC.encode(Inner("x"))
+
+
+def test_classes_that_would_lose_something_are_refused() -> None:
+    @attrs.frozen
+    class Private:
+        _hidden: int = 0
+
+    @attrs.frozen
+    class Derived:
+        made: int = attrs.field(default=0, init=False)
+
+    @attrs.frozen
+    class Holder:
+        inside: list[dict[str, Private | None]]
+
+    @attrs.frozen
+    class Ambiguous:
+        either: Inner | Empty
+
+    @attrs.frozen
+    class Foreign:
+        what: object
+        other: type
+
+    for wrong in (Private, Derived, Holder, Ambiguous, Foreign, int):
+        with pytest.raises(TypeError):
+            Codec(wrong)
+    with pytest.raises(TypeError, match="different"):
+        Codec(Empty, Empty)
+
+
+def test_errors_read_well() -> None:
+    assert str(MalformedMessage("why")) == "malformed message: why"
+    assert str(MessageTooLarge("Outer", 9, 8, "bytes")) == "Outer would have 9 bytes, more than 8"
