@@ -5,6 +5,7 @@
      |    +-- InvalidParameter    one field is out of range
      |    +-- PromptTooLong       prompt and answer do not fit the model's length
      +-- EngineDied               the engine is at fault; sending it again may succeed
+     +-- EngineDraining           the engine serves what it has and takes nothing new
      +-- StepFailed               a worker raised in a step; the engine dies of it
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
 
@@ -67,6 +68,17 @@ class EngineDied(EngineError):
 
     def __str__(self) -> str:
         return f"{self.engine} died: {self.cause}. The request may be sent again"
+
+
+@attrs.frozen
+class EngineDraining(EngineError):
+    """The engine was told to drain before this request reached it; another one may take it."""
+
+    code: ClassVar[str] = "engine_draining"
+    retryable: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "this engine takes no new requests: it is about to stop. Send the request again"
 
 
 @attrs.frozen

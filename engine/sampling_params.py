@@ -6,6 +6,7 @@ HTTP field names or defaults of any protocol: `api` maps those to this class.
 """
 
 import math
+from collections.abc import Iterable
 
 import attrs
 
@@ -17,6 +18,15 @@ STOP_STRING_CHARACTERS_MAX = 1024
 # Numbers above this do not fit the signed 64-bit integers of the wire.
 SEED_MAX = 2**63 - 1
 TEMPERATURE_MAX = 100.0  # OpenAI allows 2; beyond 100 the distribution is flat to float32
+
+
+# `converter=tuple` would do, but mypy then refuses every argument: the type variable is left open.
+def _strings(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(values)
+
+
+def _token_ids(values: Iterable[int]) -> tuple[int, ...]:
+    return tuple(values)
 
 
 def _finite(value: float, name: str) -> None:
@@ -42,8 +52,8 @@ class SamplingParams:
     top_k: int = 0
     min_p: float = 0.0
     seed: int | None = None
-    stop: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=tuple)
+    stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
+    stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=_token_ids)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True

@@ -1,0 +1,339 @@
+"""The engine's brain: requests in, steps out, sampled tokens in, outputs out.
+
+Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls, in its loop:
+
+    while core.has_work():
+        step = core.schedule(now)                    # -> workers
+        ... every message that arrives meanwhile: add, abort, grant, resync
+        for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
+    for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
+
+A *frontend* is any hashable name the shell gives. It is the frontend's place (its rank), not its
+incarnation, where a successor shall be able to adopt the requests with a RESYNC.
+
+A message about a request that is unknown, or about another attempt of it, changes nothing. No
+input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
+right, as all workers are ours: `UnexpectedResult` ends the engine.
+"""
+
+import attrs
+
+from ..config import EngineSettings
+from ..errors import EngineDraining, EngineError, InvalidParameter
+from ..messages import (
+    AddRequest,
+    EngineStatistics,
+    FinishReason,
+    Grant,
+    LiveRequest,
+    RequestKey,
+    RequestOutput,
+    StepOutputs,
+)
+from ..step_messages import Step, StepResult, WorkerReady
+from .request import Frontend, Request, RequestStatus, make_request
+from .request_store import FinishedRequest, RequestStore
+from .result_check import match_result
+from .scheduler import Scheduler, make_scheduler
+from .statistics import Statistics
+from .stop_check import Stop, check_stop
+from .validation import RequestLimits, check_request
+
+
+@attrs.define(eq=False)
+class EngineCore:
+    """See the module's first paragraph; `settings` and the workers' `ready` fix its limits.
+
+    At most one step is in flight (scheduled and not finished). Raises `InvalidParameter` if the
+    workers have no room for a single block.
+    """
+
+    settings: EngineSettings
+    ready: WorkerReady
+
+    limits: RequestLimits = attrs.field(init=False)
+    _scheduler: Scheduler = attrs.field(init=False)
+    _store: RequestStore = attrs.field(factory=RequestStore, init=False)
+    # Outputs that no step brings; the shell takes them. Bounded by one for each ADD between steps.
+    _outputs: dict[Frontend, list[RequestOutput]] = attrs.field(factory=dict, init=False)
+    _statistics: Statistics = attrs.field(factory=Statistics, init=False)
+    _arrivals: int = attrs.field(default=0, init=False)
+    _scheduled_at_s: float = attrs.field(default=0.0, init=False)
+    _draining: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings, ready = self.settings, self.ready
+        if ready.kv_blocks < 1:
+            raise InvalidParameter("kv_blocks", "must be at least 1: there is no memory for any")
+        lengths = [ready.max_model_len, ready.kv_blocks * settings.block_tokens]
+        if settings.max_model_len:
+            lengths.append(settings.max_model_len)
+        self.limits = RequestLimits(max_model_len=min(lengths), vocab_size=ready.vocab_size)
+        self._scheduler = make_scheduler(
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            kv_blocks=ready.kv_blocks,
+            block_tokens=settings.block_tokens,
+        )
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens, prompt and output, of the longest request: the model's, or less for want of KV.
+
+        READY must tell frontends this one, so that they refuse what this engine would refuse.
+        """
+        return self.limits.max_model_len
+
+    # ---- frontend -> engine
+
+    def add(self, frontend: Frontend, request: AddRequest, now: float) -> None:
+        """Take a request in. One that cannot be served gets an ERROR output (`take_outputs`).
+
+        A newer attempt ends the one that lives; the same or an older one is dropped and counted.
+        A replay that already meets a stop rule finishes at once (`take_outputs`).
+        """
+        known = self._store.find(frontend, request.request_id)
+        if known is not None:
+            if request.attempt <= known.attempt:
+                self._statistics.messages_dropped += 1
+                return
+            self._abort(known)
+        try:
+            if self._draining:
+                raise EngineDraining()
+            check_request(request, self.limits)
+        except EngineError as error:
+            self._refuse(frontend, request, error)
+            return
+        self._arrivals += 1
+        added = make_request(
+            frontend, request, arrival=self._arrivals, now=now, max_model_len=self.max_model_len
+        )
+        self._statistics.requests_added += 1
+        self._statistics.prompt_tokens += added.prompt_tokens
+        self._store.insert(added)
+        self._scheduler.add(added)
+        stop = check_stop(added)
+        if stop is not None:
+            record = self._finish(added, stop)
+            self._put_output(frontend, record.output_from(added.output_count))
+
+    def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
+        """End these now, without an output: who aborts knows. Unknown ones are counted.
+
+        Blocks are free at once, or after the step in flight, whose token for them is dropped.
+        """
+        for key in keys:
+            request = self._store.find_attempt(frontend, key.request_id, key.attempt)
+            if request is None:
+                self._statistics.aborts_unknown += 1
+            else:
+                self._abort(request)
+
+    def grant(self, frontend: Frontend, grants: list[Grant]) -> None:
+        """Raise credits; smaller ones than before and those of unknown requests do nothing."""
+        for grant in grants:
+            request = self._store.find_attempt(frontend, grant.request_id, grant.attempt)
+            if request is not None:
+                self._grant(request, grant.credit)
+
+    def resync(
+        self, frontend: Frontend, live: list[LiveRequest]
+    ) -> tuple[list[RequestOutput], list[RequestKey]]:
+        """All that this frontend still wants: tokens to send again, and what is unknown here.
+
+        Whatever else runs for it is aborted, and what has ended and is not asked for is forgotten.
+        Outputs that `take_outputs` still holds for it are in the answer instead. A request of
+        which the frontend has more tokens than we is not the same one: ended here, and unknown.
+        """
+        self._outputs.pop(frontend, None)
+        self._statistics.forget(frontend)
+        wanted = {entry.request_id: entry for entry in live}
+        for request in self._store.live(frontend):
+            entry = wanted.get(request.request_id)
+            if entry is None or not _is_continued(request, entry):
+                self._abort(request)
+        self._store.forget_finished(frontend, keep=set(wanted))
+
+        outputs: list[RequestOutput] = []
+        unknown: list[RequestKey] = []
+        for entry in wanted.values():
+            key = RequestKey(entry.request_id, entry.attempt)
+            running = self._store.find_attempt(frontend, key.request_id, key.attempt)
+            if running is not None:
+                self._grant(running, entry.credit)
+                if entry.next_index < running.output_count:
+                    outputs.append(_output_from(running, entry.next_index))
+                continue
+            record = self._store.find_finished(frontend, key)
+            if record is not None and 0 <= entry.next_index <= len(record.output_token_ids):
+                outputs.append(record.output_from(entry.next_index))
+            else:
+                unknown.append(key)
+        return outputs, unknown
+
+    def forget_frontend(self, frontend: Frontend) -> None:
+        """The frontend has been given up: abort all it has here, keep nothing for it."""
+        for request in self._store.live(frontend):
+            self._abort(request)
+        self._store.forget_finished(frontend, keep=set())
+        self._outputs.pop(frontend, None)
+        self._statistics.forget(frontend)
+
+    def remote_kv_arrived(self, frontend: Frontend, key: RequestKey, computed_tokens: int) -> None:
+        """The KV of the request's first `computed_tokens` tokens is at the workers: it may run.
+
+        It holds no blocks while it waits: the transfer keeps what has come until the request's
+        `NewRow` names blocks and `computed_tokens`. At least one token is always computed here.
+        A no-op for a request that is unknown or does not wait for it (it may have been aborted).
+        """
+        request = self._store.find_attempt(frontend, key.request_id, key.attempt)
+        if request is None or request.status is not RequestStatus.WAITING_FOR_REMOTE_KV:
+            return
+        request.computed_tokens = max(0, min(computed_tokens, len(request.token_ids) - 1))
+        request.move_to(RequestStatus.WAITING)
+        self._scheduler.update(request)
+
+    def remote_kv_failed(self, frontend: Frontend, key: RequestKey) -> None:
+        """The KV will not come: the request is computed here from its first token."""
+        self.remote_kv_arrived(frontend, key, 0)
+
+    def start_drain(self) -> None:
+        """Serve what is here and refuse every ADD from now on, with a retryable error."""
+        self._draining = True
+
+    # ---- steps
+
+    def has_work(self) -> bool:
+        """Whether `schedule` would return a step. False while one is in flight."""
+        return self._scheduler.has_work()
+
+    def schedule(self, now: float) -> Step | None:
+        """The next step, to be given to the workers and answered with `finish_step`."""
+        scheduled = self._scheduler.schedule()
+        if scheduled is None:
+            return None
+        self._scheduled_at_s = now
+        return scheduled.step
+
+    def finish_step(self, result: StepResult, now: float) -> dict[Frontend, StepOutputs]:
+        """Apply the sampled tokens: one message for each frontend that has any news.
+
+        A message carries statistics if a count (waiting, running, paused, free blocks) has changed
+        since the last ones that this frontend was sent. Raises `UnexpectedResult`; then nothing
+        has changed.
+        """
+        token_ids = match_result(
+            self._scheduler.in_flight, result, vocab_size=self.limits.vocab_size
+        )
+        scheduled = self._scheduler.complete()
+        self._statistics.step_s_last = now - self._scheduled_at_s
+        outputs: dict[Frontend, list[RequestOutput]] = {}
+        for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
+            if request.is_finished:
+                continue
+            output = self._append(request, token_id)
+            if request.frontend in outputs:
+                outputs[request.frontend].append(output)
+            else:
+                outputs[request.frontend] = [output]
+        return self._statistics.messages(outputs, self._scheduler)
+
+    def take_outputs(self) -> dict[Frontend, StepOutputs]:
+        """Outputs that no step has brought: refused requests, replays that had already ended."""
+        if not self._outputs:
+            return {}
+        outputs, self._outputs = self._outputs, {}
+        return self._statistics.messages(outputs, self._scheduler)
+
+    # ---- looking on
+
+    def unfinished_count(self) -> int:
+        """Requests that have not ended; 0 means that a drain is complete."""
+        return self._store.live_count()
+
+    def statistics(self) -> EngineStatistics:
+        """All counts, as of now."""
+        return self._statistics.snapshot(self._scheduler)
+
+    def check_invariants(self) -> None:
+        """Fails an assertion if any part contradicts itself or another one."""
+        self._scheduler.check_invariants()
+        self._store.check_invariants()
+        requests = self._scheduler.running + self._scheduler.waiting.requests()
+        assert len(requests) == self._store.live_count()
+        for request in requests:
+            assert self._store.find(request.frontend, request.request_id) is request
+        self._statistics.check_invariants(len(requests))
+
+    # ---- inside
+
+    def _append(self, request: Request, token_id: int) -> RequestOutput:
+        index = request.output_count
+        request.token_ids.append(token_id)
+        self._statistics.output_tokens += 1
+        stop = check_stop(request)
+        if stop is not None:
+            return self._finish(request, stop).output_from(index)
+        return RequestOutput(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            first_index=index,
+            token_ids=[token_id],
+        )
+
+    def _finish(self, request: Request, stop: Stop) -> FinishedRequest:
+        """End it by a stop rule and remember how."""
+        self._scheduler.end(request, stop.reason)
+        self._store.remove(request)
+        self._statistics.requests_finished += 1
+        record = FinishedRequest(
+            frontend=request.frontend,
+            request_id=request.request_id,
+            attempt=request.attempt,
+            output_token_ids=request.token_ids[request.prompt_tokens :],
+            finish_reason=stop.reason,
+            stop_token_id=stop.token_id,
+        )
+        self._store.keep_finished(record)
+        return record
+
+    def _abort(self, request: Request) -> None:
+        self._scheduler.end(request, FinishReason.ABORT)
+        self._store.remove(request)
+        self._statistics.requests_aborted += 1
+
+    def _refuse(self, frontend: Frontend, request: AddRequest, error: EngineError) -> None:
+        record = FinishedRequest(
+            frontend=frontend,
+            request_id=request.request_id,
+            attempt=request.attempt,
+            output_token_ids=list(request.output_token_ids),
+            finish_reason=FinishReason.ERROR,
+            error=str(error),
+            error_code=error.code,
+        )
+        self._store.keep_finished(record)
+        self._put_output(frontend, record.output_from(len(record.output_token_ids)))
+
+    def _grant(self, request: Request, credit: int | None) -> None:
+        request.grant(credit)
+        self._scheduler.update(request)
+
+    def _put_output(self, frontend: Frontend, output: RequestOutput) -> None:
+        self._outputs.setdefault(frontend, []).append(output)
+
+
+def _is_continued(request: Request, entry: LiveRequest) -> bool:
+    """Whether what the frontend wants is what we run, as far as it can be told."""
+    return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count
+
+
+def _output_from(request: Request, index: int) -> RequestOutput:
+    """A live request's tokens from output index `index`, once more."""
+    return RequestOutput(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        first_index=index,
+        token_ids=request.token_ids[request.prompt_tokens + index :],
+    )

@@ -1,0 +1,100 @@
+"""Requests that wait for a row and blocks, in the order in which they will get them.
+
+Sans-IO: plain lists. `scheduler` takes the first; nobody overtakes it.
+
+Two sides: *ready* requests could run if there were room; *parked* ones could not even then (no
+credit, or their KV is still elsewhere) and block nobody. The policy is a function from a request to
+a key: first come, first served now. A preempted request keeps its key, so it comes back ahead of
+all that arrived later. Must not know blocks, rows or credit's meaning.
+"""
+
+import bisect
+from collections.abc import Callable
+
+import attrs
+
+from .request import Request
+
+# The key decides who is first (smallest) and who is preempted first (largest). It is unique and
+# must not change while the request lives. (priority, arrival) would be the priority policy.
+OrderKey = Callable[[Request], tuple[int, ...]]
+
+
+def fcfs_order(request: Request) -> tuple[int, ...]:
+    """First come, first served."""
+    return (request.arrival,)
+
+
+def insert_ordered(requests: list[Request], request: Request, order: OrderKey) -> None:
+    """Put a request into its place; at the end, the usual one, it costs one comparison."""
+    if not requests or order(requests[-1]) < order(request):
+        requests.append(request)
+    else:
+        bisect.insort(requests, request, key=order)
+
+
+def remove_ordered(requests: list[Request], request: Request, order: OrderKey) -> None:
+    """Take a request out of an ordered list that holds it."""
+    index = bisect.bisect_left(requests, order(request), key=order)
+    assert requests[index] is request, request.request_id
+    del requests[index]
+
+
+@attrs.define(eq=False)
+class WaitingQueue:
+    """Bounded by what the frontends admit (`runtime.admission`); the engine refuses nobody."""
+
+    order: OrderKey = fcfs_order
+    # Ordered; a shift of some thousand pointers is cheaper than a heap's bookkeeping for aborts.
+    _ready: list[Request] = attrs.field(factory=list, init=False)
+    _parked: set[Request] = attrs.field(factory=set, init=False)
+
+    def __len__(self) -> int:
+        return len(self._ready) + len(self._parked)
+
+    def __contains__(self, request: Request) -> bool:
+        return request in self._parked or request in self._ready
+
+    def add(self, request: Request) -> None:
+        """Take a request in, to the side where it belongs now."""
+        if request.is_schedulable:
+            insert_ordered(self._ready, request, self.order)
+        else:
+            self._parked.add(request)
+
+    def update(self, request: Request) -> None:
+        """Its credit or status has changed: a parked request may have become ready.
+
+        Ready ones never become parked: credit only grows, and KV that is here stays here.
+        """
+        if request.is_schedulable and request in self._parked:
+            self._parked.remove(request)
+            insert_ordered(self._ready, request, self.order)
+
+    def remove(self, request: Request) -> None:
+        """Take out a request that is here, on either side."""
+        if request in self._parked:
+            self._parked.remove(request)
+        else:
+            remove_ordered(self._ready, request, self.order)
+
+    def first(self) -> Request | None:
+        """The ready request whose turn it is."""
+        return self._ready[0] if self._ready else None
+
+    def requests(self) -> list[Request]:
+        """All that wait: the ready ones in order, then the parked ones in order."""
+        return self._ready + sorted(self._parked, key=self.order)
+
+    def check_invariants(self) -> None:
+        """Fails an assertion if an order or a side is wrong."""
+        keys = [self.order(request) for request in self._ready]
+        assert keys == sorted(set(keys))
+        for request in self._ready:
+            assert request.is_schedulable, request.request_id
+            assert request not in self._parked
+        for request in self._parked:
+            assert not request.is_schedulable, request.request_id
+        for request in self.requests():
+            assert not request.is_finished
+            request.check_invariants()

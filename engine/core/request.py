@@ -1,0 +1,190 @@
+"""One request as the engine core sees it: its tokens, its place, its life.
+
+Sans-IO: plain state; `scheduler` moves it from status to status, `engine_core` appends tokens.
+
+There is no prefill and no decode: `computed_tokens` chases `len(token_ids)`.
+
+    token_ids   | prompt ............ | output ................ |
+                0          prompt_tokens                len(token_ids)
+                |---- computed_tokens ---->| (in the KV blocks)
+
+Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought count as output.
+Must not know frontends' addresses, links, or how a step is carried out.
+"""
+
+import enum
+from collections.abc import Hashable
+
+import attrs
+
+from ..messages import AddRequest, FinishReason
+from ..sampling_params import SamplingParams
+from ..step_messages import RowSampling
+
+# Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
+# that may adopt the requests (its rank, say, not its epoch).
+Frontend = Hashable
+
+# "To the end": above any output index, as lengths are bounded by the model's.
+CREDIT_UNLIMITED = 2**62
+# Row of a request that no worker holds.
+NO_ROW = -1
+
+
+class RequestStatus(enum.Enum):
+    """Where a request is in its life; see `TRANSITIONS`."""
+
+    WAITING = "waiting"  # never scheduled, holds nothing
+    WAITING_FOR_REMOTE_KV = "waiting_for_remote_kv"  # not to be scheduled before its KV is here
+    RUNNING = "running"  # holds a row and blocks; *paused* when it is at its credit
+    PREEMPTED = "preempted"  # ran, gave row and blocks back, waits to be computed again
+    FINISHED_STOPPED = "finished_stopped"
+    FINISHED_LENGTH = "finished_length"
+    FINISHED_ABORTED = "finished_aborted"
+
+
+_S = RequestStatus
+FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED})
+# {status: those that may follow}. A replay may meet a stop rule before it ever runs, so each
+# status may be followed by each end; nothing follows an end.
+TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
+    _S.WAITING: FINISHED | {_S.RUNNING},
+    _S.WAITING_FOR_REMOTE_KV: FINISHED | {_S.WAITING},
+    _S.RUNNING: FINISHED | {_S.PREEMPTED},
+    _S.PREEMPTED: FINISHED | {_S.RUNNING},
+    _S.FINISHED_STOPPED: frozenset(),
+    _S.FINISHED_LENGTH: frozenset(),
+    _S.FINISHED_ABORTED: frozenset(),
+}
+STATUS_OF_REASON = {
+    FinishReason.STOP: _S.FINISHED_STOPPED,
+    FinishReason.LENGTH: _S.FINISHED_LENGTH,
+    FinishReason.ABORT: _S.FINISHED_ABORTED,
+}
+
+
+@attrs.define(eq=False)
+class Request:
+    """Mutable state of one attempt at one request. Compared and hashed by identity."""
+
+    frontend: Frontend
+    request_id: str
+    attempt: int
+    # Order of arrival at this engine: unique, growing. FCFS is this order, preempted or not.
+    arrival: int
+    arrived_at_s: float
+    sampling: SamplingParams
+    choice: int
+    priority: int
+
+    # Prompt and output; the engine core's truth, the worker's copy can be made again from it.
+    token_ids: list[int]
+    prompt_tokens: int
+    # Total tokens at which it ends by length: prompt + max_tokens, or the model's length.
+    length_max: int
+    # Total tokens below which neither end of sequence nor stop tokens end it.
+    length_min: int
+    # Empty if the request ignores the end of sequence.
+    eos_token_ids: frozenset[int]
+    stop_token_ids: frozenset[int]
+
+    # Output index up to which it may be scheduled (exclusive). Only ever grows.
+    credit: int
+    status: RequestStatus = RequestStatus.WAITING
+
+    # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
+    computed_tokens: int = 0
+    # Its block table; changed by `KVCacheManager` alone. Empty unless running or in flight.
+    block_ids: list[int] = attrs.field(factory=list)
+    # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
+    row: int = NO_ROW
+    # In the step that is being computed: row and blocks stay until that has been applied.
+    in_flight: bool = False
+
+    @property
+    def output_count(self) -> int:
+        """Output tokens so far, those of a replay included: the index of the next one."""
+        return len(self.token_ids) - self.prompt_tokens
+
+    @property
+    def has_credit(self) -> bool:
+        """Whether the next output token may be scheduled; if not, a running request is paused."""
+        return len(self.token_ids) - self.prompt_tokens < self.credit
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended; its row and blocks may still be in flight."""
+        return self.status in FINISHED
+
+    @property
+    def is_schedulable(self) -> bool:
+        """Whether nothing but room keeps a request that waits from running."""
+        return self.has_credit and self.status is not RequestStatus.WAITING_FOR_REMOTE_KV
+
+    def move_to(self, status: RequestStatus) -> None:
+        """Change the status; an illegal move is a bug of ours and fails an assertion."""
+        assert status in TRANSITIONS[self.status], (self.request_id, self.status, status)
+        self.status = status
+
+    def grant(self, credit: int | None) -> None:
+        """Raise the credit; a smaller value than before is ignored, None means to the end."""
+        self.credit = max(self.credit, CREDIT_UNLIMITED if credit is None else credit)
+
+    def row_sampling(self) -> RowSampling:
+        """What the worker's sampler needs to know, sent once with each `NewRow`."""
+        sampling = self.sampling
+        assert sampling.seed is not None, "validated when the request came in"
+        suppressed: list[int] = []
+        if sampling.min_tokens > 0:
+            suppressed = sorted(self.eos_token_ids | self.stop_token_ids)
+        return RowSampling(
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            seed=sampling.seed,
+            choice=self.choice,
+            min_tokens=sampling.min_tokens,
+            suppressed_until_min=suppressed,
+        )
+
+    def check_invariants(self) -> None:
+        """Fails an assertion if fields contradict each other."""
+        assert 0 < self.prompt_tokens <= len(self.token_ids)
+        assert self.prompt_tokens < self.length_max
+        assert 0 <= self.computed_tokens <= len(self.token_ids)
+        holds = self.status is RequestStatus.RUNNING or self.in_flight
+        assert (self.row != NO_ROW) == holds, (self.request_id, self.row, self.status)
+        assert bool(self.block_ids) == holds, (self.request_id, self.block_ids, self.status)
+        if not self.is_finished:
+            assert self.computed_tokens < len(self.token_ids) < self.length_max
+
+
+def make_request(
+    frontend: Frontend, add: AddRequest, *, arrival: int, now: float, max_model_len: int
+) -> Request:
+    """The state for a validated ADD (`validation.check_request`); lists are copied."""
+    prompt_tokens = len(add.prompt_token_ids)
+    sampling = add.sampling
+    length_max = max_model_len
+    if sampling.max_tokens is not None:
+        length_max = min(length_max, prompt_tokens + sampling.max_tokens)
+    remote = add.waits_for_remote_kv
+    return Request(
+        frontend=frontend,
+        request_id=add.request_id,
+        attempt=add.attempt,
+        arrival=arrival,
+        arrived_at_s=now,
+        sampling=sampling,
+        choice=add.choice,
+        priority=add.priority,
+        token_ids=add.prompt_token_ids + add.output_token_ids,
+        prompt_tokens=prompt_tokens,
+        length_max=length_max,
+        length_min=prompt_tokens + sampling.min_tokens,
+        eos_token_ids=frozenset() if sampling.ignore_eos else frozenset(add.eos_token_ids),
+        stop_token_ids=frozenset(sampling.stop_token_ids),
+        credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
+        status=RequestStatus.WAITING_FOR_REMOTE_KV if remote else RequestStatus.WAITING,
+    )

@@ -1,0 +1,137 @@
+"""Finds requests by name, and remembers for a while how those of late have ended.
+
+Sans-IO: dictionaries. Must not know the scheduler.
+
+A message that is lost with its link may have been the last one of a request. So what has ended is
+kept, its output tokens with it, until the frontend's next RESYNC no longer asks for it, or until
+`FINISHED_COUNT_MAX` or `FINISHED_TOKENS_MAX` is reached: then the oldest goes, and whoever still
+needs it is told that it is unknown, sends it again, and gets the same tokens.
+"""
+
+import attrs
+
+from ..messages import FinishReason, RequestKey, RequestOutput
+from .request import Frontend, Request
+
+# A link is down for seconds; so many requests end in some seconds of a busy engine.
+FINISHED_COUNT_MAX = 1024
+# About 32 MB of Python integers at worst; pulled out of the air.
+FINISHED_TOKENS_MAX = 1_000_000
+
+
+@attrs.frozen(kw_only=True)
+class FinishedRequest:
+    """How one attempt ended, with all its output (replayed tokens included)."""
+
+    frontend: Frontend
+    request_id: str
+    attempt: int
+    output_token_ids: list[int]
+    finish_reason: FinishReason
+    stop_token_id: int | None = None
+    error: str = ""
+    error_code: str = ""
+
+    def output_from(self, index: int) -> RequestOutput:
+        """The request's last message, with all tokens from output index `index`."""
+        return RequestOutput(
+            request_id=self.request_id,
+            attempt=self.attempt,
+            first_index=index,
+            token_ids=self.output_token_ids[index:],
+            finish_reason=self.finish_reason,
+            stop_token_id=self.stop_token_id,
+            error=self.error,
+            error_code=self.error_code,
+        )
+
+
+@attrs.define(eq=False)
+class RequestStore:
+    """Live requests by frontend and id (one attempt each), and the finished ones of late."""
+
+    finished_count_max: int = FINISHED_COUNT_MAX
+    finished_tokens_max: int = FINISHED_TOKENS_MAX
+
+    # No frontend is listed without requests.
+    _live: dict[Frontend, dict[str, Request]] = attrs.field(factory=dict, init=False)
+    # Oldest first; bounded by the two limits.
+    _finished: dict[tuple[Frontend, str], FinishedRequest] = attrs.field(factory=dict, init=False)
+    _finished_tokens: int = attrs.field(default=0, init=False)
+
+    def insert(self, request: Request) -> None:
+        """A new live request; it takes the place of what ended under its name."""
+        live = self._live.setdefault(request.frontend, {})
+        assert request.request_id not in live
+        live[request.request_id] = request
+        self._drop_finished((request.frontend, request.request_id))
+
+    def remove(self, request: Request) -> None:
+        """It has ended."""
+        live = self._live[request.frontend]
+        removed = live.pop(request.request_id)
+        assert removed is request
+        if not live:
+            del self._live[request.frontend]
+
+    def find(self, frontend: Frontend, request_id: str) -> Request | None:
+        """The live request of this name, whichever attempt."""
+        live = self._live.get(frontend)
+        return None if live is None else live.get(request_id)
+
+    def find_attempt(self, frontend: Frontend, request_id: str, attempt: int) -> Request | None:
+        """The live request of this name if it is this very attempt."""
+        request = self.find(frontend, request_id)
+        return request if request is not None and request.attempt == attempt else None
+
+    def live(self, frontend: Frontend) -> list[Request]:
+        """This frontend's live requests, oldest first."""
+        return list(self._live.get(frontend, {}).values())
+
+    def live_count(self) -> int:
+        """Live requests of all frontends."""
+        return sum(map(len, self._live.values()))
+
+    def keep_finished(self, record: FinishedRequest) -> None:
+        """Remember it, at the expense of the oldest if there is no room."""
+        key = (record.frontend, record.request_id)
+        self._drop_finished(key)
+        self._finished[key] = record
+        self._finished_tokens += len(record.output_token_ids)
+        while (
+            len(self._finished) > self.finished_count_max
+            or self._finished_tokens > self.finished_tokens_max
+        ):
+            self._drop_finished(next(iter(self._finished)))
+
+    def find_finished(self, frontend: Frontend, key: RequestKey) -> FinishedRequest | None:
+        """How this attempt ended, if that is still known."""
+        record = self._finished.get((frontend, key.request_id))
+        return record if record is not None and record.attempt == key.attempt else None
+
+    def forget_finished(self, frontend: Frontend, *, keep: set[str]) -> None:
+        """Forget how this frontend's requests ended, but for the ids in `keep`."""
+        for key in [key for key in self._finished if key[0] == frontend and key[1] not in keep]:
+            self._drop_finished(key)
+
+    def finished_count(self) -> int:
+        """Finished requests that are remembered."""
+        return len(self._finished)
+
+    def _drop_finished(self, key: tuple[Frontend, str]) -> None:
+        record = self._finished.pop(key, None)
+        if record is not None:
+            self._finished_tokens -= len(record.output_token_ids)
+
+    def check_invariants(self) -> None:
+        """Fails an assertion if a bound is exceeded or a name is live and finished."""
+        assert len(self._finished) <= self.finished_count_max
+        assert self._finished_tokens <= self.finished_tokens_max
+        tokens = sum(len(record.output_token_ids) for record in self._finished.values())
+        assert self._finished_tokens == tokens
+        for frontend, live in self._live.items():
+            assert live
+            for request_id, request in live.items():
+                assert (request.frontend, request.request_id) == (frontend, request_id)
+                assert not request.is_finished
+                assert (frontend, request_id) not in self._finished

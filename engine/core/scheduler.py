@@ -1,0 +1,296 @@
+"""Decides what each step computes, who gets blocks and rows, and who must give them back.
+
+Sans-IO: `schedule()` returns a `Step`, `complete()` takes it as computed; the engine core applies
+the tokens in between. Must not know frontends, stop rules, or what a token is.
+
+One step mixes prompts and decodes: every running request computes as many of its uncomputed tokens
+as the budget allows, in order; then waiting ones are admitted in order.
+
+- *Blocks* for all tokens that a request has now are taken at its admission, so a prompt never stops
+  half-way for want of blocks; afterwards its table grows by a block at a time.
+- *Budget*: each running request behind the one being served keeps one token of it, so a long prompt
+  delays nobody's decode by a whole step. Hence never more run than the budget has tokens.
+- *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
+  the youngest. A running request in need takes from both; a waiting one from the paused only.
+- *Progress*: validation lets in only requests that fit when alone, nobody is preempted for a
+  younger one but a paused request, and nobody overtakes the first of those ready to run. So the
+  oldest that has credit computes in every step, or is next to be admitted and waits only for
+  others that do.
+"""
+
+import attrs
+
+from ..messages import FinishReason
+from ..step_messages import NewRow, Step
+from .block_pool import BlockPool
+from .kv_cache_manager import KVCacheManager
+from .queue import WaitingQueue, insert_ordered, remove_ordered
+from .request import NO_ROW, STATUS_OF_REASON, Request, RequestStatus
+from .row_pool import RowPool
+
+
+@attrs.define(eq=False)
+class ScheduledStep:
+    """A step, and whom its rows belong to: `requests[i]` computes in `step.rows[i]`."""
+
+    step: Step
+    requests: list[Request]
+    # Those whose row samples a token, in the order of the rows.
+    sampling: list[Request]
+
+
+@attrs.define(eq=False)
+class _StepDraft:
+    """The step that is being put together; `budget` is what is left of it, in tokens."""
+
+    budget: int
+    finished: list[int] = attrs.field(factory=list)
+    new: list[NewRow] = attrs.field(factory=list)
+    grown: list[tuple[int, list[int]]] = attrs.field(factory=list)
+    rows: list[int] = attrs.field(factory=list)
+    token_counts: list[int] = attrs.field(factory=list)
+    samples: list[bool] = attrs.field(factory=list)
+    requests: list[Request] = attrs.field(factory=list)
+    sampling: list[Request] = attrs.field(factory=list)
+
+    def compute(self, request: Request, count: int) -> None:
+        """The request's row computes its next `count` tokens, and samples if these are its last."""
+        request.in_flight = True
+        samples = request.computed_tokens + count == len(request.token_ids)
+        self.budget -= count
+        self.rows.append(request.row)
+        self.token_counts.append(count)
+        self.samples.append(samples)
+        self.requests.append(request)
+        if samples:
+            self.sampling.append(request)
+
+
+@attrs.define(eq=False)
+class Scheduler:
+    """One step in flight at a time: `schedule`, then `complete`, then `schedule` again.
+
+    To overlap (schedule n+1 while n runs) `computed_tokens` would advance in `schedule` and a
+    request would count tokens in flight against credit and length; callers would not change.
+    """
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    kv_cache: KVCacheManager
+    waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
+
+    # Ordered as the waiting queue is; each holds a row and blocks.
+    running: list[Request] = attrs.field(factory=list, init=False)
+    in_flight: ScheduledStep | None = attrs.field(default=None, init=False)
+    # Number of the last step scheduled; the first is 1.
+    step_number: int = attrs.field(default=0, init=False)
+    preemptions: int = attrs.field(default=0, init=False)
+    _rows: RowPool = attrs.field(init=False)
+    # How many may run: each needs a row, and a token of the budget in every step.
+    _running_max: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._rows = RowPool(self.max_num_seqs)
+        self._running_max = min(self.max_num_seqs, self.max_num_batched_tokens)
+
+    # ---- requests come and go
+
+    def add(self, request: Request) -> None:
+        """Take in a new request that fits the KV cache when alone."""
+        self.waiting.add(request)
+
+    def update(self, request: Request) -> None:
+        """Its credit has grown or its KV has come."""
+        if request.status is not RequestStatus.RUNNING:
+            self.waiting.update(request)
+
+    def end(self, request: Request, reason: FinishReason) -> None:
+        """It ends now. Row and blocks return at once, or when the step it is in is complete."""
+        if request.status is RequestStatus.RUNNING:
+            remove_ordered(self.running, request, self.waiting.order)
+        else:
+            self.waiting.remove(request)
+        request.move_to(STATUS_OF_REASON[reason])
+        if request.row != NO_ROW and not request.in_flight:
+            self._release(request)
+
+    def paused_count(self) -> int:
+        """Running requests that are at their credit."""
+        return sum(not request.has_credit for request in self.running)
+
+    # ---- steps
+
+    def has_work(self) -> bool:
+        """Whether `schedule` would return a step."""
+        if self.in_flight is not None:
+            return False
+        # With nobody runnable all blocks and rows are the paused ones', who yield to the first.
+        return self.waiting.first() is not None or any(r.has_credit for r in self.running)
+
+    def schedule(self) -> ScheduledStep | None:
+        """The next step, which is in flight from now on; None if nothing can be computed.
+
+        None also while a step is in flight.
+        """
+        if self.in_flight is not None:
+            return None
+        draft = _StepDraft(self.max_num_batched_tokens)
+        # Whoever lost its place in this step does not come back in the same one, nor does anybody
+        # take the blocks before those who run have had theirs in the next.
+        if not self._schedule_running(draft):
+            self._admit_waiting(draft)
+        if not draft.rows:
+            return None
+        draft.finished += self._rows.name_released()
+        self.step_number += 1
+        step = Step(
+            number=self.step_number,
+            finished=draft.finished,
+            new=draft.new,
+            grown=draft.grown,
+            rows=draft.rows,
+            token_counts=draft.token_counts,
+            samples=draft.samples,
+        )
+        self.in_flight = ScheduledStep(step, draft.requests, draft.sampling)
+        return self.in_flight
+
+    def complete(self) -> ScheduledStep:
+        """The step in flight has been computed: count its tokens, free what was waiting for it.
+
+        Returns it; those of its requests that have ended meanwhile get no token.
+        """
+        scheduled = self.in_flight
+        assert scheduled is not None
+        self.in_flight = None
+        for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
+            request.in_flight = False
+            request.computed_tokens += count
+            if request.row != NO_ROW and request.status is not RequestStatus.RUNNING:
+                self._release(request)
+        return scheduled
+
+    def _schedule_running(self, draft: _StepDraft) -> bool:
+        """Serve those who run; whether anybody was preempted for it."""
+        preemptions = self.preemptions
+        runnable = [request for request in self.running if request.has_credit]
+        index = 0
+        while index < len(runnable):
+            request = runnable[index]
+            index += 1
+            behind = len(runnable) - index
+            uncomputed = len(request.token_ids) - request.computed_tokens
+            count = min(uncomputed, draft.budget - behind)
+            appended = self.kv_cache.grow(request, request.computed_tokens + count)
+            while appended is None:
+                victim = self._victim(runnable)
+                self._preempt(victim)
+                if victim is request:
+                    # It is the youngest that could run; those before it have been served.
+                    return True
+                appended = self.kv_cache.grow(request, request.computed_tokens + count)
+            if appended:
+                draft.grown.append((request.row, appended))
+            draft.compute(request, count)
+        return self.preemptions > preemptions
+
+    def _victim(self, runnable: list[Request]) -> Request:
+        """Who yields next: the youngest paused request, else the youngest of `runnable`.
+
+        The latter is taken off `runnable`; it has not been served yet in this step.
+        """
+        for request in reversed(self.running):
+            if not request.has_credit:
+                return request
+        return runnable.pop()
+
+    def _admit_waiting(self, draft: _StepDraft) -> None:
+        while draft.budget > 0:
+            request = self.waiting.first()
+            if request is None or not self._make_room(request):
+                return
+            draft.finished += self._rows.name_released()
+            self.waiting.remove(request)
+            block_ids = self.kv_cache.grow(request, len(request.token_ids))
+            assert block_ids is not None, "there is room"
+            request.row = self._rows.take()
+            request.move_to(RequestStatus.RUNNING)
+            insert_ordered(self.running, request, self.waiting.order)
+            new_row = NewRow(
+                row=request.row,
+                token_ids=request.token_ids.copy(),
+                prompt_tokens=request.prompt_tokens,
+                computed_tokens=request.computed_tokens,
+                block_ids=block_ids,
+                sampling=request.row_sampling(),
+            )
+            draft.new.append(new_row)
+            uncomputed = len(request.token_ids) - request.computed_tokens
+            draft.compute(request, min(uncomputed, draft.budget))
+
+    def _make_room(self, request: Request) -> bool:
+        """Whether there is a row and blocks for all its tokens, if paused requests yield theirs.
+
+        They yield only if that is enough, and no more of them than needed.
+        """
+        blocks = self.kv_cache.blocks_missing(request, len(request.token_ids))
+        blocks -= self.kv_cache.pool.free_count
+        places = len(self.running) + 1 - self._running_max
+        if blocks <= 0 and places <= 0:
+            return True
+        victims = []
+        for paused in reversed(self.running):
+            if not paused.has_credit:
+                victims.append(paused)
+                blocks -= len(paused.block_ids)
+                places -= 1
+                if blocks <= 0 and places <= 0:
+                    break
+        else:
+            return False
+        for victim in victims:
+            self._preempt(victim)
+        return True
+
+    def _preempt(self, request: Request) -> None:
+        """Take row and blocks away; all its tokens will be computed again."""
+        assert not request.in_flight, request.request_id
+        remove_ordered(self.running, request, self.waiting.order)
+        self._release(request)
+        request.computed_tokens = 0
+        request.move_to(RequestStatus.PREEMPTED)
+        self.waiting.add(request)
+        self.preemptions += 1
+
+    def _release(self, request: Request) -> None:
+        self.kv_cache.free(request)
+        self._rows.release(request.row)
+        request.row = NO_ROW
+
+    def check_invariants(self) -> None:
+        """Fails an assertion if a request, row or block is lost, or held where it must not be."""
+        keys = [self.waiting.order(request) for request in self.running]
+        assert keys == sorted(set(keys))
+        assert len(self.running) <= self._running_max
+        self.waiting.check_invariants()
+        scheduled = self.in_flight
+        in_flight = [] if scheduled is None else scheduled.requests
+        ended = [request for request in in_flight if request.is_finished]
+        holders = self.running + ended
+        for request in holders:
+            request.check_invariants()
+            assert request.in_flight == (request in in_flight)
+            assert request.status is RequestStatus.RUNNING or request.is_finished
+        self.kv_cache.check_invariants(holders)
+        self._rows.check_invariants([request.row for request in holders])
+        if scheduled is not None:
+            assert sum(scheduled.step.token_counts) <= self.max_num_batched_tokens
+            assert all(count > 0 for count in scheduled.step.token_counts)
+
+
+def make_scheduler(
+    *, max_num_seqs: int, max_num_batched_tokens: int, kv_blocks: int, block_tokens: int
+) -> Scheduler:
+    """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
+    kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
+    return Scheduler(max_num_seqs, max_num_batched_tokens, kv_cache)

@@ -1,0 +1,503 @@
+"""The engine core's public face: messages in, outputs out, one property test over all of it."""
+
+from collections.abc import Hashable
+
+import attrs
+import pytest
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.result_check import UnexpectedResult
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.messages import (
+    AddRequest,
+    FinishReason,
+    Grant,
+    LiveRequest,
+    RequestKey,
+    RequestOutput,
+)
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import StepResult, WorkerReady
+from triolet.fuzz.checking_worker import CheckingWorker
+
+VOCAB = 50
+READY = WorkerReady(
+    kv_blocks=8, max_model_len=24, vocab_size=VOCAB, numerics_id="none", bitwise=True
+)
+
+
+def make_core(
+    *, kv_blocks: int = 8, max_num_seqs: int = 4, max_num_batched_tokens: int = 8
+) -> EngineCore:
+    settings = EngineSettings(
+        model="none",
+        block_tokens=4,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+    )
+    return EngineCore(settings, attrs.evolve(READY, kv_blocks=kv_blocks))
+
+
+def make_worker(core: EngineCore) -> CheckingWorker:
+    return CheckingWorker(
+        kv_blocks=core.ready.kv_blocks,
+        block_tokens=core.settings.block_tokens,
+        rows=core.settings.max_num_seqs,
+        vocab_size=VOCAB,
+    )
+
+
+def add_request(
+    request_id: str,
+    *,
+    attempt: int = 1,
+    prompt: int | list[int] = 3,
+    output: list[int] | None = None,
+    credit: int | None = None,
+    eos: list[int] | None = None,
+    remote: bool = False,
+    max_tokens: int | None = 4,
+    min_tokens: int = 0,
+    seed: int | None = 7,
+    stop_token_ids: tuple[int, ...] = (),
+) -> AddRequest:
+    return AddRequest(
+        request_id=request_id,
+        attempt=attempt,
+        prompt_token_ids=list(range(prompt)) if isinstance(prompt, int) else prompt,
+        output_token_ids=output or [],
+        eos_token_ids=eos or [],
+        credit=credit,
+        waits_for_remote_kv=remote,
+        sampling=SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            seed=seed,
+            stop_token_ids=stop_token_ids,
+        ),
+    )
+
+
+class Driver:
+    """Runs steps against a checking worker and gathers what each frontend hears."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self.core = core
+        self.worker = make_worker(core)
+        self.heard: list[tuple[Hashable, RequestOutput]] = []
+
+    def step(self) -> bool:
+        """One step; False if there was nothing to compute."""
+        had_work = self.core.has_work()
+        step = self.core.schedule(0.0)
+        assert had_work == (step is not None)
+        if step is not None:
+            self.core.check_invariants()
+            for frontend, message in self.core.finish_step(self.worker.execute(step), 0.0).items():
+                self.heard += [(frontend, output) for output in message.outputs]
+        self.take()
+        return step is not None
+
+    def take(self) -> None:
+        for frontend, message in self.core.take_outputs().items():
+            self.heard += [(frontend, output) for output in message.outputs]
+        self.core.check_invariants()
+
+    def run(self, steps: int = 1000) -> None:
+        while steps and self.step():
+            steps -= 1
+        assert steps
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [
+            token_id
+            for _, output in self.heard
+            if output.request_id == request_id
+            for token_id in output.token_ids
+        ]
+
+    def last(self, request_id: str) -> RequestOutput:
+        return [output for _, output in self.heard if output.request_id == request_id][-1]
+
+
+def tokens_alone(request: AddRequest) -> list[int]:
+    """What the request yields in an engine of its own, with room for everything."""
+    driver = Driver(make_core(kv_blocks=64, max_num_batched_tokens=64))
+    driver.core.add("alone", request, 0.0)
+    driver.run()
+    return driver.tokens(request.request_id)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver(make_core())
+
+
+def test_request_runs_to_its_length(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    driver.run()
+    outputs = [output for _, output in driver.heard]
+    assert [output.first_index for output in outputs] == [0, 1, 2, 3]
+    assert [output.finish_reason for output in outputs] == [None, None, None, FinishReason.LENGTH]
+    statistics = driver.core.statistics()
+    assert (statistics.requests_added, statistics.requests_finished) == (1, 1)
+    assert statistics.kv_blocks_free == statistics.kv_blocks == 8
+    assert (statistics.prompt_tokens, statistics.output_tokens) == (3, 4)
+
+
+def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
+    driver.core.add("f0", add_request("same"), 0.0)
+    driver.core.add("f1", add_request("same", prompt=5), 0.0)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
+    assert {frontend: len(message.outputs) for frontend, message in messages.items()} == {
+        "f0": 1,
+        "f1": 1,
+    }
+    assert messages["f0"].step == 1
+
+
+def test_statistics_come_only_with_changed_counts() -> None:
+    driver = Driver(make_core())
+    driver.core.add("f0", add_request("a", prompt=1, max_tokens=8), 0.0)
+    seen = []
+    for _ in range(8):
+        step = driver.core.schedule(1.0)
+        assert step is not None
+        message = driver.core.finish_step(driver.worker.execute(step), 1.5)["f0"]
+        seen.append(message.statistics)
+    # The first, the step that took a second block, and the step that ended it.
+    assert [index for index, statistics in enumerate(seen) if statistics] == [0, 4, 7]
+    assert seen[4] is not None
+    assert (seen[4].running, seen[4].kv_blocks_free, seen[4].step_s_last) == (1, 6, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (add_request("a", prompt=[]), "invalid_parameter"),
+        (add_request("a", prompt=[VOCAB]), "invalid_parameter"),
+        (add_request("a", prompt=24), "context_length_exceeded"),
+        (add_request("a", seed=None), "invalid_parameter"),
+    ],
+)
+def test_bad_request_fails_alone(request_: AddRequest, code: str, driver: Driver) -> None:
+    driver.core.add("f0", add_request("good"), 0.0)
+    driver.core.add("f0", request_, 0.0)
+    driver.run()
+    output = driver.last("a")
+    assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, code)
+    assert output.error
+    assert driver.last("good").finish_reason is FinishReason.LENGTH
+    assert driver.core.statistics().requests_added == 1
+
+
+def test_kv_cache_bounds_the_length() -> None:
+    driver = Driver(make_core(kv_blocks=3))
+    assert driver.core.max_model_len == 12
+    driver.core.add("f0", add_request("long", prompt=12), 0.0)
+    driver.core.add("f0", add_request("fits", prompt=11, max_tokens=None), 0.0)
+    driver.run()
+    assert driver.last("long").error_code == "context_length_exceeded"
+    assert driver.last("fits").finish_reason is FinishReason.LENGTH
+    assert len(driver.tokens("fits")) == 1
+
+
+def test_no_kv_cache_is_refused() -> None:
+    with pytest.raises(InvalidParameter, match="kv_blocks"):
+        make_core(kv_blocks=0)
+
+
+def test_drain_refuses_new_requests_and_serves_the_rest(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.start_drain()
+    driver.core.add("f0", add_request("b"), 0.0)
+    assert driver.core.unfinished_count() == 1
+    driver.run()
+    assert driver.core.unfinished_count() == 0
+    assert driver.last("a").finish_reason is FinishReason.LENGTH
+    assert driver.last("b").error_code == "engine_draining"
+
+
+# ---- attempts and aborts
+
+
+def test_newer_attempt_takes_the_place_of_the_older(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", attempt=1), 0.0)
+    driver.step()
+    driver.core.add("f0", add_request("a", attempt=1), 0.0)
+    driver.core.add("f0", add_request("a", attempt=0), 0.0)
+    assert driver.core.statistics().messages_dropped == 2
+    driver.core.add("f0", add_request("a", attempt=2), 0.0)
+    driver.run()
+    assert [output.attempt for _, output in driver.heard] == [1, 2, 2, 2, 2]
+    assert driver.core.statistics().requests_aborted == 1
+
+
+def test_name_may_be_used_again_after_the_end(driver: Driver) -> None:
+    for _ in range(2):
+        driver.core.add("f0", add_request("a"), 0.0)
+        driver.run()
+    assert len(driver.tokens("a")) == 8
+
+
+def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", attempt=2), 0.0)
+    driver.core.abort("f0", [RequestKey("a", 1), RequestKey("b", 2)])
+    driver.core.abort("f1", [RequestKey("a", 2)])
+    driver.run()
+    assert driver.last("a").finish_reason is FinishReason.LENGTH
+    assert driver.core.statistics().aborts_unknown == 3
+
+
+def test_abort_between_steps_frees_at_once(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    driver.step()
+    driver.core.abort("f0", [RequestKey("a", 1)])
+    assert driver.core.statistics().kv_blocks_free == 8
+    assert not driver.step()
+
+
+def test_abort_in_flight_frees_when_the_step_is_applied_and_drops_its_token(
+    driver: Driver,
+) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("b"), 0.0)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    driver.core.abort("f0", [RequestKey("a", 1)])
+    driver.core.check_invariants()
+    assert driver.core.statistics().kv_blocks_free == 6
+    # The same name again while its former row is still being computed.
+    driver.core.add("f0", add_request("a", attempt=2), 0.0)
+    driver.core.check_invariants()
+    messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
+    assert [output.request_id for output in messages["f0"].outputs] == ["b"]
+    assert driver.core.statistics().kv_blocks_free == 7
+    driver.run()
+    assert driver.tokens("a") == tokens_alone(add_request("a"))
+
+
+def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
+    driver.core.add("f1", add_request("a", max_tokens=8), 0.0)
+    driver.core.forget_frontend("f0")
+    driver.run()
+    assert {frontend for frontend, _ in driver.heard} == {"f1"}
+    _, unknown = driver.core.resync("f0", [LiveRequest("bad", 1, 0, None)])
+    assert unknown == [RequestKey("bad", 1)]
+
+
+# ---- stop rules
+
+
+def test_end_of_sequence_stops_and_counts_as_output(driver: Driver) -> None:
+    free = tokens_alone(add_request("a", max_tokens=8))
+    driver.core.add("f0", add_request("a", max_tokens=8, eos=[free[2]]), 0.0)
+    driver.run()
+    assert driver.tokens("a") == free[: free.index(free[2]) + 1]
+    assert driver.last("a").finish_reason is FinishReason.STOP
+    assert driver.last("a").stop_token_id is None
+
+
+def test_stop_token_is_named(driver: Driver) -> None:
+    free = tokens_alone(add_request("a", max_tokens=8))
+    driver.core.add("f0", add_request("a", max_tokens=8, stop_token_ids=(free[1],)), 0.0)
+    driver.run()
+    assert driver.last("a").stop_token_id == free[1]
+    assert driver.last("a").first_index == free.index(free[1])
+
+
+def test_min_tokens_outweighs_stop_tokens(driver: Driver) -> None:
+    free = tokens_alone(add_request("a", max_tokens=8))
+    driver.core.add(
+        "f0", add_request("a", max_tokens=8, min_tokens=4, stop_token_ids=(free[0],)), 0.0
+    )
+    driver.run()
+    assert len(driver.tokens("a")) >= 4
+    assert free[0] not in driver.tokens("a")[:4]
+
+
+# ---- replay
+
+
+def test_replay_continues_with_the_same_tokens(driver: Driver) -> None:
+    whole = tokens_alone(add_request("a", max_tokens=8))
+    driver.core.add("f0", add_request("a", attempt=2, max_tokens=8, output=whole[:3]), 0.0)
+    driver.run()
+    assert driver.heard[0][1].first_index == 3
+    assert whole[:3] + driver.tokens("a") == whole
+    assert driver.last("a").finish_reason is FinishReason.LENGTH
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason", "stop_token_id"),
+    [
+        (add_request("a", max_tokens=2, output=[5, 6]), FinishReason.LENGTH, None),
+        (add_request("a", prompt=20, max_tokens=None, output=[5] * 4), FinishReason.LENGTH, None),
+        (add_request("a", prompt=20, max_tokens=None, output=[5] * 9), FinishReason.LENGTH, None),
+        (add_request("a", output=[5, 6], eos=[6]), FinishReason.STOP, None),
+        (add_request("a", output=[5, 6], stop_token_ids=(6,)), FinishReason.STOP, 6),
+        (
+            add_request("a", output=[5, 6], eos=[6], stop_token_ids=(6,), credit=0),
+            FinishReason.STOP,
+            None,
+        ),
+    ],
+)
+def test_replay_that_meets_a_stop_rule_finishes_at_once(
+    request_: AddRequest, reason: FinishReason, stop_token_id: int | None, driver: Driver
+) -> None:
+    driver.core.add("f0", request_, 0.0)
+    assert not driver.core.has_work()
+    driver.take()
+    output = driver.last("a")
+    assert output.first_index == len(request_.output_token_ids)
+    assert output.token_ids == []
+    assert (output.finish_reason, output.stop_token_id) == (reason, stop_token_id)
+
+
+# ---- credit
+
+
+def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=2), 0.0)
+    driver.run()
+    assert len(driver.tokens("a")) == 2
+    statistics = driver.core.statistics()
+    assert (statistics.running, statistics.paused) == (1, 1)
+    driver.core.grant("f0", [Grant("a", 1, 1), Grant("a", 2, 9), Grant("b", 1, 9)])
+    assert not driver.core.has_work()
+    driver.core.grant("f0", [Grant("a", 1, 5)])
+    driver.run()
+    assert len(driver.tokens("a")) == 5
+    driver.core.grant("f0", [Grant("a", 1, None)])
+    driver.run()
+    assert driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
+
+
+# ---- resync
+
+
+def test_resync_sends_tokens_again_and_aborts_what_is_not_listed(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=3), 0.0)
+    driver.core.add("f0", add_request("b", max_tokens=8, credit=3), 0.0)
+    driver.core.add("f1", add_request("b", max_tokens=8, credit=3), 0.0)
+    driver.run()
+    outputs, unknown = driver.core.resync(
+        "f0", [LiveRequest("a", 1, 1, 8), LiveRequest("gone", 1, 0, None)]
+    )
+    assert unknown == [RequestKey("gone", 1)]
+    assert [(o.request_id, o.first_index, o.finish_reason) for o in outputs] == [("a", 1, None)]
+    assert outputs[0].token_ids == driver.tokens("a")[1:]
+    assert driver.core.statistics().requests_aborted == 1
+    driver.run()
+    assert driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
+    assert driver.core.unfinished_count() == 1  # f1's b, which another frontend cannot abort
+
+
+def test_resync_tells_how_requests_have_ended(driver: Driver) -> None:
+    driver.core.add("f0", add_request("done"), 0.0)
+    driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
+    driver.run()
+    wanted = [LiveRequest("done", 1, 4, None), LiveRequest("bad", 1, 0, None)]
+    for _ in range(2):  # the answer may be lost as well
+        outputs, unknown = driver.core.resync("f0", wanted)
+        assert not unknown
+        assert [(o.request_id, o.first_index, o.token_ids) for o in outputs] == [
+            ("done", 4, []),
+            ("bad", 0, []),
+        ]
+        assert outputs[0].finish_reason is FinishReason.LENGTH
+        assert outputs[1].error_code == "invalid_parameter"
+    assert driver.core.resync("f0", []) == ([], [])
+    assert driver.core.resync("f0", wanted)[1] == [RequestKey("done", 1), RequestKey("bad", 1)]
+
+
+def test_resync_answers_instead_of_outputs_not_taken(driver: Driver) -> None:
+    driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
+    outputs, _ = driver.core.resync("f0", [LiveRequest("bad", 1, 0, None)])
+    assert len(outputs) == 1
+    assert driver.core.take_outputs() == {}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [LiveRequest("a", 2, 0, None), LiveRequest("a", 1, 4, None), LiveRequest("a", 1, -1, None)],
+)
+def test_resync_of_what_cannot_be_the_same_request_ends_it(
+    entry: LiveRequest, driver: Driver
+) -> None:
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=3), 0.0)
+    driver.run()
+    outputs, unknown = driver.core.resync("f0", [entry])
+    assert not outputs
+    assert unknown == [RequestKey("a", entry.attempt)]
+    assert driver.core.unfinished_count() == 0
+
+
+def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    driver.core.resync("f0", [])
+    assert driver.core.finish_step(driver.worker.execute(step), 0.0) == {}
+    driver.core.check_invariants()
+    assert driver.core.statistics().kv_blocks_free == 8
+
+
+# ---- KV from elsewhere
+
+
+def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
+    driver.core.add("f0", add_request("b"), 0.0)
+    driver.run()
+    assert not driver.tokens("a")  # waits, and b was not kept waiting by it
+    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 5)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [1]
+    assert step.new[0].computed_tokens == 5
+    driver.core.finish_step(driver.worker.execute(step), 0.0)
+    driver.run()
+    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))[1:]
+
+
+def test_remote_kv_of_everything_still_computes_one_token(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
+    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 100)
+    driver.run()
+    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
+
+
+def test_failed_remote_kv_is_computed_here(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
+    driver.core.remote_kv_failed("f0", RequestKey("a", 1))
+    driver.run()
+    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
+
+
+def test_remote_kv_of_an_aborted_request_is_a_no_op(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", remote=True), 0.0)
+    driver.core.abort("f0", [RequestKey("a", 1)])
+    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 2)
+    driver.core.remote_kv_failed("f0", RequestKey("never", 1))
+    driver.core.check_invariants()
+    assert not driver.core.has_work()
+
+
+def test_unexpected_result_changes_nothing(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a"), 0.0)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert driver.core.schedule(0.0) is None
+    assert not driver.core.has_work()
+    with pytest.raises(UnexpectedResult):
+        driver.core.finish_step(StepResult(2, [0], [1]), 0.0)
+    driver.core.check_invariants()
+    messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
+    assert len(messages["f0"].outputs) == 1
