@@ -1,0 +1,26 @@
+"""Tokenizers are trained once for the whole run; nothing changes them."""
+
+import pathlib
+
+import pytest
+
+from triolet.runtime.tokenizer import Tokenizer
+
+from .model_folders import CHAT_TEMPLATE, byte_level_tokenizer, metaspace_tokenizer, write_folder
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("byte-level")
+    return write_folder(folder, byte_level_tokenizer(), chat_template=CHAT_TEMPLATE)
+
+
+@pytest.fixture(scope="session")
+def tokenizer(model_folder: pathlib.Path) -> Tokenizer:
+    return Tokenizer.load(model_folder)
+
+
+@pytest.fixture(scope="session")
+def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    folder = tmp_path_factory.mktemp("metaspace")
+    return Tokenizer.load(write_folder(folder, metaspace_tokenizer()))

@@ -1,0 +1,130 @@
+"""The tokenizer is the library's, whole or in slices; broken folders are refused by name."""
+
+import json
+import pathlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
+from tokenizers import Tokenizer as Backend
+
+from triolet.engine.errors import ModelFolderError
+from triolet.runtime.tokenizer import KNOWN_SPLITS, Tokenizer
+
+from .model_folders import SPECIAL_TOKENS, byte_level_tokenizer, write_folder
+
+PIECES = [*"abz AZ  \n\n\r\t'.,!-_\"0123", "ß", "é", "你", "🙂", "²", "\u0301", "\xa0"]
+TEXTS = st.lists(st.sampled_from([*PIECES, *SPECIAL_TOKENS, "'s", "cat "]), max_size=60).map(
+    "".join
+)
+
+
+def test_loading_says_what_the_model_says(tokenizer: Tokenizer) -> None:
+    assert tokenizer.vocabulary_size == 320
+    assert tokenizer.special_tokens == {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    assert tokenizer.eos_token_ids == (tokenizer.id_of("<|end|>"),)
+    assert tokenizer.id_of("no such token") is None
+    assert (tokenizer.is_byte_level, tokenizer.is_sliceable) == (True, True)
+
+
+def test_special_tokens_around_a_plain_text(tokenizer: Tokenizer) -> None:
+    with_special = tokenizer.encode("the cat")
+    assert with_special == [0, *tokenizer.encode("the cat", add_special_tokens=False)]
+    assert tokenizer.decode(with_special) == "the cat"
+    assert tokenizer.decode(with_special, skip_special_tokens=False) == "<|begin|>the cat"
+
+
+def test_saved_truncation_is_not_obeyed(tmp_path: pathlib.Path) -> None:
+    backend = byte_level_tokenizer()
+    backend.enable_truncation(2)
+    backend.enable_padding()
+    tokenizer = Tokenizer.load(write_folder(tmp_path, backend))
+    assert tokenizer.decode(tokenizer.encode("the cat sat")) == "the cat sat"
+
+
+def test_ends_come_from_the_generation_config_too(tmp_path: pathlib.Path) -> None:
+    write_folder(tmp_path, byte_level_tokenizer())
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 1]}))
+    assert Tokenizer.load(tmp_path).eos_token_ids == (2, 1)
+
+
+@given(TEXTS, st.integers(1, 8), st.booleans())
+def test_slices_give_the_ids_of_the_whole(
+    tokenizer: Tokenizer, text: str, size: int, special: bool
+) -> None:
+    slices = tokenizer.slices(text, size)
+    assert "".join(slices) == text
+    joined = tokenizer.join_slices(map(tokenizer.encode_slice, slices), add_special_tokens=special)
+    assert joined == tokenizer.encode(text, add_special_tokens=special)
+
+
+@pytest.mark.parametrize("pattern", sorted(KNOWN_SPLITS), ids=["single digits", "three digits"])
+def test_known_split_patterns_can_be_sliced(tmp_path: pathlib.Path, pattern: str) -> None:
+    backend = byte_level_tokenizer()
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer = Tokenizer.load(write_folder(tmp_path, backend))
+    assert tokenizer.is_sliceable
+
+    @given(TEXTS, st.integers(1, 8))
+    def check(text: str, size: int) -> None:
+        joined = tokenizer.join_slices(map(tokenizer.encode_slice, tokenizer.slices(text, size)))
+        assert joined == tokenizer.encode(text)
+
+    check()
+
+
+def test_slices_end_at_the_first_safe_place(tokenizer: Tokenizer) -> None:
+    assert tokenizer.slices("the cat sat\non it", 4) == ["the cat", " sat", "\non it"]
+    assert tokenizer.slices("....... ......", 4) == ["....... ......"]
+    assert tokenizer.slices("", 4) == [""]
+
+
+def _unsliceable(change: str) -> Backend:
+    backend = byte_level_tokenizer()
+    if change == "prefix space":
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    elif change == "unknown split":
+        backend.pre_tokenizer = pre_tokenizers.Sequence(
+            [
+                pre_tokenizers.Split(Regex(r"\w+\s"), "isolated"),
+                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+            ]
+        )
+    else:
+        backend.add_tokens(["two words"])
+    return backend
+
+
+@pytest.mark.parametrize("change", ["prefix space", "unknown split", "token with a space"])
+def test_others_are_never_cut(tmp_path: pathlib.Path, change: str) -> None:
+    tokenizer = Tokenizer.load(write_folder(tmp_path, _unsliceable(change)))
+    assert tokenizer.slices("the cat sat on the mat", 4) == ["the cat sat on the mat"]
+
+
+def test_a_metaspace_tokenizer_is_neither(metaspace: Tokenizer) -> None:
+    assert (metaspace.is_byte_level, metaspace.is_sliceable) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "is missing; save the tokenizer in its fast form"),
+        ("{", "cannot be read"),
+        ("[]", "is not a JSON object"),
+        ('{"model": 1}', "is not a tokenizer"),
+    ],
+)
+def test_broken_folders_are_refused(
+    tmp_path: pathlib.Path, content: str | None, reason: str
+) -> None:
+    if content is not None:
+        (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ModelFolderError, match=reason) as caught:
+        Tokenizer.load(tmp_path)
+    assert caught.value.path.endswith("tokenizer.json")
