@@ -8,9 +8,10 @@ affair (RESYNC), because only they know it. Must not know what the messages mean
 Real: `zmq_channel`. Verified fake: `memory_channel`. Both pass `tests/contracts/channel.py`.
 """
 
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import attrs
+import trio
 
 
 @attrs.frozen(order=True)
@@ -79,3 +80,35 @@ class Channel(Protocol):
 
     def forget(self, peer: Peer) -> None:
         """Drop the link and everything queued for it; a later event of this peer is ignored."""
+
+
+class RunnableChannel(Channel, Protocol):
+    """A channel with its two background tasks, which the house starts under its own names.
+
+    Both must run while the channel is used; `started` gives the endpoint that was bound, or "".
+    Cancelling one ends and joins what it owns before it returns; neither returns by itself.
+    """
+
+    async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """Owns the sockets by which messages come to the spokes."""
+
+    async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """Owns the sockets by which messages come to the hubs, and the deadlines of all links."""
+
+
+class HubEnd(RunnableChannel, Protocol):
+    """The end that binds and is connected to: a frontend's."""
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """(input, output), what a spoke connects to; advertise them once both tasks started."""
+
+
+class SpokeEnd(RunnableChannel, Protocol):
+    """The end that connects: an engine's."""
+
+    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+        """Open a link to a hub and keep opening generations of it until it is forgotten.
+
+        False, and nothing happens, if the peer is connected or was forgotten. Never waits.
+        """

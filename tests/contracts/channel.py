@@ -1,0 +1,233 @@
+"""What every channel promises: checks that run on the real channel and on the fake.
+
+A *maker* opens a mesh of one hub and some spokes, all tasks running, nothing connected yet.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+import attrs
+import pytest
+import trio
+
+from triolet.transports.channel import (
+    Channel,
+    ChannelEvent,
+    HubEnd,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+    SpokeEnd,
+)
+
+HUB = Peer("frontend", 0, 7)
+SPOKES = (Peer("engine", 0, 3), Peer("engine", 1, 3))
+# Far beyond what any check needs; only a failing one meets it.
+DEADLINE_S = 20.0
+MESSAGES = 500
+
+E = TypeVar("E", PeerUp, PeerDown)
+
+
+@attrs.frozen
+class Numbered:
+    """The message of these checks, in both directions."""
+
+    number: int
+    filling: bytes = b""
+
+
+@attrs.frozen
+class Mesh:
+    """One hub and its spokes, in the order of `SPOKES`."""
+
+    hub: HubEnd
+    spokes: tuple[SpokeEnd, ...]
+
+
+MakeMesh = Callable[[], AbstractAsyncContextManager[Mesh]]
+
+
+@attrs.define(eq=False)
+class Reader:
+    """Takes events of one channel one by one."""
+
+    channel: Channel
+    events: list[ChannelEvent] = attrs.field(factory=list)
+
+    async def next(self) -> ChannelEvent:
+        """The next event, however far away."""
+        if not self.events:
+            with trio.fail_after(DEADLINE_S):
+                self.events = await self.channel.receive()
+            assert self.events, "receive() returned without an event"
+        return self.events.pop(0)
+
+    async def numbers(self, peer: Peer, count: int) -> list[int]:
+        """The numbers of the next `count` messages, all of which must be from this peer."""
+        found = []
+        for _ in range(count):
+            event = await self.next()
+            assert isinstance(event, Received)
+            assert event.peer == peer
+            assert isinstance(event.message, Numbered)
+            found.append(event.message.number)
+        return found
+
+    async def expect(self, kind: type[E], peer: Peer) -> E:
+        """The next event, which must be of this kind and peer."""
+        event = await self.next()
+        assert isinstance(event, kind), event
+        assert event.peer == peer
+        return event
+
+
+async def join(mesh: Mesh, index: int = 0) -> tuple[Reader, Reader]:
+    """Connect a spoke, and see it come up on both sides."""
+    hub, spoke = Reader(mesh.hub), Reader(mesh.spokes[index])
+    assert mesh.spokes[index].connect(HUB, *mesh.hub.endpoints)
+    up_hub = await hub.expect(PeerUp, SPOKES[index])
+    up_spoke = await spoke.expect(PeerUp, HUB)
+    assert up_hub.generation == up_spoke.generation
+    return hub, spoke
+
+
+async def check_comes_up_and_carries_in_order(make_mesh: MakeMesh) -> None:
+    """Both sides see PeerUp; messages arrive in order, once, in both directions at a time."""
+    async with make_mesh() as mesh:
+        hub, spoke = await join(mesh)
+        for number in range(MESSAGES):
+            mesh.hub.send(SPOKES[0], Numbered(number))
+            mesh.spokes[0].send(HUB, Numbered(-number))
+        assert await spoke.numbers(HUB, MESSAGES) == list(range(MESSAGES))
+        assert await hub.numbers(SPOKES[0], MESSAGES) == [-n for n in range(MESSAGES)]
+
+
+async def check_large_messages(make_mesh: MakeMesh) -> None:
+    """A message of some MiB arrives whole, and the small one behind it stays behind it."""
+    filling = bytes(range(256)) * 4096 * 3
+    async with make_mesh() as mesh:
+        _, spoke = await join(mesh)
+        mesh.hub.send(SPOKES[0], Numbered(1, filling))
+        mesh.hub.send(SPOKES[0], Numbered(2))
+        first, second = await spoke.next(), await spoke.next()
+        assert first == Received(HUB, Numbered(1, filling))
+        assert second == Received(HUB, Numbered(2))
+
+
+async def check_send_needs_a_link(make_mesh: MakeMesh) -> None:
+    """Before PeerUp and to strangers: PeerNotConnected, at once."""
+    async with make_mesh() as mesh:
+        with pytest.raises(PeerNotConnected):
+            mesh.hub.send(SPOKES[0], Numbered(0))
+        with pytest.raises(PeerNotConnected):
+            mesh.spokes[0].send(HUB, Numbered(0))
+        await join(mesh)
+        with pytest.raises(PeerNotConnected) as caught:
+            mesh.hub.send(SPOKES[1], Numbered(0))
+        assert caught.value.peer == SPOKES[1]
+
+
+async def check_several_spokes(make_mesh: MakeMesh) -> None:
+    """Each spoke gets its own messages; forgetting one leaves the other alone."""
+    async with make_mesh() as mesh:
+        hub, first = await join(mesh, 0)
+        _, second = await join(mesh, 1)
+        mesh.hub.send(SPOKES[0], Numbered(10))
+        mesh.hub.send(SPOKES[1], Numbered(11))
+        assert await first.numbers(HUB, 1) == [10]
+        assert await second.numbers(HUB, 1) == [11]
+        mesh.hub.forget(SPOKES[0])
+        await hub.expect(PeerDown, SPOKES[0])
+        mesh.hub.send(SPOKES[1], Numbered(12))
+        assert await second.numbers(HUB, 1) == [12]
+        mesh.spokes[1].send(HUB, Numbered(13))
+        assert await hub.numbers(SPOKES[1], 1) == [13]
+
+
+async def check_forget(make_mesh: MakeMesh) -> None:
+    """One last PeerDown, then silence: what the peer still sends is ignored, connecting is too."""
+    async with make_mesh() as mesh:
+        hub, first = await join(mesh, 0)
+        for number in range(10):
+            mesh.spokes[0].send(HUB, Numbered(number))
+        # They are on their way, or wait unread; the barrier is another spoke's message.
+        mesh.hub.forget(SPOKES[0])
+        mesh.hub.forget(SPOKES[0])
+        await hub.expect(PeerDown, SPOKES[0])
+        with pytest.raises(PeerNotConnected):
+            mesh.hub.send(SPOKES[0], Numbered(0))
+        await join(mesh, 1)
+        mesh.spokes[1].send(HUB, Numbered(20))
+        assert await hub.numbers(SPOKES[1], 1) == [20]
+
+        mesh.spokes[0].forget(HUB)
+        await first.expect(PeerDown, HUB)
+        assert not mesh.spokes[0].connect(HUB, *mesh.hub.endpoints)
+        with pytest.raises(PeerNotConnected):
+            mesh.spokes[0].send(HUB, Numbered(0))
+
+
+async def check_forget_takes_back_unread_events(make_mesh: MakeMesh) -> None:
+    """A reader that never saw PeerUp gets no PeerDown either."""
+    async with make_mesh() as mesh:
+        assert mesh.spokes[0].connect(HUB, *mesh.hub.endpoints)
+        await Reader(mesh.spokes[0]).expect(PeerUp, HUB)
+        # The spoke is up, so the hub's PeerUp waits unread.
+        mesh.hub.forget(SPOKES[0])
+        hub, _ = await join(mesh, 1)
+        mesh.spokes[1].send(HUB, Numbered(1))
+        assert await hub.numbers(SPOKES[1], 1) == [1]
+
+
+async def check_connect_is_idempotent(make_mesh: MakeMesh) -> None:
+    """Snapshots of the membership repeat themselves; a link in use is left alone."""
+    async with make_mesh() as mesh:
+        hub, _ = await join(mesh)
+        assert not mesh.spokes[0].connect(HUB, *mesh.hub.endpoints)
+        mesh.spokes[0].send(HUB, Numbered(1))
+        assert await hub.numbers(SPOKES[0], 1) == [1]
+
+
+async def check_cancelled_receive_loses_nothing(make_mesh: MakeMesh) -> None:
+    """Cancelled while waiting, and with events there: the next call gets them all."""
+    async with make_mesh() as mesh:
+        hub, spoke = await join(mesh)
+        with trio.CancelScope() as scope:
+            scope.cancel("the check cancels it before it waits")
+            await mesh.hub.receive()
+        assert scope.cancelled_caught
+        mesh.spokes[0].send(HUB, Numbered(1))
+        mesh.spokes[0].send(HUB, Numbered(2))
+        mesh.hub.send(SPOKES[0], Numbered(3))
+        assert await spoke.numbers(HUB, 1) == [3]
+        with trio.CancelScope() as scope:
+            scope.cancel("the check cancels it with events on their way")
+            await mesh.hub.receive()
+        assert await hub.numbers(SPOKES[0], 2) == [1, 2]
+
+
+async def check_successor_of_a_forgotten_peer(make_mesh: MakeMesh) -> None:
+    """A spoke that connects to a hub which forgot an older incarnation of it is another peer."""
+    async with make_mesh() as mesh:
+        older = Peer("engine", 0, SPOKES[0].epoch - 1)
+        mesh.hub.forget(older)
+        hub, _ = await join(mesh)
+        mesh.spokes[0].send(HUB, Numbered(5))
+        assert await hub.numbers(SPOKES[0], 1) == [5]
+
+
+CHECKS = (
+    check_comes_up_and_carries_in_order,
+    check_large_messages,
+    check_send_needs_a_link,
+    check_several_spokes,
+    check_forget,
+    check_forget_takes_back_unread_events,
+    check_connect_is_idempotent,
+    check_cancelled_receive_loses_nothing,
+    check_successor_of_a_forgotten_peer,
+)

@@ -1,0 +1,13 @@
+"""The channel contract on the real channel and on the fake."""
+
+import pytest
+
+from triolet.tests.contracts.channel import CHECKS, MakeMesh
+from triolet.tests.contracts.meshes import memory_mesh, tcp_mesh, zmq_mesh
+
+
+@pytest.mark.parametrize("make_mesh", [memory_mesh, zmq_mesh, tcp_mesh])
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_channel_contract(check: object, make_mesh: MakeMesh) -> None:
+    assert callable(check)
+    await check(make_mesh)

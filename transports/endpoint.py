@@ -1,0 +1,113 @@
+"""Names of places and of link ends: where a socket is bound, and which generation of whom it is.
+
+Sans-IO: text and bytes only. `zmq_sockets` binds and connects, `zmq_channel` reads identities.
+
+Local endpoints are abstract Unix sockets: no file to leave behind and no path to steal, because a
+second binder is refused by the kernel. An identity names the *spoke* end of a link in one
+generation; it starts with a letter because ZeroMQ keeps a leading zero for itself, and carries the
+generation because a bare rank would let a successor receive what was queued for its predecessor.
+"""
+
+import struct
+
+import attrs
+
+# sun_path has 108 bytes; an abstract name spends the first on its NUL, libzmq one on its end.
+_LOCAL_NAME_MAX_BYTES = 106
+_LOCAL_PREFIX = "ipc://@"
+_TCP_PREFIX = "tcp://"
+_PORT_MAX = 65535
+
+_IDENTITY = struct.Struct(">cHIH")
+_IDENTITY_LETTER = b"E"
+IDENTITY_BYTES = _IDENTITY.size
+RANK_MAX = 0xFFFF
+EPOCH_MAX = 0xFFFFFFFF
+GENERATION_MAX = 0xFFFF
+
+
+@attrs.frozen
+class BadEndpoint(Exception):
+    """The text does not name an endpoint that we bind or connect."""
+
+    text: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.text!r} is not an endpoint: {self.reason}"
+
+
+@attrs.frozen
+class BadIdentity(Exception):
+    """These bytes are not an identity of ours: a stray peer, to be counted and ignored."""
+
+    identity: bytes
+
+    def __str__(self) -> str:
+        return f"{self.identity!r} is not the identity of a link"
+
+
+@attrs.frozen
+class Endpoint:
+    """One parsed address. `port` is None for a local one; port 0 asks the kernel to choose."""
+
+    host: str
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "Endpoint":
+        """Accepts `ipc://@name` and `tcp://host:port`; raises `BadEndpoint` for anything else."""
+        if text.startswith(_LOCAL_PREFIX):
+            return cls._parse_local(text)
+        if text.startswith(_TCP_PREFIX):
+            return cls._parse_tcp(text)
+        raise BadEndpoint(text, "only ipc://@name and tcp://host:port are used")
+
+    @classmethod
+    def _parse_local(cls, text: str) -> "Endpoint":
+        name = text.removeprefix(_LOCAL_PREFIX)
+        if not name or not name.isascii() or not name.isprintable():
+            raise BadEndpoint(text, "the name must be printable ASCII")
+        if len(name) > _LOCAL_NAME_MAX_BYTES:
+            raise BadEndpoint(text, f"the name is longer than {_LOCAL_NAME_MAX_BYTES} bytes")
+        return cls(name)
+
+    @classmethod
+    def _parse_tcp(cls, text: str) -> "Endpoint":
+        host, colon, port = text.removeprefix(_TCP_PREFIX).rpartition(":")
+        if not colon or not host:
+            raise BadEndpoint(text, "host or port is missing")
+        if not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+            raise BadEndpoint(text, f"the port is not a number up to {_PORT_MAX}")
+        return cls(host, int(port))
+
+    @property
+    def is_local(self) -> bool:
+        """True for an abstract Unix socket: no heartbeats, the kernel tells of a lost peer."""
+        return self.port is None
+
+    def __str__(self) -> str:
+        if self.port is None:
+            return f"{_LOCAL_PREFIX}{self.host}"
+        return f"{_TCP_PREFIX}{self.host}:{self.port}"
+
+
+def abstract_endpoint(run_id: str, role: str, rank: int, epoch: int, *, socket: str) -> str:
+    """The local endpoint of one socket of one process incarnation; `run_id` makes it unguessed."""
+    text = f"{_LOCAL_PREFIX}triolet-{run_id}-{role}-{rank}-{epoch}-{socket}"
+    return str(Endpoint.parse(text))
+
+
+def encode_identity(rank: int, epoch: int, generation: int) -> bytes:
+    """The ZeroMQ routing id of a spoke's socket in one generation, `IDENTITY_BYTES` long."""
+    return _IDENTITY.pack(_IDENTITY_LETTER, rank, epoch, generation)
+
+
+def decode_identity(identity: bytes) -> tuple[int, int, int]:
+    """(rank, epoch, generation); raises `BadIdentity`."""
+    if len(identity) != IDENTITY_BYTES:
+        raise BadIdentity(identity)
+    letter, rank, epoch, generation = _IDENTITY.unpack(identity)
+    if letter != _IDENTITY_LETTER:
+        raise BadIdentity(identity)
+    return rank, epoch, generation
