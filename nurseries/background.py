@@ -1,0 +1,122 @@
+"""Starts a background task: the one way to do so in this house.
+
+Every background task is a child of a nursery, has a name by which it is found in the live tree,
+a cancel scope of its own, and a handle that can cancel it with a reason and wait for its end.
+The handle travels in the task's context, so that `task_tree` finds it without any registry.
+Must not know what the tasks do.
+"""
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+
+@attrs.define(eq=False)
+class BackgroundTask:
+    """The handle of one background task.
+
+    `value` is what the task passed to `task_status.started()`; None for a task that was started
+    "soon". A cancelled task ends quietly; a task that raises ends its nursery, as any child does.
+    """
+
+    name: str
+    value: Any = attrs.field(default=None, init=False)
+
+    # The trio task that runs it, None until its first step. Children of that task inherit its
+    # context, and with it the handle; comparing with `task` tells them apart.
+    task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False, repr=False)
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the task has ended, for whatever cause; it never runs again."""
+        return self._ended.is_set()
+
+    @property
+    def cancel_called(self) -> bool:
+        """Whether somebody cancelled this task through its handle."""
+        return self._scope.cancel_called
+
+    def cancel(self, reason: str) -> None:
+        """Cancel this task alone; `reason` is a sentence for the log. Harmless when it has ended.
+
+        The task may still be cleaning up afterwards: `wait_ended` says when that is over.
+        """
+        self._scope.cancel(reason)
+
+    def shield(self) -> None:
+        """From now on only this handle cancels the task, no scope around its nursery does.
+
+        Whoever shields must cancel it himself; `open_service` does so for its services.
+        """
+        self._scope.shield = True
+
+    async def wait_ended(self) -> None:
+        """Return when the task, its cleanup and all its children are over."""
+        await self._ended.wait()
+
+
+_background_task: ContextVar[BackgroundTask | None] = ContextVar("background_task", default=None)
+
+
+def background_task_of(task: trio.lowlevel.Task) -> BackgroundTask | None:
+    """The handle of `task` if it was started as a background task, None for any other task."""
+    handle = task.context.get(_background_task)
+    if handle is None or handle.task is not task:
+        return None
+    return handle
+
+
+async def start_background_task(
+    nursery: trio.Nursery,
+    async_fn: Callable[..., Awaitable[object]],
+    *args: object,
+    name: str,
+) -> BackgroundTask:
+    """Start `async_fn(*args, task_status=…)` in `nursery` and wait until it says it has started.
+
+    Raises what `async_fn` raises before that, and `RuntimeError` if it returns before that.
+    Cancelled while waiting: the task is cancelled and has ended.
+    """
+    handle = BackgroundTask(name)
+    handle.value = await nursery.start(partial(_run_started, handle, async_fn, args), name=name)
+    return handle
+
+
+def start_background_task_soon(
+    nursery: trio.Nursery,
+    async_fn: Callable[..., Awaitable[object]],
+    *args: object,
+    name: str,
+) -> BackgroundTask:
+    """Start `async_fn(*args)` in `nursery` without waiting; it has not run when this returns."""
+    handle = BackgroundTask(name)
+    nursery.start_soon(partial(_run, handle, async_fn, args), name=name)
+    return handle
+
+
+async def _run_started(
+    handle: BackgroundTask,
+    async_fn: Callable[..., Awaitable[object]],
+    args: tuple[object, ...],
+    *,
+    task_status: trio.TaskStatus[Any],
+) -> None:
+    await _run(handle, partial(async_fn, task_status=task_status), args)
+
+
+async def _run(
+    handle: BackgroundTask, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
+) -> None:
+    handle.task = trio.lowlevel.current_task()
+    _background_task.set(handle)
+    try:
+        with handle._scope:
+            await async_fn(*args)
+    finally:
+        handle._ended.set()

@@ -1,0 +1,37 @@
+"""Runs a child module with its death notice armed before anything of the child is imported.
+
+    python -m triolet.nurseries.boot MODULE CONTROL_FD DEATH_FD WORDS_FD
+
+A module that imports a tensor library needs seconds before its first line of code. If its parent
+dies meanwhile, or the import itself fails, there must be a death notice and last words already.
+Imports next to nothing itself. Must not know what the modules do; most end in `run_child`.
+"""
+
+import faulthandler
+import runpy
+import sys
+import traceback
+
+from .death_signal import arm_death_signal
+from .last_words import write_last_words
+
+
+def boot(module: str, fds: list[str]) -> None:
+    """Arm, then run `module` as the main program with `fds` as its arguments.
+
+    Faults of the interpreter are written to the last words, and so is an error that the module
+    raises; it is raised again.
+    """
+    control_fd, _, words_fd = map(int, fds)
+    arm_death_signal(control_fd)
+    faulthandler.enable(file=words_fd, all_threads=True)
+    sys.argv = [module, *fds]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except BaseException:
+        write_last_words(words_fd, traceback.format_exc())
+        raise
+
+
+if __name__ == "__main__":
+    boot(sys.argv[1], sys.argv[2:])

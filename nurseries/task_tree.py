@@ -1,0 +1,156 @@
+"""The live tree of tasks and processes, as data: what runs, what it waits for, since when.
+
+A snapshot is taken by walking trio's nurseries; nothing is instrumented and nothing kept, so a
+task costs nothing until somebody looks. Snapshots are plain values that may cross a wire. Must not
+know who shows them: the command line, an admin call or a test.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import chain
+
+import attrs
+import trio
+
+from .background import BackgroundTask, background_task_of
+from .waiting import wait_of
+
+# More siblings of one kind than this are shown as one line. Pulled out of the air: two engines or
+# four workers are worth a line each, a hundred requests are not.
+SIBLINGS_SHOWN_MAX = 4
+
+
+@attrs.frozen
+class TaskNode:
+    """One task at the moment of the snapshot.
+
+    `state` is "running" (it took the snapshot), "waiting" (it has said for what) or "parked".
+    `since_s` is how long the wait has lasted, in seconds of trio's clock; 0 if not waiting.
+    """
+
+    name: str
+    state: str
+    waiting_for: str | None = None
+    since_s: float = 0.0
+    children: list["TaskNode"] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class ProcessTree:
+    """One process, what it says of itself, its tasks (None: not asked) and its child processes."""
+
+    name: str
+    pid: int
+    facts: Mapping[str, str | int | float] = attrs.field(factory=dict)
+    tasks: TaskNode | None = None
+    processes: list["ProcessTree"] = attrs.field(factory=list)
+
+
+def task_tree(root_task: trio.lowlevel.Task | None = None) -> TaskNode:
+    """Snapshot `root_task` and all below it; without one, every task of this trio run.
+
+    Raises `RuntimeError` outside of trio.
+    """
+    return _node(_root(root_task), trio.current_time())
+
+
+def find_tasks(node: TaskNode, name: str) -> list[TaskNode]:
+    """All nodes called `name` in a snapshot, outermost first."""
+    found = [node] if node.name == name else []
+    return found + [match for child in node.children for match in find_tasks(child, name)]
+
+
+def find_live_tasks(name: str) -> list[trio.lowlevel.Task]:
+    """The living trio tasks called `name` in this run, outermost first."""
+    return [task for task in _live_tasks(_root(None)) if task.name == name]
+
+
+def find_background_task(name: str) -> BackgroundTask:
+    """The handle of the one living background task called `name`, to cancel it or wait for it.
+
+    Raises `LookupError` if there is none, or more than one.
+    """
+    handles = find_background_tasks(name)
+    if len(handles) != 1:
+        known = sorted({handle.name for handle in find_background_tasks()})
+        raise LookupError(
+            f"{len(handles)} background tasks are called {name!r}; there are: {', '.join(known)}"
+        )
+    return handles[0]
+
+
+def find_background_tasks(name: str | None = None) -> list[BackgroundTask]:
+    """The handles of all living background tasks, or of those called `name`, outermost first."""
+    handles = (background_task_of(task) for task in _live_tasks(_root(None)))
+    return [handle for handle in handles if handle is not None and name in (None, handle.name)]
+
+
+def render_tree(tree: ProcessTree) -> list[str]:
+    """The tree as lines of plain text. Siblings of one kind are folded: `request × 128`."""
+    facts = "".join(f"  {key} {value}" for key, value in tree.facts.items())
+    lines = [f"{tree.name} (pid {tree.pid}){facts}"]
+    tasks = tree.tasks.children if tree.tasks is not None else []
+    blocks = [render_tree(process) for process in tree.processes]
+    return lines + _branches([*_task_blocks(tasks), *blocks])
+
+
+def _task_blocks(tasks: list[TaskNode]) -> list[list[str]]:
+    counts = Counter(_kind(task.name) for task in tasks)
+    blocks = []
+    folded = set()
+    for task in tasks:
+        kind = _kind(task.name)
+        if counts[kind] <= SIBLINGS_SHOWN_MAX:
+            blocks.append([_task_line(task), *_branches(_task_blocks(task.children))])
+        elif kind not in folded:
+            folded.add(kind)
+            blocks.append([f"{kind} × {counts[kind]}"])
+    return blocks
+
+
+def _kind(name: str) -> str:
+    """`worker-3` is a worker and `request 8f3a` is a request: the word before the number or id."""
+    return re.sub(r"(-\d+)?( .*)?$", "", name, count=1)
+
+
+def _task_line(task: TaskNode) -> str:
+    if task.waiting_for is None:
+        return task.name if task.state == "parked" else f"{task.name}  {task.state}"
+    return f"{task.name}  waiting {task.since_s:.1f} s for {task.waiting_for}"
+
+
+def _branches(blocks: list[list[str]]) -> list[str]:
+    lines = []
+    for position, (first, *others) in enumerate(blocks):
+        last = position == len(blocks) - 1
+        lines.append(("└─ " if last else "├─ ") + first)
+        lines += [("   " if last else "│  ") + line for line in others]
+    return lines
+
+
+def _root(root_task: trio.lowlevel.Task | None) -> trio.lowlevel.Task:
+    root = root_task if root_task is not None else trio.lowlevel.current_root_task()
+    if root is None:
+        raise RuntimeError("the trio run has not begun yet")
+    return root
+
+
+def _children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    # Trio keeps the children of a nursery in a set; names make the order the same every time.
+    for nursery in task.child_nurseries:
+        yield from sorted(nursery.child_tasks, key=lambda child: child.name)
+
+
+def _live_tasks(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
+    return chain([task], *(_live_tasks(child) for child in _children(task)))
+
+
+def _node(task: trio.lowlevel.Task, now: float) -> TaskNode:
+    children = [_node(child, now) for child in _children(task)]
+    if task is trio.lowlevel.current_task():
+        return TaskNode(task.name, "running", children=children)
+    wait = wait_of(task)
+    if wait is None:
+        return TaskNode(task.name, "parked", children=children)
+    return TaskNode(task.name, "waiting", wait.what, now - wait.began_s, children)

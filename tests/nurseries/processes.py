@@ -1,0 +1,62 @@
+"""What the tests of real processes share: specs of the tiny children, ladders, ready.
+
+The children are the files in `children/`; each is one behaviour, run by its bare name.
+"""
+
+import os
+from pathlib import Path
+
+import trio
+
+from triolet.nurseries.process import Process, ProcessSpec
+from triolet.nurseries.shutdown_ladder import LadderTimes
+
+CHILDREN = Path(__file__).parent / "children"
+
+# No rung is reached by chance on a loaded machine ...
+PATIENT = LadderTimes(ask_s=30, terminate_s=30, kill_s=30)
+# ... or the first two are on purpose.
+HASTY = LadderTimes(ask_s=0.02, terminate_s=0.02, kill_s=30)
+
+# A test that is not over by then hangs.
+DEADLINE_S = 60.0
+
+
+def spec_of(module: str, *, name: str = "", rank: int = 0, child_of_child: str = "") -> ProcessSpec:
+    """The spec of one of the children; `child_of_child` is what `parent` starts."""
+    environment = {"PYTHONPATH": str(CHILDREN), "CHILD_OF_CHILD": child_of_child}
+    return ProcessSpec(name or module, module, rank=rank, environment=environment)
+
+
+async def receive_word(process: Process) -> str:
+    """The next message on the control socket; "" at its end."""
+    await trio.lowlevel.wait_readable(process.control)
+    try:
+        return process.control.recv(256).decode()
+    except ConnectionResetError:
+        return ""
+
+
+async def receive_ready(process: Process) -> str:
+    """`ready` for all children: their first message. Raises `EOFError` if none comes."""
+    word = await receive_word(process)
+    if not word:
+        raise EOFError(f"{process.spec.name} closed its control socket")
+    return word
+
+
+def tell(process: Process, word: str) -> None:
+    """Send one message to a child."""
+    process.control.send(word.encode())
+
+
+async def wait_pid_gone(pid: int) -> None:
+    """Return when a process that is not ours is gone; it need not be there at all."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        await trio.lowlevel.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)
