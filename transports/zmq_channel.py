@@ -73,7 +73,8 @@ class HubChannel:
     codec_in: Codec
     codec_out: Codec
     _endpoints: tuple[str, str]
-    _outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
+    # {spoke: the way of the generation in use}; tests close one to lose a message.
+    outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
     _links: LinkedChannel = attrs.field(init=False)
     _input: SocketThread = attrs.field(init=False)
     _output: SocketThread = attrs.field(init=False)
@@ -124,18 +125,18 @@ class HubChannel:
         """See `linked_channel.Carrier`."""
         self.close(peer)
         identity = encode_identity(peer.rank, peer.epoch, generation)
-        self._outboxes[peer] = Outbox(identity, self.settings.outbox_max)
+        self.outboxes[peer] = Outbox(identity, self.settings.outbox_max)
 
     def close(self, peer: Peer) -> None:
         """See `linked_channel.Carrier`; the ROUTER drops the identity when the spoke closes."""
-        outbox = self._outboxes.pop(peer, None)
+        outbox = self.outboxes.pop(peer, None)
         if outbox is not None:
             outbox.closed = True
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
         """See `linked_channel.Carrier`."""
         best_effort = header.kind is FrameKind.LINK_RESET
-        command = Send(self._outboxes[peer], (header.encode(), *frames), best_effort)
+        command = Send(self.outboxes[peer], (header.encode(), *frames), best_effort)
         return self._input.submit(command)
 
     # ---- arrivals, in the loop

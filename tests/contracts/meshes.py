@@ -48,23 +48,30 @@ async def memory_mesh(
         yield Mesh(hub, spokes)
 
 
-def _endpoints() -> dict[str, str]:
+def _endpoints() -> tuple[str, str]:
     run_id = secrets.token_hex(8)
-    return {
-        f"{socket}_endpoint": abstract_endpoint(run_id, "frontend", 0, 7, socket=socket)
-        for socket in ("input", "output")
-    }
+    return (
+        abstract_endpoint(run_id, "frontend", 0, 7, socket="input"),
+        abstract_endpoint(run_id, "frontend", 0, 7, socket="output"),
+    )
 
 
 @asynccontextmanager
 async def zmq_mesh(
-    settings: ZmqSettings | None = None, endpoints: dict[str, str] | None = None
+    settings: ZmqSettings | None = None, endpoints: tuple[str, str] | None = None
 ) -> AsyncIterator[Mesh]:
     """The real one, over abstract Unix sockets unless told otherwise."""
     async with AsyncExitStack() as stack:
-        where = endpoints or _endpoints()
+        input_endpoint, output_endpoint = endpoints or _endpoints()
         hub = await stack.enter_async_context(
-            open_hub(HUB, CODEC, CODEC, settings=settings, **where)
+            open_hub(
+                HUB,
+                CODEC,
+                CODEC,
+                input_endpoint=input_endpoint,
+                output_endpoint=output_endpoint,
+                settings=settings,
+            )
         )
         spokes = [
             await stack.enter_async_context(open_spoke(peer, CODEC, CODEC, settings=settings))
@@ -77,4 +84,4 @@ async def zmq_mesh(
 def tcp_mesh() -> AbstractAsyncContextManager[Mesh]:
     """The real one over TCP, on ports that the kernel chooses."""
     anywhere = "tcp://127.0.0.1:0"
-    return zmq_mesh(endpoints={"input_endpoint": anywhere, "output_endpoint": anywhere})
+    return zmq_mesh(endpoints=(anywhere, anywhere))

@@ -1,0 +1,173 @@
+"""The bridge itself: bursts, bounds, drops, and that nothing waits. Its end: tests/cancellation."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import zmq
+
+from triolet.transports.endpoint import abstract_endpoint
+from triolet.transports.zmq_sockets import (
+    BoundSocket,
+    ConnectedSockets,
+    Socket,
+    SocketSettings,
+)
+from triolet.transports.zmq_thread import (
+    Arrival,
+    Connect,
+    Disconnect,
+    Message,
+    Outbox,
+    Send,
+    SocketThread,
+    Unreachable,
+)
+
+SETTINGS = SocketSettings(high_water=100, linger_ms=0)
+# Only a failing test meets it.
+DEADLINE_S = 20
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Socket]]:
+    context: zmq.Context[Socket] = zmq.Context()
+    yield context
+    context.term()
+
+
+@attrs.define(eq=False)
+class Arrivals:
+    """Collects what a thread hands over."""
+
+    seen: list[Arrival] = attrs.field(factory=list)
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    def handle(self, arrival: Arrival) -> None:
+        self.seen.append(arrival)
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def wait_for(self, count: int) -> list[Arrival]:
+        with trio.fail_after(DEADLINE_S):
+            while len(self.seen) < count:
+                await self.changed.wait()
+        return self.seen
+
+
+@attrs.define(eq=False)
+class Ends:
+    pull: Arrivals
+    push_thread: SocketThread
+    push: Arrivals
+    endpoint: str
+
+
+@asynccontextmanager
+async def ends(context: zmq.Context[Socket]) -> AsyncIterator[Ends]:
+    """A thread with a PULL and a thread for PUSHes, both running."""
+    endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
+    pull, push = Arrivals(), Arrivals()
+    bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull_thread = SocketThread("pull", bound, pull.handle)
+    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    push_thread = SocketThread("push", connected, push.handle)
+    async with trio.open_nursery() as nursery:
+        assert await nursery.start(run, pull_thread) == endpoint
+        assert await nursery.start(run, push_thread) == ""
+        yield Ends(pull, push_thread, push, endpoint)
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def run(thread: SocketThread, task_status: trio.TaskStatus[str]) -> None:
+    await thread.run(task_status=task_status)
+
+
+async def test_frames_cross_in_order(context: zmq.Context[Socket]) -> None:
+    async with ends(context) as pair:
+        outbox = Outbox("hub", 5000)
+        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        for number in range(3000):
+            # Within the high-water mark: the next hundred only when these have arrived.
+            if number % 100 == 0:
+                await pair.pull.wait_for(number)
+            assert pair.push_thread.submit(Send(outbox, (b"%d" % number, b"body")))
+        arrivals = await pair.pull.wait_for(3000)
+    frames = [arrival.frames for arrival in arrivals if isinstance(arrival, Message)]
+    assert frames == [[b"%d" % number, b"body"] for number in range(3000)]
+    assert pair.push.seen == []
+
+
+async def test_what_is_submitted_before_the_thread_runs_is_kept(
+    context: zmq.Context[Socket],
+) -> None:
+    endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
+    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    thread = SocketThread("push", connected, Arrivals().handle)
+    outbox = Outbox("hub", 10)
+    assert thread.submit(Connect(outbox, endpoint, b"E"))
+    assert thread.submit(Send(outbox, (b"early",)))
+    pull = Arrivals()
+    bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run, thread)
+        await nursery.start(run, SocketThread("pull", bound, pull.handle))
+        (arrival,) = await pull.wait_for(1)
+        assert isinstance(arrival, Message)
+        assert arrival.frames == [b"early"]
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
+    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    thread = SocketThread("push", connected, Arrivals().handle)
+    outbox = Outbox("hub", 2)
+    sent = [thread.submit(Send(outbox, (b"x",))) for _ in range(3)]
+    assert sent == [True, True, False]
+    assert thread.submit(Disconnect(outbox)), "orders have room"
+
+
+async def test_an_unreachable_peer_is_told_once_and_the_rest_dropped(
+    context: zmq.Context[Socket],
+) -> None:
+    async with ends(context) as pair:
+        nowhere, reachable = Outbox("nowhere", 100), Outbox("hub", 100)
+        for number in range(3):
+            pair.push_thread.submit(Send(nowhere, (b"%d" % number,)))
+        pair.push_thread.submit(Send(nowhere, (b"reset",), best_effort=True))
+        pair.push_thread.submit(Connect(reachable, pair.endpoint, b"E"))
+        pair.push_thread.submit(Send(reachable, (b"others go on",)))
+        await pair.pull.wait_for(1)
+        (arrival,) = await pair.push.wait_for(1)
+    assert isinstance(arrival, Unreachable)
+    assert arrival.outbox is nowhere
+    assert nowhere.closed
+    assert nowhere.sent == nowhere.queued
+
+
+async def test_a_closed_outbox_sends_nothing_but_best_effort(
+    context: zmq.Context[Socket],
+) -> None:
+    async with ends(context) as pair:
+        outbox = Outbox("hub", 100)
+        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        outbox.closed = True
+        pair.push_thread.submit(Send(outbox, (b"dropped",)))
+        pair.push_thread.submit(Send(outbox, (b"reset",), best_effort=True))
+        (arrival,) = await pair.pull.wait_for(1)
+    assert isinstance(arrival, Message)
+    assert arrival.frames == [b"reset"]
+
+
+async def test_a_large_frame_is_sent_from_its_own_buffer(context: zmq.Context[Socket]) -> None:
+    filling = bytearray(range(256)) * 4096
+    async with ends(context) as pair:
+        outbox = Outbox("hub", 100)
+        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        pair.push_thread.submit(Send(outbox, (b"head", memoryview(filling))))
+        (arrival,) = await pair.pull.wait_for(1)
+    assert isinstance(arrival, Message)
+    assert arrival.frames == [b"head", bytes(filling)]
