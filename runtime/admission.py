@@ -1,0 +1,99 @@
+"""Says whether one more request is taken, before anything is allocated for it.
+
+Two limits: requests that have not ended, and *queued tokens*, the prompt tokens of requests that
+have not brought a token yet (what the engines still have to work off). A request is charged when
+its block is entered and released when it is left, whatever happened between; the tokens are
+released with the first token. Above a limit there is no queue: the client is told to come back.
+
+Sans-IO: plain counting; randomness is passed in. It also gives a seed to requests without one, so
+that a replay draws the same tokens. Must not know prompts, engines or clients.
+"""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+
+from ..engine.sampling_params import SEED_MAX, SamplingParams
+from .config import AdmissionLimits
+from .errors import Overloaded
+
+# Refused clients are spread over half a period more, so that they do not come back all at once.
+RETRY_SPREAD = 0.5
+
+
+@attrs.define(eq=False)
+class Ticket:
+    """What one admitted request is charged with."""
+
+    _admission: "Admission"
+    _tokens: int = attrs.field(default=0, init=False)
+
+    def charge_tokens(self, tokens: int) -> None:
+        """Charge the prompt: an estimate at first, then the count; the last one counts.
+
+        Raises `Overloaded` if that is more than before and too much; nothing is charged then. A
+        prompt above the limit is taken when no other waits: refusing it would be for ever.
+        """
+        admission = self._admission
+        others = admission.queued_tokens - self._tokens
+        limit = admission.limits.queued_tokens_max
+        if tokens > self._tokens and others > 0 and others + tokens > limit:
+            raise admission.refusal("queued_tokens_max")
+        admission.queued_tokens = others + tokens
+        self._tokens = tokens
+
+    def release_tokens(self) -> None:
+        """The first token came: the prompt has been worked off. Again is a no-op."""
+        self._admission.queued_tokens -= self._tokens
+        self._tokens = 0
+
+
+@attrs.define(eq=False)
+class Admission:
+    """The counts of one frontend."""
+
+    limits: AdmissionLimits
+    random: random.Random
+
+    active_requests: int = attrs.field(default=0, init=False)
+    queued_tokens: int = attrs.field(default=0, init=False)
+    admitted_total: int = attrs.field(default=0, init=False)
+    refused_total: int = attrs.field(default=0, init=False)
+
+    @contextmanager
+    def open_ticket(self, tokens: int = 0) -> Iterator[Ticket]:
+        """Admit one request, with an estimate of its prompt's tokens, until the block is left.
+
+        Raises `Overloaded`; then nothing is charged.
+        """
+        if self.active_requests >= self.limits.active_requests_max:
+            raise self.refusal("active_requests_max")
+        ticket = Ticket(self)
+        ticket.charge_tokens(tokens)
+        self.active_requests += 1
+        self.admitted_total += 1
+        try:
+            yield ticket
+        finally:
+            ticket.release_tokens()
+            self.active_requests -= 1
+
+    def with_seed(self, params: SamplingParams) -> SamplingParams:
+        """The same parameters, with a seed if there is none."""
+        if params.seed is not None:
+            return params
+        return attrs.evolve(params, seed=self.random.randint(0, SEED_MAX))
+
+    def refusal(self, limit: str) -> Overloaded:
+        """Count one refusal by this limit and make its error."""
+        self.refused_total += 1
+        spread = 1 + RETRY_SPREAD * self.random.random()
+        return Overloaded(self.limits.retry_after_s * spread, limit)
+
+    def check_invariants(self) -> None:
+        """Nothing is charged when nobody is in."""
+        assert 0 <= self.active_requests <= self.limits.active_requests_max
+        assert self.queued_tokens >= 0
+        assert self.active_requests or not self.queued_tokens

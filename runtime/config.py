@@ -1,0 +1,106 @@
+"""Settings of a runtime: one frozen tree, engine settings included.
+
+Plain data with its bounds checked at construction; where the values come from (command line,
+environment, file) is `__main__`'s affair. What of it concerns clients' connections is `api`'s.
+Must not know how anything is carried out.
+"""
+
+import math
+from typing import Any
+
+import attrs
+
+from ..engine.config import EngineSettings
+from ..engine.errors import InvalidParameter
+from ..nurseries.shutdown_ladder import LadderTimes
+from .errors import RETRY_AFTER_S
+
+
+def _check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Numbers are finite and at least what the field's metadata say."""
+    bound = attribute.metadata["at_least"]
+    if not math.isfinite(value) or value < bound:
+        raise InvalidParameter(attribute.name, f"must be at least {bound:g}, not {value:g}")
+
+
+def _number(default: Any, *, at_least: float) -> Any:
+    """A field with a lower bound; the type is the annotation's."""
+    return attrs.field(default=default, validator=_check, metadata={"at_least": at_least})
+
+
+@attrs.frozen(kw_only=True)
+class AdmissionLimits:
+    """Above these, requests are refused with `Overloaded`; of one frontend."""
+
+    # Four times what one engine runs by default; each costs its text, its ids and a few objects.
+    active_requests_max: int = _number(256, at_least=1)
+    # Prompt tokens that engines have not worked off; a minute at about 4000 tokens a second.
+    queued_tokens_max: int = _number(262_144, at_least=1)
+    retry_after_s: float = _number(RETRY_AFTER_S, at_least=0)
+
+
+@attrs.frozen(kw_only=True)
+class InputLimits:
+    """How prompts are turned into tokens."""
+
+    # No model of today takes more tokens than this has characters.
+    prompt_characters_max: int = _number(2**22, at_least=1)
+    # Up to here the loop does it itself: some 0.5 ms; above, a thread does.
+    inline_characters_max: int = _number(2048, at_least=0)
+    # Texts that are tokenised in threads at the same time.
+    threads: int = _number(1, at_least=1)
+
+
+@attrs.frozen(kw_only=True)
+class StreamSettings:
+    """How far engines run ahead of those who read."""
+
+    # A streaming request is scheduled up to so many tokens beyond what its client consumed.
+    window_tokens: int = _number(256, at_least=1)
+
+
+@attrs.frozen(kw_only=True)
+class SupervisionSettings:
+    """When a dead engine gets a successor (Erlang's intensity and period)."""
+
+    restart_limit: int = _number(3, at_least=0)
+    restart_period_s: float = _number(60.0, at_least=0.001)
+    backoff_min_s: float = _number(0.1, at_least=0.001)
+    backoff_max_s: float = _number(5.0, at_least=0.001)
+
+    def __attrs_post_init__(self) -> None:
+        if self.backoff_max_s < self.backoff_min_s:
+            raise InvalidParameter("backoff_max_s", "must be at least backoff_min_s")
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeTimes:
+    """Bounds on waiting, in seconds."""
+
+    # What is in flight may go on so long after a drain began.
+    grace_s: float = _number(10.0, at_least=0)
+    # Ending a child: after the order, after SIGTERM, after SIGKILL.
+    ladder: LadderTimes = attrs.field(factory=LadderTimes)
+    # An engine that is ready must be connected to every frontend by then.
+    link_up_s: float = _number(10.0, at_least=0.001)
+    utility_s: float = _number(2.0, at_least=0.001)
+    statistics_period_s: float = _number(0.5, at_least=0.001)
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeSettings:
+    """The whole tree. `engines` processes of `engine`, and `frontends` (0: the caller's own).
+
+    Raises `InvalidParameter`, naming the field and its bound.
+    """
+
+    engine: EngineSettings
+    engines: int = _number(1, at_least=1)
+    frontends: int = _number(0, at_least=0)
+    # What clients call the model; "" takes the folder's name.
+    model_name: str = ""
+    admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
+    input: InputLimits = attrs.field(factory=InputLimits)
+    streams: StreamSettings = attrs.field(factory=StreamSettings)
+    supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
+    times: RuntimeTimes = attrs.field(factory=RuntimeTimes)

@@ -1,0 +1,46 @@
+"""Settings are in range once they exist, and a wrong one is refused by its name."""
+
+import math
+from collections.abc import Callable
+
+import attrs
+import pytest
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter
+from triolet.runtime.config import (
+    AdmissionLimits,
+    InputLimits,
+    RuntimeSettings,
+    RuntimeTimes,
+    StreamSettings,
+    SupervisionSettings,
+)
+
+ENGINE = EngineSettings(model="m")
+
+
+def test_the_defaults_are_valid_and_frozen() -> None:
+    settings = RuntimeSettings(engine=ENGINE)
+    assert (settings.engines, settings.streams.window_tokens) == (1, 256)
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        settings.engines = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (lambda: RuntimeSettings(engine=ENGINE, engines=0), "engines"),
+        (lambda: RuntimeSettings(engine=ENGINE, frontends=-1), "frontends"),
+        (lambda: AdmissionLimits(active_requests_max=0), "active_requests_max"),
+        (lambda: AdmissionLimits(retry_after_s=math.nan), "retry_after_s"),
+        (lambda: InputLimits(threads=0), "threads"),
+        (lambda: StreamSettings(window_tokens=0), "window_tokens"),
+        (lambda: RuntimeTimes(grace_s=math.inf), "grace_s"),
+        (lambda: SupervisionSettings(backoff_max_s=0.01), "backoff_max_s"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(make: Callable[[], object], name: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        make()
+    assert caught.value.parameter == name
