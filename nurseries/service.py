@@ -1,0 +1,102 @@
+"""A service: a background task which the body of a block uses, and which therefore outlives it.
+
+In a plain nursery a cancellation reaches everybody at once, and the body that still wants to send
+an abort finds its sender gone. Here the body goes first and its services after. Must not know what
+the services serve.
+"""
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from .background import BackgroundTask, background_task_of, start_background_task
+from .error_groups import single_errors_unwrapped
+
+
+@attrs.frozen
+class ServiceEnded(Exception):
+    """A service returned, or was cancelled through its handle, while its body still used it."""
+
+    service: str
+
+    def __str__(self) -> str:
+        return f"{self.service} ended before those who use it"
+
+
+@asynccontextmanager
+async def open_service(
+    async_fn: Callable[..., Awaitable[object]], *args: object, name: str
+) -> AsyncIterator[BackgroundTask]:
+    """Run `async_fn(*args, task_status=…)` as a background task for the body of the block.
+
+    Entering waits until it has started. When the body is over, or cancelled from outside and
+    unwound, the service is cancelled; the block is left when it has ended. Blocks nest: the
+    outermost service ends last.
+
+    *Raises* what the service raises, or `ServiceEnded`, after the body was cancelled with a reason;
+    what the body raises comes bare.
+
+    *Cancellation* from outside does not reach a started service before its body is over, so a
+    service must end soon after it is cancelled: its own cleanup must be bounded.
+    """
+    users = _Users()
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            service = await start_background_task(
+                nursery, partial(_serve, async_fn, args, users), name=name
+            )
+            try:
+                with users.scope:
+                    yield service
+            finally:
+                users.done = True
+                service.cancel("those who use it are done")
+    if users.abandoned:
+        raise ServiceEnded(name)
+
+
+@attrs.define(eq=False)
+class _Users:
+    # Around the body of the block.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    # The body is over: the service may end.
+    done: bool = False
+    # The service ended before `done`; the two are never both the first to come true.
+    abandoned: bool = False
+
+
+async def _serve(
+    async_fn: Callable[..., Awaitable[object]],
+    args: tuple[object, ...],
+    users: _Users,
+    *,
+    task_status: trio.TaskStatus[Any],
+) -> None:
+    service = background_task_of(trio.lowlevel.current_task())
+    assert service is not None
+    try:
+        await async_fn(*args, task_status=_ShieldingStatus(service, task_status))
+    finally:
+        if not users.done:
+            users.abandoned = True
+            users.scope.cancel(f"{service.name} has ended")
+
+
+@attrs.define(eq=False)
+class _ShieldingStatus(trio.TaskStatus[Any]):
+    """Shields the service at the very moment in which it starts: before, nobody uses it yet."""
+
+    service: BackgroundTask
+    task_status: trio.TaskStatus[Any]
+
+    def started(self, value: Any = None) -> None:
+        # A start that is cancelled already leaves the task where it is, to be cancelled with it.
+        start_cancelled = trio.current_effective_deadline() == -math.inf
+        self.task_status.started(value)
+        if not start_cancelled:
+            self.service.shield()

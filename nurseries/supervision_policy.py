@@ -1,0 +1,145 @@
+"""Decides what happens to a supervised child that has ended.
+
+Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is decided here.
+
+The words are Erlang/OTP's. A *permanent* child is always restarted, a *transient* one only after
+an abnormal exit, a *temporary* one never. More than `restart_limit` restarts of one child within
+`restart_period_s` seconds means that restarting does not help, so we escalate.
+
+Restarts back off. A *failed start*, an end before the child was ready or less than
+`minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
+smallest one; a run in between repeats the last. Before it is ready no exit is normal.
+"""
+
+import enum
+from collections import deque
+from random import Random
+
+import attrs
+
+# Share by which a delay is lengthened or shortened at random, so that children which fell together
+# do not rise together.
+JITTER = 0.2
+
+
+class RestartType(enum.Enum):
+    """Which exits call for a restart."""
+
+    PERMANENT = "permanent"  # every exit
+    TRANSIENT = "transient"  # an abnormal exit only
+    TEMPORARY = "temporary"  # none
+
+
+@attrs.frozen
+class Restart:
+    """Start the child again at the time `at`, which is not before the exit."""
+
+    child: str
+    at: float
+
+
+@attrs.frozen
+class Forget:
+    """The child is over and shall not come back."""
+
+    child: str
+
+
+@attrs.frozen
+class Escalate:
+    """Restarting does not help: fail, and let our own supervisor decide."""
+
+    child: str
+    restarts: int
+
+
+Decision = Restart | Forget | Escalate
+
+
+@attrs.define(eq=False)
+class _ChildRecord:
+    # Times of its restarts, oldest first; at its last exit none was older than the period.
+    restarts: deque[float] = attrs.field(factory=deque)  # bounded by restart_limit
+    # When the current run became ready; None before that, and when no run is on.
+    ready_at: float | None = None
+    # How often the delay has doubled; 0 means that the next one is the smallest.
+    doublings: int = 0
+    # Whether a delay was given since the last quiet run: the first one does not double.
+    delayed: bool = False
+
+
+@attrs.define(eq=False)
+class SupervisionPolicy:
+    """The policy of one supervisor for any number of children, each counted by itself.
+
+    The defaults are the service's: three restarts in a minute, 0.1 to 5 s apart.
+    """
+
+    random: Random
+    restart_limit: int = attrs.field(default=3, validator=attrs.validators.ge(0))
+    restart_period_s: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))
+    backoff_min_s: float = attrs.field(default=0.1, validator=attrs.validators.gt(0))
+    backoff_max_s: float = attrs.field(default=5.0, validator=attrs.validators.gt(0))
+    # A process that serves for a second was able to start.
+    minimum_uptime_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    # As long as the period: by then it has no restart on its account any more.
+    quiet_s: float = attrs.field(default=60.0, validator=attrs.validators.ge(0))
+
+    _children: dict[str, _ChildRecord] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.backoff_max_s < self.backoff_min_s:
+            raise ValueError("backoff_max_s is below backoff_min_s")
+
+    def handle_ready(self, child: str, now: float) -> None:
+        """The current run of `child` serves from now on."""
+        self._record(child).ready_at = now
+
+    def handle_exit(
+        self, child: str, restart_type: RestartType, *, abnormal: bool, now: float
+    ) -> Decision:
+        """The current run of `child` is over; `abnormal` if it failed. Ends the run."""
+        record = self._record(child)
+        uptime_s = None if record.ready_at is None else now - record.ready_at
+        record.ready_at = None
+        abnormal = abnormal or uptime_s is None
+
+        normal_end = restart_type is RestartType.TRANSIENT and not abnormal
+        if restart_type is RestartType.TEMPORARY or normal_end:
+            del self._children[child]
+            return Forget(child)
+
+        while record.restarts and record.restarts[0] <= now - self.restart_period_s:
+            record.restarts.popleft()
+        if len(record.restarts) == self.restart_limit:
+            del self._children[child]
+            return Escalate(child, restarts=self.restart_limit)
+        record.restarts.append(now)
+        return Restart(child, at=now + self._next_delay_s(record, uptime_s))
+
+    def statistics(self) -> dict[str, int]:
+        """Restarts of each child that still count against the limit, as of its last exit."""
+        return {child: len(record.restarts) for child, record in self._children.items()}
+
+    def _next_delay_s(self, record: _ChildRecord, uptime_s: float | None) -> float:
+        if uptime_s is not None and uptime_s >= self.quiet_s:
+            record.doublings, record.delayed = 0, False
+        failed_start = uptime_s is None or uptime_s < self.minimum_uptime_s
+        if record.delayed and failed_start and self._backoff_s(record) < self.backoff_max_s:
+            record.doublings += 1
+        record.delayed = True
+        return self._backoff_s(record) * self.random.uniform(1 - JITTER, 1 + JITTER)
+
+    def _backoff_s(self, record: _ChildRecord) -> float:
+        return min(self.backoff_max_s, self.backoff_min_s * 2.0**record.doublings)
+
+    def _record(self, child: str) -> _ChildRecord:
+        return self._children.setdefault(child, _ChildRecord())
+
+    def check_invariants(self) -> None:
+        """Asserts what must hold after every event."""
+        for record in self._children.values():
+            assert len(record.restarts) <= self.restart_limit
+            assert list(record.restarts) == sorted(record.restarts)
+            assert self.backoff_min_s * 2.0 ** (record.doublings - 1) < self.backoff_max_s
+            assert record.delayed or record.doublings == 0
