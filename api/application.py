@@ -1,0 +1,136 @@
+"""What all connections of one frontend share: the model, settings, registry, counts, the drain.
+
+Must not know protocols: connections ask it who somebody is, whether work is taken, and say when
+they come and go.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from ..runtime.generation import Generator
+from .authentication import Authentication
+from .errors import draining
+from .limits import ServerLimits
+from .metrics import ApiCounters, Metrics
+from .origin import OriginPolicy
+from .response_registry import ResponseRegistry
+
+# In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
+GRACE_S = 10.0
+# After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
+CLOSE_S = 1.0
+DRAIN_REASON = "the server is draining"
+
+
+@attrs.frozen(kw_only=True)
+class ServeSettings:
+    """How the edge serves. `allowed_hosts` are names beside loopback's, `allowed_origins` are
+    `scheme://name[:port]`; `*` allows all. Without `api_keys` everyone is one principal.
+    """
+
+    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False, converter=tuple)
+    allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    allowed_origins: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    limits: ServerLimits = attrs.field(factory=ServerLimits)
+    grace_s: float = GRACE_S
+
+
+@attrs.define(eq=False)
+class Application:
+    """One per frontend process. Raises `ValueError` at construction for unusable settings."""
+
+    generator: Generator
+    settings: ServeSettings = attrs.field(factory=ServeSettings)
+    authentication: Authentication = attrs.field(init=False)
+    origins: OriginPolicy = attrs.field(init=False)
+    registry: ResponseRegistry = attrs.field(init=False)
+    counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
+    metrics: Metrics = attrs.field(init=False)
+
+    # When requests in flight are cut, by trio's clock; set once the drain has begun.
+    drain_deadline: float | None = attrs.field(default=None, init=False)
+    _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # One scope for each connection, by which a drain ends those that outstay the grace.
+    _connections: set[trio.CancelScope] = attrs.field(factory=set, init=False)
+    # Connections that wait for a next request: a drain ends them at once.
+    _idle: set[trio.CancelScope] = attrs.field(factory=set, init=False)
+    _no_connections: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        self.authentication = Authentication.of_keys(settings.api_keys)
+        self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
+        self.registry = ResponseRegistry(settings.limits)
+        self.metrics = Metrics(self.generator, self.counters)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new work is refused."""
+        return self._drain_begun.is_set()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more connection would be over the limit."""
+        return len(self._connections) >= self.settings.limits.connections_max
+
+    def check_accepting(self) -> None:
+        """Raise `ApiError` 503 when draining; the caller is about to start work."""
+        if self.is_draining:
+            raise draining()
+
+    async def wait_drain_begun(self) -> None:
+        """Return when the drain begins."""
+        await self._drain_begun.wait()
+
+    @contextmanager
+    def connection(self) -> Iterator[None]:
+        """The life of one connection; its body ends quietly when the drain's grace is over."""
+        self.counters.connections += 1
+        self.counters.connections_active += 1
+        with trio.CancelScope() as scope:
+            self._connections.add(scope)
+            try:
+                yield
+            finally:
+                self._connections.remove(scope)
+                self.counters.connections_active -= 1
+                if not self._connections:
+                    self._no_connections.set()
+                    self._no_connections = trio.Event()
+
+    @contextmanager
+    def idle(self) -> Iterator[None]:
+        """Around a wait for a next request: ends at once when a drain begins, or has begun."""
+        with trio.CancelScope() as scope:
+            self._idle.add(scope)
+            if self.is_draining:
+                scope.cancel(DRAIN_REASON)
+            try:
+                yield
+            finally:
+                self._idle.remove(scope)
+
+    async def drain(self, grace_s: float | None = None) -> None:
+        """Refuse new work, let what is in flight end within the grace, then cut it.
+
+        Returns when no connection is left. `/ready` answers 503 from the first moment. Idempotent;
+        a second call may shorten the grace. Cancelled: the drain stays begun.
+        """
+        grace_s = self.settings.grace_s if grace_s is None else grace_s
+        deadline = trio.current_time() + grace_s
+        self.drain_deadline = min(deadline, self.drain_deadline or deadline)
+        self._drain_begun.set()
+        for scope in list(self._idle):
+            scope.cancel(DRAIN_REASON)
+        with trio.move_on_at(self.drain_deadline + CLOSE_S):
+            await self._wait_no_connections()
+        for scope in list(self._connections):
+            scope.cancel("the drain's grace is over")
+        await self._wait_no_connections()
+
+    async def _wait_no_connections(self) -> None:
+        while self._connections:
+            await self._no_connections.wait()

@@ -1,0 +1,76 @@
+"""A byte stream whose writes have a deadline, and which dies when a write does not complete.
+
+A write that was cancelled or came too late has sent nobody knows how many bytes; whatever followed
+would be read as part of it. So the connection is aborted at once, whoever was writing. Must not
+know what the bytes mean.
+
+Deadlines are of progress: a large write is cut into pieces, each with its own.
+"""
+
+import socket
+import struct
+
+import attrs
+import trio
+
+# One deadline's worth: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
+PIECE_BYTES = 256 * 2**10
+# struct linger: on, 0 s: close sends RST and the kernel drops what waits.
+_LINGER_NONE = struct.pack("ii", 1, 0)
+
+
+@attrs.define(eq=False)
+class BoundedStream(trio.abc.HalfCloseableStream):
+    """Wraps a transport that it owns. One task writes at a time."""
+
+    transport: trio.abc.Stream
+    write_s: float
+    aborted: bool = attrs.field(default=False, init=False)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Write everything. Raises `BrokenResourceError` also when a piece is late.
+
+        Cancellation aborts the connection, unless nothing was to be written.
+        """
+        view = memoryview(data)
+        for start in range(0, len(view), PIECE_BYTES):
+            await self._send_piece(view[start : start + PIECE_BYTES])
+
+    async def _send_piece(self, piece: memoryview) -> None:
+        is_sent = False
+        try:
+            with trio.move_on_after(self.write_s):
+                await self.transport.send_all(piece)
+                is_sent = True
+        finally:
+            if not is_sent:
+                await self.abort()
+        if not is_sent:
+            raise trio.BrokenResourceError(f"the peer took nothing for {self.write_s:g} s")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the transport may take bytes."""
+        await self.transport.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """Read; b"" at the end. The caller owns the deadline."""
+        return await self.transport.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        """Say that nothing more comes, where the transport can say so."""
+        if isinstance(self.transport, trio.abc.HalfCloseableStream):
+            await self.transport.send_eof()
+
+    async def abort(self) -> None:
+        """Cut the connection: with RST where it is a socket. Safe when cancelled; idempotent."""
+        self.aborted = True
+        if isinstance(self.transport, trio.SocketStream):
+            try:
+                self.transport.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+            except (trio.ClosedResourceError, OSError):
+                pass  # closed by another task, or never connected
+        await trio.aclose_forcefully(self.transport)
+
+    async def aclose(self) -> None:
+        """Close without waiting for the peer."""
+        await self.transport.aclose()

@@ -1,0 +1,1 @@
+"""The commands of the `triolet` program, one file for each; `__main__` imports what one needs."""

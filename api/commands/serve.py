@@ -1,0 +1,52 @@
+"""`triolet serve`: the whole server, until a signal; the exit code tells how it went.
+
+The first SIGINT or SIGTERM drains within the grace time, the second aborts. Signals are taken here
+and nowhere below. Must not know HTTP: the root passes connections to frontends that do.
+"""
+
+import signal
+import sys
+
+import trio
+
+from ...nurseries.background import start_background_task
+from ...runtime.events import OnEvent
+from ...runtime.root import Root, ServePlan
+from .exits import EXIT_ENGINE_LOST, EXIT_OK
+
+
+async def serve(plan: ServePlan, on_event: OnEvent) -> int:
+    """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
+    root = Root(plan, on_event)
+    stop = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, _take_signals, root, stop, name="signals")
+        with stop:
+            await root.run()
+        nursery.cancel_scope.cancel("the server has ended")
+    return EXIT_ENGINE_LOST if root.engine_lost() else EXIT_OK
+
+
+async def _take_signals(
+    root: Root,
+    stop: trio.CancelScope,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `signals`: lives outside the scope that it cancels, so none is lost."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        task_status.started()
+        async with trio.open_nursery() as nursery:
+            count = 0
+            async for number in signals:
+                count += 1
+                if count == 1:
+                    nursery.start_soon(_drain, root, stop, name="drain")
+                else:
+                    print("aborting", file=sys.stderr, flush=True)
+                    stop.cancel(f"{signal.Signals(number).name} came again")
+
+
+async def _drain(root: Root, stop: trio.CancelScope) -> None:
+    await root.drain()
+    stop.cancel("drained")

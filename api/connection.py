@@ -1,0 +1,125 @@
+"""One connection behind its own firewall: whatever goes wrong on it ends it, and nothing else.
+
+Reads heads, answers plain requests through the routes, hands a WebSocket handshake over. A request
+that fails unexpectedly is answered 500 if its answer has not begun, else its connection is cut, so
+that the client can tell a broken stream from a whole one. Must not know routes or events.
+"""
+
+import logging
+import secrets
+
+import trio
+
+from .application import Application
+from .bounded_stream import BoundedStream
+from .errors import ApiError, internal_error
+from .http import HttpConnection
+from .http_request import HttpRequest
+from .routes import SOCKET_PATH, authorize, dispatch
+from .websocket import run_websocket
+
+logger = logging.getLogger(__name__)
+# Methods that are counted by name; a client may invent others.
+COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
+
+
+async def run_connection(stream: trio.abc.Stream, application: Application) -> None:
+    """Serve one connection to its end and close it. Raises nothing but cancellation.
+
+    Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
+    """
+    limits = application.settings.limits.http
+    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits)
+    try:
+        with application.connection():
+            await _run_contained(connection, application)
+    finally:
+        await trio.aclose_forcefully(connection.stream)
+
+
+async def _run_contained(connection: HttpConnection, application: Application) -> None:
+    """The firewall of the connection."""
+    try:
+        await _serve(connection, application)
+        await connection.close_in_order()
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the client is gone, or we have cut it
+    except* Exception as group:
+        application.counters.connections_failed += 1
+        logger.error("a connection failed; only it is closed", exc_info=group)
+
+
+async def _serve(connection: HttpConnection, application: Application) -> None:
+    while True:
+        try:
+            request = await connection.next_request()
+        except ApiError as error:
+            await connection.answer_error(error)
+            _count(connection, application, "-")
+            return
+        if request is None:
+            return
+        request_id = request.request_id or f"req_{secrets.token_hex(16)}"
+        connection.standing_headers.append(("x-request-id", request_id))
+        if application.is_draining:
+            connection.close_after_answer()
+        await _answer(connection, application, request)
+        if request.asks_for_websocket and not connection.status:
+            return  # it was a socket, and is over
+        if not await connection.next_cycle():
+            return
+        if not await _wait_next(connection, application):
+            return
+
+
+async def _wait_next(connection: HttpConnection, application: Application) -> bool:
+    """Wait idle for a next request; False when there will be none."""
+    with application.idle(), trio.move_on_after(connection.limits.idle_s):
+        return await connection.wait_readable()
+    return False
+
+
+async def _answer(
+    connection: HttpConnection, application: Application, request: HttpRequest
+) -> None:
+    """Answer one request; the firewall of the request."""
+    try:
+        if request.asks_for_websocket:
+            await _serve_socket(connection, application, request)
+        else:
+            await dispatch(connection, application, request)
+    except ApiError as error:
+        await _answer_failure(connection, error)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        raise
+    except Exception as error:
+        logger.error("%s %s failed", request.method, request.path[:200], exc_info=error)
+        await _answer_failure(connection, internal_error())
+    finally:
+        _count(connection, application, request.method)
+
+
+async def _answer_failure(connection: HttpConnection, error: ApiError) -> None:
+    if connection.status:
+        await connection.stream.abort()  # the answer had begun: it must not look whole
+    else:
+        await connection.answer_error(error)
+
+
+async def _serve_socket(
+    connection: HttpConnection, application: Application, request: HttpRequest
+) -> None:
+    """Check a WebSocket handshake as any request, then hand the connection over."""
+    principal = authorize(request, application, is_open=False)
+    if request.path != SOCKET_PATH:
+        raise ApiError(404, "There is no socket on this route", "route_not_found")
+    key = request.websocket_key()
+    application.check_accepting()
+    await connection.wait_paused()
+    await run_websocket(connection, application, principal, key=key)
+
+
+def _count(connection: HttpConnection, application: Application, method: str) -> None:
+    if connection.status:
+        name = method if method in COUNTED_METHODS else "other"
+        application.counters.answers[name, connection.route, connection.status] += 1

@@ -1,0 +1,127 @@
+"""The one shape of an error on the wire, and the map from typed errors of lower floors to it.
+
+Sans-IO: builds values. The texts come from a closed list: a typed error's own sentence, or a fixed
+one; the text of an unexpected exception never reaches a client (it may hold addresses or paths).
+
+    {"error": {"message": str, "type": str, "param": str | null, "code": str}}
+"""
+
+import math
+
+import attrs
+
+from ..engine.errors import EngineError, InvalidParameter, InvalidRequest, PromptTooLong
+from ..runtime.errors import NoEngine, Overloaded, RequestFailed
+
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+# An engine restart takes seconds; a client that comes back earlier only meets the next refusal.
+RETRY_AFTER_ENGINE_S = 2.0
+# Of an engine's own sentence; enough for a reason, too little for a dump.
+PUBLIC_TEXT_CHARACTERS_MAX = 500
+
+
+@attrs.frozen
+class ApiError(Exception):
+    """One refusal or failure as the client sees it; `status` is HTTP's, also inside socket events.
+
+    `param` is the path of the field at fault, in the client's own spelling (`input[2].role`).
+    """
+
+    status: int
+    message: str
+    code: str
+    type: str = INVALID_REQUEST
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, object]:
+        """The error object that every route answers with."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def headers(self) -> list[tuple[str, str]]:
+        """`Retry-After` in whole seconds (rounded up), where coming back makes sense."""
+        if self.retry_after_s is None:
+            return []
+        return [("retry-after", str(max(1, math.ceil(self.retry_after_s))))]
+
+
+def bad_field(path: str, reason: str, code: str = "invalid_value") -> ApiError:
+    """A 400 that names the field: `path` as in `messages[0].content`."""
+    return ApiError(400, f"{path}: {reason}", code, param=path)
+
+
+def unsupported(path: str, reason: str) -> ApiError:
+    """A 400 for a field that we know and do not serve as asked."""
+    return bad_field(path, reason, "unsupported_parameter")
+
+
+def internal_error() -> ApiError:
+    """The fixed 500 for whatever was not foreseen."""
+    message = "The server failed on this request; it has been logged"
+    return ApiError(500, message, "internal_error", SERVER_ERROR)
+
+
+def engine_error() -> ApiError:
+    """The fixed 500 for a request that the engine ended without saying why."""
+    return ApiError(500, "The engine ended this request", "request_failed", SERVER_ERROR)
+
+
+def draining() -> ApiError:
+    """The 503 for new work while what is in flight is being served."""
+    return ApiError(
+        503,
+        "The server is draining: it serves what is in flight and takes nothing new",
+        "server_draining",
+        SERVER_ERROR,
+        retry_after_s=RETRY_AFTER_ENGINE_S,
+    )
+
+
+def to_api_error(error: Exception, names: dict[str, str] | None = None) -> ApiError:
+    """What a client is told about `error`; unknown kinds become one fixed 500.
+
+    `names` maps fields of `SamplingParams` to the protocol's spelling (`max_tokens` is
+    `max_output_tokens` in Responses).
+    """
+    match error:
+        case ApiError():
+            return error
+        case PromptTooLong():
+            return ApiError(400, str(error), error.code)
+        case InvalidParameter(parameter=parameter, reason=reason):
+            name = (names or {}).get(parameter, parameter)
+            return ApiError(400, f"{name} {reason}", error.code, param=name)
+        case InvalidRequest():
+            return ApiError(400, str(error), error.code)
+        case Overloaded():
+            return ApiError(
+                429, str(error), error.code, "rate_limit_error", retry_after_s=error.retry_after_s
+            )
+        case NoEngine():
+            return _unavailable(error, error.retry_after_s)
+        case RequestFailed():
+            return ApiError(500, _public(error), error.code, SERVER_ERROR)
+        case EngineError() if error.retryable:
+            return _unavailable(error, RETRY_AFTER_ENGINE_S)
+        case _:
+            return internal_error()
+
+
+def _unavailable(error: EngineError, retry_after_s: float) -> ApiError:
+    return ApiError(503, _public(error), error.code, SERVER_ERROR, retry_after_s=retry_after_s)
+
+
+def _public(error: EngineError) -> str:
+    """The first line, cut: a traceback of a worker stays in the log."""
+    return str(error).split("\n", 1)[0][:PUBLIC_TEXT_CHARACTERS_MAX]

@@ -1,0 +1,71 @@
+"""Every bound of the edge in one tree, so that no module invents a number of its own.
+
+Sans-IO: plain data. Must not know where values came from (command line, file) or who applies them.
+A limit is checked before memory is allocated for what it limits. Times are monotonic seconds.
+"""
+
+import attrs
+
+
+@attrs.frozen(kw_only=True)
+class HttpLimits:
+    """Bounds of one HTTP connection and of each request on it."""
+
+    # A whole head must arrive within this, from its first byte (or from the accept).
+    head_s: float = 5.0
+    # nginx takes 32 KiB of headers by default (4 × 8); h11's own default is 16 KiB.
+    head_bytes_max: int = 32 * 2**10
+    body_s: float = 30.0
+    # Room for the longest prompts as JSON: 1 M tokens are about 5 MB of text.
+    body_bytes_max: int = 16 * 2**20
+    # nginx's keepalive_timeout. An idle connection costs a task and a descriptor.
+    idle_s: float = 75.0
+    # One write; a client that takes nothing for so long is gone or hostile.
+    write_s: float = 20.0
+    # Bytes of further requests that a client may send while it is being answered.
+    pipelined_bytes_max: int = 64 * 2**10
+    # After an answer to a request not read to its end: how long and how much to read away.
+    linger_s: float = 1.0
+    linger_bytes_max: int = 2**20
+
+
+@attrs.frozen(kw_only=True)
+class SocketLimits:
+    """Bounds of one WebSocket connection."""
+
+    lanes_active_max: int = 16  # OpenAI's figure
+    lane_names_max: int = 32  # OpenAI's figure
+    queued_per_lane_max: int = 16  # pulled out of the air: one client turn never waits for 16
+    queued_bytes_max: int = 16 * 2**20  # of all lanes; one body's worth
+    message_bytes_max: int = 16 * 2**20
+    # Clients send one frame a message, some split at 16 KiB or 64 KiB: 16 MiB / 16 KiB.
+    fragments_per_message_max: int = 1024
+    # Frames that carry no data of a new message (pings, pongs, empty continuations) cost CPU only:
+    # a bucket of so many, refilled at the rate below.
+    idle_frames_burst: int = 256
+    idle_frames_per_s: float = 20.0
+    ping_s: float = 20.0
+    pong_s: float = 20.0
+    write_s: float = 20.0
+    # Deltas of one lane are merged up to so many bytes; then the lane's request is paused.
+    lane_buffer_bytes_max: int = 64 * 2**10
+    # What one wake-up of the writer gathers into one write.
+    burst_bytes_max: int = 256 * 2**10
+    # Error events that wait for a client which sends but does not read.
+    waiting_errors_max: int = 256
+    age_s: float = 3600.0  # OpenAI's figure: 60 minutes
+    close_s: float = 5.0  # the closing handshake
+
+
+@attrs.frozen(kw_only=True)
+class ServerLimits:
+    """Bounds of the whole frontend."""
+
+    # Half of the usual descriptor limit of 4096; above it a connection is answered 503 and closed.
+    connections_max: int = 2048
+    # Finished responses kept for `GET` and for a cancel that comes late.
+    finished_responses_max: int = 256
+    finished_bytes_max: int = 4 * 2**20
+    finished_s: float = 60.0
+    http: HttpLimits = attrs.field(factory=HttpLimits)
+    socket: SocketLimits = attrs.field(factory=SocketLimits)

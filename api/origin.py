@@ -1,0 +1,103 @@
+"""Decides whether a request came here on purpose: the Host and Origin checks.
+
+Sans-IO: strings in, verdict out. A web page may open `ws://127.0.0.1:8000` or post to it without
+asking anyone (sockets know no CORS), and a name that an attacker rebinds to 127.0.0.1 arrives with
+that name in `Host`. So the host must be a loopback name or a configured one, and a browser's
+`Origin`, when sent, must be the very host asked or on the allow-list. Must not know keys or routes.
+"""
+
+import ipaddress
+from urllib.parse import urlsplit
+
+import attrs
+
+from .errors import ApiError
+
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+# Written in a list of allowed hosts or origins, it allows all.
+ANY = "*"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def split_host(value: str) -> tuple[str, int | None] | None:
+    """`name:port` to its parts, the name lowered and without brackets or a final dot.
+
+    None when it is no host at all (user info, a path, a port out of range).
+    """
+    if not value or any(mark in value for mark in "/\\@?# \t,"):
+        return None
+    try:
+        parts = urlsplit(f"//{value}")
+        name, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if not name:
+        return None
+    return name.removesuffix("."), port
+
+
+def _is_loopback(name: str) -> bool:
+    if name in LOOPBACK_NAMES or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+@attrs.frozen
+class OriginPolicy:
+    """`hosts`: names beside loopback ones, without ports. `origins`: `scheme://name[:port]`."""
+
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, hosts: tuple[str, ...], origins: tuple[str, ...]) -> "OriginPolicy":
+        """Normalise configured names. Raises `ValueError`, naming what is no host."""
+        names = set()
+        for host in hosts:
+            split = split_host(host)
+            if host != ANY and split is None:
+                raise ValueError(f"{host!r} is not a host name")
+            names.add(ANY if split is None else split[0])
+        return cls(frozenset(names), frozenset(origin.lower().rstrip("/") for origin in origins))
+
+    def check_host(self, host: str) -> None:
+        """Raise `ApiError` 403 when the `Host` header names neither us nor loopback."""
+        split = split_host(host)
+        if split is None:
+            raise ApiError(400, "The Host header is not a host name", "invalid_host")
+        name = split[0]
+        if ANY in self.hosts or name in self.hosts or _is_loopback(name):
+            return
+        raise ApiError(
+            403,
+            "This server does not answer for that host name; its operator can allow it",
+            "host_not_allowed",
+        )
+
+    def check_origin(self, origin: str | None, host: str) -> None:
+        """Raise `ApiError` 403 for a browser's page of another origin. No Origin: no browser."""
+        if origin is None or self.allows_cross_origin(origin):
+            return
+        parts = _split_origin(origin)
+        if parts is not None:
+            scheme, name, port = parts
+            split = split_host(host)
+            default = _DEFAULT_PORTS[scheme]
+            if split is not None and (split[0], split[1] or default) == (name, port or default):
+                return
+        raise ApiError(403, "Pages of that origin may not use this server", "origin_not_allowed")
+
+    def allows_cross_origin(self, origin: str) -> bool:
+        """Whether the origin is on the allow-list, so that CORS headers are sent for it."""
+        return ANY in self.origins or origin.lower() in self.origins
+
+
+def _split_origin(origin: str) -> tuple[str, str, int | None] | None:
+    scheme, mark, rest = origin.lower().partition("://")
+    split = split_host(rest)
+    if not mark or scheme not in _DEFAULT_PORTS or split is None:
+        return None  # "null", an extension's origin, nonsense
+    return scheme, *split

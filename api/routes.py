@@ -1,0 +1,151 @@
+"""The table of routes, and who may use them: checks in one order for every request.
+
+Host and Origin first, then the key, then the route: without a key nobody learns which routes exist
+(`/live`, `/health`, `/ready`, `/version` are open). Must not know framing; a test walks this table
+with no, a wrong and a right key.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+
+from .application import Application
+from .authentication import ANONYMOUS
+from .errors import ApiError
+from .generation_routes import (
+    cancel_response,
+    create_chat_completion,
+    create_response,
+    get_response,
+)
+from .http import HttpConnection
+from .http_request import HttpRequest
+from .operation_routes import (
+    get_health,
+    get_live,
+    get_metrics,
+    get_model,
+    get_ready,
+    get_version,
+    list_models,
+)
+
+Parameters = dict[str, str]
+Handler = Callable[[HttpConnection, Application, str, Parameters], Awaitable[None]]
+SOCKET_PATH = "/v1/responses"
+
+
+@attrs.frozen
+class Route:
+    """One method on one path; `{id}` stands for one segment, `{id...}` for the rest."""
+
+    method: str
+    path: str
+    handler: Handler
+    is_open: bool = False
+
+    def match(self, path: str) -> Parameters | None:
+        """The parameters when `path` is this route's, else None."""
+        prefix, mark, suffix = self.path.partition("{id}")
+        if not mark:
+            prefix, mark, suffix = self.path.partition("{id...}")
+        if not mark:
+            return {} if path == self.path else None
+        if not (path.startswith(prefix) and path.endswith(suffix)):
+            return None
+        value = path[len(prefix) : len(path) - len(suffix)]
+        if not value or ("/" in value and mark == "{id}"):
+            return None
+        return {"id": value}
+
+
+ROUTES = (
+    Route("POST", "/v1/responses", create_response),
+    Route("POST", "/v1/responses/{id}/cancel", cancel_response),
+    Route("GET", "/v1/responses/{id}", get_response),
+    Route("POST", "/v1/chat/completions", create_chat_completion),
+    Route("GET", "/v1/models", list_models),
+    Route("GET", "/v1/models/{id...}", get_model),
+    Route("GET", "/metrics", get_metrics),
+    Route("GET", "/live", get_live, is_open=True),
+    Route("GET", "/ready", get_ready, is_open=True),
+    Route("GET", "/health", get_health, is_open=True),
+    Route("GET", "/version", get_version, is_open=True),
+)
+
+
+@attrs.frozen
+class Match:
+    """What the table says about a path: the route, or the methods that there are."""
+
+    route: Route | None
+    parameters: Parameters
+    allowed: tuple[str, ...]
+
+
+def match_route(request: HttpRequest) -> Match:
+    """Look a request up; a HEAD request finds the GET route."""
+    method = "GET" if request.method == "HEAD" else request.method
+    allowed: list[str] = []
+    found: tuple[Route, Parameters] | None = None
+    for route in ROUTES:
+        parameters = route.match(request.path)
+        if parameters is None:
+            continue
+        allowed += [route.method] + (["HEAD"] if route.method == "GET" else [])
+        if route.method == method:
+            found = found or (route, parameters)
+    if allowed:
+        allowed.append("OPTIONS")
+    if found is None:
+        return Match(None, {}, tuple(allowed))
+    return Match(found[0], found[1], tuple(allowed))
+
+
+def authorize(request: HttpRequest, application: Application, *, is_open: bool) -> str:
+    """Host, Origin and key, in this order; the principal. Raises `ApiError` 400, 401 or 403."""
+    if request.host:
+        application.origins.check_host(request.host)
+    application.origins.check_origin(request.header("origin"), request.host)
+    if is_open:
+        return ANONYMOUS
+    return application.authentication.authenticate(request.header("authorization"))
+
+
+async def dispatch(
+    connection: HttpConnection, application: Application, request: HttpRequest
+) -> None:
+    """Answer one request. Raises `ApiError` as long as the answer has not begun."""
+    match = match_route(request)
+    if match.route is not None:
+        connection.route = match.route.path
+    origin = request.header("origin")
+    if origin is not None and application.origins.allows_cross_origin(origin):
+        connection.standing_headers += [("access-control-allow-origin", origin), ("vary", "origin")]
+    if request.method == "OPTIONS":
+        authorize(request, application, is_open=True)  # browsers ask before they send a key
+        await _answer_options(connection, match)
+        return
+    is_open = match.route is not None and match.route.is_open
+    principal = authorize(request, application, is_open=is_open)
+    if match.route is not None:
+        await match.route.handler(connection, application, principal, match.parameters)
+        return
+    if not match.allowed:
+        path = request.path[:200]
+        raise ApiError(404, f"There is no route {path!r}", "route_not_found")
+    connection.standing_headers.append(("allow", ", ".join(match.allowed)))
+    raise ApiError(
+        405, f"{request.method[:20]} is not allowed here; see Allow", "method_not_allowed"
+    )
+
+
+async def _answer_options(connection: HttpConnection, match: Match) -> None:
+    allowed = ", ".join(match.allowed or ("OPTIONS",))
+    headers = [("allow", allowed)]
+    if connection.standing_headers:
+        headers += [
+            ("access-control-allow-methods", allowed),
+            ("access-control-allow-headers", "authorization, content-type, x-request-id"),
+        ]
+    await connection.answer(204, b"", headers=headers)

@@ -1,0 +1,353 @@
+"""One WebSocket connection: OpenAI's Responses mode, many lanes of responses on one socket.
+
+A shell around pure parts: `lanes` decides what runs, `responses` which events there are, `outbox`
+what is sent next, `frame_guard` what a client may send. One reader, which never waits for the
+engine; one writer, which gathers what waits into one write; one task for each active lane. Must
+not know heads, keys or routes: the handshake was checked before.
+"""
+
+import logging
+import math
+
+import attrs
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from .application import Application
+from .corked_stream import CorkedStream
+from .errors import ApiError, draining, internal_error
+from .fields import Fields, JsonObject, decode_object
+from .frame_guard import FrameGuard
+from .http import RECEIVE_BYTES, HttpConnection
+from .lanes import Lanes, Start
+from .limits import SocketLimits
+from .outbox import Outbox
+from .response_registry import ActiveResponse
+from .response_run import run_response
+from .responses import Event
+from .responses_request import read_response_request, read_stream_id
+
+logger = logging.getLogger(__name__)
+GOING_AWAY = 1001
+POLICY_VIOLATION = 1008
+INTERNAL_ERROR = 1011
+SERVICE_RESTART = 1012
+# Messages that trio-websocket parsed and our reader has not taken; it takes them at once.
+MESSAGE_QUEUE = 4
+
+
+async def run_websocket(
+    connection: HttpConnection, application: Application, principal: str, *, key: str
+) -> None:
+    """Serve one socket whose handshake was checked, until either side closes it.
+
+    Raises `BrokenResourceError` when the connection is lost. Cancellation: aborts its responses.
+    """
+    limits = application.settings.limits.socket
+    stream = CorkedStream(
+        connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
+    )
+    counters = application.counters
+    counters.sockets += 1
+    counters.sockets_active += 1
+    try:
+        async with trio.open_nursery() as nursery:
+            handshake = await wrap_server_stream(
+                nursery,
+                stream,
+                message_queue_size=MESSAGE_QUEUE,
+                max_message_size=limits.message_bytes_max,
+                receive_buffer_size=RECEIVE_BYTES,
+            )
+            headers = [(n.encode(), v.encode()) for n, v in connection.standing_headers]
+            socket = await handshake.accept(extra_headers=headers)
+            stream.open_gate()
+            session = SocketSession(socket, stream, application, principal, limits)
+            await _run_contained(session, application)
+            nursery.cancel_scope.cancel("the socket is over")
+    except* ConnectionClosed:
+        pass  # trio-websocket's reader met the end while it was writing
+    finally:
+        counters.sockets_active -= 1
+
+
+async def _run_contained(session: "SocketSession", application: Application) -> None:
+    """The firewall of the socket: a mistake of ours closes it with 1011."""
+    try:
+        await session.run()
+        return
+    except* ConnectionClosed:
+        pass
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # lost or cut; nothing can be said any more
+    except* Exception as group:
+        application.counters.connections_failed += 1
+        logger.error("a socket failed; only it is closed", exc_info=group)
+        await session.close(INTERNAL_ERROR, "internal error")
+
+
+def _handshake(key: str) -> bytes:
+    """The head that trio-websocket sees: ours, with the client's key and nothing else of it."""
+    return (
+        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: " + key.encode("ascii") + b"\r\n\r\n"
+    )
+
+
+@attrs.define(eq=False)
+class SocketSession:
+    """What one open socket holds. `run` is called once."""
+
+    socket: WebSocketConnection
+    stream: CorkedStream
+    application: Application
+    principal: str
+    limits: SocketLimits
+
+    lanes: Lanes = attrs.field(init=False)
+    outbox: Outbox = attrs.field(init=False)
+    # {lane: its response that runs}; at most one for each active lane.
+    _current: dict[str | None, ActiveResponse] = attrs.field(factory=dict, init=False)
+    # Set when something was put into the outbox.
+    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Those who wait for the writer to take or to finish, or for a lane to end.
+    _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _is_writing: bool = attrs.field(default=False, init=False)
+    # Why no further response is taken, once that is so.
+    _refusal: ApiError | None = attrs.field(default=None, init=False)
+    # A client asked for notices of the server (`runtime.events`).
+    _wants_events: bool = attrs.field(default=False, init=False)
+    # A close of ours is under way; done when set.
+    _closing: trio.Event | None = attrs.field(default=None, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.lanes = Lanes(self.limits)
+        self.outbox = Outbox(self.limits)
+
+    async def run(self) -> None:
+        """Serve until the socket is closed. Raises what a task of it raises, in groups."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._write, name="socket-writer")
+                nursery.start_soon(self._keep_alive, name="socket-ping")
+                nursery.start_soon(self._retire, name="socket-retirement")
+                await self._read()
+                if self._closing is not None:
+                    await self._closing.wait()
+                nursery.cancel_scope.cancel("the socket is closed")
+        finally:
+            self.application.counters.deltas_merged += self.outbox.deltas_merged
+
+    async def close(self, code: int, reason: str) -> None:
+        """Send our close frame and wait, bounded, for the client's. Idempotent."""
+        if self._closing is not None:
+            await self._closing.wait()
+            return
+        self._closing = trio.Event()
+        self.stream.release()  # a writer that was cancelled has left it corked
+        try:
+            with trio.move_on_after(self.limits.close_s):
+                await self.socket.aclose(code, reason)
+        finally:
+            self._closing.set()
+
+    # ---- reading
+
+    async def _read(self) -> None:
+        """Take messages until the end; never waits for anything else."""
+        try:
+            while True:
+                self._handle_message(await self.socket.get_message())
+        except ConnectionClosed:
+            return
+
+    def _handle_message(self, message: str | bytes) -> None:
+        stream_id: str | None = None
+        try:
+            event = decode_object(message)
+            stream_id = read_stream_id(event)
+            self._handle_event(event, len(message))
+        except ApiError as error:
+            self._put_notice(_error_event(error, stream_id))
+
+    def _handle_event(self, event: JsonObject, size_bytes: int) -> None:
+        kind = Fields(event).string("type")
+        if kind == "response.create":
+            self._handle_create(event, size_bytes)
+        elif kind == "response.cancel":
+            self._handle_cancel(Fields(event))
+        elif kind == "response.steer":
+            self._put_notice(_steer_failed(event))
+        else:
+            message = f"The event type {(kind or '')[:100]!r} is not known here"
+            raise ApiError(400, message, "unknown_event", param="type")
+
+    def _handle_create(self, event: JsonObject, size_bytes: int) -> None:
+        if self._refusal is not None:
+            raise attrs.evolve(self._refusal)
+        model = self.application.generator.model_name
+        request = read_response_request(event, model=model)
+        start = self.lanes.handle_create(request, size_bytes)
+        self._wants_events |= request.options.events
+        if start is not None:
+            assert self._nursery is not None
+            name = f"lane {request.stream_id or '(default)'}"
+            self._nursery.start_soon(self._run_lane, start, name=name)
+
+    def _handle_cancel(self, event: Fields) -> None:
+        """By response id, any of this principal's; else the one that runs in the lane."""
+        response_id = event.string("response_id")
+        if response_id is None:
+            current = self._current.get(event.string("stream_id"))
+            if current is None:
+                raise ApiError(404, "No response runs in this lane", "response_not_found")
+            response_id = current.response_id
+        self.application.registry.cancel(response_id, self.principal, "cancelled on a socket")
+
+    # ---- lanes
+
+    async def _run_lane(self, start: Start) -> None:
+        """Run the responses of one lane, one after the other, until none waits."""
+        stream_id = start.request.stream_id
+        following: Start | None = start
+        while following is not None:
+            await self._run_response(following)
+            # The next one opens when the writer has taken this one's end: bounds what waits.
+            while self.outbox.is_waiting(stream_id):
+                await self._progress.park()
+            following = self.lanes.handle_ended(stream_id)
+        self._progress.unpark_all()
+
+    async def _run_response(self, start: Start) -> None:
+        """Run one response; the firewall of the lane."""
+        stream_id = start.request.stream_id
+
+        async def emit(events: list[Event]) -> None:
+            for event in events:
+                while self.outbox.is_full(stream_id):
+                    await self._progress.park()
+                self.outbox.put(stream_id, event)
+                self._wake.set()
+
+        def note(active: ActiveResponse) -> None:
+            self._current[stream_id] = active
+
+        error: ApiError | None = None
+        try:
+            await run_response(
+                self.application, start.request, self.principal, emit=emit, on_started=note
+            )
+        except ApiError as refused:
+            error = refused
+        except Exception as failure:
+            logger.error("a response failed; only its lane is told", exc_info=failure)
+            error = internal_error()
+        finally:
+            self._current.pop(stream_id, None)
+        if error is not None:
+            self.outbox.put(stream_id, _error_event(error, stream_id))
+            self._wake.set()
+
+    # ---- writing
+
+    def _put_notice(self, event: Event) -> None:
+        """Queue an event of no response. A client that makes too many of them is closed."""
+        if self.outbox.put_notice(event):
+            self._wake.set()
+        elif self._closing is None:
+            assert self._nursery is not None
+            self._nursery.start_soon(self.close, POLICY_VIOLATION, "errors are not being read")
+
+    async def _write(self) -> None:
+        """Send what waits, a burst in one write; ends when the connection does."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                while texts := self.outbox.take():
+                    self._is_writing = True
+                    self._progress.unpark_all()
+                    await self._write_burst(texts)
+                self._is_writing = False
+                self._progress.unpark_all()
+        except (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError):
+            return  # the reader learns it from its own side and ends the socket
+
+    async def _write_burst(self, texts: list[str]) -> None:
+        """Raises `ConnectionClosed`; what was gathered, a close frame perhaps, is written first."""
+        self.stream.cork()
+        try:
+            for text in texts:
+                await self.socket.send_message(text)
+        except ConnectionClosed:
+            await self.stream.uncork()
+            raise
+        await self.stream.uncork()
+
+    # ---- the socket's own life
+
+    async def _keep_alive(self) -> None:
+        """Ping; cut the connection when a pong is late."""
+        try:
+            while True:
+                await trio.sleep(self.limits.ping_s)
+                with trio.move_on_after(self.limits.pong_s) as scope:
+                    await self.socket.ping()
+                if scope.cancelled_caught:
+                    await self.stream.transport.abort()
+                    return
+        except ConnectionClosed:
+            return
+
+    async def _retire(self) -> None:
+        """On a drain or at the age limit: take nothing new, end what runs, close."""
+        with trio.move_on_after(self.limits.age_s):
+            await self.application.wait_drain_begun()
+        self._refusal = draining() if self.application.is_draining else _too_old()
+        deadline = self.application.drain_deadline
+        if self._wants_events and deadline is not None:
+            left_ms = max(0, round((deadline - trio.current_time()) * 1000))
+            self._put_notice({"type": "runtime.draining", "deadline_ms": left_ms})
+        with trio.move_on_at(math.inf if deadline is None else deadline):
+            while self.lanes.active or self.outbox or self._is_writing:
+                await self._progress.park()
+        if self.application.is_draining:
+            await self.close(SERVICE_RESTART, "the server is restarting")
+        else:
+            await self.close(GOING_AWAY, "the socket has reached its age limit")
+
+
+def _error_event(error: ApiError, stream_id: str | None) -> Event:
+    body = error.body()["error"]
+    assert isinstance(body, dict)
+    event: Event = {"type": "error", "status": error.status, "error": body}
+    if error.retry_after_s is not None:
+        body["headers"] = dict(error.headers())
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event
+
+
+def _too_old() -> ApiError:
+    message = "The socket has reached its age limit; open another"
+    return ApiError(400, message, "websocket_connection_limit_reached")
+
+
+def _steer_failed(event: JsonObject) -> Event:
+    """OpenAI's answer for input that is not taken; it returns the input."""
+    return {
+        "type": "response.steer.failed",
+        "sequence_number": 0,
+        "error": {
+            "type": "invalid_request_error",
+            "code": "steering_not_supported",
+            "message": "Steering is not served; send response.create",
+        },
+        "steer": {
+            "input": event.get("input"),
+            "previous_response_id": event.get("previous_response_id"),
+        },
+    }

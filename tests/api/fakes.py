@@ -1,0 +1,285 @@
+"""Fakes of this room: a `Generator` that follows scripts, and streams between client and server.
+
+The streams it gives out are the real `GenerationStream`, over the real `MergedSlot`: only engines
+and tokenizer are made up. Delays are trio's, so that MockClock decides what they cost.
+"""
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import h11
+import msgspec
+import trio
+import trio.testing
+
+from triolet.api.application import Application, ServeSettings
+from triolet.api.connection import run_connection
+from triolet.engine.messages import EngineStatistics, FinishReason
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.generation import (
+    ChatPrompt,
+    EngineHealth,
+    EngineState,
+    FrontendStatistics,
+    GenerationOutput,
+    GenerationStream,
+    Health,
+    Prompt,
+    RuntimeStatistics,
+)
+from triolet.runtime.merged_slot import MergedSlot
+
+PROMPT_TOKENS = [7, 8, 9]
+
+
+@attrs.frozen
+class Say:
+    """One piece: `text`, of `tokens` tokens, `after_s` seconds after the one before."""
+
+    text: str
+    tokens: int = 1
+    after_s: float = 0.0
+
+
+@attrs.frozen
+class Fail:
+    """The stream ends with this error."""
+
+    error: Exception
+    after_s: float = 0.0
+
+
+Script = Sequence[Say | Fail]
+HELLO: Script = [Say("Hel"), Say("lo"), Say(" world")]
+
+
+@attrs.frozen
+class Call:
+    """What one `generate` was asked."""
+
+    prompt: Prompt
+    params: SamplingParams
+    request_id: str
+    principal: str
+    cache_salt: str
+    priority: int
+    streaming: bool
+
+
+@attrs.define(eq=False)
+class FakeGenerator:
+    """Follows `scripts` by the text of the last user message, else `script`.
+
+    `gate`, when set, holds every piece back until the test opens it.
+    """
+
+    script: Script = attrs.field(factory=lambda: list(HELLO))
+    scripts: Mapping[str, Script] = attrs.field(factory=dict)
+    finish_reason: FinishReason = FinishReason.STOP
+    model_name: str = "toy"
+    max_model_len: int = 128
+    refuse: Exception | None = None
+    is_ready: bool = True
+    calls: list[Call] = attrs.field(factory=list, init=False)
+    active: dict[str, GenerationStream] = attrs.field(factory=dict, init=False)
+    aborted: list[str] = attrs.field(factory=list, init=False)
+    consumed: list[int] = attrs.field(factory=list, init=False)
+
+    @asynccontextmanager
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        principal: str = "",
+        cache_salt: str = "",
+        priority: int = 0,
+        streaming: bool = True,
+    ) -> AsyncIterator[GenerationStream]:
+        await trio.lowlevel.checkpoint()
+        if self.refuse is not None:
+            raise self.refuse
+        assert request_id is not None
+        params = params or SamplingParams()
+        self.calls.append(
+            Call(prompt, params, request_id, principal, cache_salt, priority, streaming)
+        )
+        slot = MergedSlot(only_when_finished=not streaming)
+        stream = GenerationStream(
+            request_id, list(PROMPT_TOKENS), slot, on_consumed=self.consumed.append
+        )
+        self.active[request_id] = stream
+        try:
+            # As the runtime does: the one who fills is not a child of the one who consumes.
+            async with AsyncExitStack() as stack:
+                nursery = await stack.enter_async_context(trio.open_nursery())
+                nursery.start_soon(self._fill, slot, self._script_for(prompt), params)
+                try:
+                    yield stream
+                finally:
+                    nursery.cancel_scope.cancel("the stream was left")
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
+        finally:
+            del self.active[request_id]
+            if stream.finish_reason is None:
+                self.aborted.append(request_id)
+
+    def _script_for(self, prompt: Prompt) -> Script:
+        if isinstance(prompt, ChatPrompt):
+            return self.scripts.get(prompt.messages[-1]["content"], self.script)
+        return self.script
+
+    async def _fill(self, slot: MergedSlot, script: Script, params: SamplingParams) -> None:
+        count = 0
+        limit = params.max_tokens or 10**9
+        for index, item in enumerate(script):
+            if item.after_s:
+                await trio.sleep(item.after_s)
+            else:
+                await trio.lowlevel.checkpoint()
+            if isinstance(item, Fail):
+                slot.fail(item.error)
+                return
+            count += item.tokens
+            reason = None
+            if count >= limit:
+                reason = FinishReason.LENGTH
+            elif index == len(script) - 1:
+                reason = self.finish_reason
+            ids = list(range(count - item.tokens, count))
+            slot.put(GenerationOutput(item.text, ids, count, finish_reason=reason))
+            if reason is not None:
+                return
+
+    def health(self) -> Health:
+        state = EngineState.READY if self.is_ready else EngineState.STARTING
+        reasons = [] if self.is_ready else ["engine 0 is starting"]
+        return Health(True, self.is_ready, [EngineHealth(0, 1, state, "".join(reasons))], reasons)
+
+    def statistics(self) -> RuntimeStatistics:
+        return RuntimeStatistics(
+            engines={0: EngineStatistics(step=5, running=len(self.active), output_tokens=42)},
+            frontend=FrontendStatistics(
+                requests_total=len(self.calls), outputs_refused_total={"old attempt": 2}
+            ),
+        )
+
+
+def make_application(generator: FakeGenerator | None = None, **settings: Any) -> Application:
+    return Application(generator or FakeGenerator(), ServeSettings(**settings))
+
+
+@attrs.define(eq=False)
+class HttpClient:
+    """An h11 client on a stream: one request at a time, whole answers or pieces."""
+
+    stream: trio.abc.Stream
+    protocol: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT), init=False)
+
+    async def send(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> None:
+        data = b"" if body is None else body if isinstance(body, bytes) else encode(body)
+        all_headers = {"host": "localhost", **(headers or {})}
+        if data and "transfer-encoding" not in all_headers:
+            all_headers.setdefault("content-length", str(len(data)))
+        request = h11.Request(method=method, target=path, headers=list(all_headers.items()))
+        parts = [self.protocol.send(request) or b""]
+        if data:
+            parts.append(self.protocol.send(h11.Data(data=data)) or b"")
+        parts.append(self.protocol.send(h11.EndOfMessage()) or b"")
+        await self.stream.send_all(b"".join(parts))
+
+    async def next_event(self) -> Any:
+        while True:
+            event = self.protocol.next_event()
+            if event is not h11.NEED_DATA:
+                return event
+            try:
+                self.protocol.receive_data(bytes(await self.stream.receive_some(65536)))
+            except trio.BrokenResourceError:
+                self.protocol.receive_data(b"")
+
+    async def read_answer(self) -> "Answer":
+        response = await self.next_event()
+        while isinstance(response, h11.InformationalResponse):
+            response = await self.next_event()
+        assert isinstance(response, h11.Response), response
+        body = b""
+        while isinstance(event := await self.next_event(), h11.Data):
+            body += bytes(event.data)
+        assert isinstance(event, h11.EndOfMessage)
+        headers = {n.decode(): v.decode() for n, v in response.headers}
+        if self.protocol.our_state is h11.DONE and self.protocol.their_state is h11.DONE:
+            self.protocol.start_next_cycle()
+        return Answer(response.status_code, headers, body)
+
+    async def request(
+        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
+    ) -> "Answer":
+        await self.send(method, path, body, headers)
+        return await self.read_answer()
+
+
+@attrs.frozen
+class Answer:
+    """One whole HTTP answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def error(self) -> dict[str, Any]:
+        error = self.json["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert isinstance(error, dict)
+        assert isinstance(error["code"], str)
+        return error
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Server-sent events of the body: their data, and that a name equals their type."""
+        assert self.headers["content-type"].startswith("text/event-stream")
+        for frame in self.body.decode().removesuffix("\n\n").split("\n\n"):
+            fields = dict(line.split(": ", 1) for line in frame.split("\n"))
+            if fields["data"] == "[DONE]":
+                yield {"type": "[DONE]"}
+                continue
+            event = msgspec.json.decode(fields["data"])
+            if "event" in fields:
+                assert fields["event"] == event["type"]
+            yield event
+
+
+def encode(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+@asynccontextmanager
+async def open_connection(application: Application) -> AsyncIterator[trio.abc.Stream]:
+    """The client's end of a memory connection that `application` serves."""
+    client, server = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(run_connection, server, application))
+        try:
+            yield client
+        finally:
+            await client.aclose()
+            nursery.cancel_scope.cancel("the test is over")
+
+
+@asynccontextmanager
+async def open_client(application: Application) -> AsyncIterator[HttpClient]:
+    async with open_connection(application) as stream:
+        yield HttpClient(stream)

@@ -1,0 +1,234 @@
+"""Responses and chat over HTTP, whole and streamed, against a scripted generator."""
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.engine.errors import EngineDied, PromptTooLong
+from triolet.engine.messages import FinishReason
+from triolet.runtime.errors import NoEngine, Overloaded
+from triolet.runtime.generation import ChatPrompt
+
+from .fakes import Fail, FakeGenerator, HttpClient, Say, make_application, open_client
+
+CHAT = {"model": "toy", "messages": [{"role": "user", "content": "hi"}]}
+RESPONSE = {"model": "toy", "input": "hi"}
+DIED = EngineDied("engine 0", "was killed by SIGKILL")
+
+
+async def test_a_whole_response(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator()
+    async with open_client(make_application(generator)) as client:
+        answer = await client.request("POST", "/v1/responses", {**RESPONSE, "instructions": "Be"})
+    assert answer.status == 200
+    response = answer.json
+    assert response["status"] == "completed"
+    assert response["output"][0]["content"][0]["text"] == "Hello world"
+    assert response["usage"]["total_tokens"] == 6
+    call = generator.calls[0]
+    assert call.prompt == ChatPrompt(
+        [{"role": "system", "content": "Be"}, {"role": "user", "content": "hi"}]
+    )
+    assert not call.streaming
+    assert generator.aborted == []
+
+
+async def test_a_streamed_response_has_the_events_in_order() -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=1)])
+    async with open_client(make_application(generator)) as client:
+        with trio.fail_after(5):
+            answer = await client.request("POST", "/v1/responses", {**RESPONSE, "stream": True})
+    events = list(answer.events())
+    assert [
+        (event["type"].removeprefix("response."), event["sequence_number"]) for event in events
+    ] == [
+        ("created", 0),
+        ("in_progress", 1),
+        ("output_item.added", 2),
+        ("content_part.added", 3),
+        ("output_text.delta", 4),
+        ("output_text.delta", 5),
+        ("output_text.done", 6),
+        ("content_part.done", 7),
+        ("output_item.done", 8),
+        ("completed", 9),
+    ]
+
+
+async def test_length_makes_a_response_incomplete() -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", "/v1/responses", {**RESPONSE, "max_output_tokens": 2})
+    assert answer.json["status"] == "incomplete"
+    assert answer.json["incomplete_details"] == {"reason": "max_output_tokens"}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("refusal", "status", "code", "retry"),
+    [
+        (Overloaded(3.2), 429, "overloaded", "4"),
+        (NoEngine(), 503, "no_engine", "1"),
+        (DIED, 503, "engine_died", "2"),
+        (PromptTooLong(200, 128), 400, "context_length_exceeded", None),
+    ],
+)
+async def test_refusals_at_admission_are_http_errors(
+    path: str, stream: bool, refusal: Exception, status: int, code: str, retry: str | None
+) -> None:
+    generator = FakeGenerator(refuse=refusal)
+    async with open_client(make_application(generator)) as client:
+        answer = await client.request("POST", path, {**CHAT, **RESPONSE, "stream": stream})
+    assert (answer.status, answer.error["code"]) == (status, code)
+    assert answer.headers.get("retry-after") == retry
+
+
+async def test_an_engine_death_fails_a_whole_response_with_503() -> None:
+    generator = FakeGenerator([Say("a"), Fail(DIED)])
+    async with open_client(make_application(generator)) as client:
+        answer = await client.request("POST", "/v1/responses", RESPONSE)
+        assert (answer.status, answer.error["code"]) == (503, "engine_died")
+        chat = await client.request("POST", "/v1/chat/completions", CHAT)
+    assert (chat.status, chat.error["code"], chat.headers["retry-after"]) == (
+        503,
+        "engine_died",
+        "2",
+    )
+
+
+async def test_an_engine_death_ends_a_streamed_response_with_failed() -> None:
+    generator = FakeGenerator([Say("a"), Fail(DIED, after_s=0.01)])
+    async with open_client(make_application(generator)) as client:
+        answer = await client.request("POST", "/v1/responses", {**RESPONSE, "stream": True})
+    last = list(answer.events())[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["error"]["code"] == "engine_died"
+    assert last["response"]["output"][0]["content"][0]["text"] == "a"
+
+
+async def test_an_engine_error_output_fails_the_response() -> None:
+    generator = FakeGenerator(finish_reason=FinishReason.ERROR)
+    async with open_client(make_application(generator)) as client:
+        for path in ("/v1/responses", "/v1/chat/completions"):
+            answer = await client.request("POST", path, {**CHAT, **RESPONSE})
+            assert (answer.status, answer.error["code"]) == (500, "request_failed")
+
+
+async def test_a_whole_chat_completion() -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", "/v1/chat/completions", CHAT)
+    body = answer.json
+    assert body["choices"][0]["message"]["content"] == "Hello world"
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["completion_tokens"] == 3
+
+
+async def test_a_streamed_chat_completion_with_usage() -> None:
+    request = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", "/v1/chat/completions", request)
+    *chunks, usage, done = answer.events()
+    assert done == {"type": "[DONE]"}
+    assert usage["choices"] == []
+    assert usage["usage"]["total_tokens"] == 6
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == (
+        "Hello world"
+    )
+    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+
+
+async def test_a_failure_within_a_chat_stream_is_an_error_event() -> None:
+    generator = FakeGenerator([Say("a"), Fail(DIED, after_s=0.01)])
+    async with open_client(make_application(generator)) as client:
+        answer = await client.request("POST", "/v1/chat/completions", {**CHAT, "stream": True})
+    last = list(answer.events())[-1]
+    assert last["error"]["code"] == "engine_died"
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_leaving_aborts(
+    path: str, stream: bool, autojump_clock: trio.testing.MockClock
+) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=1000)])
+    application = make_application(generator)
+    async with open_client(application) as client:
+        await client.send("POST", path, {**CHAT, **RESPONSE, "stream": stream})
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(generator.active) == 1
+    await trio.testing.wait_all_tasks_blocked()
+    assert trio.current_time() < 500
+    assert len(generator.aborted) == 1
+    assert application.registry.active == 0
+
+
+async def test_cancel_by_http_ends_the_stream_as_cancelled(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=1000)])
+    application = make_application(generator)
+    async with open_client(application) as streaming, open_client(application) as other:
+        await streaming.send("POST", "/v1/responses", {**RESPONSE, "stream": True})
+        await trio.testing.wait_all_tasks_blocked()
+        (response_id,) = generator.active
+        snapshot = await other.request("GET", f"/v1/responses/{response_id}")
+        assert snapshot.json["status"] == "in_progress"
+        cancelled = await other.request("POST", f"/v1/responses/{response_id}/cancel")
+        assert cancelled.json["status"] == "cancelled"
+        assert cancelled.json["output"][0]["content"][0]["text"] == "a"
+        events = list((await streaming.read_answer()).events())
+        assert events[-1]["type"] == "response.incomplete"
+        assert events[-1]["response"] == cancelled.json
+        again = await other.request("POST", f"/v1/responses/{response_id}/cancel")
+        assert again.json == cancelled.json
+        kept = await other.request("GET", f"/v1/responses/{response_id}")
+        assert kept.json == cancelled.json
+        unknown = await other.request("POST", "/v1/responses/resp_0/cancel")
+        assert (unknown.status, unknown.error["code"]) == (404, "response_not_found")
+    assert trio.current_time() < 500
+    assert generator.aborted == [response_id]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "param"),
+    [
+        (b"{", 400, "invalid_json", None),
+        (b"[1]", 400, "invalid_json", None),
+        ({"input": "x", "model": "other"}, 404, "model_not_found", "model"),
+        ({"input": 3}, 400, "invalid_type", "input"),
+        ({"input": "x", "temperature": "hot"}, 400, "invalid_type", "temperature"),
+        ({"input": "x", "max_output_tokens": 0}, 400, "invalid_parameter", "max_output_tokens"),
+        ({"input": "x", "tools": [{}]}, 400, "unsupported_parameter", "tools"),
+        ({"input": "x", "runtime": {"tok": 1}}, 400, "unknown_parameter", "runtime.tok"),
+    ],
+)
+async def test_bad_bodies_are_told_apart_and_the_connection_goes_on(
+    body: object, status: int, code: str, param: str | None
+) -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", "/v1/responses", body)
+        assert (answer.status, answer.error["code"], answer.error["param"]) == (status, code, param)
+        good = await client.request("POST", "/v1/responses", RESPONSE)
+        assert good.status == 200
+
+
+async def test_resuming_is_refused_for_now() -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("GET", "/v1/responses/x?stream=true")
+    assert answer.error["param"] == "stream"
+
+
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    generator = FakeGenerator(scripts={"one": [Say("1")], "two": [Say("2")]})
+    async with open_client(make_application(generator)) as client:
+        await client.send("POST", "/v1/responses", {"input": "one"})
+        second = HttpClient(client.stream)
+        await second.send("POST", "/v1/responses", {"input": "two"})
+        first_answer = await client.read_answer()
+        rest, closed = client.protocol.trailing_data
+        assert not closed
+        second.protocol.receive_data(rest) if rest else None
+        second_answer = await second.read_answer()
+    texts = [a.json["output"][0]["content"][0]["text"] for a in (first_answer, second_answer)]
+    assert texts == ["1", "2"]
