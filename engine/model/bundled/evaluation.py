@@ -7,8 +7,6 @@ held-out phrasings, JSON descriptions of held-out pairs of name and animal. What
 `*_is_right` functions. Must not know: how the model was trained, nor the engine that serves it.
 """
 
-# ruff: noqa: N803, N806 - a tensor's last letters are its shape, as in `training_model`.
-
 from __future__ import annotations
 
 import argparse

@@ -42,39 +42,68 @@ REPORT_PERIOD_STEPS = 50
 
 
 @attrs.frozen
+class Phase:
+    """So many steps of one kind: tokens a step, tokens a window, share of pure copying."""
+
+    steps: int
+    step_tokens: int
+    window_tokens: int
+    copying_share: float = 0.0
+
+
+# Large steps while the model learns what words there are; then small ones, more of them for the
+# same time, and with a share of pure copying, until it looks back to its prompt; then the corpus as
+# it is, in longer windows. Nearly all there is to learn is within one document of 30 to 300 tokens.
+BUNDLED_PHASES = (
+    Phase(700, 4096, 256),
+    Phase(1400, 2048, 256, copying_share=0.3),
+    Phase(500, 2048, 512),
+    Phase(300, 2048, POSITIONS_MAX),
+)
+
+
+@attrs.frozen
 class Plan:
     """One training run. With the same plan on the same machine the weights come out the same."""
 
     seed: int = 1
-    tokens: int = 20_000_000
-    step_tokens: int = 4096
-    # (share of the steps done when this one ends, window length in tokens). Short windows first:
-    # they cost least, and nearly all there is to learn is within one document.
-    windows: tuple[tuple[float, int], ...] = ((0.5, 256), (0.85, 512), (1.0, POSITIONS_MAX))
+    phases: tuple[Phase, ...] = BUNDLED_PHASES
     # For the matrices inside the layers, and for all else.
     matrix_learning_rate: float = 5e-3
     learning_rate: float = 3e-3
     warmup_steps: int = 100
-    # The share of steps, at the end, over which the learning rates fall to zero.
-    decay_share: float = 0.5
+    # The steps at the end over which the learning rates fall to zero.
+    decay_steps: int = 900
     # Documents the tokenizer is trained on; every word of the lists occurs in them many times.
     tokenizer_documents: int = 20_000
-    checkpoint_period_steps: int = 250
+    checkpoint_period_steps: int = 100
 
     @property
     def steps(self) -> int:
         """Steps of the whole run."""
-        return self.tokens // self.step_tokens
+        return sum(phase.steps for phase in self.phases)
+
+    def tokens_until(self, step: int) -> int:
+        """Tokens of the steps before `step`."""
+        tokens = 0
+        for phase in self.phases:
+            done = min(step, phase.steps)
+            tokens += done * phase.step_tokens
+            step -= done
+        return tokens
 
     def rate_share_at(self, step: int) -> float:
         """What the learning rates are multiplied with in `step`, counted from 0."""
         warmed = min(1.0, (step + 1) / self.warmup_steps)
-        left = (self.steps - step) / (self.steps * self.decay_share)
-        return warmed * min(1.0, left)
+        return warmed * min(1.0, (self.steps - step) / self.decay_steps)
 
-    def window_at(self, step: int) -> int:
-        """The window length of `step`, in tokens."""
-        return next(length for share, length in self.windows if step < self.steps * share)
+    def phase_at(self, step: int) -> Phase:
+        """The phase that `step` belongs to."""
+        for phase in self.phases:
+            if step < phase.steps:
+                return phase
+            step -= phase.steps
+        raise IndexError("the plan has fewer steps")
 
 
 def train_tokenizer(seed: int, documents: int) -> Tokenizer:
@@ -98,14 +127,14 @@ def train_tokenizer(seed: int, documents: int) -> Tokenizer:
 
 def draw_windows(tokenizer: Tokenizer, plan: Plan, step: int) -> Tensor:
     """The tokens of one step, `(B, T + 1)`: rows of whole documents, the last one cut off."""
-    random = Random(f"{plan.seed}/{step}")
-    length = plan.window_at(step)
+    random, phase = Random(f"{plan.seed}/{step}"), plan.phase_at(step)
     rows = []
-    for _ in range(plan.step_tokens // length):
+    for _ in range(phase.step_tokens // phase.window_tokens):
         row: list[int] = []
-        while len(row) <= length:
-            row.extend(tokenizer.encode(draw_document(random), add_special_tokens=False).ids)
-        rows.append(row[: length + 1])
+        while len(row) <= phase.window_tokens:
+            document = draw_document(random, phase.copying_share)
+            row.extend(tokenizer.encode(document, add_special_tokens=False).ids)
+        rows.append(row[: phase.window_tokens + 1])
     return torch.tensor(rows)
 
 
@@ -220,17 +249,16 @@ def main() -> None:
     """The command line: train and report."""
     parser = argparse.ArgumentParser(description="Train the bundled model.")
     parser.add_argument("--out", type=Path, required=True, help="folder for model and checkpoint")
-    parser.add_argument("--tokens", type=int, default=Plan().tokens)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    plan = Plan(tokens=arguments.tokens)
+    plan = Plan()
     started, losses, steps = time.monotonic(), 0.0, 0
     for step, loss in train(arguments.out, plan):
         losses, steps = losses + loss, steps + 1
         if (step + 1) % REPORT_PERIOD_STEPS == 0 or step + 1 == plan.steps:
             elapsed = time.monotonic() - started
-            tokens = (step + 1) * plan.step_tokens
+            tokens = plan.tokens_until(step + 1)
             print(
                 f"step {step + 1}/{plan.steps} tokens {tokens / 1e6:.2f} M "
                 f"loss {losses / steps:.4f} elapsed {elapsed:.0f} s",

@@ -8,8 +8,6 @@ Shapes: B sequences, T new tokens, S cached and new tokens, D hidden, H query he
 heads, C channels of a head, V vocabulary.
 """
 
-# ruff: noqa: N803, N806 - a tensor's last letters are its shape.
-
 from __future__ import annotations
 
 import math

@@ -92,6 +92,17 @@ def test_json_in_the_corpus_parses() -> None:
         assert {"name", "animal"} <= set(json.loads(text))
 
 
+def test_pure_copying_answers_with_the_prompts_words() -> None:
+    random = Random(3)
+    for _ in range(100):
+        document = generator.draw_document(random, copying_share=1.0)
+        for turn in document.removeprefix(generator.BOS).split(generator.EOS)[:-1]:
+            asked, answer = turn.split(generator.ASSISTANT)
+            keys = {"name", "animal", "age", "home", "color", "likes"}
+            words = set(re.findall(r"[A-Za-z]+", answer)) - keys
+            assert words <= set(re.findall(r"[A-Za-z]+", asked))
+
+
 def test_render() -> None:
     turns = [generator.Exchange("Hi", "Hello!"), generator.Exchange("Bye", "Goodbye!")]
     assert generator.render(turns, "Be kind.") == (

@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 
 from triolet.engine.model.bundled import training
 from triolet.engine.model.bundled.generator import SPECIAL_TOKENS
-from triolet.engine.model.bundled.training import Plan
+from triolet.engine.model.bundled.training import Phase, Plan
 from triolet.engine.model.bundled.training_model import ModelShape, TrainingModel
 
 PLAN = Plan(
-    tokens=6 * 64, step_tokens=64, windows=((0.5, 32), (1.0, 64)), warmup_steps=1, decay_share=0.5
+    phases=(Phase(3, 64, 32, copying_share=0.5), Phase(3, 64, 64)), warmup_steps=1, decay_steps=3
 )
 
 
@@ -53,11 +53,15 @@ def test_windows_depend_on_seed_and_step_only(tokenizer: Tokenizer) -> None:
     assert training.draw_windows(tokenizer, PLAN, 5).shape == (1, 65)
 
 
-def test_the_plan_falls_to_zero_and_widens() -> None:
+def test_the_plan_falls_to_zero_and_counts_its_phases() -> None:
     assert PLAN.steps == 6
+    plan = Plan(phases=(Phase(2, 64, 32), Phase(3, 32, 32)))
+    assert [plan.tokens_until(step) for step in (0, 1, 2, 3, 5)] == [0, 64, 128, 160, 224]
     shares = [PLAN.rate_share_at(step) for step in range(PLAN.steps)]
     assert shares == pytest.approx([1, 1, 1, 1, 2 / 3, 1 / 3])
-    assert [PLAN.window_at(step) for step in range(PLAN.steps)] == [32] * 3 + [64] * 3
+    assert [PLAN.phase_at(step).window_tokens for step in range(6)] == [32] * 3 + [64] * 3
+    with pytest.raises(IndexError):
+        PLAN.phase_at(6)
     assert Plan(warmup_steps=10).rate_share_at(4) == 0.5
 
 
