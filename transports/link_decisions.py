@@ -45,8 +45,9 @@ class LinkSettings:
     """Times and bounds of a link. Both ends should have the same; nothing breaks if they differ."""
 
     # An ACK of its own after so many messages, or so long after the first that was not yet
-    # acknowledged by the way. 64 makes it 2 % of the traffic; 25 ms is far below a probe.
-    ack_messages: int = 64
+    # acknowledged by the way. 1024 keeps far from the fuse below and wakes the sending thread
+    # rarely (each time costs a turn of the GIL); 25 ms is far below a probe.
+    ack_messages: int = 1024
     ack_delay_s: float = 0.025
     # A probe after 10 acknowledgement delays, doubling: 0.25, 0.5, 1, 2 s; given up after 3.75 s.
     probe_delay_s: float = 0.25

@@ -24,17 +24,23 @@ import zmq
 from .array import Frame
 from .channel import ChannelEvent, Peer
 from .codec import Codec
-from .endpoint import BadIdentity, Endpoint, decode_identity, encode_identity
+from .endpoint import (
+    IDENTITY_BYTES,
+    BadIdentity,
+    Endpoint,
+    decode_identity,
+    encode_identity,
+)
 from .link_decisions import LinkSettings, Side
 from .link_header import HEADER_BYTES, FrameKind, Header, MalformedHeader, decode_header
 from .linked_channel import ChannelStatistics, LinkedChannel
 from .zmq_sockets import BoundSocket, ConnectedSockets, Socket, SocketSettings
 from .zmq_thread import (
     Arrival,
+    Burst,
     Command,
     Connect,
     Disconnect,
-    Message,
     Outbox,
     Send,
     SocketThread,
@@ -75,6 +81,8 @@ class HubChannel:
     _endpoints: tuple[str, str]
     # {spoke: the way of the generation in use}; tests close one to lose a message.
     outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
+    # {identity of the generation in use: who and which}, sparing the decoding of each message's.
+    _known: dict[bytes, tuple[Peer, int]] = attrs.field(factory=dict, init=False)
     _links: LinkedChannel = attrs.field(init=False)
     _input: SocketThread = attrs.field(init=False)
     _output: SocketThread = attrs.field(init=False)
@@ -126,12 +134,15 @@ class HubChannel:
         self.close(peer)
         identity = encode_identity(peer.rank, peer.epoch, generation)
         self.outboxes[peer] = Outbox(identity, self.settings.outbox_max)
+        self._known[identity] = (peer, generation)
 
     def close(self, peer: Peer) -> None:
         """See `linked_channel.Carrier`; the ROUTER drops the identity when the spoke closes."""
         outbox = self.outboxes.pop(peer, None)
         if outbox is not None:
             outbox.closed = True
+            assert isinstance(outbox.key, bytes)
+            del self._known[outbox.key]
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
         """See `linked_channel.Carrier`."""
@@ -148,24 +159,29 @@ class HubChannel:
             peer, generation = self._peer_of(identity)
             self._links.handle_broken(peer, generation, f"{peer}: {arrival.reason}")
             return
-        if len(arrival.frames) != 2:
-            self._links.count_malformed()
-            return
-        identity, frame = arrival.frames
-        self._handle_message(identity, frame, (), from_router=True)
+        for message in arrival.messages:
+            if len(message) == 2:
+                identity, header = bytes(message[0]), bytes(message[1])
+                self._handle_message(identity, header, (), from_router=True)
+            else:
+                self._links.count_malformed()
 
     def _handle_output(self, arrival: Arrival) -> None:
-        assert isinstance(arrival, Message)
-        first, *frames = arrival.frames
-        header, identity = first[:HEADER_BYTES], first[HEADER_BYTES:]
-        self._handle_message(identity, header, frames, from_router=False)
+        assert isinstance(arrival, Burst)
+        for message in arrival.messages:
+            first = message[0]
+            if len(first) == HEADER_BYTES + IDENTITY_BYTES:
+                header, identity = bytes(first[:HEADER_BYTES]), bytes(first[HEADER_BYTES:])
+                self._handle_message(identity, header, message[1:], from_router=False)
+            else:
+                self._links.count_malformed()
 
     def _handle_message(
-        self, identity: bytes, frame: bytes, frames: Sequence[bytes], *, from_router: bool
+        self, identity: bytes, frame: bytes, frames: Sequence[Frame], *, from_router: bool
     ) -> None:
         try:
             header = decode_header(frame)
-            peer, generation = self._peer_of(identity)
+            peer, generation = self._known.get(identity) or self._peer_of(identity)
         except (MalformedHeader, BadIdentity):
             self._links.count_malformed()
             return
@@ -294,13 +310,13 @@ class SpokeChannel:
             return
         way = arrival.key
         assert isinstance(way, _Way)
-        first, *frames = arrival.frames
-        try:
-            header = decode_header(first)
-        except MalformedHeader:
-            self._links.count_malformed()
-            return
-        self._links.handle_frames(way.peer, header, frames)
+        for message in arrival.messages:
+            try:
+                header = decode_header(bytes(message[0]))
+            except MalformedHeader:
+                self._links.count_malformed()
+            else:
+                self._links.handle_frames(way.peer, header, message[1:])
 
 
 async def _run_with_deadlines(
