@@ -68,7 +68,7 @@ def write_folder(
     content = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": "<|begin|>",
-        "eos_token": {"content": "<|end|>", "lstrip": False},
+        "eos_token": {"__type": "AddedToken", "content": "<|end|>", "special": True},
         **settings,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(content))

@@ -3,6 +3,7 @@
 from collections import Counter
 
 import attrs
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -191,7 +192,8 @@ EVENTS = [
 ]
 
 
-@settings(max_examples=150)
+@pytest.mark.slow
+@settings(max_examples=60)
 @given(st.data(), st.sampled_from(EngineGonePolicy))
 def test_every_index_comes_once_and_every_request_ends_once(
     data: st.DataObject, policy: EngineGonePolicy
@@ -211,11 +213,12 @@ def test_every_index_comes_once_and_every_request_ends_once(
     assert sum(world.ledger.ended.values()) == len(world.delivered)
 
 
+@pytest.mark.slow
 def test_the_network_of_this_test_reaches_every_refusal() -> None:
     """So that the test above is known to try them all."""
     seen = Counter[Refusal]()
 
-    @settings(max_examples=150, derandomize=True, database=None)
+    @settings(max_examples=50, derandomize=True, database=None)
     @given(st.data())
     def search(data: st.DataObject) -> None:
         world = World(Ledger(engine_gone_policy=EngineGonePolicy.REPLAY))

@@ -1,0 +1,165 @@
+"""Renders a conversation to the text that the model was trained on, by the model's own template.
+
+Templates are programs of whoever made the model folder, so they run in jinja2's immutable sandbox,
+with the functions and options that `transformers` gives them and nothing else: the text is equal to
+`apply_chat_template`'s, character for character. Must not know tokens, requests or protocols.
+"""
+
+import datetime
+import json
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, Self
+
+import attrs
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+import jinja2.utils
+
+from ..engine.errors import ModelFolderError
+from .errors import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
+
+# Names of templates in a folder that has several.
+DEFAULT, TOOL_USE = "default", "tool_use"
+Now = Callable[[], datetime.datetime]
+
+
+@attrs.frozen(eq=False)
+class ChatTemplate:
+    """The compiled template or templates of one model."""
+
+    # By name; `DEFAULT` is always there.
+    _templates: Mapping[str, jinja2.Template]
+    # {"bos_token": "<s>", …}, for templates to refer to.
+    _special_tokens: Mapping[str, str]
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | pathlib.Path,
+        special_tokens: Mapping[str, str],
+        *,
+        now: Now = datetime.datetime.now,
+    ) -> Self:
+        """Read `chat_template.jinja`, or else `chat_template` of `tokenizer_config.json`.
+
+        `now` is what templates that print a date ask. Raises `ChatTemplateMissing`;
+        `ChatTemplateBroken` when one does not compile; `ModelFolderError` for unreadable files.
+        """
+        sources = _sources(pathlib.Path(folder))
+        environment = _make_environment(now)
+        templates = {}
+        for name, source in sources.items():
+            try:
+                templates[name] = environment.from_string(source)
+            except jinja2.TemplateSyntaxError as error:
+                reason = f"the chat template is wrong in line {error.lineno}: {error.message}"
+                raise ChatTemplateBroken(str(folder), reason) from error
+        return cls(templates, special_tokens)
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
+        """The text of a conversation, ready for `encode(..., add_special_tokens=False)`.
+
+        Raises `ChatTemplateRefused` when the template does, or trips over what it was given.
+        """
+        name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
+        try:
+            return self._templates[name].render(
+                messages=messages,
+                tools=tools,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+                **self._special_tokens,
+            )
+        except jinja2.TemplateError as error:
+            raise ChatTemplateRefused(error.message or type(error).__name__) from error
+        except _TRIPS as error:
+            raise ChatTemplateRefused(f"{type(error).__name__}: {error}") from error
+
+
+# What expressions raise when a message has another shape than the template expects.
+_TRIPS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+def _sources(folder: pathlib.Path) -> dict[str, str]:
+    """Template texts by name; the file of its own goes before the settings."""
+    own = folder / "chat_template.jinja"
+    settings = folder / "tokenizer_config.json"
+    try:
+        if own.exists():
+            return {DEFAULT: own.read_text(encoding="utf-8")}
+        content = json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
+    except (OSError, ValueError) as error:
+        raise ModelFolderError(str(folder), f"the chat template cannot be read: {error}") from error
+    declared = content.get("chat_template") if isinstance(content, dict) else None
+    if isinstance(declared, str):
+        return {DEFAULT: declared}
+    if isinstance(declared, list):
+        named = {entry["name"]: entry["template"] for entry in declared if "name" in entry}
+        if DEFAULT in named:
+            return named
+    raise ChatTemplateMissing(str(folder))
+
+
+def _make_environment(now: Now) -> jinja2.Environment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[jinja2.ext.loopcontrols, GenerationBlock],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    environment.globals["namespace"] = _Namespace
+    # The class itself would give templates its attributes.
+    environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
+    return environment
+
+
+class GenerationBlock(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks words for training; here it has no effect."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """The body takes the block's place, in a scope of its own as any call block's."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return [jinja2.nodes.Scope(body, lineno=line)]
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """`namespace(…)` without underscored names: those lead out of the sandbox."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        given = dict(*args, **values)
+        for name in given:
+            _refuse_underscore(name)
+        super().__init__(given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_underscore(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_underscore(name: str) -> None:
+    if name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """JSON as it is; jinja2's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)

@@ -1,0 +1,166 @@
+"""Prompts of any form to token ids that this model can take.
+
+Short texts are tokenised on the spot, which costs less than handing them to a thread. Long ones go
+to a thread slice by slice, a few at a time for the whole process, so that neither the loop waits
+nor a cancelled request keeps a thread for longer than one slice. Whatever cannot be served is
+refused here with the field's name, before an engine hears of it.
+
+Must not know engines, admission or streams.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Self
+
+import attrs
+import trio
+
+from ..engine.errors import InvalidParameter, PromptTooLong
+from ..engine.model_config import load_model_limits
+from ..engine.sampling_params import SamplingParams
+from .chat_template import ChatTemplate
+from .config import InputLimits, RuntimeSettings
+from .errors import ChatTemplateMissing
+from .generation import ChatPrompt, Prompt
+from .tokenizer import Tokenizer
+
+# English has about so many in most vocabularies; only an estimate until the text is tokenised.
+CHARACTERS_PER_TOKEN = 4
+
+
+@attrs.frozen
+class PreparedPrompt:
+    """A prompt that the model can take, with the parameters it was checked with."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+
+
+@attrs.define(eq=False)
+class InputProcessor:
+    """The way of all prompts of one process. Lengths and ids are those of the model's folder."""
+
+    tokenizer: Tokenizer
+    # None if the model has none: conversations are then refused.
+    chat_template: ChatTemplate | None
+    # The model's, which may be more than its tokenizer has.
+    vocab_size: int
+    max_model_len: int
+    limits: InputLimits = attrs.field(factory=InputLimits)
+    # Threads that tokenise, apart from trio's own: those may all be asleep.
+    _limiter: trio.CapacityLimiter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(self.limits.threads)
+
+    @classmethod
+    def load(cls, settings: RuntimeSettings) -> Self:
+        """Read what is needed from the model's folder. Blocks for up to a second.
+
+        Raises `ModelFolderError` and its kinds; a missing chat template is no error here.
+        """
+        folder = pathlib.Path(settings.engine.model)
+        model = load_model_limits(folder)
+        tokenizer = Tokenizer.load(folder)
+        try:
+            chat_template = ChatTemplate.load(folder, tokenizer.special_tokens)
+        except ChatTemplateMissing:
+            chat_template = None
+        return cls(
+            tokenizer,
+            chat_template,
+            vocab_size=model.vocab_size,
+            max_model_len=min(
+                model.max_model_len, settings.engine.max_model_len or model.max_model_len
+            ),
+            limits=settings.input,
+        )
+
+    def estimate_tokens(self, prompt: Prompt) -> int:
+        """About how many tokens a prompt has, without looking into it; at least 1."""
+        match prompt:
+            case str():
+                return len(prompt) // CHARACTERS_PER_TOKEN + 1
+            case ChatPrompt():
+                contents = [message.get("content") for message in prompt.messages]
+                characters = sum(len(text) for text in contents if isinstance(text, str))
+                return characters // CHARACTERS_PER_TOKEN + 1
+            case _:
+                return max(1, len(prompt))
+
+    async def prepare(
+        self, prompt: Prompt, params: SamplingParams, *, max_model_len: int | None = None
+    ) -> PreparedPrompt:
+        """Token ids of a prompt, checked; `max_model_len` may be less than the model's.
+
+        Raises `InvalidParameter`, `PromptTooLong`, `ChatTemplateMissing`, `ChatTemplateRefused`.
+        Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
+        """
+        self._check_params(params)
+        match prompt:
+            case str():
+                token_ids = await self._encode(prompt, add_special_tokens=True)
+            case ChatPrompt():
+                token_ids = await self._encode(self.render(prompt), add_special_tokens=False)
+            case _:
+                token_ids = _ids(prompt)
+        self._check_ids(token_ids, min(max_model_len or self.max_model_len, self.max_model_len))
+        return PreparedPrompt(token_ids, params)
+
+    def render(self, prompt: ChatPrompt) -> str:
+        """The text of a conversation.
+
+        Raises `ChatTemplateMissing`, `ChatTemplateRefused`; `InvalidParameter` if it is too long.
+        """
+        if self.chat_template is None:
+            raise ChatTemplateMissing(self.tokenizer.folder)
+        characters = self.estimate_tokens(prompt) * CHARACTERS_PER_TOKEN
+        if characters > self.limits.prompt_characters_max + CHARACTERS_PER_TOKEN:
+            raise self._too_many_characters(characters)
+        return self.chat_template.render(
+            prompt.messages,
+            add_generation_prompt=prompt.add_generation_prompt,
+            tools=prompt.tools,
+        )
+
+    async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > self.limits.prompt_characters_max:
+            raise self._too_many_characters(len(text))
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidParameter("prompt", f"is not Unicode: {error.reason}") from error
+        if len(text) <= self.limits.inline_characters_max:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encodings = []
+        for part in self.tokenizer.slices(text):
+            encoding = await trio.to_thread.run_sync(
+                self.tokenizer.encode_slice, part, limiter=self._limiter
+            )
+            encodings.append(encoding)
+        return self.tokenizer.join_slices(encodings, add_special_tokens=add_special_tokens)
+
+    def _too_many_characters(self, characters: int) -> InvalidParameter:
+        bound = self.limits.prompt_characters_max
+        return InvalidParameter("prompt", f"must have at most {bound} characters, not {characters}")
+
+    def _check_ids(self, token_ids: list[int], max_model_len: int) -> None:
+        if not token_ids:
+            raise InvalidParameter("prompt", "must have at least one token")
+        if len(token_ids) >= max_model_len:
+            raise PromptTooLong(len(token_ids), max_model_len)
+        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+            raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
+
+    def _check_params(self, params: SamplingParams) -> None:
+        if any(token_id >= self.vocab_size for token_id in params.stop_token_ids):
+            bound = self.vocab_size - 1
+            raise InvalidParameter("stop_token_ids", f"must have token ids from 0 to {bound}")
+
+
+def _ids(prompt: Sequence[int]) -> list[int]:
+    """A copy; JSON's true and false are no token ids, nor are other numbers."""
+    token_ids = list(prompt)
+    if any(type(token_id) is not int for token_id in token_ids):
+        raise InvalidParameter("prompt", "must be text, whole numbers or a conversation")
+    return token_ids
