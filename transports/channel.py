@@ -69,7 +69,8 @@ class Channel(Protocol):
     def send(self, peer: Peer, message: object) -> None:
         """Queue one message; never waits, any task of the loop may call it.
 
-        Raises `PeerNotConnected`. What was queued when a generation ends is lost, by contract.
+        Raises `PeerNotConnected`, even right after a `PeerUp` was received: the `PeerDown` is then
+        among the events not yet taken. What was queued when a generation ends is lost, by contract.
         """
 
     async def receive(self) -> list[ChannelEvent]:
