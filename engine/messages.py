@@ -112,7 +112,6 @@ class Utility(enum.StrEnum):
 
     STATISTICS = "statistics"
     TASK_TREE = "task_tree"
-    RESET_PREFIX_CACHE = "reset_prefix_cache"
 
 
 @attrs.frozen
@@ -138,6 +137,7 @@ class RequestOutput:
     stop_token_id: int | None = None
     error: str = ""
     cached_tokens: int = 0  # prompt tokens that needed no computing; set with the first token
+    error_code: str = ""  # `EngineError.code` of what `error` says in words
 
 
 @attrs.frozen(kw_only=True)

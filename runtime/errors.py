@@ -119,3 +119,26 @@ class RunNotFound(Exception):
             return "no server of this user is running; start one with `triolet serve`"
         wanted = f"none of them is {self.run_id!r}" if self.run_id else "say which one"
         return f"servers running: {', '.join(self.running)}; {wanted}"
+
+
+@attrs.frozen
+class NoEngineLeft(Exception):
+    """Every engine died too often and was given up; the run cannot serve any more."""
+
+    cause: str
+
+    def __str__(self) -> str:
+        return f"no engine is left: {self.cause}"
+
+
+@attrs.frozen
+class UtilityFailed(EngineError):
+    """An engine did not answer a utility call: it erred, died, or took too long."""
+
+    code: ClassVar[str] = "utility_failed"
+    retryable: ClassVar[bool] = True
+    engine: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.engine} did not answer: {self.reason}"

@@ -3,8 +3,8 @@
 import pytest
 
 from triolet.engine.messages import EngineReady, FrontendAddress
+from triolet.runtime.health import EngineState
 from triolet.runtime.membership import EngineDirectory, FrontendDirectory
-from triolet.runtime.messages import EngineState
 
 READY = EngineReady(
     kv_blocks=8,

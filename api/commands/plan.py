@@ -1,0 +1,90 @@
+"""From the words of the command line to the plan of a server, every value checked before a spawn.
+
+What can be known to be wrong without a process is said here, in one sentence: a missing folder, an
+unknown architecture, an address that must not be open. Must not know argument parsing.
+"""
+
+import ipaddress
+import pathlib
+from typing import Any
+
+import attrs
+
+from ... import __version__
+from ...engine.config import EngineSettings
+from ...engine.errors import InvalidParameter
+from ...engine.model.bundled import bundled_model_folder
+from ...engine.model_config import load_model_limits
+from ...runtime.config import RuntimeSettings, RuntimeTimes
+from ...runtime.root import ServePlan
+from ..application import ServeSettings
+from ..frontend_process import FrontendSettings, settings_to_text
+
+
+@attrs.frozen
+class KeyNeeded(InvalidParameter):
+    """An address that others can reach needs a key."""
+
+    def __str__(self) -> str:
+        return f"{self.parameter} {self.reason}"
+
+
+def make_plan(
+    model: str | None,
+    *,
+    engine: dict[str, Any],
+    engines: int,
+    frontends: int,
+    model_name: str,
+    host: str,
+    port: int,
+    api_keys: tuple[str, ...],
+    allowed_hosts: tuple[str, ...],
+    allowed_origins: tuple[str, ...],
+    grace_s: float,
+) -> ServePlan:
+    """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
+    if not is_loopback(host) and not api_keys:
+        raise KeyNeeded(
+            "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
+        )
+    if not 0 <= port <= 65535:
+        raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
+    if frontends < 1:
+        raise InvalidParameter("frontends", f"must be at least 1, not {frontends}")
+    folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
+    load_model_limits(folder)
+    name = model_name or (pathlib.Path(folder).name if model else "triolet-bundled")
+    settings = RuntimeSettings(
+        engine=EngineSettings(model=folder, **engine),
+        engines=engines,
+        frontends=frontends,
+        model_name=name,
+        times=RuntimeTimes(grace_s=grace_s),
+    )
+    serve = ServeSettings(
+        api_keys=api_keys,
+        allowed_hosts=(*allowed_hosts, *([] if is_loopback(host) else [host])),
+        allowed_origins=allowed_origins,
+        grace_s=grace_s,
+    )
+    return ServePlan(
+        settings=settings,
+        frontend_settings=settings_to_text(FrontendSettings(runtime=settings, serve=serve)),
+        model_name=name,
+        version=__version__,
+        host=host,
+        port=port,
+        frontends=frontends,
+        grace_s=grace_s,
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

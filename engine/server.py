@@ -1,0 +1,207 @@
+"""Joins one channel to one engine core: frontends' words become calls, steps become messages.
+
+Shared by the engine process and the in-process engine, so that both behave alike. It holds no
+protocol state of its own: requests are the core's, links are the channel's, lost frontends are
+`OrphanWatch`'s. Must not know sockets, processes or workers.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import assert_never
+
+import attrs
+import msgspec
+import trio
+
+from ..transports.channel import (
+    Channel,
+    ChannelEvent,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+)
+from .core.engine_core import EngineCore
+from .core.orphan_watch import OrphanWatch
+from .messages import (
+    AbortRequests,
+    AddRequest,
+    EngineStatistics,
+    GrantCredit,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+    Utility,
+    UtilityCall,
+    UtilityReply,
+)
+
+# Waiting utility calls of all frontends together; one more is answered with an error at once.
+UTILITY_CALLS_MAX = 64
+# A process tree is gathered from workers, each of which may be busy in a step.
+UTILITY_TIMEOUT_S = 2.0
+
+TreeSource = Callable[[], Awaitable[str]]
+
+
+@attrs.define(eq=False)
+class EngineServer:
+    """One engine as its frontends see it.
+
+    `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
+    frontends whose link was down; their tokens stay in the core until a resync fetches them.
+    """
+
+    core: EngineCore
+    channel: Channel
+    orphans: OrphanWatch[Peer]
+    tree: TreeSource
+    sends_dropped: int = attrs.field(default=0, init=False)
+    # Frontends whose link is up, and the counts that all of them were last sent when idle.
+    _connected: set[Peer] = attrs.field(factory=set, init=False)
+    _idle_counts: tuple[int, ...] = attrs.field(default=(), init=False)
+    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _orphans_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _utility_send: trio.MemorySendChannel[tuple[Peer, UtilityCall]] = attrs.field(init=False)
+    _utility_receive: trio.MemoryReceiveChannel[tuple[Peer, UtilityCall]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._utility_send, self._utility_receive = trio.open_memory_channel[
+            tuple[Peer, UtilityCall]
+        ](UTILITY_CALLS_MAX)
+
+    # ---- what frontends say
+
+    def handle_event(self, event: ChannelEvent) -> None:
+        """Apply one event; synchronous, so a cancelled input handler leaves nothing half-done."""
+        match event:
+            case PeerUp(peer=peer):
+                self.orphans.handle_up(peer)
+                self._connected.add(peer)
+            case PeerDown(peer=peer):
+                self._connected.discard(peer)
+                self.orphans.handle_down(peer, trio.current_time())
+                self._orphans_changed.set()
+            case Received(peer=peer, message=message):
+                self._handle_message(peer, message)
+            case _:
+                assert_never(event)
+
+    def _handle_message(self, peer: Peer, message: object) -> None:
+        match message:
+            case AddRequest():
+                self.core.add(peer, message, trio.current_time())
+            case AbortRequests(requests=requests):
+                self.core.abort(peer, requests)
+            case GrantCredit(grants=grants):
+                self.core.grant(peer, grants)
+            case Resync(live=live):
+                outputs, unknown = self.core.resync(peer, live)
+                self.send(peer, ResyncReply(unknown))
+                if outputs:
+                    self.send(peer, StepOutputs(self.core.statistics().step, outputs))
+            case UtilityCall():
+                self._handle_utility(peer, message)
+            case _:
+                raise AssertionError(f"the codec let {type(message).__name__} through")
+        self.notify()
+
+    def _handle_utility(self, peer: Peer, call: UtilityCall) -> None:
+        try:
+            self._utility_send.send_nowait((peer, call))
+        except trio.WouldBlock:
+            self.send(peer, UtilityReply(call.call_id, error="too many utility calls wait"))
+
+    def give_up(self, peer: Peer) -> None:
+        """Membership no longer lists this frontend: abort what it asked for, forget its link."""
+        self.orphans.handle_up(peer)
+        self.core.forget_frontend(peer)
+        self.channel.forget(peer)
+        self.notify()
+
+    # ---- what steps bring
+
+    def notify(self) -> None:
+        """Wake the step loop: there may be work, or outputs that no step brought."""
+        self._work.set()
+
+    async def wait_work(self) -> None:
+        """Wait for `notify`; only the step loop calls this."""
+        await self._work.wait()
+        self._work = trio.Event()
+
+    def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
+        """Send each frontend its outputs; one whose link is down fetches them by a resync."""
+        for peer, message in outputs.items():
+            assert isinstance(peer, Peer), "frontends are known to the core by their peers"
+            self.send(peer, message)
+
+    def deliver_idle(self) -> None:
+        """Tell every frontend how things stand when no step will, if it is news (an abort is)."""
+        statistics = self.core.statistics()
+        counts = _counts(statistics)
+        if counts != self._idle_counts:
+            self._idle_counts = counts
+            for peer in self._connected:
+                self.send(peer, StepOutputs(statistics.step, [], statistics))
+
+    def send(self, peer: Peer, message: object) -> None:
+        """Queue one message, or drop and count it when the link is down."""
+        try:
+            self.channel.send(peer, message)
+        except PeerNotConnected:
+            self.sends_dropped += 1
+
+    # ---- background tasks
+
+    async def run_input(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `input-handler`: applies events until it is cancelled."""
+        task_status.started()
+        while True:
+            for event in await self.channel.receive():
+                self.handle_event(event)
+
+    async def run_orphan_watch(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `orphan-watch`: gives up frontends whose link stays down."""
+        task_status.started()
+        while True:
+            deadline = self.orphans.next_deadline()
+            with trio.CancelScope(deadline=deadline):
+                await self._orphans_changed.wait()
+            self._orphans_changed = trio.Event()
+            for peer in self.orphans.handle_timeout(trio.current_time()):
+                self.core.forget_frontend(peer)
+                self.notify()
+
+    async def run_utilities(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `utilities`: answers calls of the closed list, one after another."""
+        task_status.started()
+        async for peer, call in self._utility_receive:
+            self.send(peer, await self._answer(call))
+
+    async def _answer(self, call: UtilityCall) -> UtilityReply:
+        match call.utility:
+            case Utility.STATISTICS:
+                text = msgspec.json.encode(self.core.statistics()).decode()
+                return UtilityReply(call.call_id, result=text)
+            case Utility.TASK_TREE:
+                with trio.move_on_after(UTILITY_TIMEOUT_S):
+                    return UtilityReply(call.call_id, result=await self.tree())
+                return UtilityReply(call.call_id, error="the task tree took too long")
+            case _:
+                assert_never(call.utility)
+
+
+def _counts(statistics: EngineStatistics) -> tuple[int, ...]:
+    return (
+        statistics.requests_added,
+        statistics.requests_finished,
+        statistics.requests_aborted,
+        statistics.kv_blocks_free,
+    )

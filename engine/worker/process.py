@@ -1,0 +1,112 @@
+"""The worker process: joins its engine, loads its share of the model, then computes steps.
+
+Composition only. Loading runs in a thread, so that the death monitor and the control task live from
+the first moment. Imports torch only where the executor needs it. Must not know requests, the
+scheduler or sockets.
+"""
+
+import os
+from contextlib import ExitStack
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from ...nurseries.background import start_background_task
+from ...nurseries.child import ChildFds, run_child
+from ...nurseries.task_tree import ProcessTree, task_tree
+from ...transports.control_channel import ControlChannel
+from ...transports.control_handshake import ChildHandshake, perform_child_handshake
+from ...transports.passed_fds import close_fds
+from ...transports.ring_memory import READER_FDS
+from ...transports.shm_ring import RingReader, RingWriter
+from ..messages import TreeReply, TreeRequest
+from ..step_messages import WorkerInit, WorkerReady
+from .executor_interface import WorkerExecutor, make_executor
+from .step_loop import StepLoop, StopSignal
+
+# The rank whose tokens count; the engine core expects them from the same.
+OUTPUT_RANK = 0
+
+
+async def main(child: ChildFds) -> None:
+    """Run one worker until a stop is ordered. Whatever fails in it, fails it."""
+    control = ControlChannel(child.control, sends=[TreeReply], receives=[TreeRequest])
+    handshake = await perform_child_handshake(control, "worker")
+    init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
+    with ExitStack() as owned:
+        owned.callback(close_fds, handshake.fds)
+        stop = StopSignal()
+        owned.callback(stop.close)
+        executor = make_executor(init.settings, init.rank, stop.pause)
+        loop = StepLoop(
+            executor=executor,
+            rank=init.rank,
+            output_rank=OUTPUT_RANK,
+            steps=RingReader.attach(handshake.fds[:READER_FDS], init.rank),
+            results=RingWriter.attach(handshake.fds[READER_FDS:]),
+            stop=stop,
+        )
+        worker = WorkerProcess(init, control, handshake, loop)
+        await worker.run(executor)
+
+
+@attrs.define(eq=False)
+class WorkerProcess:
+    """What this process is made of, and what its task tree says of it."""
+
+    init: WorkerInit
+    control: ControlChannel
+    handshake: ChildHandshake
+    loop: StepLoop
+    phase: str = attrs.field(default="start", init=False)
+
+    async def run(self, executor: WorkerExecutor) -> None:
+        """Load, say READY, then serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            await start_background_task(nursery, self._run_control, name="control")
+            ready = await self._load(executor)
+            await start_background_task(nursery, self.loop.run, name="step-loop")
+            self.phase = "serve"
+            await self.handshake.ready(msgspec.msgpack.encode(ready))
+
+    async def _load(self, executor: WorkerExecutor) -> WorkerReady:
+        """In a thread that is not abandoned: cancelling waits for the read in hand to end."""
+
+        def report(fraction: float) -> None:
+            trio.from_thread.run(self.handshake.progress, "load", fraction)
+
+        self.phase = "load"
+        return await trio.to_thread.run_sync(
+            partial(executor.load, report), abandon_on_cancel=False, thread_name="load"
+        )
+
+    async def _run_control(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `control`: the engine's questions."""
+        task_status.started()
+        while True:
+            message, fds = await self.control.receive()
+            close_fds(fds)
+            assert isinstance(message, TreeRequest)
+            await self.control.send(TreeReply(message.call_id, self._tree_text()))
+
+    def _tree_text(self) -> str:
+        tree = ProcessTree(
+            f"worker {self.init.rank}",
+            os.getpid(),
+            facts={
+                "executor": self.init.settings.executor,
+                "phase": self.phase,
+                "step": self.loop.step,
+                "rows": self.loop.rows,
+            },
+            tasks=task_tree(),
+        )
+        return msgspec.json.encode(tree).decode()
+
+
+if __name__ == "__main__":
+    run_child(main)

@@ -1,0 +1,113 @@
+"""The step loop of a worker: take a step from the ring, compute it, answer; in a thread of its own.
+
+The thread is the one `to_thread` child of the worker's nursery, so that trio stays responsive while
+a step computes. It ends when its stop eventfd is written, within a step's time. Whatever a step
+raises is answered with its traceback, and the loop goes on: the engine decides. Must not know
+models, processes or who listens.
+"""
+
+import os
+import select
+import traceback
+from contextlib import ExitStack
+from functools import partial
+
+import attrs
+import trio
+
+from ...transports.codec import Codec
+from ...transports.shm_ring import RingClosed, RingReader, RingWriter
+from ..step_messages import CORE_TO_WORKER, WORKER_TO_CORE, Mask, Step, StepFailure, StepResult
+from .executor_interface import WorkerExecutor
+
+
+@attrs.define(eq=False)
+class StopSignal:
+    """An eventfd that ends every wait of the step thread; once set it stays set."""
+
+    fd: int = attrs.field(factory=lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+
+    def set(self) -> None:
+        """End the waits, from any thread."""
+        os.eventfd_write(self.fd, 1)
+
+    def pause(self, seconds: float) -> None:
+        """Wait so long; raises `RingClosed` as soon as the signal is set."""
+        ready, _, _ = select.select([self.fd], [], [], seconds)
+        if ready:
+            raise RingClosed
+
+    def close(self) -> None:
+        """Close the descriptor; the step thread has ended by then."""
+        os.close(self.fd)
+
+
+@attrs.define(eq=False)
+class StepLoop:
+    """One rank's loop. `step` and `rows` are looked at by the task tree while the thread runs."""
+
+    executor: WorkerExecutor
+    rank: int
+    output_rank: int
+    steps: RingReader
+    results: RingWriter
+    stop: StopSignal
+    step: int = attrs.field(default=0, init=False)
+    rows: int = attrs.field(default=0, init=False)
+    _steps_codec: Codec = attrs.field(factory=lambda: Codec(*CORE_TO_WORKER), init=False)
+    _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `step-loop`: owns the step thread; never returns unless cancelled.
+
+        Cancellation: sets the stop signal and joins the thread, which ends after the step in hand.
+        """
+        async with trio.open_nursery() as nursery:
+            thread = partial(
+                trio.to_thread.run_sync,
+                self._run_thread,
+                abandon_on_cancel=False,
+                limiter=trio.CapacityLimiter(1),
+                thread_name="step-loop",
+            )
+            nursery.start_soon(thread, name="step-thread")
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self.stop.set()
+
+    def _run_thread(self) -> None:
+        with ExitStack() as owned:
+            owned.enter_context(self.steps)
+            owned.enter_context(self.results)
+            try:
+                while True:
+                    step = self._read()
+                    assert isinstance(step, Step), "a mask follows its step"
+                    self.results.write(self._results_codec.encode(self._answer(step)))
+            except RingClosed:
+                return
+
+    def _read(self) -> object:
+        return self._steps_codec.decode(self.steps.read(self.stop.fd))
+
+    def _answer(self, step: Step) -> StepResult | StepFailure:
+        self.step, self.rows = step.number, len(step.rows)
+        try:
+            result = self.executor.execute(step, partial(self._wait_mask, step.number))
+        except RingClosed:
+            raise
+        except Exception:  # a firewall: the engine hears of it, with the traceback, and decides
+            return StepFailure(step.number, self.rank, traceback.format_exc())
+        finally:
+            self.rows = 0
+        if self.rank != self.output_rank:
+            return StepResult(step.number, [], [])  # an acknowledgement; the tokens are another's
+        return result
+
+    def _wait_mask(self, number: int) -> Mask:
+        mask = self._read()
+        assert isinstance(mask, Mask)
+        assert mask.number == number, "masks come in the order of their steps"
+        return mask

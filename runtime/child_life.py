@@ -1,0 +1,198 @@
+"""One life of one supervised child: spawned, handshaken, served, and gone with all it started.
+
+Engines and frontends live alike; what differs (module, payloads, what their messages mean) is
+given. The life ends by raising `ProcessDied`, never before the process and every worker process
+that it reported are gone by pidfd: a successor may then take its devices. Must not know policy.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import attrs
+import trio
+
+from ..engine.messages import TreeReply, TreeRequest, WorkersChanged
+from ..nurseries.death_watch import wait_process_gone
+from ..nurseries.error_groups import single_errors_unwrapped
+from ..nurseries.process import Process, ProcessDied, ProcessSpec, open_process
+from ..nurseries.waiting import waiting_for
+from ..transports.control_channel import ControlChannel
+from ..transports.control_handshake import perform_parent_handshake
+from ..transports.handshake_messages import HandshakeError
+from .events import ChildProgress, OnEvent
+
+# A child's sockets close some milliseconds before its pidfd tells of its death.
+DEATH_AFTER_SILENCE_S = 0.5
+# "Control reply 2 s" of the design: a process in a long native call cannot answer sooner.
+TREE_TIMEOUT_S = 2.0
+
+
+@attrs.define(eq=False)
+class ChildLife:
+    """A child while it lives: its process, its control channel, and questions to it.
+
+    `on_message` gets every control message that is not answered here, with its descriptors, which
+    it then owns.
+    """
+
+    process: Process
+    control: ControlChannel
+    on_message: Callable[[object, Sequence[int]], None]
+    _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
+    _trees: dict[int, tuple[trio.Event, list[str]]] = attrs.field(factory=dict, init=False)
+    _next_call: int = attrs.field(default=1, init=False)
+    # The newest membership snapshot that was not sent yet: a slot of one, the latest wins.
+    _snapshot: object | None = attrs.field(default=None, init=False)
+    _snapshot_set: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def publish(self, snapshot: object) -> None:
+        """Have this numbered full snapshot sent, in place of one that still waits."""
+        self._snapshot = snapshot
+        self._snapshot_set.set()
+
+    async def send_snapshots(self) -> None:
+        """Send what is published; a child that does not read delays nobody else."""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while True:
+                await self._snapshot_set.wait()
+                self._snapshot_set = trio.Event()
+                if self._snapshot is not None:
+                    snapshot, self._snapshot = self._snapshot, None
+                    await self.control.send(snapshot)
+
+    async def tree(self) -> str:
+        """The child's process tree as JSON text. Raises `trio.TooSlowError`, `BrokenResource…`."""
+        call_id = self._next_call
+        self._next_call += 1
+        answered: list[str] = []
+        arrived = trio.Event()
+        self._trees[call_id] = (arrived, answered)
+        try:
+            with trio.fail_after(TREE_TIMEOUT_S):
+                await self.control.send(TreeRequest(call_id))
+                await arrived.wait()
+            return answered[0]
+        finally:
+            del self._trees[call_id]
+
+    async def read_control(self) -> None:
+        """Take the child's messages until it closes its end."""
+        with contextlib.suppress(trio.EndOfChannel, trio.BrokenResourceError):
+            while True:
+                message, fds = await self.control.receive()
+                self.handle_message(message, fds)
+
+    def handle_message(self, message: object, fds: Sequence[int]) -> None:
+        """Apply one control message."""
+        match message:
+            case WorkersChanged():
+                self._close_pidfds()
+                self._worker_pidfds = list(fds)
+            case TreeReply(call_id=call_id, tree=tree):
+                if call_id in self._trees:
+                    arrived, answered = self._trees[call_id]
+                    answered.append(tree)
+                    arrived.set()
+            case _:
+                self.on_message(message, fds)
+
+    async def wait_workers_gone(self) -> None:
+        """Wait until every reported worker process is gone, however long that takes."""
+        try:
+            for pidfd in self._worker_pidfds:
+                with waiting_for("a worker of the dead engine to be gone"):
+                    await wait_process_gone(pidfd)
+        finally:
+            self._close_pidfds()
+
+    def _close_pidfds(self) -> None:
+        for pidfd in self._worker_pidfds:
+            os.close(pidfd)
+        self._worker_pidfds = []
+
+
+@attrs.frozen(kw_only=True)
+class ChildPlan:
+    """How to bring up one kind of child, and whom to tell.
+
+    `on_ready` gets the life and READY's payload; `on_gone` the cause, as soon as the death is
+    seen, which may be before its workers are gone.
+    """
+
+    spec: ProcessSpec
+    role: str
+    epoch: int
+    sends: Sequence[type]
+    receives: Sequence[type]
+    boot_timeout_s: float
+    on_ready: Callable[[ChildLife, bytes], None]
+    on_gone: Callable[[str], None]
+    on_message: Callable[[object, Sequence[int]], None]
+    on_event: OnEvent
+
+
+async def run_child_life(plan: ChildPlan, init: bytes) -> None:
+    """Live one life; always ends by raising.
+
+    Raises `ProcessDied` when the process ended, in whatever phase, with its last words;
+    `HandshakeError` when it lives but does not come up.
+    Cancellation: the child is stopped by the ladder and reaped, its workers are waited for.
+    """
+    name = plan.spec.name
+    life: ChildLife | None = None
+    cause = "it was stopped"
+    try:
+        async with open_process(plan.spec) as process:
+            control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
+            life = ChildLife(process, control, plan.on_message)
+            with waiting_for(f"{name} to be ready"):
+                ready = await _handshake(life, plan, init)
+            plan.on_ready(life, ready)
+            await _serve(life)
+    except (ProcessDied, HandshakeError) as error:
+        cause = error.exit.describe() if isinstance(error, ProcessDied) else str(error)
+        raise
+    finally:
+        plan.on_gone(cause)
+        if life is not None:
+            # Ours to wait for even when cancelled: nothing outlives its scope. Bounded by the
+            # kernel: their death was signalled when the engine died.
+            with trio.CancelScope(shield=True):
+                await life.wait_workers_gone()
+
+
+async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
+    def progress(phase: str, fraction: float) -> None:
+        plan.on_event(ChildProgress(plan.spec.name, phase, fraction))
+
+    try:
+        return await perform_parent_handshake(
+            life.control,
+            init,
+            who=plan.spec.name,
+            role=plan.role,
+            epoch=plan.epoch,
+            pid=life.process.pid,
+            boot_timeout_s=plan.boot_timeout_s,
+            on_progress=progress,
+            on_other=life.handle_message,
+        )
+    except HandshakeError as error:
+        # A child that died tells more by its death than by its silence.
+        with trio.move_on_after(DEATH_AFTER_SILENCE_S):
+            raise ProcessDied(await life.process.wait_exited()) from error
+        raise
+
+
+async def _serve(life: ChildLife) -> NoReturn:
+    name = life.process.spec.name
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.read_control, name=f"{name}/control")
+            nursery.start_soon(life.send_snapshots, name=f"{name}/membership")
+            with waiting_for(f"{name} to end"):
+                how = await life.process.wait_exited()
+            nursery.cancel_scope.cancel(f"{name} ended")
+    raise ProcessDied(how)

@@ -1,0 +1,67 @@
+"""What happens to the processes of a run, told to whoever watches: log lines, progress bars.
+
+Plain frozen facts with a sentence each. Must not know how they are shown.
+"""
+
+from collections.abc import Callable
+
+import attrs
+
+
+@attrs.frozen
+class ChildProgress:
+    """A starting process reports: `fraction` of `phase` is done."""
+
+    child: str
+    phase: str
+    fraction: float
+
+
+@attrs.frozen
+class ChildReady:
+    """A process can take work, `boot_s` seconds after its spawn."""
+
+    child: str
+    epoch: int
+    boot_s: float
+
+
+@attrs.frozen
+class ChildGone:
+    """A process ended, for `cause`; everything of it is gone by pidfd."""
+
+    child: str
+    epoch: int
+    cause: str
+
+
+@attrs.frozen
+class ChildFailed:
+    """A process died too often and is given up for good."""
+
+    child: str
+    cause: str
+
+
+@attrs.frozen
+class Serving:
+    """The run accepts connections at `url`."""
+
+    url: str
+    boot_s: float
+
+
+@attrs.frozen
+class Draining:
+    """Nothing new is accepted; `open_streams` are still served, at most for `grace_s`."""
+
+    open_streams: int
+    grace_s: float
+
+
+RunEvent = ChildProgress | ChildReady | ChildGone | ChildFailed | Serving | Draining
+OnEvent = Callable[[RunEvent], None]
+
+
+def ignore_event(event: RunEvent) -> None:
+    """For embedders that do not watch."""

@@ -1,0 +1,177 @@
+"""A served model behind one call: prompts in, streams of text out, whoever runs the engines.
+
+Implements `generation.Generator` over a `CoreClient`: embedded it lives in the caller's process,
+under `serve` in every frontend process. Entering `generate` admits and submits, leaving it aborts
+and releases, whatever happened between. Must not know HTTP, sockets or how engines are started.
+"""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+
+from ..engine.messages import AddRequest, FinishReason, RequestOutput
+from ..engine.sampling_params import SamplingParams
+from ..transports.credits import CreditWindow
+from .admission import Admission, Ticket
+from .config import RuntimeSettings
+from .core_client import CoreClient
+from .errors import RequestFailed
+from .generation import GenerationStream, Prompt
+from .health import FrontendStatistics, Health, RuntimeStatistics
+from .input_processor import InputProcessor
+from .merged_slot import MergedSlot
+from .output_processor import OutputProcessor
+from .request_state import RequestStatus
+
+
+@attrs.define(eq=False)
+class RequestFlow:
+    """One request's way from accepted outputs to its consumer; a `core_client.RequestSink`."""
+
+    request_id: str
+    client: CoreClient
+    processor: OutputProcessor
+    slot: MergedSlot
+    ticket: Ticket
+    window: CreditWindow | None
+    stream: GenerationStream | None = None
+
+    def put(self, output: RequestOutput) -> None:
+        """Turn tokens into text; an error of the engine's fails the request alone."""
+        self.ticket.release_tokens()
+        if output.finish_reason is FinishReason.ERROR:
+            self.slot.fail(RequestFailed(self.request_id, output.error))
+            return
+        if self.stream is not None and output.cached_tokens:
+            self.stream.cached_tokens = output.cached_tokens
+        piece = self.processor.handle_output(output)
+        self.slot.put(piece)
+        if self.processor.stopped_here:
+            self.client.stop(self.request_id)
+
+    def fail(self, error: Exception) -> None:
+        """The request ended with this error."""
+        self.ticket.release_tokens()
+        self.slot.fail(error)
+
+    def consumed(self, token_count: int) -> None:
+        """The consumer took so many output tokens in all: the engine may go further."""
+        if self.window is None:
+            return
+        credit = self.window.handle_consumed(token_count)
+        if credit is not None:
+            self.client.grant(self.request_id, credit)
+
+
+@attrs.define(eq=False)
+class Frontend:
+    """See `generation.Generator`."""
+
+    settings: RuntimeSettings
+    client: CoreClient
+    inputs: InputProcessor
+    admission: Admission
+    name: str
+    _prompt_tokens: int = attrs.field(default=0, init=False)
+    _output_tokens: int = attrs.field(default=0, init=False)
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model."""
+        return self.name
+
+    @property
+    def max_model_len(self) -> int:
+        """The least of the ready engines' lengths, in tokens; the model's own while none is."""
+        lengths = [member.ready.max_model_len for member in self.client.members() if member.ready]
+        return min([self.inputs.max_model_len, *lengths])
+
+    @asynccontextmanager
+    async def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        request_id: str | None = None,
+        principal: str = "",
+        cache_salt: str = "",
+        priority: int = 0,
+        streaming: bool = True,
+    ) -> AsyncIterator[GenerationStream]:
+        """Open one request; leaving the block ends it, wherever it is.
+
+        Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`; iterating the
+        stream raises `EngineDied` or `RequestFailed`. Cancellation at any point aborts.
+        """
+        request_id = request_id or f"request-{secrets.token_hex(8)}"
+        with self.admission.open_ticket(self.inputs.estimate_tokens(prompt)) as ticket:
+            prepared = await self.inputs.prepare(
+                prompt, params or SamplingParams(), max_model_len=self.max_model_len
+            )
+            ticket.charge_tokens(len(prepared.prompt_token_ids))
+            window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
+            flow = RequestFlow(
+                request_id=request_id,
+                client=self.client,
+                processor=OutputProcessor.make(self.inputs.tokenizer, prepared.params),
+                slot=MergedSlot(only_when_finished=not streaming),
+                ticket=ticket,
+                window=window,
+            )
+            stream = GenerationStream(
+                request_id, prepared.prompt_token_ids, flow.slot, flow.consumed
+            )
+            flow.stream = stream
+            request = AddRequest(
+                request_id=request_id,
+                attempt=0,  # the ledger numbers it
+                prompt_token_ids=prepared.prompt_token_ids,
+                sampling=self.admission.with_seed(prepared.params),
+                eos_token_ids=list(self.inputs.tokenizer.eos_token_ids),
+                credit=window.credit if window is not None else None,
+                principal=principal,
+                cache_salt=cache_salt,
+                priority=priority,
+            )
+            self.client.submit(request, flow)
+            try:
+                yield stream
+            finally:
+                self.client.abort(request_id)
+                flow.slot.close()
+                self._prompt_tokens += len(prepared.prompt_token_ids)
+                self._output_tokens += len(stream.token_ids)
+
+    def health(self) -> Health:
+        """Ready means that at least one engine takes work now."""
+        engines = self.client.health()
+        ready = bool(self.client.balancer.engines) and not self.client.draining
+        reasons = [engine.reason for engine in engines if engine.reason]
+        if self.client.draining:
+            reasons.append("this server is draining")
+        return Health(live=True, ready=ready, engines=engines, reasons=reasons)
+
+    def statistics(self) -> RuntimeStatistics:
+        """The latest known counts of every engine, and this frontend's own."""
+        ledger, admission = self.client.ledger, self.admission
+        frontend = FrontendStatistics(
+            requests_active=admission.active_requests,
+            queued_tokens=admission.queued_tokens,
+            requests_total=admission.admitted_total,
+            requests_finished_total=ledger.ended[RequestStatus.FINISHED],
+            requests_failed_total=ledger.ended[RequestStatus.FAILED],
+            requests_aborted_total=ledger.ended[RequestStatus.ABORTED],
+            requests_overloaded_total=admission.refused_total,
+            requests_replayed_total=ledger.sent_again,
+            prompt_tokens_total=self._prompt_tokens,
+            output_tokens_total=self._output_tokens,
+            outputs_refused_total={str(k): v for k, v in ledger.refused.items()},
+        )
+        engines = {peer.rank: counts for peer, counts in self.client.statistics.items()}
+        return RuntimeStatistics(engines, frontend)
+
+    def drain(self) -> None:
+        """Take nothing new; what is in flight goes on."""
+        self.client.draining = True

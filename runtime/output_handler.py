@@ -1,0 +1,37 @@
+"""The background task that takes what engines say and hands each request its share.
+
+One task for all engines and requests: it must never wait for a client (slots never block) nor keep
+the loop from others (it works in slices). What one request's processing raises fails that request
+alone. Must not know what outputs mean: the ledger accepted them, the sink turns them into text.
+"""
+
+import trio
+
+from ..transports.channel import Channel
+from .core_client import CoreClient
+
+# vLLM's slice: about a millisecond of work between two checkpoints.
+SLICE_OUTPUTS = 128
+
+
+async def run_output_handler(
+    client: CoreClient,
+    channel: Channel,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `output-handler`; never returns unless cancelled.
+
+    Cancellation: between slices; outputs that were written down and not yet delivered are with the
+    ledger, and their requests end with the frontend.
+    """
+    task_status.started()
+    since_checkpoint = 0
+    while True:
+        for event in await channel.receive():
+            for output in client.handle_event(event):
+                client.deliver(output)
+                since_checkpoint += 1
+                if since_checkpoint >= SLICE_OUTPUTS:
+                    since_checkpoint = 0
+                    await trio.lowlevel.checkpoint()

@@ -1,0 +1,176 @@
+"""The runtime embedded in a trio program: `async with open_runtime("MODEL") as runtime`.
+
+The caller's process is root and frontend at once; engines and workers are processes of their own.
+Nothing survives the block: not a process, a thread, a socket or a descriptor. Takes no signals:
+those are the program's. Must not know HTTP.
+"""
+
+import itertools
+import pathlib
+import random
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import msgspec
+
+from ..engine.config import EngineSettings
+from ..engine.messages import (
+    ENGINE_TO_FRONTEND,
+    FRONTEND_TO_ENGINE,
+    EngineStatistics,
+    FrontendAddress,
+    Utility,
+)
+from ..engine.model.bundled import bundled_model_folder
+from ..nurseries.error_groups import single_errors_unwrapped
+from ..nurseries.service import open_service
+from ..nurseries.waiting import waiting_for
+from ..transports.channel import HubEnd, Peer
+from ..transports.codec import Codec
+from ..transports.endpoint import abstract_endpoint
+from ..transports.zmq_channel import open_hub
+from .admission import Admission
+from .config import RuntimeSettings
+from .core_client import CoreClient
+from .engine_fleet import EngineFleet
+from .events import OnEvent, ignore_event
+from .frontend import Frontend
+from .health import EngineState
+from .input_processor import InputProcessor
+from .ledger import Ledger
+from .load_balancer import LeastLoaded
+from .membership import FrontendDirectory
+from .output_handler import run_output_handler
+from .platform import check_platform
+from .stats_updater import run_stats_updater
+
+_ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
+
+
+class Runtime(Frontend):
+    """A model that is being served to this program. Made by `open_runtime` alone."""
+
+    async def engine_statistics(self) -> list[EngineStatistics]:
+        """Each ready engine's own counts, asked for now. Raises `UtilityFailed`."""
+        counts = []
+        for peer in self.client.balancer.engines:
+            text = await self.client.call_utility(peer, Utility.STATISTICS)
+            counts.append(msgspec.json.decode(text, type=EngineStatistics))
+        return counts
+
+
+def make_settings(
+    model: str | None = None, *, settings: RuntimeSettings | None = None, **options: Any
+) -> RuntimeSettings:
+    """Settings from a few words: engine fields and `engines`; the bundled model without `model`.
+
+    Raises `InvalidParameter` for a value out of range, `TypeError` for an unknown option.
+    """
+    if settings is not None:
+        if model is not None or options:
+            raise TypeError("give `settings` alone, or a model and options")
+        return settings
+    engine = {name: options.pop(name) for name in list(options) if name in _ENGINE_FIELDS}
+    folder = str(model or bundled_model_folder())
+    return RuntimeSettings(engine=EngineSettings(model=folder, **engine), **options)
+
+
+@asynccontextmanager
+async def open_runtime(
+    model: str | None = None,
+    *,
+    settings: RuntimeSettings | None = None,
+    on_event: OnEvent = ignore_event,
+    **options: Any,
+) -> AsyncIterator[Runtime]:
+    """Start engines for `model` (a folder; the bundled one without) and serve them to this task.
+
+    `options` are fields of `EngineSettings` and of `RuntimeSettings` (`engines=2`). Entering waits
+    until every engine can take work; with several it is enough that one can and none still boots.
+
+    Raises `ModelFolderError`, `InvalidParameter`, `UnsupportedPlatform`; `NoEngineLeft`, also in
+    the body, when every engine was given up. Cancellation: all processes are stopped and reaped.
+    """
+    check_platform()
+    chosen = make_settings(model, settings=settings, **options)
+    run_id, epochs = secrets.token_hex(8), itertools.count(1)
+    me = Peer("frontend", 0, next(epochs))
+    inputs = InputProcessor.load(chosen)
+    endpoints = [
+        abstract_endpoint(run_id, me.role, me.rank, me.epoch, socket=name)
+        for name in ("input", "output")
+    ]
+    hub = open_hub(
+        me,
+        Codec(*ENGINE_TO_FRONTEND),
+        Codec(*FRONTEND_TO_ENGINE),
+        input_endpoint=endpoints[0],
+        output_endpoint=endpoints[1],
+    )
+    async with hub as channel:
+        frontend = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
+        assert isinstance(frontend, Runtime)
+        directory = FrontendDirectory()
+        directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
+        fleet = EngineFleet(
+            settings=chosen,
+            run_id=run_id,
+            epochs=epochs,
+            frontends=directory,
+            on_membership=frontend.client.apply_membership,
+            on_event=on_event,
+        )
+        async with (
+            open_frontend_services(channel, frontend.client),
+            open_service(fleet.run, name="engines"),
+        ):
+            await wait_engines(frontend.client, chosen.engines)
+            yield frontend
+
+
+def make_frontend(
+    kind: type[Frontend],
+    settings: RuntimeSettings,
+    channel: HubEnd,
+    inputs: InputProcessor,
+    *,
+    epoch: int,
+    rank: int = 0,
+) -> Frontend:
+    """The machines of one frontend, put together; nothing runs yet."""
+    client = CoreClient(
+        channel,
+        Ledger(epoch=epoch),
+        LeastLoaded(frontends=max(1, settings.frontends), rank=rank),
+    )
+    name = settings.model_name or pathlib.Path(settings.engine.model).name
+    chance = random.SystemRandom()
+    return kind(settings, client, inputs, Admission(settings.admission, chance), name)
+
+
+@asynccontextmanager
+async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIterator[None]:
+    """The background tasks of one frontend, for the body; the sockets outlive the handlers."""
+    with single_errors_unwrapped():
+        async with (
+            open_service(channel.run_output, name="output-socket-thread"),
+            open_service(channel.run_input, name="input-socket-thread"),
+            open_service(partial(run_output_handler, client, channel), name="output-handler"),
+            open_service(partial(run_stats_updater, client), name="stats-updater"),
+        ):
+            yield
+
+
+async def wait_engines(client: CoreClient, engines: int) -> None:
+    """Wait until all engines can take work, or at least one can and the others were given up."""
+    with waiting_for("the engines to be ready"):
+        while True:
+            states = [engine.state for engine in client.health()]
+            ready, failed = states.count(EngineState.READY), states.count(EngineState.FAILED)
+            if ready and ready + failed == engines:
+                return
+            await client.engines_changed.wait()
