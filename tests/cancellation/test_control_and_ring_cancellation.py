@@ -1,0 +1,268 @@
+"""Cancelled at every checkpoint: no message is lost or doubled, no descriptor stays open.
+
+The n-th checkpoint of a task is found by counting: the task runs in a scope that an instrument
+cancels just before its n-th step.
+"""
+
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.transports.control_channel import ControlChannel
+from triolet.transports.control_handshake import (
+    perform_child_handshake,
+    perform_parent_handshake,
+)
+from triolet.transports.passed_fds import close_fds
+from triolet.transports.ring_memory import create_ring
+from triolet.transports.shm_ring import RingReader, RingWriter
+
+from ..transports.test_passed_fds import open_fds
+
+# No operation here has more steps; the loops end earlier, when nothing was left to cancel.
+STEPS_MAX = 60
+# A message that has not come after so long is lost; never waited for when all is well.
+LOST_S = 5.0
+
+
+@attrs.frozen
+class Order:
+    number: int
+    payload: bytes = b""
+
+
+class CancelAtStep(trio.abc.Instrument):
+    """Cancels `scope` just before the n-th step of `task`; counts the steps."""
+
+    def __init__(self, task: trio.lowlevel.Task, scope: trio.CancelScope, step: int) -> None:
+        self.task, self.scope, self.step = task, scope, step
+        self.seen = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self.task:
+            self.seen += 1
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if task is self.task and self.seen >= self.step - 1:
+            self.scope.cancel("the step of this test")
+
+
+async def run_cancelled_at(step: int, operation: Callable[[], Awaitable[None]]) -> bool:
+    """Runs `operation`, cancelled at its n-th step; True if it was not over by then."""
+    with trio.CancelScope() as scope:
+        instrument = CancelAtStep(trio.lowlevel.current_task(), scope, step)
+        if step == 1:
+            scope.cancel("before the first step")
+        trio.lowlevel.add_instrument(instrument)
+        try:
+            await operation()
+        finally:
+            trio.lowlevel.remove_instrument(instrument)
+    return scope.cancelled_caught
+
+
+@contextlib.asynccontextmanager
+async def open_pair() -> AsyncIterator[tuple[ControlChannel, ControlChannel]]:
+    before = open_fds()
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        ControlChannel(left, sends=[Order]) as sender,
+        ControlChannel(right, receives=[Order]) as receiver,
+    ):
+        yield sender, receiver
+    assert open_fds() == before
+
+
+@pytest.mark.parametrize("size", [0, 100_000], ids=["inline", "in a memfd"])
+@pytest.mark.parametrize("waits", [False, True], ids=["there", "waits"])
+async def test_a_cancelled_receive_loses_neither_message_nor_descriptor(
+    size: int, waits: bool
+) -> None:
+    order = Order(1, bytes(size))
+    for step in range(1, STEPS_MAX):
+        async with open_pair() as (sender, receiver), trio.open_nursery() as nursery:
+            received: list[object] = []
+
+            async def receive() -> None:
+                message, fds = await receiver.receive()
+                close_fds(fds)
+                received.append(message)  # noqa: B023 (awaited within this turn)
+
+            if waits:
+                nursery.start_soon(_send_when_blocked, sender, order)
+            else:
+                await sender.send(order, [0, 1])
+            cancelled = await run_cancelled_at(step, receive)
+            if cancelled:
+                assert not received
+                with trio.fail_after(LOST_S):
+                    await receive()
+            assert received == [order]
+        if not cancelled:
+            return
+    pytest.fail("never ran to its end")
+
+
+async def _send_when_blocked(sender: ControlChannel, order: Order) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    await sender.send(order, [0, 1])
+
+
+async def test_a_cancelled_send_is_whole_or_nothing_and_keeps_the_order(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The socket is full and senders queue; the second of three is cancelled at each step."""
+    for step in range(1, STEPS_MAX):
+        async with open_pair() as (sender, receiver):
+            filled = await _fill(sender)
+            outcome: list[bool] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sender.send, Order(filled))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(_send_cancelled_at, sender, filled + 1, (step, outcome))
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.start_soon(sender.send, Order(filled + 2, bytes(50_000)))
+                await trio.testing.wait_all_tasks_blocked()
+                numbers = await _drain(receiver)
+            numbers += await _drain(receiver)
+            (cancelled,) = outcome
+            expected = [*range(filled + 3)]
+            if cancelled:
+                expected.remove(filled + 1)
+            assert numbers == expected
+        if not cancelled:
+            return
+    pytest.fail("never ran to its end")
+
+
+async def _send_cancelled_at(
+    sender: ControlChannel, number: int, how: tuple[int, list[bool]]
+) -> None:
+    step, outcome = how
+    outcome.append(await run_cancelled_at(step, lambda: sender.send(Order(number), [0])))
+
+
+async def _fill(sender: ControlChannel) -> int:
+    """Sends until the socket takes no more; returns how many went."""
+    for number in range(1000):
+        with trio.move_on_after(0.001) as scope:
+            await sender.send(Order(number, bytes(30_000)))
+        if scope.cancelled_caught:
+            return number
+    raise AssertionError("the socket is never full")
+
+
+async def _drain(receiver: ControlChannel) -> list[int]:
+    """Takes messages until none comes any more."""
+    numbers: list[int] = []
+    while True:
+        with trio.move_on_after(0.01) as scope:
+            message, fds = await receiver.receive()
+            close_fds(fds)
+            assert isinstance(message, Order)
+            numbers.append(message.number)
+        if scope.cancelled_caught:
+            return numbers
+
+
+@pytest.mark.parametrize("size", [1, 10_000], ids=["slot", "beside"])
+@pytest.mark.parametrize("waits", [False, True], ids=["there", "waits"])
+async def test_a_cancelled_ring_read_leaves_the_message(size: int, waits: bool) -> None:
+    before = open_fds()
+    for step in range(1, STEPS_MAX):
+        with create_ring(readers=1, slots=2, slot_bytes=100) as parts:
+            writer = RingWriter.attach(parts.writer_fds())
+            reader = RingReader.attach(parts.reader_fds(0), 0)
+        with writer, reader:
+            got: list[object] = []
+
+            async def read() -> None:
+                got.append(await reader.wait_read())  # noqa: B023 (awaited within this turn)
+
+            async with trio.open_nursery() as nursery:
+                if waits:
+                    nursery.start_soon(_write_when_blocked, writer, bytes(size))
+                else:
+                    writer.write([bytes(size)])
+                cancelled = await run_cancelled_at(step, read)
+            if cancelled:
+                assert not got
+                with trio.fail_after(LOST_S):
+                    await read()
+            assert got == [[bytes(size)]]
+        assert open_fds() == before
+        if not cancelled:
+            return
+    pytest.fail("never ran to its end")
+
+
+async def _write_when_blocked(writer: RingWriter, data: bytes) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    writer.write([data])
+
+
+@pytest.mark.parametrize("cancelled_side", ["parent", "child"])
+async def test_a_cancelled_handshake_leaves_no_descriptor(cancelled_side: str) -> None:
+    """INIT carries two descriptors; whichever side is cancelled, at any step, none stays open."""
+    for step in range(1, STEPS_MAX):
+        async with open_pair() as (parent_end, child_end):
+            over = False
+
+            async def parent() -> None:
+                await perform_parent_handshake(
+                    parent_end, b"", who="a child", role="child", boot_timeout_s=60, fds=[0, 1]
+                )
+
+            async def child() -> None:
+                handshake = await perform_child_handshake(child_end, "child")
+                try:
+                    await handshake.progress("booting", 0.5)
+                    await handshake.ready(b"")
+                finally:
+                    close_fds(handshake.fds)
+
+            mine, other = (parent, child) if cancelled_side == "parent" else (child, parent)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other)
+                over = not await run_cancelled_at(step, mine)
+                nursery.cancel_scope.cancel("the other side may wait for ever")
+        if over:
+            return
+    pytest.fail("never ran to its end")
+
+
+async def test_a_blocked_worker_thread_ends_with_its_scope() -> None:
+    """The way a worker stops: cancelling writes the stop descriptor, and the thread returns."""
+    before = open_fds()
+    stop_fd = os.eventfd(0, os.EFD_CLOEXEC)
+    with create_ring(readers=1, slots=2, slot_bytes=100) as parts:
+        reader = RingReader.attach(parts.reader_fds(0), 0)
+    ended: list[str] = []
+
+    def step_loop() -> None:
+        try:
+            reader.read(stop_fd)
+        except Exception as error:
+            ended.append(str(error))
+
+    async def stop_when_cancelled() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            os.eventfd_write(stop_fd, 1)
+
+    with reader:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_when_cancelled)
+            nursery.start_soon(trio.to_thread.run_sync, step_loop)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel("a stop in order")
+    os.close(stop_fd)
+    assert ended == ["the ring was closed by its stop signal"]
+    assert open_fds() == before
