@@ -83,6 +83,7 @@ def _wire(kind: int, fields: object) -> list[Frame]:
     return [bytes((kind,)) + msgspec.msgpack.encode(fields)]
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(outers)
 def test_messages_survive_whole(message: Outer) -> None:
     assert CODEC.decode(CODEC.encode(message)) == message
@@ -171,6 +172,7 @@ def test_malformed(frames: list[Frame], reason: str) -> None:
     assert len(caught.value.reason) <= REASON_CHARACTERS_MAX
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(
     st.lists(st.binary(max_size=64), max_size=3),
     st.none() | st.integers(0, 2),
@@ -186,6 +188,7 @@ def test_any_bytes_are_a_message_or_malformed(frames: list[bytes], kind: int | N
     assert CODEC.decode(CODEC.encode(message)) is not None
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(outers, st.data())
 def test_a_flipped_bit_is_a_message_or_malformed(message: Outer, data: st.DataObject) -> None:
     wire = bytearray(CODEC.encode(message)[0])

@@ -58,6 +58,7 @@ def test_a_message_that_does_not_encode_gives_its_buffer_back() -> None:
     assert (pool.made, pool.reused) == (1, 1)
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.tuples(st.sampled_from(["send", "track", "done"]), st.integers(0))))
 def test_what_is_in_flight_is_never_written(events: list[tuple[str, int]]) -> None:
     pool = EncodePool(buffers_max=3)
