@@ -31,9 +31,9 @@ class ServeSettings:
     `scheme://name[:port]`; `*` allows all. Without `api_keys` everyone is one principal.
     """
 
-    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False, converter=tuple)
-    allowed_hosts: tuple[str, ...] = attrs.field(default=(), converter=tuple)
-    allowed_origins: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     grace_s: float = GRACE_S
 

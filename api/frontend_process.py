@@ -104,9 +104,8 @@ async def main(child: ChildFds) -> None:
             open_queue_source() as source,
         ):
             process = FrontendProcess(init, control, handshake, frontend, application, source)
-            await process.run(
-                FrontendReady(input_endpoint=endpoints[0], output_endpoint=endpoints[1])
-            )
+            where = FrontendReady(input_endpoint=endpoints[0], output_endpoint=endpoints[1])
+            await process.run(where)
 
 
 @attrs.define(eq=False)

@@ -41,6 +41,8 @@ async def test_nonsense_is_refused_and_the_server_stays(folder: RunFolder, quest
 
 
 async def test_no_server_is_a_typed_error(tmp_path: pathlib.Path) -> None:
-    with make_run_folder("cd", url="", model="", version="") as made:
-        with pytest.raises(ControlCallFailed, match="could not answer"):
-            await ask_run(made, ControlCall.TREE)
+    with (
+        make_run_folder("cd", url="", model="", version="") as made,
+        pytest.raises(ControlCallFailed, match="could not answer"),
+    ):
+        await ask_run(made, ControlCall.TREE)
