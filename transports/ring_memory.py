@@ -54,21 +54,31 @@ class RingGeometry:
     slots: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_MAX)])
     slot_bytes: int = attrs.field(validator=attrs.validators.ge(1))
 
+    # Computed once: a step asks for places often.
+    _first_slot: int = attrs.field(init=False)
+    _stride: int = attrs.field(init=False)
+    total_bytes: int = attrs.field(init=False)
+
+    @_first_slot.default
+    def _first_slot_default(self) -> int:
+        return CACHE_LINE_BYTES * (1 + self.readers)
+
+    @_stride.default
+    def _stride_default(self) -> int:
+        lines = -(-(SLOT_HEADER_BYTES + self.slot_bytes) // CACHE_LINE_BYTES)
+        return lines * CACHE_LINE_BYTES
+
+    @total_bytes.default
+    def _total_bytes_default(self) -> int:
+        return self._first_slot + self.slots * self._stride
+
     def consumed_offset(self, rank: int) -> int:
+        """Where the count of this reader is."""
         return CACHE_LINE_BYTES * (1 + rank)
 
     def slot_offset(self, sequence: int) -> int:
-        first = CACHE_LINE_BYTES * (1 + self.readers)
-        return first + (sequence % self.slots) * self._stride
-
-    @property
-    def total_bytes(self) -> int:
-        return self.slot_offset(0) + self.slots * self._stride
-
-    @property
-    def _stride(self) -> int:
-        lines = -(-(SLOT_HEADER_BYTES + self.slot_bytes) // CACHE_LINE_BYTES)
-        return lines * CACHE_LINE_BYTES
+        """Where the slot of the message with this sequence number begins."""
+        return self._first_slot + (sequence % self.slots) * self._stride
 
 
 class RingMemory:

@@ -111,8 +111,10 @@ class RingWriter(_Side):
         self._eventfds = eventfds
         self._sides = sides
         self._oversize_sent = 0
+        readers = memory.geometry.readers
         # Consumed counts as last seen: they only grow, and never past `written`.
-        self._consumed = [0] * memory.geometry.readers
+        self._consumed = [0] * readers
+        self._consumed_offsets = list(map(memory.geometry.consumed_offset, range(readers)))
         self.written = 0
 
     @classmethod
@@ -173,7 +175,7 @@ class RingWriter(_Side):
 
     def _look_at_consumed(self) -> list[int]:
         for rank, before in enumerate(self._consumed):
-            count = self._memory.load(self._memory.geometry.consumed_offset(rank))
+            count = self._memory.load(self._consumed_offsets[rank])
             if not before <= count <= self.written:
                 raise RingBroken(f"reader {rank} says {count} consumed of {self.written}")
             self._consumed[rank] = count
@@ -259,11 +261,11 @@ class RingReader(_Side):
         timeout_ms = None if timeout_s is None else timeout_s * 1000
         while True:
             ready = poll.poll(timeout_ms)
-            if any(fd == stop_fd for fd, _ in ready):
-                raise RingClosed
             if not ready:
                 assert timeout_s is not None
                 raise RingReadTimeout(timeout_s)
+            if any(fd == stop_fd for fd, _ in ready):
+                raise RingClosed
             frames = self.read_nowait()
             if frames is not None:
                 return frames

@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -65,14 +66,14 @@ async def boot(channel: ControlChannel) -> None:
 async def run_both(
     pair: Pair, child: Callable[[ControlChannel], Awaitable[None]], **parent_options: object
 ) -> bytes:
-    options: dict[str, object] = {"who": "worker 1", "role": "worker", "boot_timeout_s": 10}
+    options: dict[str, Any] = {"who": "worker 1", "role": "worker", "boot_timeout_s": 10}
     options.update(parent_options)
     error: Exception | None = None
     result = b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(child, pair[1])
         try:
-            result = await perform_parent_handshake(pair[0], b"settings", **options)  # type: ignore[arg-type]
+            result = await perform_parent_handshake(pair[0], b"settings", **options)
         except Exception as caught:
             error = caught
         nursery.cancel_scope.cancel("the parent has its answer")
