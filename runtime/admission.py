@@ -33,13 +33,13 @@ class Ticket:
     def charge_tokens(self, tokens: int) -> None:
         """Charge the prompt: an estimate at first, then the count; the last one counts.
 
-        Raises `Overloaded` if that is more than before and too much; nothing is charged then. A
-        prompt above the limit is taken when no other waits: refusing it would be for ever.
+        Raises `Overloaded` if that is too much; then nothing changes. A prompt above the limit is
+        taken when no other waits: refusing it would be for ever.
         """
         admission = self._admission
         others = admission.queued_tokens - self._tokens
         limit = admission.limits.queued_tokens_max
-        if tokens > self._tokens and others > 0 and others + tokens > limit:
+        if others > 0 and others + tokens > limit:
             raise admission.refusal("queued_tokens_max")
         admission.queued_tokens = others + tokens
         self._tokens = tokens

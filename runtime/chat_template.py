@@ -8,7 +8,7 @@ with the functions and options that `transformers` gives them and nothing else: 
 import datetime
 import json
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self
 
 import attrs
@@ -120,8 +120,7 @@ def _make_environment(now: Now) -> jinja2.Environment:
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
     environment.globals["namespace"] = _Namespace
-    # The class itself would give templates its attributes.
-    environment.globals["dict"] = lambda *args, **values: dict(*args, **values)
+    environment.globals["dict"] = _Dict()
     return environment
 
 
@@ -135,6 +134,16 @@ class GenerationBlock(jinja2.ext.Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return [jinja2.nodes.Scope(body, lineno=line)]
+
+
+class _Dict:
+    """`dict(…)` and `dict.fromkeys(…)`; the class itself would give templates its attributes."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
 
 
 class _Namespace(jinja2.utils.Namespace):

@@ -20,7 +20,7 @@ from ..engine.errors import ModelFolderError
 from .token_table import TokenTable
 
 # About 10 ms of tokenising each on a slow core: what cancelling has to wait for.
-SLICE_CHARACTERS = 32_768
+SLICE_CHARACTERS = 16_384
 # A slice ends between a letter or number and white space. Every pattern below matches a run of
 # letters (numbers) as far as it goes, and nothing but such a run takes a letter, so that a match
 # ends there in any case; and none of them looks behind.

@@ -1,12 +1,18 @@
 """Tokenizers are trained once for the whole run; nothing changes them."""
 
+import json
 import pathlib
 
+import hypothesis
 import pytest
 
 from triolet.runtime.tokenizer import Tokenizer
 
 from .model_folders import CHAT_TEMPLATE, byte_level_tokenizer, metaspace_tokenizer, write_folder
+
+# A deadline for each example is a wall-clock assertion, and this machine may be busy.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +30,13 @@ def tokenizer(model_folder: pathlib.Path) -> Tokenizer:
 def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     folder = tmp_path_factory.mktemp("metaspace")
     return Tokenizer.load(write_folder(folder, metaspace_tokenizer()))
+
+
+@pytest.fixture(scope="session")
+def null_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A folder for the null executor: a tokenizer, and sizes in config.json."""
+    folder = tmp_path_factory.mktemp("null")
+    write_folder(folder, byte_level_tokenizer(), chat_template=CHAT_TEMPLATE)
+    sizes = {"vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    return folder

@@ -40,7 +40,8 @@ LARGE_TEMPLATE = """{%- set ns = namespace(count=0, extra=dict(a=1)) -%}
     {% endif %}
     {% if ns.count > 9 %}{% break %}{% endif %}
 {% endfor %}
-{{ ns.count }} {{ ns.extra.a }} {{ undefined_name is defined }} {{ strftime_now('%Y') | length }}
+{{ ns.count }} {{ ns.extra.a }} {{ dict.fromkeys('ab') | tojson }}
+{{ undefined_name is defined }} {{ strftime_now('%Y') | length }}
 {%- if add_generation_prompt %}{{ eos_token + 'assistant' }}{% endif %}
 """
 
@@ -121,6 +122,7 @@ def test_a_folder_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
         ("{{ messages[7].content }}", "has no element 7"),
         ("{{ messages.append(1) }}", "unsafe"),
         ("{{ ''.__class__.__mro__ }}", "unsafe|undefined"),
+        ("{{ dict.update(1) }}", "no attribute 'update'"),
         ("{{ dict.__init__.__globals__ }}", "unsafe|undefined"),
         ("{% set ns = namespace(_x=1) %}", "underscore|no name like '_x'"),
         ("{% set ns = namespace() %}{% set ns._x = 1 %}", "no name like '_x'|unsafe"),

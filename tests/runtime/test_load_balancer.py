@@ -46,7 +46,7 @@ def test_a_snapshot_counts_what_others_sent() -> None:
         balancer.handle_statistics(peer, EngineStatistics(running=running))
     # After the first both have 5, and it is engine 2's turn once more.
     assert [balancer.choose(lambda _: 0).rank for _ in range(3)] == [2, 2, 0]
-    balancer.handle_statistics(ENGINES[2], EngineStatistics(running=1))
+    balancer.handle_statistics(ENGINES[2], EngineStatistics(running=5))
     assert balancer.choose(lambda _: 0).rank == 2
 
 

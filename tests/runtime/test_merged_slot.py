@@ -68,8 +68,17 @@ async def test_only_the_end_wakes_who_wants_the_whole(
     with trio.move_on_after(1) as scope:
         await slot.take()
     assert scope.cancelled_caught
-    slot.put(piece(1, finish=FinishReason.STOP))
-    assert await slot.take() == piece(0, 2, finish=FinishReason.STOP)
+    async with trio.open_nursery() as nursery:
+
+        @nursery.start_soon
+        async def take() -> None:
+            assert await slot.take() == piece(0, 3, finish=FinishReason.STOP)
+
+        await trio.testing.wait_all_tasks_blocked()
+        slot.put(piece(1))
+        assert slot._consumer is not None
+        slot.put(piece(2, finish=FinishReason.STOP))
+        assert slot._consumer is None
 
 
 async def test_an_error_comes_after_what_was_put_before() -> None:

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import Regex, pre_tokenizers
+from tokenizers import AddedToken, Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from triolet.engine.errors import ModelFolderError
@@ -96,12 +96,17 @@ def _unsliceable(change: str) -> Backend:
                 pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
             ]
         )
+    elif change == "token that takes the space after it":
+        backend.add_tokens([AddedToken("cat", rstrip=True)])
     else:
         backend.add_tokens(["two words"])
     return backend
 
 
-@pytest.mark.parametrize("change", ["prefix space", "unknown split", "token with a space"])
+@pytest.mark.parametrize(
+    "change",
+    ["prefix space", "unknown split", "token with a space", "token that takes the space after it"],
+)
 def test_others_are_never_cut(tmp_path: pathlib.Path, change: str) -> None:
     tokenizer = Tokenizer.load(write_folder(tmp_path, _unsliceable(change)))
     assert tokenizer.slices("the cat sat on the mat", 4) == ["the cat sat on the mat"]
