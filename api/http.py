@@ -21,6 +21,7 @@ from .http_request import HttpRequest
 from .limits import HttpLimits
 
 RECEIVE_BYTES = 64 * 2**10
+VERSIONS = frozenset({"1.0", "1.1"})
 JSON_TYPE = "application/json"
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 Headers = Iterable[tuple[str, str]]
@@ -72,6 +73,9 @@ class HttpConnection:
             event = await self._next_event()
             if isinstance(event, h11.Request):
                 self.request = HttpRequest.of(event)
+                if self.request.http_version not in VERSIONS:
+                    self._closing = True
+                    raise ApiError(505, "Only HTTP/1.1 is spoken", "http_version_not_supported")
                 return self.request
             assert isinstance(event, h11.ConnectionClosed)
             return None

@@ -18,7 +18,7 @@ from .connection_source import ConnectionSource
 FULL_ANSWER = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
     b"content-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
-    b"content-length: 122\r\n\r\n"
+    b"content-length: 126\r\n\r\n"
     b'{"error":{"message":"Too many connections; try again later",'
     b'"type":"server_error","param":null,"code":"too_many_connections"}}'
 )

@@ -86,6 +86,7 @@ class FakeGenerator:
     calls: list[Call] = attrs.field(factory=list, init=False)
     active: dict[str, GenerationStream] = attrs.field(factory=dict, init=False)
     aborted: list[str] = attrs.field(factory=list, init=False)
+    failed: list[str] = attrs.field(factory=list, init=False)
     consumed: list[int] = attrs.field(factory=list, init=False)
 
     @asynccontextmanager
@@ -117,7 +118,7 @@ class FakeGenerator:
             # As the runtime does: the one who fills is not a child of the one who consumes.
             async with AsyncExitStack() as stack:
                 nursery = await stack.enter_async_context(trio.open_nursery())
-                nursery.start_soon(self._fill, slot, self._script_for(prompt), params)
+                nursery.start_soon(self._fill, stream, self._script_for(prompt), params)
                 try:
                     yield stream
                 finally:
@@ -128,7 +129,7 @@ class FakeGenerator:
             raise
         finally:
             del self.active[request_id]
-            if stream.finish_reason is None:
+            if stream.finish_reason is None and request_id not in self.failed:
                 self.aborted.append(request_id)
 
     def _script_for(self, prompt: Prompt) -> Script:
@@ -136,7 +137,7 @@ class FakeGenerator:
             return self.scripts.get(prompt.messages[-1]["content"], self.script)
         return self.script
 
-    async def _fill(self, slot: MergedSlot, script: Script, params: SamplingParams) -> None:
+    async def _fill(self, stream: GenerationStream, script: Script, params: SamplingParams) -> None:
         count = 0
         limit = params.max_tokens or 10**9
         for index, item in enumerate(script):
@@ -145,7 +146,8 @@ class FakeGenerator:
             else:
                 await trio.lowlevel.checkpoint()
             if isinstance(item, Fail):
-                slot.fail(item.error)
+                self.failed.append(stream.request_id)
+                stream.slot.fail(item.error)
                 return
             count += item.tokens
             reason = None
@@ -154,7 +156,7 @@ class FakeGenerator:
             elif index == len(script) - 1:
                 reason = self.finish_reason
             ids = list(range(count - item.tokens, count))
-            slot.put(GenerationOutput(item.text, ids, count, finish_reason=reason))
+            stream.slot.put(GenerationOutput(item.text, ids, count, finish_reason=reason))
             if reason is not None:
                 return
 
@@ -220,6 +222,12 @@ class HttpClient:
         if self.protocol.our_state is h11.DONE and self.protocol.their_state is h11.DONE:
             self.protocol.start_next_cycle()
         return Answer(response.status_code, headers, body)
+
+    async def read_answer_without_request(self) -> "Answer":
+        """What a server says unasked."""
+        self.protocol.send(h11.Request(method="GET", target="/", headers=[("host", "h")]))
+        self.protocol.send(h11.EndOfMessage())
+        return await self.read_answer()
 
     async def request(
         self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None

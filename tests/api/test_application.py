@@ -1,0 +1,78 @@
+"""The drain, and the counts of connections."""
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.application import Application, ServeSettings
+from triolet.api.errors import ApiError
+from triolet.api.limits import ServerLimits
+
+from .fakes import FakeGenerator
+
+
+async def test_a_drain_waits_then_cuts(autojump_clock: trio.testing.MockClock) -> None:
+    application = Application(FakeGenerator())
+    ended: list[tuple[str, float]] = []
+
+    async def connect(name: str, seconds: float) -> None:
+        with application.connection():
+            await trio.sleep(seconds)
+        ended.append((name, trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect, "short", 3)
+        nursery.start_soon(connect, "long", 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert application.counters.connections_active == 2
+        application.check_accepting()
+        await application.drain(10)
+        assert application.is_draining
+        with pytest.raises(ApiError, match="draining"):
+            application.check_accepting()
+    assert [name for name, _ in ended] == ["short", "long"]
+    assert [at_s for _, at_s in ended] == pytest.approx([3, 11])
+    assert application.counters.connections_active == 0
+    assert application.counters.connections == 2
+
+
+async def test_a_second_drain_may_shorten_the_grace(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    application = Application(FakeGenerator())
+
+    async def connect() -> None:
+        with application.connection():
+            await trio.sleep(1000)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connect)
+        nursery.start_soon(application.drain, 500)
+        await trio.testing.wait_all_tasks_blocked()
+        await application.drain(1)
+    assert trio.current_time() < 5
+
+
+async def test_idle_waits_end_when_a_drain_begins(autojump_clock: trio.testing.MockClock) -> None:
+    application = Application(FakeGenerator())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(application.drain)
+        with application.idle():
+            await trio.sleep(1000)
+        with application.idle():
+            await trio.sleep(1000)
+    assert trio.current_time() < 1
+
+
+async def test_the_number_of_connections_is_bounded() -> None:
+    settings = ServeSettings(limits=ServerLimits(connections_max=1))
+    application = Application(FakeGenerator(), settings)
+    assert not application.is_full
+    with application.connection():
+        assert application.is_full
+
+
+def test_unusable_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="empty"):
+        Application(FakeGenerator(), ServeSettings(api_keys=("",)))
+    assert "secret" not in repr(ServeSettings(api_keys=("secret",)))

@@ -1,0 +1,84 @@
+"""A late or cancelled write kills the connection; a whole one does not."""
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.bounded_stream import PIECE_BYTES, BoundedStream
+
+
+async def test_a_late_write_aborts(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    stream = BoundedStream(server, write_s=20)
+    with pytest.raises(trio.BrokenResourceError, match="20 s"):
+        await stream.send_all(b"x")  # nobody reads
+    assert trio.current_time() == pytest.approx(20)
+    assert stream.aborted
+    assert await client.receive_some(1) == b"x"  # how much arrived nobody knows
+    assert await client.receive_some(1) == b""
+    await client.aclose()
+
+
+async def test_a_cancelled_write_aborts() -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    stream = BoundedStream(server, write_s=20)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, b"half a frame")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("the writer was cancelled")
+    assert stream.aborted
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.send_all(b"another frame")
+    await client.aclose()
+
+
+async def test_the_deadline_is_of_progress(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    stream = BoundedStream(server, write_s=20)
+    data = bytes(3 * PIECE_BYTES)
+    received = 0
+
+    async def read_slowly() -> None:
+        nonlocal received
+        while received < len(data):
+            await trio.sleep(15)
+            received += len(await client.receive_some(PIECE_BYTES))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_slowly)
+        await stream.send_all(data)
+    assert trio.current_time() == pytest.approx(45)
+    assert not stream.aborted
+    await stream.aclose()
+    await client.aclose()
+
+
+async def test_abort_resets_a_socket() -> None:
+    left, right = socket.socketpair()
+    listener = socket.create_server(("127.0.0.1", 0))
+    left.close()
+    right.close()
+    with listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    stream = BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)), 20)
+    await stream.abort()
+    await stream.abort()
+    with client, pytest.raises(ConnectionResetError):
+        client.recv(1)
+
+
+async def test_reading_and_half_closing_pass_through() -> None:
+    client, server = trio.testing.memory_stream_pair()
+    stream = BoundedStream(server, write_s=1)
+    await client.send_all(b"in")
+    assert await stream.receive_some() == b"in"
+    await stream.wait_send_all_might_not_block()
+    await stream.send_all(b"out")
+    await stream.send_eof()
+    assert await client.receive_some() == b"out"
+    assert await client.receive_some() == b""
+    await stream.aclose()
+    await client.aclose()

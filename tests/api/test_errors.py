@@ -1,0 +1,60 @@
+"""Every typed error has one answer; what is unknown tells nothing."""
+
+import pytest
+
+from triolet.api.errors import ApiError, bad_field, draining, to_api_error, unsupported
+from triolet.engine.errors import (
+    EngineDied,
+    InvalidParameter,
+    InvalidRequest,
+    ModelFolderError,
+    PromptTooLong,
+    StepFailed,
+)
+from triolet.runtime.errors import ChatTemplateRefused, NoEngine, Overloaded, RequestFailed
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code", "retry"),
+    [
+        (PromptTooLong(9, 8), 400, "context_length_exceeded", None),
+        (InvalidParameter("top_k", "is odd"), 400, "invalid_parameter", None),
+        (InvalidRequest(), 400, "invalid_request", None),
+        (ChatTemplateRefused("roles"), 400, "chat_template_refused", None),
+        (Overloaded(0.2), 429, "overloaded", "1"),
+        (NoEngine("all engines restart", 1.5), 503, "no_engine", "2"),
+        (EngineDied("engine 0", "was killed"), 503, "engine_died", "2"),
+        (StepFailed(3, 0, "Traceback: 0x7f00\nsecret"), 503, "step_failed", "2"),
+        (RequestFailed("r", "no room"), 500, "request_failed", None),
+        (ModelFolderError("/secret", "gone"), 500, "internal_error", None),
+        (ZeroDivisionError("0x7f00"), 500, "internal_error", None),
+        (ExceptionGroup("g", [OSError("0x7f00")]), 500, "internal_error", None),
+        (draining(), 503, "server_draining", "2"),
+    ],
+)
+def test_mapping(error: Exception, status: int, code: str, retry: str | None) -> None:
+    mapped = to_api_error(error)
+    assert (mapped.status, mapped.code) == (status, code)
+    assert dict(mapped.headers()).get("retry-after") == retry
+    text = str(mapped.body())
+    assert "0x7f" not in text
+    assert "secret" not in text
+
+
+def test_fields_are_named_in_the_protocols_spelling() -> None:
+    error = to_api_error(
+        InvalidParameter("max_tokens", "is 0"), {"max_tokens": "max_output_tokens"}
+    )
+    assert error.param == "max_output_tokens"
+    assert str(error) == "max_output_tokens is 0"
+
+
+def test_the_body_is_openais() -> None:
+    assert ApiError(404, "no", "c", param="p").body() == {
+        "error": {"message": "no", "type": "invalid_request_error", "param": "p", "code": "c"}
+    }
+
+
+def test_helpers_name_the_path() -> None:
+    assert bad_field("a[1].b", "is odd").param == "a[1].b"
+    assert unsupported("tools", "not served").code == "unsupported_parameter"

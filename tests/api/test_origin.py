@@ -1,0 +1,89 @@
+"""Host and Origin: rebinding and foreign pages are refused, loopback and configured names pass."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.errors import ApiError
+from triolet.api.origin import OriginPolicy, split_host
+
+POLICY = OriginPolicy.of(("api.example",), ("https://app.example",))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "127.8.8.8", "API.example:443",
+     "a.localhost", "localhost."],
+)  # fmt: skip
+def test_own_names_pass(host: str) -> None:
+    POLICY.check_host(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 403),
+        ("10.0.0.1", 403),
+        ("localhost.evil.example", 403),
+        ("api.example.evil", 403),
+        ("user@localhost", 400),
+        ("localhost/x", 400),
+        ("localhost:99999", 400),
+        ("a, localhost", 400),
+        ("", 400),
+    ],
+)
+def test_other_names_do_not(host: str, status: int) -> None:
+    with pytest.raises(ApiError) as caught:
+        POLICY.check_host(host)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        (None, "localhost:8000"),
+        ("http://localhost:8000", "localhost:8000"),
+        ("http://127.0.0.1", "127.0.0.1:80"),
+        ("http://127.0.0.1:80", "127.0.0.1"),
+        ("http://[::1]:8000", "[::1]:8000"),
+        ("https://app.example", "localhost:8000"),
+    ],
+)
+def test_own_and_listed_pages_pass(origin: str | None, host: str) -> None:
+    POLICY.check_origin(origin, host)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("http://evil.example", "localhost:8000"),
+        ("http://localhost:3000", "localhost:8000"),
+        ("http://localhost", "127.0.0.1"),
+        ("null", "localhost"),
+        ("file://", "localhost"),
+        ("http://app.example", "localhost"),
+        ("https://app.example.evil", "localhost"),
+    ],
+)
+def test_other_pages_do_not(origin: str, host: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        POLICY.check_origin(origin, host)
+    assert caught.value.status == 403
+
+
+def test_a_star_allows_all() -> None:
+    policy = OriginPolicy.of(("*",), ("*",))
+    policy.check_host("evil.example")
+    policy.check_origin("null", "evil.example")
+
+
+def test_settings_that_are_no_hosts_are_refused() -> None:
+    with pytest.raises(ValueError, match="no/host"):
+        OriginPolicy.of(("no/host",), ())
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_split_or_refused(text: str) -> None:
+    split = split_host(text)
+    assert split is None or split[0]

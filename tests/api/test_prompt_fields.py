@@ -1,0 +1,64 @@
+"""What both protocols share: harmless values, templates' roles, contents, sampling names."""
+
+import pytest
+
+from triolet.api.errors import ApiError
+from triolet.api.fields import Fields
+from triolet.api.prompt_fields import (
+    is_empty,
+    never,
+    one_of,
+    present,
+    read_content,
+    read_message,
+    read_model,
+    read_runtime,
+    refuse_unserved,
+    sampling_params,
+)
+
+
+def test_harmless_values_compare_with_their_types() -> None:
+    assert one_of(1, "none")(1)
+    assert not one_of(1)(True)
+    assert one_of(["text"])(["text"])
+    assert is_empty([])
+    assert not is_empty([0])
+    assert not never(None)
+
+
+def test_only_fields_that_ask_are_refused() -> None:
+    unserved = {"tools": (is_empty, "no tools"), "n": (one_of(1), "one only")}
+    refuse_unserved(Fields({"tools": None, "n": 1, "other": 3}), unserved)
+    with pytest.raises(ApiError, match=r"x\.n: one only"):
+        refuse_unserved(Fields({"n": 2}, "x"), unserved)
+
+
+def test_developer_is_system_to_a_template() -> None:
+    message = Fields({"role": "developer", "content": [{"type": "text", "text": "a"}]})
+    assert read_message(message) == {"role": "system", "content": "a"}
+
+
+@pytest.mark.parametrize("content", [None, 3, {"type": "text"}])
+def test_contents_of_other_types_are_refused(content: object) -> None:
+    with pytest.raises(ApiError, match="content"):
+        read_content(Fields({"content": content}, "m"))
+
+
+def test_absent_values_leave_defaults() -> None:
+    assert present({"a": None, "b": 0}) == {"b": 0}
+    options, extensions = read_runtime(Fields({}))
+    assert extensions == {}
+    assert not options.token_ids
+
+
+def test_sampling_errors_carry_the_protocols_name() -> None:
+    with pytest.raises(ApiError) as caught:
+        sampling_params({"max_tokens": 0}, {"max_tokens": "limit"})
+    assert caught.value.param == "limit"
+
+
+def test_a_long_model_name_is_cut_in_the_answer() -> None:
+    with pytest.raises(ApiError) as caught:
+        read_model(Fields({"model": "x" * 10_000}), "toy")
+    assert len(caught.value.message) < 300

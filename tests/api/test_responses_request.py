@@ -1,0 +1,150 @@
+"""Bodies of Responses: what is read, ignored, refused, and under which name."""
+
+import pytest
+
+from triolet.api.errors import ApiError
+from triolet.api.fields import JsonObject
+from triolet.api.responses_request import read_response_request, read_stream_id
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.generation import ChatPrompt
+
+
+def read(**values: object) -> object:
+    return read_response_request({"input": "x", **values}, model="toy")
+
+
+def test_a_text_input_and_sampling() -> None:
+    request = read_response_request(
+        {
+            "input": "hi",
+            "model": "toy",
+            "instructions": "Be brief",
+            "max_output_tokens": 5,
+            "temperature": 0,
+            "top_p": 0.5,
+            "stream": True,
+            "stream_id": "a.b-c_1",
+            "metadata": {"k": "v"},
+            "runtime": {"seed": 7, "top_k": -1, "stop": "END", "token_ids": True},
+        },
+        model="toy",
+    )
+    assert request.prompt == ChatPrompt(
+        [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "hi"}]
+    )
+    assert request.sampling == SamplingParams(
+        max_tokens=5, temperature=0, top_p=0.5, seed=7, top_k=0, stop=("END",)
+    )
+    assert (request.stream, request.stream_id) == (True, "a.b-c_1")
+    assert request.options.token_ids
+    assert request.metadata == {"k": "v"}
+
+
+def test_a_conversation_of_items() -> None:
+    request = read_response_request(
+        {
+            "input": [
+                {"role": "developer", "content": "Be kind"},
+                {"type": "message", "role": "user", "content": [
+                    {"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"},
+                ]},
+                {"type": "message", "id": "msg_1", "role": "assistant", "content": [
+                    {"type": "output_text", "text": "c", "annotations": []},
+                ]},
+            ]
+        },
+        model="toy",
+    )  # fmt: skip
+    assert request.prompt == ChatPrompt(
+        [
+            {"role": "system", "content": "Be kind"},
+            {"role": "user", "content": "ab"},
+            {"role": "assistant", "content": "c"},
+        ]
+    )
+
+
+def test_token_ids_replace_the_text() -> None:
+    request = read_response_request({"runtime": {"input_token_ids": [1, 2]}}, model="toy")
+    assert request.prompt == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"unheard_of": 1},
+        {"tools": [], "tool_choice": "auto", "background": False, "truncation": "disabled"},
+        {"previous_response_id": None, "conversation": None, "store": True, "user": "u"},
+        {"include": ["reasoning.encrypted_content"], "reasoning": {"effort": "low"}},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}, "service_tier": "auto"},
+        {"parallel_tool_calls": True, "stream_options": {"include_obfuscation": False}},
+        {"runtime": None, "metadata": None, "generate": True},
+    ],
+)
+def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
+    read(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "code", "param"),
+    [
+        ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+        ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+        ({"background": True}, "unsupported_parameter", "background"),
+        ({"previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
+        ({"conversation": "c"}, "unsupported_parameter", "conversation"),
+        ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
+        ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
+        ({"text": {"format": {"type": "json_schema"}}}, "unsupported_parameter", "text"),
+        ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
+        ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        ({"generate": False}, "unsupported_parameter", "generate"),
+        ({"runtime": {"tokens": 1}}, "unknown_parameter", "runtime.tokens"),
+        ({"runtime": []}, "invalid_type", "runtime"),
+        ({"runtime": {"seed": "x"}}, "invalid_type", "runtime.seed"),
+        ({"runtime": {"seed": -1}}, "invalid_parameter", "runtime.seed"),
+        ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
+        ({"runtime": {"input_token_ids": []}}, "invalid_value", "runtime.input_token_ids"),
+        ({"runtime": {"priority": 2**40}}, "invalid_value", "runtime.priority"),
+        ({"runtime": {"cache_salt": "x" * 999}}, "invalid_value", "runtime.cache_salt"),
+        ({"input": None}, "missing_required_parameter", "input"),
+        ({"input": []}, "invalid_value", "input"),
+        ({"input": 7}, "invalid_type", "input"),
+        ({"input": ["x"]}, "invalid_type", "input[0]"),
+        ({"input": [{"content": "x"}]}, "missing_required_parameter", "input[0].role"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "unsupported_parameter", "input[0].role"),
+        ({"input": [{"role": "user"}]}, "missing_required_parameter", "input[0].content"),
+        ({"input": [{"role": "user", "content": 1}]}, "invalid_type", "input[0].content"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+         "unsupported_parameter", "input[0].content[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "text"}]}]},
+         "missing_required_parameter", "input[0].content[0].text"),
+        ({"input": [{"type": "function_call_output"}]}, "unsupported_parameter", "input[0].type"),
+        ({"max_output_tokens": 0}, "invalid_parameter", "max_output_tokens"),
+        ({"max_output_tokens": True}, "invalid_type", "max_output_tokens"),
+        ({"temperature": 1e9}, "invalid_parameter", "temperature"),
+        ({"stream": "yes"}, "invalid_type", "stream"),
+        ({"model": "other"}, "model_not_found", "model"),
+        ({"model": 7}, "invalid_type", "model"),
+        ({"metadata": {"k": 7}}, "invalid_type", "metadata.k"),
+        ({"metadata": {str(n): "" for n in range(17)}}, "invalid_value", "metadata"),
+        ({"metadata": {"k" * 65: ""}}, "invalid_value", "metadata"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_names_the_field(values: JsonObject, code: str, param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(**values)
+    assert (caught.value.code, caught.value.param) == (code, param)
+    assert caught.value.status == (404 if code == "model_not_found" else 400)
+
+
+@pytest.mark.parametrize("stream_id", ["", "x" * 257, "a b", "ä", "a\n", 7, ["a"]])
+def test_bad_lane_names_are_refused(stream_id: object) -> None:
+    with pytest.raises(ApiError) as caught:
+        read_stream_id({"stream_id": stream_id})
+    assert caught.value.code == "invalid_stream_id"
+
+
+@pytest.mark.parametrize("stream_id", [None, "x" * 256, "A-z_0.9"])
+def test_good_lane_names_pass(stream_id: str | None) -> None:
+    assert read_stream_id({"stream_id": stream_id}) == stream_id

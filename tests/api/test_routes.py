@@ -1,0 +1,90 @@
+"""Every route with no, a wrong and a right key; methods that there are not; CORS."""
+
+import pytest
+
+from triolet.api.http_request import HttpRequest
+from triolet.api.routes import ROUTES, Route, match_route
+
+from .fakes import make_application, open_client
+
+OPEN = {"/live", "/ready", "/health", "/version"}
+
+
+def target(route: Route) -> str:
+    return route.path.replace("{id}", "x").replace("{id...}", "x")
+
+
+def test_the_open_routes_are_those_that_the_documents_name() -> None:
+    assert {route.path for route in ROUTES if route.is_open} == OPEN
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+@pytest.mark.parametrize(("key", "is_known"), [(None, False), ("wrong", False), ("right", True)])
+async def test_every_route_with_every_kind_of_key(
+    route: Route, key: str | None, is_known: bool
+) -> None:
+    headers = {} if key is None else {"authorization": f"Bearer {key}"}
+    async with open_client(make_application(api_keys=("other", "right"))) as client:
+        answer = await client.request(route.method, target(route), headers=headers)
+    assert (answer.status == 401) is not (is_known or route.is_open)
+    if answer.status == 401:
+        assert answer.error["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_a_foreign_page_gets_nowhere(route: Route) -> None:
+    async with open_client(make_application()) as client:
+        for headers in ({"origin": "http://evil.example"}, {"host": "evil.example"}):
+            answer = await client.request(route.method, target(route), headers=headers)
+            assert answer.status == 403
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+async def test_other_methods_are_405_with_allow(route: Route) -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("DELETE", target(route))
+        assert (answer.status, answer.error["code"]) == (405, "method_not_allowed")
+        assert route.method in answer.headers["allow"].split(", ")
+        options = await client.request("OPTIONS", target(route))
+        assert (options.status, options.body) == (204, b"")
+        assert options.headers["allow"] == answer.headers["allow"]
+
+
+async def test_unknown_paths_are_hidden_without_a_key() -> None:
+    async with open_client(make_application(api_keys=("k",))) as client:
+        assert (await client.request("GET", "/nowhere")).status == 401
+        key = {"authorization": "Bearer k"}
+        assert (await client.request("GET", "/nowhere", headers=key)).status == 404
+
+
+async def test_cors_is_open_for_listed_origins_only() -> None:
+    application = make_application(allowed_origins=("https://app.example",), api_keys=("k",))
+    origin = {"origin": "https://app.example"}
+    async with open_client(application) as client:
+        answer = await client.request("OPTIONS", "/v1/responses", headers=origin)
+        assert answer.status == 204
+        assert answer.headers["access-control-allow-origin"] == "https://app.example"
+        assert "POST" in answer.headers["access-control-allow-methods"]
+        plain = await client.request("OPTIONS", "/v1/responses")
+        assert "access-control-allow-origin" not in plain.headers
+        refused = await client.request("GET", "/v1/models", headers=origin)
+        assert refused.status == 401
+        assert refused.headers["access-control-allow-origin"] == "https://app.example"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected", "parameter"),
+    [
+        ("/v1/responses", "/v1/responses", None),
+        ("/v1/responses/", None, None),
+        ("/v1/responses/r", "/v1/responses/{id}", "r"),
+        ("/v1/responses/a/b", None, None),
+        ("/v1/models/org/name", "/v1/models/{id...}", "org/name"),
+        ("/V1/MODELS", None, None),
+    ],
+)
+def test_paths(path: str, expected: str | None, parameter: str | None) -> None:
+    method = "POST" if expected == "/v1/responses" else "GET"
+    match = match_route(HttpRequest(method, path, "", ()))
+    assert (match.route.path if match.route else None) == expected
+    assert match.parameters.get("id") == parameter
