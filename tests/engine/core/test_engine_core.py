@@ -457,6 +457,7 @@ def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) 
     driver.core.add("f0", add_request("b"), 0.0)
     driver.run()
     assert not driver.tokens("a")  # waits, and b was not kept waiting by it
+    driver.worker.stage_kv(list(range(5)))
     driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 5)
     step = driver.core.schedule(0.0)
     assert step is not None
@@ -469,6 +470,7 @@ def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) 
 
 def test_remote_kv_of_everything_still_computes_one_token(driver: Driver) -> None:
     driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
+    driver.worker.stage_kv(list(range(5)))
     driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 100)
     driver.run()
     assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))

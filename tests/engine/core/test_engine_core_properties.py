@@ -1,0 +1,390 @@
+"""The engine core under any order of messages and steps, against a model of what must come out.
+
+The model knows each request's whole output beforehand (the checking worker's tokens are a pure
+function of the prompt and the sampling), so it demands the exact next token, the right end, once,
+and nothing after an abort; whatever was preempted, replayed or sent again in between.
+"""
+
+import attrs
+import hypothesis.strategies as st
+from hypothesis import Phase, settings
+from hypothesis.stateful import (
+    Bundle,
+    MultipleResults,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.messages import (
+    AddRequest,
+    FinishReason,
+    Grant,
+    LiveRequest,
+    RequestKey,
+    RequestOutput,
+)
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import RowSampling, Step, WorkerReady
+from triolet.fuzz.checking_worker import CheckingWorker, expected_output
+
+VOCAB = 9  # small, so that stop tokens are met often
+MODEL_LEN = 20
+BLOCK_TOKENS = 3
+FRONTENDS = ("f0", "f1")
+# Far more than a request's tokens times the requests that one example can add.
+STEPS_TO_THE_END_MAX = 3000
+
+NO_STOPS: tuple[list[int], list[int], bool] = ([], [], True)
+
+token_ids = st.integers(0, VOCAB - 1)
+token_lists = st.lists(token_ids, max_size=2)
+
+
+@attrs.define(eq=False)
+class Wanted:
+    """One request as its frontend sees it; `tokens` is the output it must get in the end."""
+
+    frontend: str
+    add: AddRequest
+    tokens: list[int]
+    reason: FinishReason
+    stop_token_id: int | None
+    received: int = 0
+    credit: int | None = None
+    waits_for_kv: bool = attrs.field(
+        default=attrs.Factory(lambda self: self.add.waits_for_remote_kv, takes_self=True)
+    )
+    aborted: bool = False
+    ended: bool = False
+
+    @property
+    def key(self) -> RequestKey:
+        return RequestKey(self.add.request_id, self.add.attempt)
+
+    @property
+    def is_live(self) -> bool:
+        return not (self.aborted or self.ended)
+
+    def hear(self, output: RequestOutput) -> None:
+        """Like a ledger: exactly the next tokens, exactly one end."""
+        assert self.is_live, "an output after the end"
+        assert output.first_index == self.received
+        end = self.received + len(output.token_ids)
+        assert output.token_ids == self.tokens[self.received : end]
+        replayed = len(self.add.output_token_ids)
+        assert self.credit is None or end <= max(self.credit, replayed)
+        self.received = end
+        if output.finish_reason is not None:
+            assert (output.finish_reason, output.stop_token_id) == (self.reason, self.stop_token_id)
+            assert self.received == len(self.tokens)
+            self.ended = True
+
+
+def make_wanted(frontend: str, add: AddRequest, model_len: int) -> Wanted:
+    """What must come out, by a slow and separate reading of the stop rules."""
+    sampling = add.sampling
+    ends = [] if sampling.ignore_eos else add.eos_token_ids
+    row_sampling = RowSampling(
+        temperature=1.0,
+        top_k=0,
+        top_p=1.0,
+        min_p=0.0,
+        seed=sampling.seed or 0,
+        min_tokens=sampling.min_tokens,
+        suppressed_until_min=sorted({*ends, *sampling.stop_token_ids}),
+    )
+    count = model_len - len(add.prompt_token_ids)
+    if sampling.max_tokens is not None:
+        count = min(count, sampling.max_tokens)
+    tokens = expected_output(add.prompt_token_ids, row_sampling, vocab_size=VOCAB, count=count)
+    for number, token_id in enumerate(tokens, 1):
+        if number < sampling.min_tokens:
+            continue
+        if token_id in ends:
+            return Wanted(frontend, add, tokens[:number], FinishReason.STOP, None)
+        if token_id in sampling.stop_token_ids:
+            return Wanted(frontend, add, tokens[:number], FinishReason.STOP, token_id)
+    return Wanted(frontend, add, tokens, FinishReason.LENGTH, None)
+
+
+class EngineCoreMachine(RuleBasedStateMachine):
+    requests: Bundle[Wanted] = Bundle("requests")
+
+    @initialize(
+        kv_blocks=st.integers(2, 9),
+        max_num_seqs=st.integers(1, 4),
+        max_num_batched_tokens=st.integers(1, 9),
+    )
+    def start(self, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        engine_settings = EngineSettings(
+            model="none",
+            block_tokens=BLOCK_TOKENS,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+        )
+        ready = WorkerReady(
+            kv_blocks=kv_blocks,
+            max_model_len=MODEL_LEN,
+            vocab_size=VOCAB,
+            numerics_id="none",
+            bitwise=True,
+        )
+        self.core = EngineCore(engine_settings, ready)
+        self.worker = CheckingWorker(kv_blocks, BLOCK_TOKENS, max_num_seqs, VOCAB)
+        self.step: Step | None = None
+        # {(frontend, request id): its newest attempt}
+        self.wanted: dict[tuple[str, str], Wanted] = {}
+        self.count = 0
+
+    # ---- what frontends do
+
+    @rule(
+        target=requests,
+        prompts=st.lists(st.lists(token_ids, min_size=1, max_size=9), min_size=1, max_size=5),
+        max_tokens=st.none() | st.integers(3, 16),
+        credit=st.none() | st.integers(0, 6),
+    )
+    def add_burst(
+        self, prompts: list[list[int]], max_tokens: int | None, credit: int | None
+    ) -> MultipleResults[Wanted]:
+        """Several at once that run long, so that they have to fight for blocks."""
+        return multiple(
+            *(
+                self.make_add("f0", prompt, (max_tokens, 0), NO_STOPS, credit=credit)
+                for prompt in prompts
+            )
+        )
+
+    @rule(
+        target=requests,
+        frontend=st.sampled_from(FRONTENDS),
+        prompt=st.lists(token_ids, min_size=1, max_size=9),
+        limits=st.tuples(st.none() | st.integers(1, 12), st.integers(0, 4)),
+        stops=st.tuples(token_lists, token_lists, st.booleans()),
+        credit=st.none() | st.integers(0, 6),
+        remote=st.booleans(),
+    )
+    def add(
+        self,
+        *,
+        frontend: str,
+        prompt: list[int],
+        limits: tuple[int | None, int],
+        stops: tuple[list[int], list[int], bool],
+        credit: int | None,
+        remote: bool,
+    ) -> Wanted:
+        return self.make_add(frontend, prompt, limits, stops, credit=credit, remote=remote)
+
+    def make_add(
+        self,
+        frontend: str,
+        prompt: list[int],
+        limits: tuple[int | None, int],
+        stops: tuple[list[int], list[int], bool],
+        *,
+        credit: int | None,
+        remote: bool = False,
+    ) -> Wanted:
+        self.count += 1
+        max_tokens, min_tokens = limits
+        eos, stop_token_ids, ignore_eos = stops
+        if max_tokens is not None:
+            min_tokens = min(min_tokens, max_tokens)
+        prompt = prompt[: self.core.max_model_len - 1]
+        add = AddRequest(
+            request_id=f"r{self.count}",
+            attempt=1,
+            prompt_token_ids=prompt,
+            sampling=SamplingParams(
+                max_tokens=max_tokens,
+                min_tokens=min_tokens,
+                seed=self.count,
+                stop_token_ids=tuple(stop_token_ids),
+                ignore_eos=ignore_eos,
+            ),
+            eos_token_ids=eos,
+            credit=credit,
+            waits_for_remote_kv=remote,
+        )
+        return self.send(make_wanted(frontend, add, self.core.max_model_len))
+
+    @rule(target=requests, request=requests, keep=st.integers(0, 20))
+    def replay(self, request: Wanted, keep: int) -> Wanted:
+        """A newer attempt, with some of the tokens as output already; also of what has ended."""
+        newest = self.wanted[request.frontend, request.add.request_id]
+        add = attrs.evolve(
+            newest.add,
+            attempt=newest.add.attempt + 1,
+            output_token_ids=newest.tokens[:keep],
+            credit=newest.credit,
+        )
+        newest.aborted = True
+        return self.send(make_wanted(request.frontend, add, self.core.max_model_len))
+
+    def send(self, wanted: Wanted) -> Wanted:
+        wanted.received = len(wanted.add.output_token_ids)
+        wanted.credit = wanted.add.credit
+        self.wanted[wanted.frontend, wanted.add.request_id] = wanted
+        self.core.add(wanted.frontend, wanted.add, 0.0)
+        return wanted
+
+    @rule(target=requests, request=consumes(requests))
+    def abort(self, request: Wanted) -> MultipleResults[Wanted]:
+        self.core.abort(request.frontend, [request.key])
+        request.aborted = True
+        newest = self.wanted[request.frontend, request.add.request_id]
+        return multiple(*([newest] if newest is not request else []))
+
+    @rule(request=requests, credit=st.none() | st.integers(0, 12))
+    def grant(self, request: Wanted, credit: int | None) -> None:
+        if credit is None or request.credit is None:
+            request.credit = None
+        else:
+            request.credit = max(request.credit, credit)
+        self.core.grant(
+            request.frontend, [Grant(request.key.request_id, request.key.attempt, credit)]
+        )
+
+    @rule(request=requests, computed_tokens=st.integers(0, 20))
+    def remote_kv_arrived(self, request: Wanted, computed_tokens: int) -> None:
+        if request.is_live and request.waits_for_kv:
+            request.waits_for_kv = False
+            tokens = request.add.prompt_token_ids + request.add.output_token_ids
+            self.worker.stage_kv(tokens[: min(computed_tokens, len(tokens) - 1)])
+        self.core.remote_kv_arrived(request.frontend, request.key, computed_tokens)
+
+    # These two leave little to go on with, so they come late.
+    @precondition(lambda self: self.count % 4 == 3)
+    @rule(frontend=st.sampled_from(FRONTENDS), data=st.data())
+    def resync(self, frontend: str, data: st.DataObject) -> None:
+        """The link was cut: some of what was heard is lost, and some is no longer wanted."""
+        mine = [w for w in self.wanted.values() if w.frontend == frontend and not w.aborted]
+        live = []
+        for wanted in mine:
+            if data.draw(st.booleans()):
+                wanted.received = data.draw(st.integers(0, wanted.received))
+                wanted.ended = False
+                key = wanted.key
+                live.append(
+                    LiveRequest(key.request_id, key.attempt, wanted.received, wanted.credit)
+                )
+            else:
+                wanted.aborted = True
+        outputs, unknown = self.core.resync(frontend, live)
+        assert not unknown, "so few are always remembered"
+        for output in outputs:
+            self.hear(frontend, output)
+        for wanted in mine:
+            request = self.core._store.find_attempt(
+                frontend, wanted.key.request_id, wanted.key.attempt
+            )
+            assert wanted.is_live == (request is not None)
+            assert request is None or request.output_count == wanted.received
+
+    @precondition(lambda self: self.count % 8 == 7)
+    @rule(frontend=st.sampled_from(FRONTENDS))
+    def forget_frontend(self, frontend: str) -> None:
+        self.core.forget_frontend(frontend)
+        for wanted in self.wanted.values():
+            if wanted.frontend == frontend:
+                wanted.aborted = True
+
+    # ---- what the engine does
+
+    @rule()
+    def schedule(self) -> None:
+        scheduler = self.core._scheduler
+        running = [r for r in scheduler.running if r.has_credit]
+        preemptions = scheduler.preemptions
+        has_work = self.core.has_work()
+        step = self.core.schedule(0.0)
+        assert has_work == (step is not None)
+        if step is None:
+            assert self.step is not None or not running
+            return
+        self.step = step
+        assert sum(step.token_counts) <= scheduler.max_num_batched_tokens
+        if running:
+            assert running[0].row in step.rows, "the oldest that can run does"
+        if scheduler.preemptions == preemptions:
+            assert {r.row for r in running} <= set(step.rows), "nobody is left out"
+        new_rows = {new.row for new in step.new}
+        admitted = [r.arrival for r in scheduler.running if r.row in new_rows]
+        first = scheduler.waiting.first()
+        if admitted and first is not None:
+            assert max(admitted) < first.arrival, "overtaken"
+
+    @rule()
+    @precondition(lambda self: self.step is not None)
+    def finish_step(self) -> None:
+        assert self.step is not None
+        result = self.worker.execute(self.step)
+        self.step = None
+        for frontend, message in self.core.finish_step(result, 0.0).items():
+            assert isinstance(frontend, str)
+            assert message.outputs
+            for output in message.outputs:
+                self.hear(frontend, output)
+
+    @rule(count=st.integers(1, 12))
+    def run(self, count: int) -> None:
+        """Some steps without a word in between: most of an engine's life."""
+        for _ in range(count):
+            if self.step is None:
+                self.schedule()
+            if self.step is not None:
+                self.finish_step()
+
+    @invariant()
+    def consistent(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for frontend, message in self.core.take_outputs().items():
+            assert isinstance(frontend, str)
+            for output in message.outputs:
+                self.hear(frontend, output)
+        self.core.check_invariants()
+
+    def hear(self, frontend: str, output: RequestOutput) -> None:
+        wanted = self.wanted[frontend, output.request_id]
+        assert wanted.add.attempt == output.attempt
+        wanted.hear(output)
+
+    def teardown(self) -> None:
+        """With credit for everybody, everybody ends; then nothing is held."""
+        if not hasattr(self, "core"):
+            return
+        for wanted in self.wanted.values():
+            if wanted.is_live:
+                self.grant(wanted, None)
+                self.core.remote_kv_failed(wanted.frontend, wanted.key)
+        for _ in range(STEPS_TO_THE_END_MAX):
+            self.schedule()
+            if self.step is None:
+                break
+            self.finish_step()
+            self.consistent()
+        assert all(not wanted.is_live for wanted in self.wanted.values())
+        statistics = self.core.statistics()
+        assert statistics.kv_blocks_free == statistics.kv_blocks
+        assert self.core.unfinished_count() == 0
+
+
+TestEngineCore = EngineCoreMachine.TestCase
+# Not shrunk: that takes minutes here. The trace of a failure is readable as it is.
+TestEngineCore.settings = settings(
+    max_examples=80,
+    stateful_step_count=30,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
+)

@@ -1,0 +1,284 @@
+"""The scheduler's choices, one by one: chunks, order, preemption, credit, rows; then any load."""
+
+import random
+
+import attrs
+import pytest
+
+from triolet.engine.core.request import Request, RequestStatus, make_request
+from triolet.engine.core.scheduler import Scheduler, make_scheduler
+from triolet.engine.messages import AddRequest, FinishReason
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import Step
+
+MODEL_LEN = 24
+
+
+@attrs.define(eq=False)
+class Bench:
+    """A scheduler with a worker that always samples token 1 and never stops."""
+
+    scheduler: Scheduler
+    arrivals: int = 0
+
+    def add(self, prompt: int, *, credit: int | None = None, remote: bool = False) -> Request:
+        self.arrivals += 1
+        add = AddRequest(
+            request_id=f"r{self.arrivals}",
+            attempt=1,
+            prompt_token_ids=[1] * prompt,
+            sampling=SamplingParams(seed=1),
+            credit=credit,
+            waits_for_remote_kv=remote,
+        )
+        request = make_request("f0", add, arrival=self.arrivals, now=0.0, max_model_len=MODEL_LEN)
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> Step:
+        scheduled = self.scheduler.schedule()
+        assert scheduled is not None
+        self.scheduler.check_invariants()
+        self.apply()
+        return scheduled.step
+
+    def apply(self) -> None:
+        for request in self.scheduler.complete().sampling:
+            if not request.is_finished:
+                request.token_ids.append(1)
+                if len(request.token_ids) >= request.length_max:
+                    self.scheduler.end(request, FinishReason.LENGTH)
+        self.scheduler.check_invariants()
+
+    def run(self, steps: int) -> None:
+        for _ in range(steps):
+            self.step()
+
+
+def bench(*, kv_blocks: int = 12, max_num_seqs: int = 4, max_num_batched_tokens: int = 8) -> Bench:
+    return Bench(
+        make_scheduler(
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            kv_blocks=kv_blocks,
+            block_tokens=4,
+        )
+    )
+
+
+def has_status(request: Request, status: RequestStatus) -> bool:
+    """A call, so that the type checker does not believe the status to be constant."""
+    return request.status is status
+
+
+def test_long_prompt_comes_in_chunks_and_samples_with_the_last() -> None:
+    b = bench()
+    b.add(18)
+    steps = [b.step() for _ in range(4)]
+    assert [step.token_counts for step in steps] == [[8], [8], [2], [1]]
+    assert [step.samples for step in steps] == [[False], [False], [True], [True]]
+    assert len(steps[0].new[0].block_ids) == 5, "blocks for the whole prompt at once"
+    assert [step.number for step in steps] == [1, 2, 3, 4]
+
+
+def test_one_step_mixes_prompts_and_decodes() -> None:
+    b = bench()
+    b.add(3)
+    b.step()
+    b.add(20)
+    b.add(2)
+    step = b.step()
+    assert step.rows == [0, 1]
+    assert step.token_counts == [1, 7]
+    assert step.samples == [True, False]
+
+
+def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
+    b = bench(max_num_batched_tokens=6)
+    first = b.add(3, credit=0)
+    b.add(3)
+    b.step()
+    b.scheduler.end(first, FinishReason.ABORT)
+    # As after a preemption: an older request than the one that decodes has everything to do.
+    decoding, recomputed = b.scheduler.running[0], b.add(20)
+    decoding.arrival, recomputed.arrival = 3, 2
+    assert b.step().token_counts == [1, 5]
+    step = b.step()
+    assert step.rows == [recomputed.row, decoding.row]
+    assert step.token_counts == [5, 1]
+
+
+def test_no_more_run_than_the_budget_has_tokens() -> None:
+    b = bench(max_num_batched_tokens=2)
+    for _ in range(4):
+        b.add(1)
+    b.run(2)
+    assert len(b.scheduler.running) == 2
+
+
+def test_head_of_the_queue_is_not_overtaken() -> None:
+    b = bench(kv_blocks=6)
+    b.add(16)
+    b.step()
+    b.add(12)
+    small = b.add(1)
+    b.run(2)
+    assert has_status(small, RequestStatus.WAITING)
+    assert len(b.scheduler.running) == 1
+
+
+def test_youngest_yields_when_blocks_run_out() -> None:
+    b = bench(kv_blocks=6)
+    first, second, third = b.add(4), b.add(4), b.add(8)
+    b.run(2)
+    while has_status(third, RequestStatus.RUNNING):
+        step = b.step()
+    assert step.finished == [2]
+    assert step.rows == [0, 1]
+    assert not step.new, "nobody is admitted in a step that has preempted"
+    assert third.computed_tokens == 0
+    assert b.scheduler.waiting.first() is third
+    assert b.scheduler.preemptions == 1
+    while not has_status(third, RequestStatus.RUNNING):
+        step = b.step()
+    assert first.is_finished or second.is_finished or has_status(second, RequestStatus.PREEMPTED)
+    assert step.new[0].token_ids == third.token_ids[: len(step.new[0].token_ids)]
+    assert step.new[0].prompt_tokens == 8
+
+
+def test_request_that_is_alone_among_runnable_yields_nothing_to_itself() -> None:
+    b = bench(kv_blocks=6)
+    request = b.add(4)
+    while not request.is_finished:
+        b.step()
+    assert len(request.token_ids) == MODEL_LEN
+    assert b.scheduler.preemptions == 0
+
+
+def test_paused_request_yields_before_a_younger_one_that_runs() -> None:
+    b = bench(kv_blocks=6)
+    paused, running = b.add(8, credit=1), b.add(8)
+    b.step()
+    while has_status(paused, RequestStatus.RUNNING):
+        b.step()
+    assert has_status(paused, RequestStatus.PREEMPTED)
+    while not running.is_finished:
+        b.step()
+    assert not b.scheduler.has_work()
+    assert b.scheduler.schedule() is None
+    paused.grant(None)
+    b.scheduler.update(paused)
+    assert b.step().new[0].computed_tokens == 0
+
+
+def test_paused_request_keeps_its_place_while_nobody_needs_it() -> None:
+    b = bench()
+    request = b.add(3, credit=2)
+    b.run(2)
+    assert not b.scheduler.has_work()
+    assert b.scheduler.paused_count() == 1
+    request.grant(3)
+    b.scheduler.update(request)
+    step = b.step()
+    assert (step.new, step.rows, step.token_counts) == ([], [0], [1])
+
+
+@pytest.mark.parametrize(
+    ("max_num_seqs", "kv_blocks"), [(2, 12), (3, 6)], ids=["for a row", "for blocks"]
+)
+def test_paused_requests_yield_to_a_waiting_one(max_num_seqs: int, kv_blocks: int) -> None:
+    b = bench(max_num_seqs=max_num_seqs, kv_blocks=kv_blocks)
+    older, younger = b.add(5, credit=1), b.add(6, credit=1)
+    b.run(2)
+    assert not b.scheduler.has_work()
+    newcomer = b.add(12)
+    step = b.step()
+    assert has_status(newcomer, RequestStatus.RUNNING)
+    assert has_status(younger, RequestStatus.PREEMPTED)
+    assert has_status(older, RequestStatus.RUNNING), "no more of them than needed"
+    assert step.finished == [1]
+    assert step.new[0].row == 1, "a row that this step names is free in it"
+
+
+def test_paused_requests_do_not_yield_in_vain() -> None:
+    b = bench(kv_blocks=6)
+    paused, running = b.add(4, credit=1), b.add(12)
+    b.run(3)
+    b.add(20)
+    b.step()
+    assert has_status(paused, RequestStatus.RUNNING)
+    assert has_status(running, RequestStatus.RUNNING)
+
+
+def test_rows_are_the_smallest_and_free_once_named() -> None:
+    b = bench()
+    requests = [b.add(1) for _ in range(3)]
+    assert b.step().rows == [0, 1, 2]
+    b.scheduler.end(requests[0], FinishReason.ABORT)
+    late = b.add(1)
+    step = b.step()
+    assert step.finished == [0]
+    assert late.row == 0
+    assert step.rows == [1, 2, 0]
+
+
+def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None:
+    b = bench()
+    request = b.add(3)
+    scheduled = b.scheduler.schedule()
+    assert scheduled is not None
+    assert b.scheduler.schedule() is None
+    b.scheduler.end(request, FinishReason.ABORT)
+    b.scheduler.check_invariants()
+    assert b.scheduler.kv_cache.pool.free_count == 11
+    b.apply()
+    assert b.scheduler.kv_cache.pool.free_count == 12
+    assert not b.scheduler.has_work()
+
+
+def test_request_that_waits_for_remote_kv_is_passed_over() -> None:
+    b = bench()
+    remote, other = b.add(6, remote=True), b.add(2)
+    b.step()
+    assert (remote.status, other.status) == (
+        RequestStatus.WAITING_FOR_REMOTE_KV,
+        RequestStatus.RUNNING,
+    )
+    remote.computed_tokens = 5
+    remote.move_to(RequestStatus.WAITING)
+    b.scheduler.update(remote)
+    step = b.step()
+    assert step.new[0].computed_tokens == 5
+    assert step.token_counts == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_load_is_served_to_the_end(seed: int) -> None:
+    """More than fits, credit in small pieces: nobody starves, and the oldest never waits."""
+    rng = random.Random(seed)
+    b = bench(
+        kv_blocks=rng.randint(6, 10),
+        max_num_seqs=rng.randint(1, 5),
+        max_num_batched_tokens=rng.randint(1, 9),
+    )
+    requests: list[Request] = []
+    for _ in range(1500):
+        if len(requests) < 12 and rng.random() < 0.3:
+            requests.append(b.add(rng.randint(1, 20), credit=rng.choice([None, 0, 2, 5])))
+        live = [request for request in requests if not request.is_finished]
+        for request in live:
+            if rng.random() < 0.1:
+                request.grant(request.output_count + rng.randint(0, 4))
+                b.scheduler.update(request)
+        runnable = [request for request in b.scheduler.running if request.has_credit]
+        lengths = {request: request.computed_tokens for request in runnable}
+        if b.scheduler.has_work():
+            b.step()
+        else:
+            assert b.scheduler.schedule() is None
+            assert not runnable
+        if runnable:
+            assert runnable[0].computed_tokens > lengths[runnable[0]]
+    assert len(requests) == 12
+    assert all(request.is_finished for request in requests)
+    assert b.scheduler.kv_cache.pool.free_count == b.scheduler.kv_cache.pool.blocks

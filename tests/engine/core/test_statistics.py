@@ -1,0 +1,60 @@
+"""Statistics go along only where they say something new to that frontend."""
+
+import pytest
+
+from triolet.engine.core.request import make_request
+from triolet.engine.core.scheduler import Scheduler, make_scheduler
+from triolet.engine.core.statistics import Statistics
+from triolet.engine.messages import AddRequest, RequestOutput
+from triolet.engine.sampling_params import SamplingParams
+
+OUTPUT = RequestOutput(request_id="a", attempt=1, first_index=0, token_ids=[1])
+
+
+def make() -> Scheduler:
+    return make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4, block_tokens=4)
+
+
+def test_each_frontend_is_told_once_of_a_change() -> None:
+    scheduler, statistics = make(), Statistics()
+
+    def told(*frontends: str) -> list[str]:
+        messages = statistics.messages({name: [OUTPUT] for name in frontends}, scheduler)
+        assert [message.outputs for message in messages.values()] == [[OUTPUT]] * len(frontends)
+        return [str(name) for name, message in messages.items() if message.statistics is not None]
+
+    assert told("f0", "f1") == ["f0", "f1"]
+    assert told("f0") == []
+    add = AddRequest(
+        request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
+    )
+    scheduler.add(make_request("f0", add, arrival=1, now=0.0, max_model_len=8))
+    assert told("f0") == ["f0"]
+    assert told("f0", "f1") == ["f1"]
+    statistics.forget("f1")
+    statistics.forget("f2")
+    assert told("f0", "f1") == ["f1"]
+
+
+def test_snapshot_has_the_scheduler_counts() -> None:
+    scheduler, statistics = make(), Statistics(requests_added=3, requests_finished=1)
+    add = AddRequest(
+        request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1), credit=1
+    )
+    request = make_request("f0", add, arrival=1, now=0.0, max_model_len=8)
+    scheduler.add(request)
+    assert statistics.snapshot(scheduler).waiting == 1
+    assert scheduler.schedule() is not None
+    scheduler.complete()
+    request.token_ids.append(1)
+    snapshot = statistics.snapshot(scheduler)
+    assert (snapshot.step, snapshot.waiting, snapshot.running, snapshot.paused) == (1, 0, 1, 1)
+    assert (snapshot.kv_blocks, snapshot.kv_blocks_free) == (4, 3)
+    assert (snapshot.requests_added, snapshot.requests_finished) == (3, 1)
+
+
+def test_requests_that_vanish_fail_the_invariants() -> None:
+    statistics = Statistics(requests_added=3, requests_finished=1, requests_aborted=1)
+    statistics.check_invariants(1)
+    with pytest.raises(AssertionError):
+        statistics.check_invariants(0)
