@@ -21,7 +21,7 @@ import trio
 from .background import start_background_task
 from .death_signal import EXIT_ORPHANED, arm_death_signal
 from .death_watch import PARENT_GONE, monitor_parent
-from .error_groups import single_errors_unwrapped
+from .error_groups import single_error, single_errors_unwrapped
 from .last_words import write_last_words
 from .task_tree import ProcessTree, render_tree, task_tree
 from .waiting import waiting_for
@@ -88,8 +88,8 @@ def run_child(
                 run_until_stopped, async_main, fds, parent_pid=parent_pid, exit_bound_s=exit_bound_s
             )
         )
-    except BaseException:
-        write_last_words(words_fd, traceback.format_exc())
+    except BaseException as error:
+        write_last_words(words_fd, f"{_headline(error)}\n\n{traceback.format_exc()}")
         code = EXIT_FAILED
     sys.stdout.flush()
     sys.stderr.flush()
@@ -173,6 +173,12 @@ def _take_sigterm(stop: StopOrder) -> None:
             pass  # the trio run is over, and the process nearly so
 
     signal.signal(signal.SIGTERM, handle_sigterm)
+
+
+def _headline(error: BaseException) -> str:
+    """The error in one line: what the parent tells others of this death."""
+    bare = single_error(error)
+    return f"{type(bare).__name__}: {bare}".splitlines()[0]
 
 
 def _fds_of(argv: list[str]) -> tuple[int, int, int]:

@@ -72,6 +72,12 @@ class ProcessExit:
             return f"exited with code {self.code}"
         return "is gone, and somebody else has read its exit"
 
+    @property
+    def cause(self) -> str:
+        """`describe`, and the first line of its last words, if it left any."""
+        headline = self.last_words.strip().partition("\n")[0]
+        return f"{self.describe()}: {headline}" if headline else self.describe()
+
 
 @attrs.frozen
 class ProcessDied(Exception):

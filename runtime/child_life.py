@@ -152,7 +152,7 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
             plan.on_ready(life, ready)
             await _serve(life)
     except (ProcessDied, HandshakeError) as error:
-        cause = error.exit.describe() if isinstance(error, ProcessDied) else str(error)
+        cause = error.exit.cause if isinstance(error, ProcessDied) else str(error)
         raise
     finally:
         plan.on_gone(cause)

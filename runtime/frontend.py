@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import attrs
 
+from ..engine.errors import EngineDraining, EngineError
 from ..engine.messages import AddRequest, FinishReason, RequestOutput
 from ..engine.sampling_params import SamplingParams
 from ..transports.credits import CreditWindow
@@ -42,7 +43,7 @@ class RequestFlow:
         """Turn tokens into text; an error of the engine's fails the request alone."""
         self.ticket.release_tokens()
         if output.finish_reason is FinishReason.ERROR:
-            self.slot.fail(RequestFailed(self.request_id, output.error))
+            self.slot.fail(_error_of(self.request_id, output))
             return
         if self.stream is not None and output.cached_tokens:
             self.stream.cached_tokens = output.cached_tokens
@@ -63,6 +64,13 @@ class RequestFlow:
         credit = self.window.handle_consumed(token_count)
         if credit is not None:
             self.client.grant(self.request_id, credit)
+
+
+def _error_of(request_id: str, output: RequestOutput) -> EngineError:
+    """The typed error for one request that its engine ended with an error."""
+    if output.error_code == EngineDraining.code:
+        return EngineDraining()
+    return RequestFailed(request_id, output.error)
 
 
 @attrs.define(eq=False)

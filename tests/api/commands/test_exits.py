@@ -1,0 +1,37 @@
+"""Expected errors are one sentence and a code; bugs keep their traceback."""
+
+import pytest
+
+from triolet.api.commands.exits import EXIT_ENGINE_LOST, EXIT_FAILED, errors_as_sentences
+from triolet.engine.errors import ModelFolderError
+from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.root import PortInUse
+
+EXPECTED = [
+    (ModelFolderError("/m", "has no config.json"), EXIT_FAILED, "config.json"),
+    (PortInUse("127.0.0.1", 80, "Address already in use"), EXIT_FAILED, "--port"),
+    (NoEngineLeft("exited with code 1"), EXIT_ENGINE_LOST, "no engine is left"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "words"), EXPECTED)
+def test_an_expected_error_is_a_sentence(
+    error: Exception, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught, errors_as_sentences():
+        raise ExceptionGroup("of a nursery", [error])
+    assert caught.value.code == code
+    printed = capsys.readouterr().err
+    assert printed.startswith("triolet: ")
+    assert words in printed
+
+
+def test_a_bug_keeps_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError), errors_as_sentences():
+        raise ZeroDivisionError
+
+
+def test_an_interrupt_has_the_shells_code() -> None:
+    with pytest.raises(SystemExit) as caught, errors_as_sentences():
+        raise BaseExceptionGroup("of a nursery", [KeyboardInterrupt()])
+    assert caught.value.code == 130

@@ -1,0 +1,63 @@
+"""What is wrong with a command is said before anything is spawned."""
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from triolet.api.commands.plan import is_loopback, make_plan
+from triolet.api.frontend_process import settings_of_text
+from triolet.engine.errors import InvalidParameter, ModelFolderError
+
+WORDS: dict[str, Any] = {
+    "engine": {},
+    "engines": 1,
+    "frontends": 1,
+    "model_name": "",
+    "host": "127.0.0.1",
+    "port": 8000,
+    "api_keys": (),
+    "allowed_hosts": (),
+    "allowed_origins": (),
+    "grace_s": 10.0,
+}
+
+
+def test_without_a_model_it_is_the_bundled_one() -> None:
+    plan = make_plan(None, **WORDS)
+    assert plan.model_name == "triolet-bundled"
+    settings = settings_of_text(plan.frontend_settings)
+    assert settings.runtime == plan.settings
+
+
+def test_an_open_address_needs_a_key() -> None:
+    with pytest.raises(InvalidParameter, match="--api-key"):
+        make_plan(None, **{**WORDS, "host": "0.0.0.0"})
+    plan = make_plan(None, **{**WORDS, "host": "0.0.0.0", "api_keys": ("k",)})
+    assert settings_of_text(plan.frontend_settings).serve.api_keys == ("k",)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"port": 70000},
+        {"frontends": 0},
+        {"engines": 0},
+        {"grace_s": -1.0},
+        {"engine": {"executor": "x"}},
+    ],
+    ids=str,
+)
+def test_values_out_of_range_are_named(change: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter):
+        make_plan(None, **{**WORDS, **change})
+
+
+def test_a_missing_folder_is_named(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ModelFolderError, match="nowhere"):
+        make_plan(str(tmp_path / "nowhere"), **WORDS)
+
+
+def test_loopback_names() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost", "127.1.2.3")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))

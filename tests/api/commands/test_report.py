@@ -1,0 +1,45 @@
+"""What the person at the terminal reads."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from triolet.api.commands.report import BarReport, LineReport, sentence
+from triolet.runtime import events
+
+EVENTS: list[tuple[events.RunEvent, str]] = [
+    (events.ChildProgress("engine 0", "load", 0.0), "engine 0: load"),
+    (events.ChildProgress("engine 0", "load", 0.5), ""),
+    (events.ChildReady("engine 0", 3, 1.25), "engine 0: ready after 1.2 s (epoch 3)"),
+    (events.ChildGone("engine 0", 3, "was killed by SIGKILL"), "engine 0: was killed by SIGKILL"),
+    (events.ChildFailed("engine 0", "exited with code 1"), "engine 0: given up"),
+    (events.Serving("http://127.0.0.1:8000", 2.0), "serving on http://127.0.0.1:8000"),
+    (events.Draining(2, 10.0), "draining: 2 open streams, at most 10 s"),
+]
+
+
+@pytest.mark.parametrize(("event", "words"), EVENTS)
+def test_every_event_has_its_sentence(event: events.RunEvent, words: str) -> None:
+    assert sentence(event).startswith(words)
+    assert bool(sentence(event)) == bool(words)
+
+
+def test_lines_are_whole_and_empty_ones_left_out() -> None:
+    stream = io.StringIO()
+    with LineReport(stream) as report:
+        for event, _ in EVENTS:
+            report(event)
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == sum(bool(words) for _, words in EVENTS)
+
+
+def test_bars_end_in_the_same_sentences() -> None:
+    console = Console(file=io.StringIO(), force_terminal=True, width=100)
+    with BarReport(console) as report:
+        for event, _ in EVENTS:
+            report(event)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert "ready after 1.2 s" in text
+    assert "given up" in text

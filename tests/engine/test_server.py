@@ -1,0 +1,155 @@
+"""What frontends say to one engine becomes calls, and what they never say is refused early."""
+
+import trio
+from trio.testing import MockClock
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.orphan_watch import OrphanWatch
+from triolet.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    LiveRequest,
+    RequestKey,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+    Utility,
+    UtilityCall,
+    UtilityReply,
+)
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.server import UTILITY_CALLS_MAX, EngineServer
+from triolet.engine.step_messages import WorkerReady
+from triolet.transports.channel import (
+    ChannelEvent,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+)
+
+FRONTEND = Peer("frontend", 0, 1)
+READY = WorkerReady(kv_blocks=16, max_model_len=64, vocab_size=100, numerics_id="n", bitwise=True)
+
+
+class RecordingChannel:
+    """Keeps what was sent; `down` peers refuse, as a channel does."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Peer, object]] = []
+        self.down: set[Peer] = set()
+        self.forgotten: list[Peer] = []
+
+    def send(self, peer: Peer, message: object) -> None:
+        if peer in self.down:
+            raise PeerNotConnected(peer)
+        self.sent.append((peer, message))
+
+    async def receive(self) -> list[ChannelEvent]:
+        await trio.sleep_forever()
+        return []
+
+    def forget(self, peer: Peer) -> None:
+        self.forgotten.append(peer)
+
+
+async def _tree() -> str:
+    return "{}"
+
+
+def make_server() -> tuple[EngineServer, RecordingChannel]:
+    channel = RecordingChannel()
+    core = EngineCore(EngineSettings(model="m"), READY)
+    return EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=_tree), channel
+
+
+def add(request_id: str = "a") -> AddRequest:
+    return AddRequest(
+        request_id=request_id,
+        attempt=1,
+        prompt_token_ids=[1, 2, 3],
+        sampling=SamplingParams(seed=1, max_tokens=4),
+    )
+
+
+async def test_add_and_abort_reach_the_core_and_wake_the_loop() -> None:
+    server, _ = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, add()))
+    with trio.fail_after(1):
+        await server.wait_work()
+    assert server.core.statistics().waiting == 1
+    server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
+    assert server.core.statistics().waiting == 0
+    server.core.check_invariants()
+
+
+async def test_a_resync_is_answered_with_what_is_unknown() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, Resync([LiveRequest("x", 4, 0, None)])))
+    assert channel.sent == [(FRONTEND, ResyncReply([RequestKey("x", 4)]))]
+
+
+async def test_a_frontend_that_is_gone_is_given_up_at_once() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, add()))
+    server.give_up(FRONTEND)
+    assert channel.forgotten == [FRONTEND]
+    assert server.core.unfinished_count() == 0
+
+
+async def test_a_link_that_stays_down_orphans_its_requests(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, _ = make_server()
+    await nursery.start(server.run_orphan_watch)
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    await trio.sleep(9.9)
+    assert server.core.unfinished_count() == 1
+    await trio.sleep(0.2)
+    assert server.core.unfinished_count() == 0
+    nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_what_a_broken_link_loses_is_counted_and_nothing_raised() -> None:
+    server, channel = make_server()
+    channel.down.add(FRONTEND)
+    server.deliver({FRONTEND: StepOutputs(1, [])})
+    assert server.sends_dropped == 1
+
+
+async def test_idle_news_are_told_once() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.deliver_idle()
+    server.deliver_idle()
+    assert len(channel.sent) == 1
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
+    server.deliver_idle()
+    assert len(channel.sent) == 2
+
+
+async def test_utility_calls_are_answered_and_bounded(nursery: trio.Nursery) -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    for call_id in range(UTILITY_CALLS_MAX + 1):
+        server.handle_event(Received(FRONTEND, UtilityCall(call_id, Utility.STATISTICS)))
+    (refused,) = channel.sent
+    assert refused == (
+        FRONTEND,
+        UtilityReply(UTILITY_CALLS_MAX, error="too many utility calls wait"),
+    )
+    await nursery.start(server.run_utilities)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(channel.sent) == UTILITY_CALLS_MAX + 1
+    server.handle_event(Received(FRONTEND, UtilityCall(99, Utility.TASK_TREE)))
+    await trio.testing.wait_all_tasks_blocked()
+    assert channel.sent[-1] == (FRONTEND, UtilityReply(99, result="{}"))
+    nursery.cancel_scope.cancel("the test is over")

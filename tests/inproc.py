@@ -1,0 +1,136 @@
+"""A whole frontend and its engines in one process, over the memory mesh: no process, no socket.
+
+For tests of everything between a prompt and the schedule. The mesh can drop, double and delay the
+n-th frame; engines can be lost. Tokens come from the null executor, so they are exact.
+"""
+
+import itertools
+import pathlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+import trio
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.inproc import open_inproc_engine
+from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
+from triolet.engine.server import EngineServer
+from triolet.nurseries.background import start_background_task
+from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.frontend import Frontend
+from triolet.runtime.input_processor import InputProcessor
+from triolet.runtime.membership import EngineDirectory
+from triolet.runtime.runtime import Runtime, make_frontend
+from triolet.runtime.output_handler import run_output_handler
+from triolet.runtime.stats_updater import run_stats_updater
+from triolet.tests.contracts.meshes import running
+from triolet.transports.channel import Peer
+from triolet.transports.codec import Codec
+from triolet.transports.link_decisions import LinkSettings
+from triolet.transports.memory_channel import MemoryHub, MemoryMesh, NthFault
+
+ME = Peer("frontend", 0, 1)
+
+
+@attrs.define(eq=False)
+class Bed:
+    """What is under test, and the handles to disturb it."""
+
+    frontend: Runtime
+    mesh: MemoryMesh
+    hub: MemoryHub
+    directory: EngineDirectory
+    servers: dict[int, EngineServer] = attrs.field(factory=dict)
+
+    @property
+    def client(self) -> Any:
+        return self.frontend.client
+
+    async def wait_engines(self, count: int) -> None:
+        """Until so many engines take work."""
+        while len(self.client.balancer.engines) < count:
+            await self.client.engines_changed.wait()
+
+    def lose_engine(self, rank: int, cause: str = "was killed by SIGKILL") -> None:
+        """As the root tells it when an engine's process is gone."""
+        self.client.apply_membership(self.directory.handle_gone(rank, cause))
+
+    async def wait_quiet(self) -> None:
+        """Until no engine has anything left to do."""
+        while any(not is_quiet(server) for server in self.servers.values()):
+            await trio.lowlevel.checkpoint()
+
+
+def is_quiet(server: EngineServer) -> bool:
+    """Nothing runs or waits, and every block is free."""
+    counts = server.core.statistics()
+    return counts.kv_blocks_free == counts.kv_blocks and not counts.running + counts.waiting
+
+
+@asynccontextmanager
+async def open_bed(
+    folder: pathlib.Path,
+    *faults: NthFault,
+    engines: int = 1,
+    link: LinkSettings | None = None,
+    window_tokens: int = 256,
+    **engine: Any,
+) -> AsyncIterator[Bed]:
+    """A frontend with its background tasks and `engines` engines that take work."""
+    from triolet.runtime.config import StreamSettings
+
+    settings = RuntimeSettings(
+        engine=EngineSettings(model=str(folder), executor="null", **engine),
+        engines=engines,
+        streams=StreamSettings(window_tokens=window_tokens),
+    )
+    mesh = MemoryMesh(
+        Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), link or LinkSettings(), [*faults]
+    )
+    hub = mesh.open_hub(ME)
+    frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), epoch=1)
+    assert isinstance(frontend, Runtime)
+    bed = Bed(frontend, mesh, hub, EngineDirectory())
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(running(hub))
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        await _start_frontend(nursery, frontend, hub)
+        for rank, epoch in zip(range(engines), itertools.count(2)):
+            await stack.enter_async_context(_engine(bed, settings, rank, epoch))
+        await bed.wait_engines(engines)
+        yield bed
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def _start_frontend(nursery: trio.Nursery, frontend: Frontend, hub: MemoryHub) -> None:
+    handler = partial(run_output_handler, frontend.client, hub)
+    await start_background_task(nursery, handler, name="output-handler")
+    updater = partial(run_stats_updater, frontend.client)
+    await start_background_task(nursery, updater, name="stats-updater")
+
+
+@asynccontextmanager
+async def _engine(
+    bed: Bed, settings: RuntimeSettings, rank: int, epoch: int
+) -> AsyncIterator[None]:
+    me = Peer("engine", rank, epoch)
+    spoke = bed.mesh.open_spoke(me)
+    async with running(spoke), open_inproc_engine(settings.engine, spoke) as server:
+        bed.servers[rank] = server
+        spoke.connect(ME, *bed.hub.endpoints)
+        bed.directory.handle_starting(rank, epoch)
+        ready = EngineReady(
+            kv_blocks=server.core.statistics().kv_blocks,
+            block_tokens=settings.engine.block_tokens,
+            max_model_len=server.core.max_model_len,
+            max_num_seqs=settings.engine.max_num_seqs,
+            vocab_size=server.core.limits.vocab_size,
+            numerics_id="null",
+            bitwise=True,
+            settings_digest=settings.engine.digest(),
+        )
+        bed.client.apply_membership(bed.directory.handle_ready(rank, ready))
+        yield

@@ -1,0 +1,89 @@
+"""One call in front of everything: text out, stop strings, refusals, accounts."""
+
+import pathlib
+
+import pytest
+import trio
+
+from triolet.engine.errors import EngineDraining, InvalidParameter, PromptTooLong
+from triolet.engine.messages import FinishReason
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.generation import ChatPrompt
+from triolet.tests.inproc import open_bed
+
+PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
+
+
+async def test_pieces_add_up_to_the_whole_text(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed, bed.frontend.generate("the cat", PARAMS) as stream:
+        pieces = [output async for output in stream]
+    assert "".join(piece.text for piece in pieces) == stream.text
+    assert [piece.token_count for piece in pieces][-1] == 16
+    assert stream.finish_reason is FinishReason.LENGTH
+    assert stream.usage.output_tokens == 16
+    tokenizer = bed.frontend.inputs.tokenizer
+    assert tokenizer.decode(stream.token_ids) == stream.text
+
+
+async def test_a_stop_string_ends_the_request_here_and_in_the_engine(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            whole = (await stream.collect()).text
+        stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
+        params = SamplingParams(max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
+        async with bed.frontend.generate("the cat", params) as stream:
+            await stream.collect()
+        assert stream.text == whole[: whole.index(stop)]
+        assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
+        await bed.wait_quiet()
+
+
+async def test_a_conversation_is_rendered(null_folder: pathlib.Path) -> None:
+    prompt = ChatPrompt([{"role": "user", "content": "hello"}])
+    async with open_bed(null_folder) as bed, bed.frontend.generate(prompt, PARAMS) as stream:
+        await stream.collect()
+    text = bed.frontend.inputs.tokenizer.decode(stream.prompt_token_ids)
+    assert "hello" in text
+    assert "assistant" in text
+
+
+async def test_refusals_name_the_fault_and_charge_nothing(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        with pytest.raises(PromptTooLong):
+            async with bed.frontend.generate([9] * 600, PARAMS):
+                pytest.fail("it was admitted")
+        with pytest.raises(InvalidParameter, match="token ids"):
+            async with bed.frontend.generate([5000], PARAMS):
+                pytest.fail("it was admitted")
+        counts = bed.frontend.statistics().frontend
+        assert (counts.requests_active, counts.queued_tokens) == (0, 0)
+
+
+async def test_an_error_of_the_engine_fails_the_request_alone(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        bed.servers[0].core.start_drain()
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            with pytest.raises(EngineDraining):
+                await stream.collect()
+        assert bed.frontend.statistics().frontend.requests_failed_total == 1
+
+
+async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            await stream.collect()
+        async with bed.frontend.generate("the cat", PARAMS):
+            pass
+        while bed.servers[0].core.statistics().requests_aborted == 0:
+            await trio.lowlevel.checkpoint()
+        await bed.wait_quiet()
+        counts = bed.frontend.statistics().frontend
+        assert counts.requests_total == 2
+        assert counts.requests_finished_total == 1
+        assert counts.requests_aborted_total == 1
+        assert counts.output_tokens_total == 16
+        assert counts.requests_active == 0
+        (engine,) = await bed.frontend.engine_statistics()
+        assert engine.kv_blocks_free == engine.kv_blocks
