@@ -18,7 +18,7 @@ from .waiting import waiting_for
 # PF_EXITING of the kernel's sched.h, in the ninth field of /proc/<pid>/stat.
 PF_EXITING = 0x4
 _FLAGS_FIELD = 9
-_STATE_FIELD = 3
+_FIRST_FIELD = 3  # what follows the name
 
 PARENT_ASKED = "the parent asked this process to stop"
 PARENT_GONE = "the parent is gone"
@@ -70,8 +70,8 @@ async def monitor_parent(
 def is_exiting(pid: int) -> bool:
     """Whether `pid` is dying, dead or unknown, seen before its pidfd says so.
 
-    The kernel sets PF_EXITING first and takes long over the memory of a fat process. It may
-    re-route work, but it proves nothing: only the pidfd does.
+    The kernel sets PF_EXITING first, takes long over the memory of a fat process, and leaves it
+    set on the zombie. It may re-route work, but it proves nothing: only the pidfd does.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
@@ -79,8 +79,7 @@ def is_exiting(pid: int) -> bool:
         return True
     # The second field is the name in brackets and may hold blanks and brackets itself.
     fields = stat.rpartition(")")[2].split()
-    state = fields[_STATE_FIELD - 3]
-    return state in "ZX" or bool(int(fields[_FLAGS_FIELD - 3]) & PF_EXITING)
+    return bool(int(fields[_FLAGS_FIELD - _FIRST_FIELD]) & PF_EXITING)
 
 
 async def _wait_end_of_file(fd: int) -> None:

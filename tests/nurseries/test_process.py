@@ -123,6 +123,16 @@ async def test_grandchildren_of_the_process_group_die_with_it() -> None:
             await wait_pid_gone(grandchild)
 
 
+async def test_a_child_that_left_its_process_group_is_killed_all_the_same() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("on_order"), ladder=PATIENT) as process:
+            await receive_ready(process)
+            tell(process, "leave_group")
+            assert await receive_word(process) == "left"
+            process.kill_group()
+            assert (await process.wait_exited()).signal == signal.SIGKILL
+
+
 @pytest.mark.parametrize("module", ["obedient", "deaf", "keeps_lock"])
 async def test_kill_9_of_a_parent_leaves_no_child(module: str) -> None:
     spec = spec_of("parent", child_of_child=module)

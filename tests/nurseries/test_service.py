@@ -4,7 +4,7 @@ import pytest
 import trio
 
 from triolet.nurseries.service import ServiceEnded, open_service
-from triolet.nurseries.task_tree import find_background_task
+from triolet.nurseries.task_tree import find_background_task, find_background_tasks
 
 
 class Sender:
@@ -127,16 +127,30 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing() -> None:
     async def fail(*, task_status: trio.TaskStatus[None]) -> None:
         raise ValueError("at start")
 
+    with pytest.raises(ValueError, match="at start"):
+        async with open_service(fail, name="sender"):
+            raise AssertionError("it started")
+
+
+async def test_a_service_that_starts_when_its_start_is_cancelled_already_ends() -> None:
+    """Were it shielded by then, nobody would ever cancel it."""
+
     async def start_late(*, task_status: trio.TaskStatus[None]) -> None:
         try:
             await trio.sleep_forever()
         finally:
-            task_status.started()  # too late: nobody waits for it any more
+            task_status.started()
+            await trio.sleep_forever()
 
-    with pytest.raises(ValueError, match="at start"):
-        async with open_service(fail, name="sender"):
-            raise AssertionError("it started")
-    with trio.move_on_after(0) as scope:
-        async with open_service(start_late, name="sender"):
-            raise AssertionError("it started")
-    assert scope.cancelled_caught
+    async def use() -> None:
+        with trio.move_on_after(0):
+            async with open_service(start_late, name="sender"):
+                raise AssertionError("it started")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(use)
+        await trio.testing.wait_all_tasks_blocked()
+        left = find_background_tasks("sender")
+        for task in left:
+            task.cancel("it would be there for ever")
+    assert left == []
