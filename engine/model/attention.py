@@ -1,0 +1,256 @@
+"""Causal attention of many sequences at once over paged keys and values.
+
+A token attends to its sequence in *key tiles* of 64 positions, at fixed absolute positions. Each
+pair of (token, key tile) is one small product of fixed shape, and the pairs of all tokens of all
+sequences go through the library in one batch: decode and prefill, long and short, are the same
+work. What the tiles contribute to a token is added in the order of positions. So a token's result
+is a function of its own query and of keys and values up to its position (see `layers` for why).
+
+The price is that the keys of a tile are gathered once for each token that reads them: a prefill
+does 2 to 3 times the work of one that shares them. An oracle may.
+
+Letters: T tokens, P pairs, K key/value heads, G query heads of each of them, D size of a head,
+S slots (places of one token in the cache). Must not know layers, weights or requests.
+"""
+
+import math
+from collections.abc import Sequence
+
+import attrs
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from .layers import exp2_
+
+KEY_TILE_TOKENS = 64
+# Keys gathered at once, in values: 4 MiB of float32 fit a core's share of the last cache.
+GATHERED_VALUES_MAX = 2**20
+# 16 values of float32 are 64 bytes, the widest vector there is.
+ALIGNED_CHANNELS = 16
+# Scores are in units of log2, so that exp2 serves; it is folded into the scale of the queries.
+LOG2_E = math.log2(math.e)
+
+
+@attrs.frozen(eq=False)
+class KvCache:
+    """Keys and values of all layers, (K, S, D) each: a head's tokens are adjacent in a block.
+
+    D is the head's size rounded up to a multiple of 16 with zeros, which change no sum: a library
+    may also choose its order of summation by the alignment of a product's operands.
+    `scratch` is where keys, then values, are gathered: fresh memory of that size would cost more in
+    page faults than the gathering itself.
+    """
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    block_tokens: int
+    scratch: Tensor
+
+    @classmethod
+    def allocate(
+        cls, layers: int, blocks: int, shape: "HeadShape", *, block_tokens: int,
+        dtype: torch.dtype, device: torch.device,
+    ) -> "KvCache":  # fmt: skip
+        """Zeroed memory: masked positions are multiplied by zero, so they must be finite."""
+
+        def memory() -> Tensor:
+            channels = -(-shape.size // ALIGNED_CHANNELS) * ALIGNED_CHANNELS
+            size = (shape.kv_heads, blocks * block_tokens, channels)
+            return torch.zeros(size, dtype=dtype, device=device)
+
+        return cls(
+            keys=[memory() for _ in range(layers)],
+            values=[memory() for _ in range(layers)],
+            block_tokens=block_tokens,
+            scratch=torch.empty(GATHERED_VALUES_MAX, dtype=dtype, device=device),
+        )
+
+
+@attrs.frozen
+class HeadShape:
+    """How many heads of which size; `heads` is a multiple of `kv_heads`."""
+
+    heads: int
+    kv_heads: int
+    size: int
+
+
+@attrs.frozen(eq=False)
+class PairGroup:
+    """Some tokens of a step and all their key tiles, small enough to be gathered at once.
+
+    Tokens are sorted by their number of key tiles, most first. Pairs are ordered by key tile, then
+    token: those of key tile k are of the first `counts[k]` tokens.
+    """
+
+    tokens: Tensor  # (n,) indices into the step's tokens
+    pair_tokens: Tensor  # (P,) indices into `tokens`
+    pair_places: Tensor  # (P,) key tile × n + index into `tokens`
+    slots: Tensor  # (P × 64,) where the keys of each pair are
+    mask: Tensor  # (P, 1, 64) 0, or -inf for positions after the token's own
+    counts: list[int]
+
+
+@attrs.frozen(eq=False)
+class AttentionPlan:
+    """What all layers of one step need to know: where tokens are written and what they read."""
+
+    slots: Tensor  # (T,) where each token's key and value go
+    groups: list[PairGroup]
+
+
+def plan_attention(
+    block_tables: Tensor, rows: Sequence[int], positions: Sequence[int], *,
+    block_tokens: int, shape: HeadShape, device: torch.device,
+) -> AttentionPlan:  # fmt: skip
+    """Plan one step: token i belongs to row `rows[i]` of `block_tables` and has `positions[i]`.
+
+    `block_tables` is (rows, blocks) on the CPU, of int64; entries beyond a row's own positions are
+    never looked at.
+    """
+    row_T = torch.tensor(rows, dtype=torch.int64)
+    position_T = torch.tensor(positions, dtype=torch.int64)
+    tile_counts = position_T // KEY_TILE_TOKENS + 1
+    order = torch.sort(tile_counts, descending=True, stable=True).indices
+    pairs_max = max(1, GATHERED_VALUES_MAX // (shape.kv_heads * shape.size * KEY_TILE_TOKENS))
+    group_of = (torch.cumsum(tile_counts[order], 0) - 1) // pairs_max
+    sizes = torch.unique_consecutive(group_of, return_counts=True)[1].tolist()
+    groups = [
+        _plan_group(
+            block_tables,
+            tokens,
+            row_n=row_T[tokens],
+            position_n=position_T[tokens],
+            block_tokens=block_tokens,
+        )
+        for tokens in torch.split(order, sizes)
+    ]
+    slots = _slots(block_tables, row_T, position_T, block_tokens)
+    return AttentionPlan(slots.to(device), [_moved(group, device) for group in groups])
+
+
+def _plan_group(
+    block_tables: Tensor, tokens: Tensor, *, row_n: Tensor, position_n: Tensor, block_tokens: int
+) -> PairGroup:
+    tile_counts = position_n // KEY_TILE_TOKENS + 1
+    tiles = torch.arange(int(tile_counts[0]))
+    grid = tiles[:, None] < tile_counts[None, :]
+    pairs = torch.nonzero(grid)
+    # A product alone in its batch may be split over threads and summed otherwise: repeat it.
+    if len(pairs) == 1:
+        pairs = pairs.repeat(2, 1)
+    tile_P, token_P = pairs.unbind(1)
+    key_positions = tile_P[:, None] * KEY_TILE_TOKENS + torch.arange(KEY_TILE_TOKENS)
+    own_positions = position_n[token_P][:, None]
+    # What is masked reads the token's own slot: always there, never another sequence's.
+    readable = torch.minimum(key_positions, own_positions)
+    mask = torch.zeros(key_positions.shape).masked_fill_(key_positions > own_positions, -math.inf)
+    slots = _slots(block_tables, row_n[token_P][:, None], readable, block_tokens)
+    return PairGroup(
+        tokens=tokens,
+        pair_tokens=token_P,
+        pair_places=tile_P * len(tokens) + token_P,
+        slots=slots.reshape(-1),
+        mask=mask.unsqueeze(1),
+        counts=grid.sum(1).tolist(),
+    )
+
+
+def _moved(group: PairGroup, device: torch.device) -> PairGroup:
+    return PairGroup(
+        tokens=group.tokens.to(device),
+        pair_tokens=group.pair_tokens.to(device),
+        pair_places=group.pair_places.to(device),
+        slots=group.slots.to(device),
+        mask=group.mask.to(device),
+        counts=group.counts,
+    )
+
+
+def _slots(block_tables: Tensor, row: Tensor, position: Tensor, block_tokens: int) -> Tensor:
+    blocks = block_tables[row, position // block_tokens]
+    return blocks * block_tokens + position % block_tokens
+
+
+def write_cache(
+    cache: KvCache, layer: int, plan: AttentionPlan, *, keys_TKD: Tensor, values_TKD: Tensor
+) -> None:
+    """Put the step's keys and values into their slots, rounded to the cache's dtype."""
+    for memory, rows in ((cache.keys[layer], keys_TKD), (cache.values[layer], values_TKD)):
+        rows_KTD = _aligned(rows, memory.shape[-1]).transpose(0, 1)
+        memory.index_copy_(1, plan.slots, rows_KTD.to(memory.dtype))
+
+
+def _aligned(x: Tensor, channels: int) -> Tensor:
+    return x if x.shape[-1] == channels else pad(x, (0, channels - x.shape[-1]))
+
+
+def paged_attention(query_THD: Tensor, cache: KvCache, layer: int, plan: AttentionPlan) -> Tensor:
+    """Attend with float32 queries in one layer; the result is (T, H, D), float32.
+
+    The step's own keys and values have been written to the cache before.
+    """
+    tokens, heads, size = query_THD.shape
+    kv_heads, _, channels = cache.keys[layer].shape
+    scaled = _aligned(query_THD * (LOG2_E / math.sqrt(size)), channels)
+    query_KTGD = scaled.view(tokens, kv_heads, heads // kv_heads, channels).transpose(0, 1)
+    result = torch.empty_like(query_THD)
+    for group in plan.groups:
+        attended_KnGD = _attend(query_KTGD, cache, layer, group)
+        attended_nHD = attended_KnGD.transpose(0, 1).reshape(-1, heads, channels)
+        result[group.tokens] = attended_nHD[..., :size]
+    return result
+
+
+def _attend(query_KTGD: Tensor, cache: KvCache, layer: int, group: PairGroup) -> Tensor:
+    kv_heads, _, queries, size = query_KTGD.shape
+    pairs = len(group.pair_tokens)
+    query = query_KTGD.index_select(1, group.tokens[group.pair_tokens]).to(cache.scratch.dtype)
+    keys = _gather(cache.keys[layer], group.slots, cache.scratch)
+    scores = torch.bmm(query.reshape(-1, queries, size), keys.transpose(1, 2)).float()
+    scores_KPG64 = scores.view(kv_heads, pairs, queries, KEY_TILE_TOKENS)
+    scores_KPG64 += group.mask
+    scores_KPG64 -= _largest(scores_KPG64, group).unsqueeze(-1)
+    weights = exp2_(scores_KPG64)
+    values = _gather(cache.values[layer], group.slots, cache.scratch)
+    attended = torch.bmm(weights.view(-1, queries, KEY_TILE_TOKENS).to(values.dtype), values)
+    attended_KPGD = attended.float().view(kv_heads, pairs, queries, size)
+    # The sum of weights rides along as one more channel.
+    parts = torch.cat((attended_KPGD, weights.sum(-1, keepdim=True)), dim=-1)
+    total = _add_tiles(parts, group.counts)
+    return total[..., :size] / total[..., size:]
+
+
+def _gather(memory_KSD: Tensor, slots: Tensor, scratch: Tensor) -> Tensor:
+    """The values at `slots`, (K × P, 64, D); overwrites what was gathered before."""
+    shape = (len(memory_KSD), len(slots), memory_KSD.shape[-1])
+    if math.prod(shape) > len(scratch):  # one token with more key tiles than fit
+        gathered = memory_KSD.index_select(1, slots)
+    else:
+        gathered = scratch[: math.prod(shape)].view(shape)
+        torch.index_select(memory_KSD, 1, slots, out=gathered)
+    return gathered.view(-1, KEY_TILE_TOKENS, shape[-1])
+
+
+def _largest(scores_KPG64: Tensor, group: PairGroup) -> Tensor:
+    """The largest score of each pair's token, over all its key tiles: (K, P, G)."""
+    largest_KPG = scores_KPG64.amax(-1)
+    tiles, tokens = len(group.counts), len(group.tokens)
+    if tiles == 1:
+        return largest_KPG  # a token has one pair, which may be repeated
+    kv_heads, _, queries = largest_KPG.shape
+    places = largest_KPG.new_full((kv_heads, tiles * tokens, queries), -math.inf)
+    places.index_copy_(1, group.pair_places, largest_KPG)
+    of_token = places.view(kv_heads, tiles, tokens, queries).amax(1)
+    return of_token.index_select(1, group.pair_tokens)
+
+
+def _add_tiles(parts_KPGC: Tensor, counts: list[int]) -> Tensor:
+    """Sum of each token's pairs, key tile after key tile: (K, tokens, G, C)."""
+    total = parts_KPGC[:, : counts[0]].clone()
+    begin = counts[0]
+    for count in counts[1:]:
+        total[:, :count] += parts_KPGC[:, begin : begin + count]
+        begin += count
+    return total

@@ -1,0 +1,154 @@
+"""Where a model's weights come from: a folder of safetensors shards, or a seed.
+
+A model asks for each weight by its Hugging Face name and the shape that its config implies; a
+source gives exactly that or raises. So a folder whose weights do not fit its config is refused
+while it loads, with the file and tensor named. Must not know architectures or what the weights do.
+"""
+
+import hashlib
+import json
+import math
+import pathlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Protocol
+
+import attrs
+import torch
+from torch import Tensor
+
+from ..errors import ModelFolderError
+from ..model_config import CONFIG_FILE
+from .safetensors_reader import SafetensorsFile, open_safetensors
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+# 2 kB per tensor would be generous; models have thousands of tensors.
+INDEX_BYTES_MAX = 64 * 2**20
+
+Progress = Callable[[float], None]
+
+
+class WeightSource(Protocol):
+    """Gives weights by name. `progress` is called with the fraction given so far."""
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A new tensor in memory of its own. Raises `ModelFolderError` if there is none such."""
+
+
+@attrs.define(eq=False)
+class FolderWeights:
+    """Weights of a folder in Hugging Face format, cast while they are read."""
+
+    # {tensor name: the shard that the index, or the single file itself, says it is in}
+    _shards: dict[str, SafetensorsFile]
+    _folder: str
+    dtype: torch.dtype
+    device: torch.device
+    _progress: Progress
+    _bytes_all: int
+    _bytes_taken: int = attrs.field(default=0, init=False)
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor `name`, checked against the shape that the config implies."""
+        shard = self._shards.get(name)
+        if shard is None:
+            raise ModelFolderError(self._folder, f"has no tensor {name}")
+        entry = shard.entries.get(name)
+        if entry is None:
+            raise ModelFolderError(str(shard.path), f"has no tensor {name}, but the index says so")
+        if entry.shape != shape:
+            raise ModelFolderError(
+                str(shard.path),
+                f"tensor {name} has shape {entry.shape}; the config implies {shape}",
+            )
+        if not entry.dtype.is_floating_point:
+            raise ModelFolderError(str(shard.path), f"tensor {name} is {entry.dtype}, no float")
+        weight = shard.read(name, dtype=self.dtype, device=self.device)
+        self._bytes_taken += entry.end - entry.begin
+        self._progress(min(1.0, self._bytes_taken / max(1, self._bytes_all)))
+        return weight
+
+
+@attrs.define(eq=False)
+class DummyWeights:
+    """Random weights from the names alone: the same in every process, for any thread count.
+
+    Norms are 1 and matrices scaled by their width. Embeddings are, too: small beside what layers
+    add to them, so that a tied head does not just repeat its input.
+    """
+
+    dtype: torch.dtype
+    device: torch.device
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor that `name` and `shape` determine."""
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=self.dtype, device=self.device)
+        seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.empty(shape).normal_(generator=generator) / math.sqrt(shape[-1])
+        return weight.to(dtype=self.dtype, device=self.device, copy=True)
+
+
+@contextmanager
+def open_folder_weights(
+    folder: pathlib.Path, *, dtype: torch.dtype, device: torch.device, progress: Progress
+) -> Iterator[FolderWeights]:
+    """Open all shards of `folder` and check their headers. Weights taken outlive the block.
+
+    Raises `ModelFolderError`.
+    """
+    with ExitStack() as stack:
+        files = {path: stack.enter_context(open_safetensors(path)) for path in weight_files(folder)}
+        index = _read_index(folder)
+        if index is None:
+            file = files[folder / SINGLE_FILE]
+            shards = dict.fromkeys(file.entries, file)
+        else:
+            shards = {name: files[folder / shard] for name, shard in index.items()}
+        bytes_all = sum(
+            entry.end - entry.begin for f in files.values() for entry in f.entries.values()
+        )
+        yield FolderWeights(shards, str(folder), dtype, device, progress, bytes_all)
+
+
+def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The weight files of `folder`, sorted by name: one file, or the shards of the index.
+
+    Raises `ModelFolderError` if there are none, or the index names files outside of the folder.
+    """
+    index = _read_index(folder)
+    if index is not None:
+        return [folder / name for name in sorted(set(index.values()))]
+    if not (folder / SINGLE_FILE).exists():
+        raise ModelFolderError(
+            str(folder), f"has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read"
+        )
+    return [folder / SINGLE_FILE]
+
+
+def numerics_files(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Every file of `folder` that decides about logits: the config and the weights."""
+    return [folder / CONFIG_FILE, *weight_files(folder)]
+
+
+def _read_index(folder: pathlib.Path) -> dict[str, str] | None:
+    path = folder / INDEX_FILE
+    if (folder / SINGLE_FILE).exists() or not path.exists():
+        return None
+    with path.open("rb") as file:
+        content = file.read(INDEX_BYTES_MAX + 1)
+    if len(content) > INDEX_BYTES_MAX:
+        raise ModelFolderError(str(path), f"is larger than {INDEX_BYTES_MAX} bytes")
+    try:
+        index = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ModelFolderError(str(path), f"is not JSON: {error}") from error
+    shards = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(shards, dict) or not shards:
+        raise ModelFolderError(str(path), "has no weight_map")
+    for name in shards.values():
+        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+            raise ModelFolderError(str(path), f"names a shard {name!r:.80} outside of the folder")
+    return shards

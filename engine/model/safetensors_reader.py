@@ -1,0 +1,175 @@
+"""Reads weight files in safetensors format, believing nothing that the file says about itself.
+
+A file is eight bytes of header length, a JSON header, then raw little-endian values. Every name,
+dtype, shape and offset of the header is checked against the others and against the length of the
+file before any value is read; no field is executed, looked up or unpickled. Values are mapped, not
+read: what is not asked for costs nothing. Must not know which tensors a model needs.
+"""
+
+import json
+import math
+import mmap
+import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any, TypeGuard
+
+import attrs
+import torch
+from torch import Tensor
+
+from ..errors import ModelFolderError
+
+LENGTH_BYTES = 8
+# The format's own limit, from its reference implementation.
+HEADER_BYTES_MAX = 100_000_000
+# torch's practical limit; no weight has more than five.
+DIMENSIONS_MAX = 8
+DTYPES = MappingProxyType(
+    {
+        "F64": torch.float64,
+        "F32": torch.float32,
+        "F16": torch.float16,
+        "BF16": torch.bfloat16,
+        "I64": torch.int64,
+        "I32": torch.int32,
+        "I16": torch.int16,
+        "I8": torch.int8,
+        "U8": torch.uint8,
+        "BOOL": torch.bool,
+    }
+)
+
+
+@attrs.frozen
+class TensorEntry:
+    """One tensor of the header. Its values are `[begin, end)`, counted from the header's end."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+@attrs.frozen(eq=False)
+class SafetensorsFile:
+    """One open file. `entries` is by name, in the order of the header."""
+
+    path: pathlib.Path
+    entries: dict[str, TensorEntry]
+    _values: memoryview
+
+    def read(self, name: str, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """A copy of one tensor, in aligned memory of its own, cast to `dtype` on `device`.
+
+        Raises `ModelFolderError` if the file does not have it.
+        """
+        entry = self.entries.get(name)
+        if entry is None:
+            raise ModelFolderError(str(self.path), f"has no tensor {name}")
+        target = torch.empty(entry.shape, dtype=dtype, device=device)
+        if entry.end > entry.begin:
+            raw = torch.frombuffer(self._values[entry.begin : entry.end], dtype=torch.uint8)
+            if entry.begin % entry.dtype.itemsize:
+                raw = raw.clone()  # a view as wider items needs them aligned
+            target.copy_(raw.view(entry.dtype).view(entry.shape))
+        return target
+
+
+@contextmanager
+def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
+    """Map `path` and check its header. Tensors that were read outlive the block.
+
+    Raises `ModelFolderError`, naming the file and the fault.
+    """
+    try:
+        with path.open("rb") as file:
+            # Private and writable, because torch warns about read-only buffers; nobody writes.
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise ModelFolderError(str(path), "is empty") from error
+    with mapped, memoryview(mapped) as content:
+        entries, values_begin = _read_header(path, content)
+        with content[values_begin:] as values:
+            yield SafetensorsFile(path, entries, values)
+
+
+def _read_header(path: pathlib.Path, content: memoryview) -> tuple[dict[str, TensorEntry], int]:
+    if len(content) < LENGTH_BYTES:
+        raise ModelFolderError(str(path), f"is truncated: {len(content)} bytes, no header")
+    length = int.from_bytes(content[:LENGTH_BYTES], "little")
+    begin = LENGTH_BYTES + length
+    if length > HEADER_BYTES_MAX:
+        raise ModelFolderError(
+            str(path), f"claims a header of {length} bytes; it is no safetensors"
+        )
+    if begin > len(content):
+        raise ModelFolderError(
+            str(path), f"is truncated: header of {length} bytes in a file of {len(content)}"
+        )
+    try:
+        header = json.loads(bytes(content[LENGTH_BYTES:begin]), object_pairs_hook=_without_repeats)
+    except (ValueError, RecursionError) as error:
+        raise ModelFolderError(str(path), f"has a header that is not JSON: {error}") from error
+    if not isinstance(header, dict):
+        raise ModelFolderError(str(path), "has a header that is not an object")
+    header.pop("__metadata__", None)
+    entries = {name: _entry(path, name, value) for name, value in header.items()}
+    _check_cover(path, list(entries.values()), len(content) - begin)
+    return entries, begin
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _entry(path: pathlib.Path, name: str, value: object) -> TensorEntry:
+    def fault(reason: str) -> ModelFolderError:
+        return ModelFolderError(str(path), f"tensor {name:.200}: {reason}")
+
+    if not isinstance(value, dict):
+        raise fault("its entry is not an object")
+    dtype, shape = value.get("dtype"), value.get("shape")
+    offsets = value.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        raise fault(f"dtype {dtype!r:.40} is none of {', '.join(DTYPES)}")
+    if not _is_list_of_sizes(shape) or len(shape) > DIMENSIONS_MAX:
+        raise fault(f"shape {shape!r:.80} is no list of sizes")
+    if not _is_list_of_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
+        raise fault(f"data_offsets {offsets!r:.80} are no range")
+    needed = math.prod(shape) * DTYPES[dtype].itemsize
+    if offsets[1] - offsets[0] != needed:
+        raise fault(f"{dtype} of shape {shape} needs {needed} bytes, has {offsets}")
+    return TensorEntry(name, DTYPES[dtype], tuple(shape), offsets[0], offsets[1])
+
+
+def _is_list_of_sizes(value: object) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(
+        type(size) is int and 0 <= size < 2**48 for size in value
+    )
+
+
+def _check_cover(path: pathlib.Path, entries: list[TensorEntry], values_bytes: int) -> None:
+    """The tensors fill the values exactly, as the format demands: no overlap, hole or rest."""
+    position = 0
+    for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
+        if entry.begin < position:
+            raise ModelFolderError(str(path), f"tensor {entry.name} overlaps the one before it")
+        if entry.begin > position:
+            raise ModelFolderError(str(path), f"has a hole before tensor {entry.name}")
+        position = entry.end
+    if position > values_bytes:
+        raise ModelFolderError(
+            str(path), f"is truncated: tensors end at {position}, values at {values_bytes} bytes"
+        )
+    if position < values_bytes:
+        raise ModelFolderError(
+            str(path), f"has {values_bytes - position} bytes after its last tensor"
+        )

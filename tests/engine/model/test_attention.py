@@ -1,0 +1,104 @@
+"""Paged attention against the textbook's, for any mixture of rows and any block table."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from triolet.engine.model import attention
+from triolet.engine.model.attention import (
+    HeadShape,
+    KvCache,
+    paged_attention,
+    plan_attention,
+    write_cache,
+)
+
+CPU = torch.device("cpu")
+SHAPE = HeadShape(heads=4, kv_heads=2, size=12)
+
+
+def make_cache(blocks: int, block_tokens: int) -> KvCache:
+    return KvCache.allocate(
+        1, blocks, SHAPE, block_tokens=block_tokens, dtype=torch.float32, device=CPU
+    )
+
+
+def textbook(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, first: int) -> Tensor:
+    """Causal attention in float64 of the last tokens of one sequence, from position `first`."""
+    groups = SHAPE.heads // SHAPE.kv_heads
+    key = key_TKD.double().repeat_interleave(groups, dim=1)
+    value = value_TKD.double().repeat_interleave(groups, dim=1)
+    scores = torch.einsum("qhd,khd->hqk", query_THD.double(), key) / SHAPE.size**0.5
+    later = torch.arange(len(key)) > torch.arange(first, first + len(query_THD))[:, None]
+    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, value)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 20)), min_size=1, max_size=5),
+    block_tokens=st.sampled_from([1, 8, 16, 48]),
+    seed=st.integers(0, 10**6),
+)
+def test_any_mixture_is_textbook_attention(
+    rows: list[tuple[int, int]], block_tokens: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator)
+
+    width = -(-160 // block_tokens)
+    tables = torch.randperm(len(rows) * width, generator=generator).view(len(rows), width)
+    cache = make_cache(len(rows) * width, block_tokens)
+    expected: list[Tensor] = []
+    queries: list[Tensor] = []
+    numbers: list[int] = []
+    positions: list[int] = []
+    for number, (cached, new) in enumerate(rows):
+        key, value = random(cached + new, 2, 12), random(cached + new, 2, 12)
+        everything = plan_attention(
+            tables, [number] * (cached + new), range(cached + new),
+            block_tokens=block_tokens, shape=SHAPE, device=CPU,
+        )  # fmt: skip
+        write_cache(cache, 0, everything, keys_TKD=key, values_TKD=value)
+        query = random(new, 4, 12)
+        expected.append(textbook(query, key, value, cached))
+        queries.append(query)
+        numbers += [number] * new
+        positions += range(cached, cached + new)
+    plan = plan_attention(
+        tables, numbers, positions, block_tokens=block_tokens, shape=SHAPE, device=CPU
+    )
+    attended = paged_attention(torch.cat(queries), cache, 0, plan)
+    assert torch.allclose(attended.double(), torch.cat(expected), atol=1e-5)
+
+
+def test_groups_keep_to_what_may_be_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "GATHERED_VALUES_MAX", 2 * 64 * 12 * 4)  # four pairs
+    tables = torch.arange(40).view(4, 10)
+    positions = [10, 150, 70, 63, 64, 5]
+    plan = plan_attention(
+        tables, [0, 1, 2, 3, 3, 2], positions, block_tokens=16, shape=SHAPE, device=CPU
+    )
+    assert sorted(torch.cat([group.tokens for group in plan.groups]).tolist()) == list(range(6))
+    for group in plan.groups:
+        tiles = [positions[token] // 64 + 1 for token in group.tokens.tolist()]
+        assert tiles == sorted(tiles, reverse=True)
+        assert sum(group.counts) == sum(tiles)
+        assert sum(tiles[1:]) < 4
+    whole = plan.slots.tolist()
+    assert whole == [10, 160 + 150, 320 + 70, 480 + 63, 480 + 64, 320 + 5]
+
+
+def test_one_token_with_more_keys_than_scratch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "GATHERED_VALUES_MAX", 64)
+    tables = torch.arange(10).view(1, 10)
+    cache = make_cache(10, 16)
+    assert len(cache.scratch) == 64
+    key, value, query = torch.randn(150, 2, 12), torch.randn(150, 2, 12), torch.randn(150, 4, 12)
+    plan = plan_attention(tables, [0] * 150, range(150), block_tokens=16, shape=SHAPE, device=CPU)
+    write_cache(cache, 0, plan, keys_TKD=key, values_TKD=value)
+    attended = paged_attention(query, cache, 0, plan)
+    assert torch.allclose(attended.double(), textbook(query, key, value, 0), atol=1e-5)
