@@ -27,7 +27,7 @@ from .step_loop import run_step_loop
 from .step_messages import Mask, Step, StepResult, WorkerReady
 
 # By name, not by import: the engine's side never imports the worker's.
-_EXECUTORS_MODULE = "triolet.engine.worker.executor_interface"
+_EXECUTORS_MODULE = "triolet.engine.worker.executors"
 
 
 class _WorkerExecutor(Protocol):

@@ -23,7 +23,8 @@ from ...transports.ring_memory import READER_FDS
 from ...transports.shm_ring import RingReader, RingWriter
 from ..messages import TreeReply, TreeRequest
 from ..step_messages import WorkerInit, WorkerReady
-from .executor_interface import WorkerExecutor, make_executor
+from .executor_interface import WorkerExecutor
+from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
 # The rank whose tokens count; the engine core expects them from the same.

@@ -1,0 +1,33 @@
+"""What a worker's step loop needs of whatever computes: the seam between executors.
+
+Implementations are listed in `executors`. Must not know rings, tasks or processes.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from ..step_messages import Mask, Step, StepResult, WorkerReady
+
+# Called with the fraction of the weights that is loaded, from the loading thread.
+Progress = Callable[[float], None]
+# Blocks until the mask of the step in hand is there.
+WaitMask = Callable[[], Mask]
+# Sleeps so many seconds, or raises as soon as the worker is told to stop.
+Pause = Callable[[float], None]
+
+
+class WorkerExecutor(Protocol):
+    """Holds weights and rows. Both methods block and run in a thread, one call at a time."""
+
+    def load(self, progress: Progress) -> WorkerReady:
+        """Load the model and take the KV memory.
+
+        Raises `ModelFolderError` or `InvalidParameter`.
+        """
+
+    def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
+        """Compute one step. `wait_mask` is called only if the step has masked rows.
+
+        Whatever it raises is reported for this step; the rows are then as if it had computed
+        nothing, and only a step that forgets them makes sense.
+        """

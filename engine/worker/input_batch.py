@@ -1,0 +1,181 @@
+"""The rows that a worker holds, and what one step computes of them.
+
+Sans-IO: plain lists. A step is a difference: rows are forgotten, taken in and grown, then some of
+them compute their next tokens. The engine core keeps the truth; a step that contradicts what is
+held is refused whole, before anything is changed, because computing it would mix up requests.
+Must not know tensors, blocks' contents or why rows come and go.
+
+    token_ids   [ prompt ........ | output so far .... ]
+                0          prompt_tokens        len(token_ids)
+                [ computed ............ | next count tokens | rest ]
+"""
+
+from collections.abc import Iterable
+
+import attrs
+
+from ..step_messages import NewRow, RowSampling, Step
+
+
+@attrs.frozen
+class StepInconsistent(Exception):
+    """The step contradicts the rows held; an error of the engine core, and the step is not run."""
+
+    number: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"step {self.number} {self.reason}"
+
+
+@attrs.define(eq=False)
+class HeldRow:
+    """One request. 0 <= computed <= len(token_ids); the output begins at `prompt_tokens`."""
+
+    token_ids: list[int]
+    prompt_tokens: int
+    computed: int
+    block_ids: list[int]
+    sampling: RowSampling
+
+    @property
+    def output_tokens(self) -> int:
+        """How many tokens of `token_ids` are output, which is the index of the next one."""
+        return len(self.token_ids) - self.prompt_tokens
+
+
+@attrs.frozen
+class Sampling:
+    """A row that samples in this step, from the logits of the step's token `token_index`."""
+
+    row: int
+    token_index: int
+    parameters: RowSampling
+    position: int
+
+
+@attrs.frozen
+class StepInputs:
+    """The tokens that one step computes, row after row, and who samples."""
+
+    token_ids: list[int]
+    positions: list[int]
+    rows: list[int]  # of each token
+    samplings: list[Sampling]
+
+
+@attrs.define(eq=False)
+class InputBatch:
+    """All rows held, by number. Numbers are below `rows_max`, block ids below `blocks`."""
+
+    rows_max: int
+    blocks: int
+    block_tokens: int
+    # Token ids are below this; checked because an embedding looked up beyond its end may crash.
+    vocab_size: int
+    rows: dict[int, HeldRow] = attrs.field(factory=dict, init=False)
+
+    def take_step(self, step: Step) -> StepInputs:
+        """Apply the step's differences and say what to compute.
+
+        Raises `StepInconsistent` and changes nothing. `finish_step` has to follow with the tokens.
+        """
+        self._check(step)
+        for row in step.finished:
+            del self.rows[row]
+        for new in step.new:
+            self.rows[new.row] = HeldRow(
+                token_ids=list(new.token_ids),
+                prompt_tokens=new.prompt_tokens,
+                computed=new.computed_tokens,
+                block_ids=list(new.block_ids),
+                sampling=new.sampling,
+            )
+        for row, block_ids in step.grown:
+            self.rows[row].block_ids.extend(block_ids)
+        return self._inputs(step)
+
+    def finish_step(self, step: Step, tokens: Iterable[int]) -> None:
+        """Note what was computed and, in the order of `StepInputs.samplings`, sampled."""
+        sampled = iter(tokens)
+        for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
+            held = self.rows[row]
+            held.computed += count
+            if samples:
+                held.token_ids.append(next(sampled))
+
+    def _inputs(self, step: Step) -> StepInputs:
+        inputs = StepInputs([], [], [], [])
+        for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
+            held = self.rows[row]
+            begin = held.computed
+            inputs.token_ids.extend(held.token_ids[begin : begin + count])
+            inputs.positions.extend(range(begin, begin + count))
+            inputs.rows.extend([row] * count)
+            if samples:
+                last = len(inputs.token_ids) - 1
+                inputs.samplings.append(Sampling(row, last, held.sampling, held.output_tokens))
+        return inputs
+
+    def _check(self, step: Step) -> None:
+        # Lengths after the differences: {row: (tokens, computed, blocks)}.
+        after = {
+            row: (len(held.token_ids), held.computed, len(held.block_ids))
+            for row, held in self.rows.items()
+        }
+        for row in step.finished:
+            if after.pop(row, None) is None:
+                raise StepInconsistent(step.number, f"finishes row {row}, which is not held")
+        for new in step.new:
+            self._check_new(step.number, new, held=new.row in after)
+            after[new.row] = (len(new.token_ids), new.computed_tokens, len(new.block_ids))
+        for row, block_ids in step.grown:
+            if row not in after:
+                raise StepInconsistent(step.number, f"grows row {row}, which is not held")
+            self._check_blocks(step.number, block_ids)
+            tokens, computed, blocks = after[row]
+            after[row] = (tokens, computed, blocks + len(block_ids))
+        self._check_work(step, after)
+
+    def _check_new(self, number: int, new: NewRow, *, held: bool) -> None:
+        if held or not 0 <= new.row < self.rows_max:
+            raise StepInconsistent(number, f"takes row {new.row}, which is held or out of range")
+        if not 0 <= new.computed_tokens <= len(new.token_ids):
+            raise StepInconsistent(number, f"row {new.row}: computed_tokens exceed its tokens")
+        if not 0 < new.prompt_tokens <= len(new.token_ids):
+            raise StepInconsistent(number, f"row {new.row}: prompt_tokens exceed its tokens")
+        if min(new.token_ids) < 0 or max(new.token_ids) >= self.vocab_size:
+            raise StepInconsistent(number, f"row {new.row}: a token id is out of the vocabulary")
+        suppressed = new.sampling.suppressed_until_min
+        if any(not 0 <= token_id < self.vocab_size for token_id in suppressed):
+            raise StepInconsistent(number, f"row {new.row}: suppresses an id out of the vocabulary")
+        self._check_blocks(number, new.block_ids)
+
+    def _check_blocks(self, number: int, block_ids: list[int]) -> None:
+        if any(not 0 <= block_id < self.blocks for block_id in block_ids):
+            raise StepInconsistent(number, f"names a block beyond {self.blocks - 1}")
+
+    def _check_work(self, step: Step, after: dict[int, tuple[int, int, int]]) -> None:
+        if not len(step.rows) == len(step.token_counts) == len(step.samples):
+            raise StepInconsistent(step.number, "has lists of different lengths")
+        if len(set(step.rows)) != len(step.rows):
+            raise StepInconsistent(step.number, "computes a row twice")
+        for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
+            if row not in after:
+                raise StepInconsistent(step.number, f"computes row {row}, which is not held")
+            tokens, computed, blocks = after[row]
+            end = computed + count
+            if count < 1 or end > tokens or (samples and end != tokens):
+                raise StepInconsistent(
+                    step.number, f"row {row}: {computed} + {count} of {tokens} tokens do not fit"
+                )
+            if end > blocks * self.block_tokens:
+                raise StepInconsistent(step.number, f"row {row}: {end} tokens exceed its blocks")
+
+    def check_invariants(self) -> None:
+        """Raise `AssertionError` if a row is impossible."""
+        for row, held in self.rows.items():
+            assert 0 <= row < self.rows_max
+            assert 0 <= held.computed <= len(held.token_ids)
+            assert held.computed <= len(held.block_ids) * self.block_tokens
+            assert held.output_tokens >= 0

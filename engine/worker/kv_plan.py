@@ -1,0 +1,41 @@
+"""How many KV blocks a worker has, and how long a sequence may therefore become.
+
+Sans-IO: arithmetic on settings and the model's sizes. Must not know tensors or devices.
+"""
+
+import attrs
+
+from ..config import EngineSettings
+from ..errors import InvalidParameter
+
+
+@attrs.frozen
+class KvPlan:
+    """`blocks` of `EngineSettings.block_tokens` tokens each; `max_model_len` in tokens."""
+
+    blocks: int
+    max_model_len: int
+
+
+def plan_kv(settings: EngineSettings, *, model_len: int, token_bytes: int) -> KvPlan:
+    """Blocks for `max_num_seqs` sequences of full length, or as many as memory allows.
+
+    `model_len` is the model's own length and `token_bytes` the memory of one token in all layers.
+    If one sequence of the model's length does not fit, the length shrinks; a length that the
+    settings demand is not shrunk: raises `InvalidParameter`.
+    """
+    if settings.max_model_len > model_len:
+        raise InvalidParameter("max_model_len", f"must be at most the model's own, {model_len}")
+    length = settings.max_model_len or model_len
+    block_bytes = settings.block_tokens * token_bytes
+    blocks = settings.kv_blocks or settings.max_num_seqs * -(-length // settings.block_tokens)
+    if not settings.kv_blocks and block_bytes:
+        blocks = min(blocks, settings.kv_memory_bytes_max // block_bytes)
+    fits = blocks * settings.block_tokens
+    if fits < length and settings.max_model_len:
+        raise InvalidParameter("max_model_len", f"of {length} does not fit {blocks} KV blocks")
+    if blocks < 1:
+        raise InvalidParameter(
+            "kv_memory_bytes_max", f"must be at least {block_bytes}, one block of this model"
+        )
+    return KvPlan(blocks, min(length, fits))

@@ -1,0 +1,123 @@
+"""The executor that computes with torch, on a CPU or a CUDA device by the same code.
+
+On a CPU it is bitwise unless the settings say otherwise, and then the oracle that faster executors
+are compared with. Must not know rings, tasks or processes.
+"""
+
+import os
+import pathlib
+import time
+
+import attrs
+import torch
+
+from ..config import EngineSettings
+from ..errors import InvalidParameter
+from ..model.loader import numerics_files
+from ..model.registry import compute_dtype, load_model
+from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
+from ..step_messages import Step, StepResult, WorkerReady
+from .executor_interface import Progress, WaitMask
+from .kv_plan import plan_kv
+from .model_runner import ModelRunner
+from .numerics import numerics_id, processor_name
+
+# Counts changes of layers, attention or sampler that change any bit of any result.
+REVISION = 1
+KV_LAYOUT = "layer,kv head,slot,channel"
+# Share of the progress for the weights; the rest is hashing them.
+LOADING_SHARE = 0.8
+
+
+@attrs.define(eq=False)
+class TorchExecutor:
+    """One model on one device; `execute` is called by one thread at a time."""
+
+    settings: EngineSettings
+    rank: int
+    _runner: ModelRunner | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.settings.workers != 1:
+            raise InvalidParameter("workers", "must be 1: the torch executor runs on one device")
+
+    def load(self, progress: Progress) -> WorkerReady:
+        """Read, cast and place the weights, take the KV memory, hash the files."""
+        settings = self.settings
+        folder = pathlib.Path(settings.model)
+        device = _device(settings.device)
+        threads = settings.threads or len(os.sched_getaffinity(0))
+        torch.set_num_threads(threads)
+        config = load_model_config(folder)
+        dtype = compute_dtype(config, bitwise=settings.bitwise)
+        token_bytes = 2 * config.layers * config.kv_heads * config.head_size * dtype.itemsize
+        plan = plan_kv(settings, model_len=config.max_model_len, token_bytes=token_bytes)
+        model = load_model(
+            folder,
+            config,
+            load_format=settings.load_format,
+            bitwise=settings.bitwise,
+            positions=plan.max_model_len,
+            device=device,
+            progress=lambda fraction: progress(fraction * LOADING_SHARE),
+        )
+        self._runner = ModelRunner.of(
+            model,
+            rows=settings.max_num_seqs,
+            blocks=plan.blocks,
+            block_tokens=settings.block_tokens,
+            length=plan.max_model_len,
+        )
+        identity = _numerics_id(settings, config, device, dtype)
+        progress(1.0)
+        return WorkerReady(
+            kv_blocks=plan.blocks,
+            max_model_len=plan.max_model_len,
+            vocab_size=config.vocab_size,
+            numerics_id=identity,
+            # Not claimed for CUDA: its library may choose another kernel for another batch.
+            bitwise=settings.bitwise and device.type == "cpu",
+        )
+
+    def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
+        """One forward pass and its samples; the time includes the wait for a mask."""
+        assert self._runner is not None, "load comes first"
+        begin = time.perf_counter()
+        rows, tokens = self._runner.run(step, wait_mask)
+        return StepResult(step.number, rows, tokens, compute_s=time.perf_counter() - begin)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InvalidParameter("device", f"{name!r} is not known to torch") from error
+    if device.type not in ("cpu", "cuda"):
+        raise InvalidParameter("device", f"must be cpu or cuda, not {name!r}")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InvalidParameter("device", f"{name!r} is not available on this machine")
+    return device
+
+
+def _numerics_id(
+    settings: EngineSettings, config: ModelConfig, device: torch.device, dtype: torch.dtype
+) -> str:
+    folder = pathlib.Path(settings.model)
+    dummy = settings.load_format == "dummy"
+    if device.type == "cuda":
+        hardware = torch.cuda.get_device_name(device)
+    else:
+        hardware = f"{torch.backends.cpu.get_cpu_capability()} {processor_name()}"
+    facts = {
+        "executor": "torch",
+        "revision": REVISION,
+        "torch": torch.__version__,
+        "hardware": hardware,
+        "dtype": dtype,
+        "bitwise": settings.bitwise,
+        "workers": settings.workers,
+        "kv_layout": KV_LAYOUT,
+        "load_format": "dummy" if dummy else "weights",
+        "architecture": config.architecture,
+    }
+    return numerics_id(facts, [folder / CONFIG_FILE] if dummy else numerics_files(folder))

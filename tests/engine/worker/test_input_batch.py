@@ -1,0 +1,175 @@
+"""Rows held by a worker: differences applied, inconsistent steps refused whole."""
+
+import copy
+from typing import Any
+
+import attrs
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from triolet.engine.step_messages import NewRow, RowSampling, Step
+from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
+
+SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
+
+
+def make_batch() -> InputBatch:
+    return InputBatch(rows_max=4, blocks=10, block_tokens=4, vocab_size=100)
+
+
+def new_row(row: int, **changes: Any) -> NewRow:
+    values: dict[str, Any] = {
+        "row": row,
+        "token_ids": [10, 11, 12, 13, 14],
+        "prompt_tokens": 5,
+        "computed_tokens": 0,
+        "block_ids": [row, row + 4],
+        "sampling": SAMPLING,
+    }
+    return NewRow(**{**values, **changes})
+
+
+def compute(number: int, *work: tuple[int, int, bool], **changes: Any) -> Step:
+    return Step(
+        number=number,
+        rows=[row for row, _, _ in work],
+        token_counts=[count for _, count, _ in work],
+        samples=[samples for _, _, samples in work],
+        **changes,
+    )
+
+
+def test_a_prompt_in_two_chunks_then_decodes() -> None:
+    batch = make_batch()
+    step = compute(1, (2, 3, False), new=[new_row(2)])
+    inputs = batch.take_step(step)
+    assert (inputs.token_ids, inputs.positions, inputs.rows) == ([10, 11, 12], [0, 1, 2], [2] * 3)
+    assert inputs.samplings == []
+    batch.finish_step(step, [])
+
+    step = compute(2, (2, 2, True))
+    inputs = batch.take_step(step)
+    assert (inputs.token_ids, inputs.positions) == ([13, 14], [3, 4])
+    (sampling,) = inputs.samplings
+    assert (sampling.row, sampling.token_index, sampling.position) == (2, 1, 0)
+    batch.finish_step(step, [77])
+
+    step = compute(3, (2, 1, True))
+    inputs = batch.take_step(step)
+    assert (inputs.token_ids, inputs.positions) == ([77], [5])
+    assert inputs.samplings[0].position == 1
+
+
+def test_a_resumed_row_counts_its_output_and_what_is_computed() -> None:
+    batch = make_batch()
+    step = compute(1, (0, 1, True), new=[new_row(0, prompt_tokens=2, computed_tokens=4)])
+    inputs = batch.take_step(step)
+    assert (inputs.token_ids, inputs.positions) == ([14], [4])
+    assert inputs.samplings[0].position == 3
+
+
+def test_rows_of_one_step_follow_each_other() -> None:
+    batch = make_batch()
+    step = compute(1, (3, 5, True), (1, 2, False), new=[new_row(1), new_row(3)])
+    inputs = batch.take_step(step)
+    assert inputs.rows == [3] * 5 + [1] * 2
+    assert inputs.positions == [0, 1, 2, 3, 4, 0, 1]
+    assert inputs.samplings[0].token_index == 4
+
+
+def test_a_row_may_be_forgotten_and_taken_in_one_step() -> None:
+    batch = make_batch()
+    batch.take_step(compute(1, new=[new_row(0)]))
+    batch.take_step(compute(2, finished=[0], new=[new_row(0, token_ids=[1], prompt_tokens=1)]))
+    assert batch.rows[0].token_ids == [1]
+
+
+def test_grown_blocks_are_appended() -> None:
+    batch = make_batch()
+    batch.take_step(compute(1, new=[new_row(0)], grown=[(0, [9])]))
+    assert batch.rows[0].block_ids == [0, 4, 9]
+
+
+BAD = {
+    "finishes an unknown row": Step(number=2, finished=[1]),
+    "takes a held row": Step(number=2, new=[new_row(0)]),
+    "takes a row out of range": Step(number=2, new=[new_row(4)]),
+    "takes a negative row": Step(number=2, new=[new_row(-1)]),
+    "more computed than tokens": Step(number=2, new=[new_row(1, computed_tokens=6)]),
+    "no prompt": Step(number=2, new=[new_row(1, prompt_tokens=0)]),
+    "more prompt than tokens": Step(number=2, new=[new_row(1, prompt_tokens=6)]),
+    "no tokens": Step(number=2, new=[new_row(1, token_ids=[], prompt_tokens=0)]),
+    "a token beyond the vocabulary": Step(number=2, new=[new_row(1, token_ids=[100] * 5)]),
+    "a negative token": Step(number=2, new=[new_row(1, token_ids=[-1] * 5)]),
+    "a suppressed id beyond the vocabulary": Step(
+        number=2, new=[new_row(1, sampling=attrs.evolve(SAMPLING, suppressed_until_min=[100]))]
+    ),
+    "a block out of range": Step(number=2, new=[new_row(1, block_ids=[10])]),
+    "grows an unknown row": Step(number=2, grown=[(1, [3])]),
+    "grows by a block out of range": Step(number=2, grown=[(0, [-1])]),
+    "computes an unknown row": compute(2, (1, 1, False)),
+    "computes a finished row": compute(2, (0, 1, False), finished=[0]),
+    "computes a row twice": compute(2, (0, 1, False), (0, 1, False)),
+    "computes nothing": compute(2, (0, 0, False)),
+    "computes more than there is": compute(2, (0, 6, False)),
+    "samples before the end": compute(2, (0, 4, True)),
+    "exceeds its blocks": compute(2, (1, 5, True), new=[new_row(1, block_ids=[1])]),
+    "lists of different lengths": Step(number=2, rows=[0], token_counts=[1], samples=[]),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_an_inconsistent_step_is_refused_whole(case: str) -> None:
+    batch = make_batch()
+    batch.take_step(compute(1, new=[new_row(0)]))
+    before = copy.deepcopy(batch.rows)
+    with pytest.raises(StepInconsistent, match=r"^step 2 "):
+        batch.take_step(BAD[case])
+    assert {row: attrs.asdict(held) for row, held in batch.rows.items()} == {
+        row: attrs.asdict(held) for row, held in before.items()
+    }
+
+
+class BatchMachine(RuleBasedStateMachine):
+    """Any steps at all: each is applied or refused, and rows stay possible."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batch = make_batch()
+
+    @rule(
+        finished=st.lists(st.integers(0, 4), max_size=2),
+        taken=st.lists(
+            st.tuples(st.integers(0, 4), st.integers(1, 9), st.integers(0, 9)), max_size=2
+        ),
+        grown=st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 9), max_size=2))),
+        work=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.booleans()), max_size=3),
+    )
+    def step(
+        self,
+        finished: list[int],
+        taken: list[tuple[int, int, int]],
+        grown: list[tuple[int, list[int]]],
+        work: list[tuple[int, int, bool]],
+    ) -> None:
+        new = [
+            new_row(row, token_ids=[5] * tokens, prompt_tokens=1, computed_tokens=computed)
+            for row, tokens, computed in taken
+        ]
+        step = compute(1, *work, finished=finished, new=new, grown=grown)
+        try:
+            inputs = self.batch.take_step(step)
+        except StepInconsistent:
+            return
+        assert len(inputs.token_ids) == sum(step.token_counts)
+        self.batch.finish_step(step, [6] * len(inputs.samplings))
+
+    @invariant()
+    def rows_are_possible(self) -> None:
+        self.batch.check_invariants()
+
+
+TestBatchMachine = BatchMachine.TestCase
+TestBatchMachine.settings = settings(max_examples=30, stateful_step_count=20)

@@ -1,0 +1,134 @@
+"""The torch executor from folder to tokens: limits, numerics id, refusals."""
+
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter, ModelFolderError
+from triolet.engine.model.loader import SINGLE_FILE, DummyWeights
+from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, WorkerReady
+from triolet.engine.worker.torch_executor import TorchExecutor
+
+from ..model.tiny_models import CPU, safetensors_bytes, write_config
+
+
+def make(folder: pathlib.Path, **changes: Any) -> TorchExecutor:
+    values = {"load_format": "dummy", "max_num_seqs": 4, "threads": 1}
+    return TorchExecutor(EngineSettings(model=str(folder), **{**values, **changes}), 0)
+
+
+def ready(folder: pathlib.Path, **changes: Any) -> WorkerReady:
+    return make(folder, **changes).load(lambda fraction: None)
+
+
+def no_mask() -> Mask:
+    raise AssertionError("no row is masked")
+
+
+def write_weights(folder: pathlib.Path) -> None:
+    """The dummy weights of the tiny model as a file."""
+    source = DummyWeights(torch.float32, CPU)
+    shapes = {"model.embed_tokens.weight": (101, 64), "model.norm.weight": (64,)}
+    for layer in range(2):
+        names = {
+            "self_attn.q_proj": (64, 64),
+            "self_attn.k_proj": (32, 64),
+            "self_attn.v_proj": (32, 64),
+            "self_attn.o_proj": (64, 64),
+            "mlp.gate_proj": (176, 64),
+            "mlp.up_proj": (176, 64),
+            "mlp.down_proj": (64, 176),
+            "input_layernorm": (64,),
+            "post_attention_layernorm": (64,),
+        }
+        shapes |= {f"model.layers.{layer}.{name}.weight": s for name, s in names.items()}
+    tensors = {name: source.take(name, shape) for name, shape in shapes.items()}
+    (folder / SINGLE_FILE).write_bytes(safetensors_bytes(tensors))
+
+
+def first_token(executor: TorchExecutor) -> int:
+    row = NewRow(
+        row=0,
+        token_ids=[5, 6, 7],
+        prompt_tokens=3,
+        computed_tokens=0,
+        block_ids=[3],
+        sampling=RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=4),
+    )
+    step = Step(number=9, new=[row], rows=[0], token_counts=[3], samples=[True])
+    result = executor.execute(step, no_mask)
+    assert (result.number, result.rows) == (9, [0])
+    assert result.compute_s > 0
+    return result.token_ids[0]
+
+
+def test_from_folder_to_tokens(tmp_path: pathlib.Path) -> None:
+    write_config(tmp_path)
+    write_weights(tmp_path)
+    fractions: list[float] = []
+    executor = make(tmp_path, load_format="auto")
+    found = executor.load(fractions.append)
+    assert (found.vocab_size, found.max_model_len, found.kv_blocks) == (101, 512, 4 * 32)
+    assert found.bitwise
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+    assert torch.get_num_threads() == 1
+    dummy = make(tmp_path)
+    dummy.load(lambda fraction: None)
+    assert first_token(executor) == first_token(dummy)
+
+
+def test_kv_memory_is_counted_in_bytes_of_this_model(tmp_path: pathlib.Path) -> None:
+    write_config(tmp_path)
+    token_bytes = 2 * 2 * 2 * 16 * 4  # keys and values, layers, kv heads, head size, float32
+    found = ready(tmp_path, kv_memory_bytes_max=3 * 16 * token_bytes)
+    assert (found.kv_blocks, found.max_model_len) == (3, 48)
+
+
+def test_the_numerics_id_is_of_what_decides_about_bits(tmp_path: pathlib.Path) -> None:
+    write_config(tmp_path)
+    write_weights(tmp_path)
+    one = ready(tmp_path, load_format="auto").numerics_id
+    assert one.startswith("torch-")
+    assert ready(tmp_path, load_format="auto", threads=2, max_num_seqs=7).numerics_id == one
+    torch.set_num_threads(1)
+    others = {ready(tmp_path).numerics_id, ready(tmp_path, bitwise=False).numerics_id}
+    content = bytearray((tmp_path / SINGLE_FILE).read_bytes())
+    content[-1] ^= 1
+    (tmp_path / SINGLE_FILE).write_bytes(content)
+    others.add(ready(tmp_path, load_format="auto").numerics_id)
+    assert len(others - {one}) == 3
+
+
+def test_plain_mode_claims_no_bits(tmp_path: pathlib.Path) -> None:
+    assert not ready(write_config(tmp_path), bitwise=False).bitwise
+
+
+@pytest.mark.parametrize("device", ["tpu", "meta", "nonsense:1"])
+def test_devices_that_are_not_there_are_refused(tmp_path: pathlib.Path, device: str) -> None:
+    with pytest.raises(InvalidParameter, match="device"):
+        ready(write_config(tmp_path), device=device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_missing_cuda_device_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(InvalidParameter, match="not available"):
+        ready(write_config(tmp_path), device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_computes_the_same_model(tmp_path: pathlib.Path) -> None:
+    write_config(tmp_path)
+    cuda, cpu = make(tmp_path, device="cuda"), make(tmp_path)
+    assert not cuda.load(lambda fraction: None).bitwise
+    cpu.load(lambda fraction: None)
+    assert first_token(cuda) == first_token(cpu)
+
+
+def test_a_folder_without_weights_is_refused(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ModelFolderError, match="safetensors"):
+        ready(write_config(tmp_path), load_format="auto")
