@@ -6,7 +6,6 @@ the next start. Must not know what is asked over the socket: `control_server` do
 """
 
 import contextlib
-import json
 import os
 import pathlib
 import shutil
@@ -14,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 
 import attrs
-import cattrs
+import msgspec
 
 from .errors import RunNotFound
 
@@ -77,7 +76,7 @@ def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Itera
     path = base / run_id
     path.mkdir(mode=0o700)
     try:
-        (path / RUN_FILE).write_text(json.dumps(attrs.asdict(facts)))
+        (path / RUN_FILE).write_text(msgspec.json.encode(facts).decode())
         yield RunFolder(path, facts)
     finally:
         shutil.rmtree(path, ignore_errors=True)
@@ -110,9 +109,9 @@ def find_run(run_id: str | None = None) -> RunFolder:
 
 def _read(path: pathlib.Path) -> RunFolder | None:
     try:
-        content = json.loads((path / RUN_FILE).read_text())
-        return RunFolder(path, cattrs.structure(content, RunFacts))
-    except (OSError, ValueError, cattrs.BaseValidationError):
+        facts = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=RunFacts)
+        return RunFolder(path, facts)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

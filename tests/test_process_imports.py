@@ -21,6 +21,7 @@ print(json.dumps([house, files, packages]))
 # Packages that trio, pyzmq and attrs bring along; underscored names are compiled helpers.
 COMMON = {
     "attr", "attrs", "trio", "outcome", "sniffio", "sortedcontainers", "idna", "cffi", "msgspec",
+    "typing_extensions", "cython_runtime",
 }  # fmt: skip
 PROCESSES = {
     "triolet.runtime.root": (COMMON, {"engine", "runtime", "nurseries", "transports"}),
@@ -31,7 +32,7 @@ PROCESSES = {
     "triolet.engine.worker.process": (COMMON, {"engine", "nurseries", "transports"}),
     "triolet.api.frontend_process": (
         COMMON | {"zmq", "tokenizers", "jinja2", "markupsafe", "h11", "wsproto", "trio_websocket",
-                  "prometheus_client"},
+                  "prometheus_client", "cattrs"},
         {"api", "engine", "runtime", "nurseries", "transports"},
     ),
 }  # fmt: skip

@@ -151,10 +151,14 @@ async def send_channel(input_endpoint: str, output_endpoint: str, count: str) ->
             if number % 256 == 0:
                 await trio.lowlevel.checkpoint()
                 # Polling, as nothing tells of an acknowledgement; credits would.
-                while spoke.statistics().links[HUB].unacknowledged > UNACKNOWLEDGED_MAX:  # noqa: ASYNC110
+                while _behind(spoke):  # noqa: ASYNC110
                     await trio.sleep(0.001)
             spoke.send(HUB, message)
         await trio.sleep_forever()
+
+
+def _behind(spoke: SpokeChannel) -> bool:
+    return spoke.statistics().links[HUB].unacknowledged > UNACKNOWLEDGED_MAX
 
 
 async def run_channel(endpoint: str, messages: int) -> Row:

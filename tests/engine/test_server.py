@@ -48,7 +48,7 @@ class RecordingChannel:
         self.sent.append((peer, message))
 
     async def receive(self) -> list[ChannelEvent]:
-        await trio.sleep_forever()
+        await trio.Event().wait()
         return []
 
     def forget(self, peer: Peer) -> None:

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, Reader, join
 from triolet.tests.contracts.meshes import CODEC, memory_mesh, running
 from triolet.transports.channel import (
+    Channel,
     ChannelEvent,
     Peer,
     PeerDown,
@@ -44,18 +45,24 @@ async def talk(mesh: Mesh) -> dict[Peer, list[ChannelEvent]]:
         while True:
             for event in await ends[own].receive():
                 events[own].append(event)
-                # As the floors above do: whatever is missing is said again in each generation.
                 if isinstance(event, PeerUp):
-                    # The link may be down again already; its next PeerUp starts anew.
-                    with contextlib.suppress(PeerNotConnected):
-                        for number in range(MESSAGES):
-                            ends[own].send(other, Numbered(number))
+                    say_all(ends[own], other)
 
     with trio.move_on_after(30):  # of the mock clock
         async with trio.open_nursery() as nursery:
             for own in ends:
                 nursery.start_soon(read, own)
     return events
+
+
+def say_all(end: Channel, other: Peer) -> None:
+    """As the floors above do: whatever is missing is said again in each generation.
+
+    The link may be down again already; its next PeerUp starts anew.
+    """
+    with contextlib.suppress(PeerNotConnected):
+        for number in range(MESSAGES):
+            end.send(other, Numbered(number))
 
 
 def check_history(history: list[ChannelEvent]) -> int:
