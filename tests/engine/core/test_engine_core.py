@@ -399,6 +399,17 @@ def test_resync_sends_tokens_again_and_aborts_what_is_not_listed(driver: Driver)
     assert driver.core.unfinished_count() == 1  # f1's b, which another frontend cannot abort
 
 
+@pytest.mark.parametrize("next_index", [0, 1, 2, 3])
+def test_resync_sends_exactly_what_is_missing(next_index: int, driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=3), 0.0)
+    driver.run()
+    outputs, unknown = driver.core.resync("f0", [LiveRequest("a", 1, next_index, 3)])
+    assert not unknown
+    resent = [token_id for output in outputs for token_id in output.token_ids]
+    assert resent == driver.tokens("a")[next_index:]
+    assert [output.first_index for output in outputs] == [next_index][: len(resent)]
+
+
 def test_resync_tells_how_requests_have_ended(driver: Driver) -> None:
     driver.core.add("f0", add_request("done"), 0.0)
     driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
