@@ -7,6 +7,7 @@ and nothing after an abort; whatever was preempted, replayed or sent again in be
 
 import attrs
 import hypothesis.strategies as st
+import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import (
     Bundle,
@@ -379,6 +380,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
 
 
 TestEngineCore = EngineCoreMachine.TestCase
+pytestmark = pytest.mark.slow
 # Not shrunk: that takes minutes here. The trace of a failure is readable as it is.
 TestEngineCore.settings = settings(
     max_examples=80,

@@ -127,5 +127,5 @@ class QueueMachine(RuleBasedStateMachine):
 
 TestQueue = QueueMachine.TestCase
 TestQueue.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, derandomize=True, database=None
+    max_examples=20, stateful_step_count=20, deadline=None, derandomize=True, database=None
 )
