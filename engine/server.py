@@ -36,10 +36,10 @@ from .messages import (
     UtilityReply,
 )
 
-# Waiting utility calls of all frontends together; one more is answered with an error at once.
-UTILITY_CALLS_MAX = 64
+# Waiting calls for a tree, of all frontends together; one more gets an error at once.
+TREE_CALLS_MAX = 64
 # A process tree is gathered from workers, each of which may be busy in a step.
-UTILITY_TIMEOUT_S = 2.0
+TREE_TIMEOUT_S = 2.0
 
 TreeSource = Callable[[], Awaitable[str]]
 
@@ -62,13 +62,14 @@ class EngineServer:
     _idle_counts: tuple[int, ...] = attrs.field(default=(), init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
     _orphans_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _utility_send: trio.MemorySendChannel[tuple[Peer, UtilityCall]] = attrs.field(init=False)
-    _utility_receive: trio.MemoryReceiveChannel[tuple[Peer, UtilityCall]] = attrs.field(init=False)
+    # Trees that were asked for: (frontend, call id).
+    _tree_send: trio.MemorySendChannel[tuple[Peer, int]] = attrs.field(init=False)
+    _tree_receive: trio.MemoryReceiveChannel[tuple[Peer, int]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._utility_send, self._utility_receive = trio.open_memory_channel[
-            tuple[Peer, UtilityCall]
-        ](UTILITY_CALLS_MAX)
+        self._tree_send, self._tree_receive = trio.open_memory_channel[tuple[Peer, int]](
+            TREE_CALLS_MAX
+        )
 
     # ---- what frontends say
 
@@ -78,6 +79,7 @@ class EngineServer:
             case PeerUp(peer=peer):
                 self.orphans.handle_up(peer)
                 self._connected.add(peer)
+                self._idle_counts = ()  # it may have missed the last; its RESYNC wakes the loop
             case PeerDown(peer=peer):
                 self._connected.discard(peer)
                 self.orphans.handle_down(peer, trio.current_time())
@@ -107,14 +109,22 @@ class EngineServer:
         self.notify()
 
     def _handle_utility(self, peer: Peer, call: UtilityCall) -> None:
-        try:
-            self._utility_send.send_nowait((peer, call))
-        except trio.WouldBlock:
-            self.send(peer, UtilityReply(call.call_id, error="too many utility calls wait"))
+        match call.utility:
+            case Utility.STATISTICS:  # at once: it must not wait behind a tree
+                text = msgspec.json.encode(self.core.statistics()).decode()
+                self.send(peer, UtilityReply(call.call_id, result=text))
+            case Utility.TASK_TREE:
+                try:
+                    self._tree_send.send_nowait((peer, call.call_id))
+                except trio.WouldBlock:
+                    self.send(peer, UtilityReply(call.call_id, error="too many calls wait"))
+            case _:
+                assert_never(call.utility)
 
     def give_up(self, peer: Peer) -> None:
         """Membership no longer lists this frontend: abort what it asked for, forget its link."""
         self.orphans.handle_up(peer)
+        self._connected.discard(peer)
         self.core.forget_frontend(peer)
         self.channel.forget(peer)
         self.notify()
@@ -180,22 +190,13 @@ class EngineServer:
     async def run_utilities(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Background task `utilities`: answers calls of the closed list, one after another."""
+        """Background task `utilities`: gathers one process tree after another."""
         task_status.started()
-        async for peer, call in self._utility_receive:
-            self.send(peer, await self._answer(call))
-
-    async def _answer(self, call: UtilityCall) -> UtilityReply:
-        match call.utility:
-            case Utility.STATISTICS:
-                text = msgspec.json.encode(self.core.statistics()).decode()
-                return UtilityReply(call.call_id, result=text)
-            case Utility.TASK_TREE:
-                with trio.move_on_after(UTILITY_TIMEOUT_S):
-                    return UtilityReply(call.call_id, result=await self.tree())
-                return UtilityReply(call.call_id, error="the task tree took too long")
-            case _:
-                assert_never(call.utility)
+        async for peer, call_id in self._tree_receive:
+            reply = UtilityReply(call_id, error="the task tree took too long")
+            with trio.move_on_after(TREE_TIMEOUT_S):
+                reply = UtilityReply(call_id, result=await self.tree())
+            self.send(peer, reply)
 
 
 def _counts(statistics: EngineStatistics) -> tuple[int, ...]:

@@ -136,6 +136,18 @@ async def test_idle_news_are_told_once() -> None:
     assert len(channel.sent) == 2
 
 
+async def test_a_frontend_that_comes_later_is_told_how_things_stand() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.deliver_idle()
+    later = Peer("frontend", 0, 2)
+    server.handle_event(PeerUp(later, 1))
+    with trio.fail_after(1):
+        await server.wait_work()
+    server.deliver_idle()
+    assert later in [peer for peer, _ in channel.sent]
+
+
 async def test_utility_calls_are_answered_and_bounded(nursery: trio.Nursery) -> None:
     server, channel = make_server()
     server.handle_event(PeerUp(FRONTEND, 1))
