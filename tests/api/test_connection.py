@@ -7,6 +7,7 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
+from triolet.api.connection import run_connection
 
 from .fakes import Fail, FakeGenerator, Say, make_application, open_client, open_connection
 from .socket_client import SocketClient, open_socket
@@ -196,3 +197,23 @@ async def test_a_socket_survives_another_ones_end() -> None:
             await two.stream.aclose()
         await one.create("hi")
         assert (await one.receive_until("response.completed"))[-1]
+
+
+async def test_a_mistake_below_the_requests_ends_its_connection_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(trio.abc.ReceiveStream):
+        async def receive_some(self, max_bytes: int | None = None) -> bytes:
+            await trio.lowlevel.checkpoint()
+            raise RuntimeError("a transport with a mistake")
+
+        async def aclose(self) -> None:
+            await trio.lowlevel.checkpoint()
+
+    application = make_application()
+    answers, _ = trio.testing.memory_stream_one_way_pair()
+    stream = trio.StapledStream(answers, Broken())
+    with caplog.at_level(logging.CRITICAL, "triolet.api.connection"):
+        await run_connection(stream, application)
+    assert application.counters.connections_failed == 1
+    assert application.counters.connections_active == 0

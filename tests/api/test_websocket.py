@@ -1,12 +1,20 @@
 """Lanes on a socket: interleaving, order, cancel, limits, drain, keepalive, and its firewall."""
 
+from typing import Any
+
 import attrs
 import pytest
 import trio
 import trio.testing
+from trio_websocket import ConnectionClosed
 from wsproto.events import TextMessage
 
+from triolet.api.bounded_stream import BoundedStream
+from triolet.api.connection import run_connection
+from triolet.api.corked_stream import CorkedStream
+from triolet.api.frame_guard import FrameGuard
 from triolet.api.limits import ServerLimits, SocketLimits
+from triolet.api.websocket import SocketSession
 from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
 
@@ -317,3 +325,76 @@ async def test_early_frames_behind_the_handshake_are_read() -> None:
             data = await client.stream.receive_some(4096)
             assert data
             received += data
+
+
+async def test_a_client_that_reads_nothing_is_cut_after_the_write_deadline(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its lanes are aborted, and nothing follows the half-written frame."""
+    client, server = trio.testing.lockstep_stream_pair()
+    generator = FakeGenerator([Say("a", after_s=1), Say("b", after_s=1000)])
+    application = make_application(generator)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        await socket.create("hi", "a")
+        await trio.sleep(60)  # pings and events wait, nobody reads
+        assert application.counters.connections_active == 0
+    assert len(generator.aborted) == 1
+    received = b""
+    while data := await client.receive_some(2**16):
+        received += data
+    assert b"response.completed" not in received
+    await client.aclose()
+
+
+async def test_cancelling_the_connection_in_mid_send_cuts_it() -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    application = make_application()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        await socket.create("hi", "a")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("the server stops")
+    socket.protocol.receive_data(bytes(await client.receive_some(2**20)))
+    with pytest.raises(AssertionError, match="1006"):
+        await socket.receive_until("never")
+    await client.aclose()
+
+
+async def test_a_close_frame_met_within_a_burst_is_written() -> None:
+    client, server = trio.testing.memory_stream_pair()
+    limits = SocketLimits()
+    stream = CorkedStream(BoundedStream(server, 20), FrameGuard(limits), head=b"")
+
+    class ClosingSocket:
+        async def send_message(self, text: str) -> None:
+            await stream.send_all(text.encode())
+            if text == "close":
+                raise ConnectionClosed(None)
+
+    socket: Any = ClosingSocket()
+    session = SocketSession(socket, stream, make_application(), "", limits)
+    with pytest.raises(ConnectionClosed):
+        await session._write_burst(["a", "close", "never"])
+    assert await client.receive_some(100) == b"aclose"
+    await client.aclose()
+    await server.aclose()
+
+
+async def test_a_lane_opens_no_further_response_while_its_last_one_is_unwritten() -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    generator = FakeGenerator()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, make_application(generator))
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        for _ in range(6):
+            await socket.create("hi", "a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert 1 <= len(generator.calls) <= 2
+        nursery.cancel_scope.cancel("seen enough")
+    await client.aclose()
