@@ -26,7 +26,7 @@ LoadFormat = Annotated[str, Parameter(help="auto, or dummy for random weights fr
 Device = Annotated[str, Parameter(help="Where torch computes: cpu or cuda.")]
 MaxModelLen = Annotated[int, Parameter(help="Longest prompt plus answer, in tokens; 0: model's.")]
 KvBlocks = Annotated[int, Parameter(help="KV cache in blocks of 16 tokens; 0: as fits.")]
-Threads = Annotated[int, Parameter(help="Threads of each worker; 0: all cores it may use.")]
+Threads = Annotated[int, Parameter(help="Threads of each worker; 0: all cores but one.")]
 
 
 @app.command

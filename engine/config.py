@@ -33,7 +33,7 @@ class EngineSettings:
     load_format: str = "auto"
     device: str = "cpu"
     workers: int = 1
-    threads: int = 0  # of each worker; 0: all cores this process may use
+    threads: int = 0  # of each worker; 0: all cores it may use but one
     block_tokens: int = BLOCK_TOKENS
     kv_blocks: int = 0
     kv_memory_bytes_max: int = 2**30
