@@ -79,7 +79,8 @@ class EngineServer:
             case PeerUp(peer=peer):
                 self.orphans.handle_up(peer)
                 self._connected.add(peer)
-                self._idle_counts = ()  # it may have missed the last; its RESYNC wakes the loop
+                self._idle_counts = ()  # how things stand is news to it
+                self.notify()
             case PeerDown(peer=peer):
                 self._connected.discard(peer)
                 self.orphans.handle_down(peer, trio.current_time())

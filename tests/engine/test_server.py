@@ -1,6 +1,7 @@
 """What frontends say to one engine becomes calls, and what they never say is refused early."""
 
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from triolet.engine.config import EngineSettings
@@ -19,7 +20,12 @@ from triolet.engine.messages import (
     UtilityReply,
 )
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.server import UTILITY_CALLS_MAX, EngineServer
+from triolet.engine.server import (
+    TREE_CALLS_MAX,
+    TREE_TIMEOUT_S,
+    EngineServer,
+    TreeSource,
+)
 from triolet.engine.step_messages import WorkerReady
 from triolet.transports.channel import (
     ChannelEvent,
@@ -59,10 +65,14 @@ async def _tree() -> str:
     return "{}"
 
 
-def make_server() -> tuple[EngineServer, RecordingChannel]:
+async def _never() -> str:
+    await trio.sleep_forever()
+
+
+def make_server(tree: TreeSource = _tree) -> tuple[EngineServer, RecordingChannel]:
     channel = RecordingChannel()
     core = EngineCore(EngineSettings(model="m"), READY)
-    return EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=_tree), channel
+    return EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=tree), channel
 
 
 def add(request_id: str = "a") -> AddRequest:
@@ -148,20 +158,62 @@ async def test_a_frontend_that_comes_later_is_told_how_things_stand() -> None:
     assert later in [peer for peer, _ in channel.sent]
 
 
-async def test_utility_calls_are_answered_and_bounded(nursery: trio.Nursery) -> None:
+async def test_a_link_that_comes_back_is_told_again_how_things_stand() -> None:
     server, channel = make_server()
     server.handle_event(PeerUp(FRONTEND, 1))
-    for call_id in range(UTILITY_CALLS_MAX + 1):
-        server.handle_event(Received(FRONTEND, UtilityCall(call_id, Utility.STATISTICS)))
+    server.deliver_idle()
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    server.deliver_idle()
+    assert len(channel.sent) == 2
+
+
+async def test_nobody_is_told_after_being_given_up() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.give_up(FRONTEND)
+    channel.down.add(FRONTEND)
+    server.deliver_idle()
+    assert server.sends_dropped == 0
+
+
+async def test_counts_are_told_at_once_though_a_tree_takes_its_time(
+    nursery: trio.Nursery,
+) -> None:
+    server, channel = make_server(tree=_never)
+    await nursery.start(server.run_utilities)
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, UtilityCall(1, Utility.TASK_TREE)))
+    await trio.testing.wait_all_tasks_blocked()
+    server.handle_event(Received(FRONTEND, UtilityCall(2, Utility.STATISTICS)))
+    ((peer, reply),) = channel.sent
+    assert isinstance(reply, UtilityReply)
+    assert (peer, reply.call_id, reply.error) == (FRONTEND, 2, "")
+    assert '"kv_blocks":16' in reply.result
+    nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_calls_for_a_tree_are_bounded(nursery: trio.Nursery) -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    for call_id in range(TREE_CALLS_MAX + 1):
+        server.handle_event(Received(FRONTEND, UtilityCall(call_id, Utility.TASK_TREE)))
     (refused,) = channel.sent
-    assert refused == (
-        FRONTEND,
-        UtilityReply(UTILITY_CALLS_MAX, error="too many utility calls wait"),
-    )
+    assert refused == (FRONTEND, UtilityReply(TREE_CALLS_MAX, error="too many calls wait"))
     await nursery.start(server.run_utilities)
     await trio.testing.wait_all_tasks_blocked()
-    assert len(channel.sent) == UTILITY_CALLS_MAX + 1
-    server.handle_event(Received(FRONTEND, UtilityCall(99, Utility.TASK_TREE)))
-    await trio.testing.wait_all_tasks_blocked()
-    assert channel.sent[-1] == (FRONTEND, UtilityReply(99, result="{}"))
+    assert len(channel.sent) == TREE_CALLS_MAX + 1
+    assert channel.sent[-1] == (FRONTEND, UtilityReply(TREE_CALLS_MAX - 1, result="{}"))
+    nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_tree_that_takes_too_long_is_given_up(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, channel = make_server(tree=_never)
+    await nursery.start(server.run_utilities)
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, UtilityCall(7, Utility.TASK_TREE)))
+    await trio.sleep(TREE_TIMEOUT_S + 0.1)
+    assert channel.sent == [(FRONTEND, UtilityReply(7, error="the task tree took too long"))]
     nursery.cancel_scope.cancel("the test is over")
