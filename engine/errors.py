@@ -7,6 +7,8 @@
      +-- EngineDied               the engine is at fault; sending it again may succeed
      +-- EngineDraining           the engine serves what it has and takes nothing new
      +-- StepFailed               a worker raised in a step; the engine dies of it
+     +-- StepTimeout              a step had no answer in time; the engine dies of it
+     +-- WorkersDisagree          the workers of one engine would compute differently
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
 
 `code` is what clients see; `retryable` decides between a 4xx and a 503. Must not know HTTP.
@@ -93,6 +95,32 @@ class StepFailed(EngineError):
 
     def __str__(self) -> str:
         return f"worker {self.rank} failed in step {self.step}:\n{self.traceback}"
+
+
+@attrs.frozen
+class StepTimeout(EngineError):
+    """No answer to step `step` within `timeout_s` seconds; `ranks` are the workers that owe it."""
+
+    code: ClassVar[str] = "step_timeout"
+    retryable: ClassVar[bool] = True
+    step: int
+    timeout_s: float
+    ranks: tuple[int, ...]
+
+    def __str__(self) -> str:
+        ranks = ", ".join(map(str, self.ranks))
+        return f"step {self.step} had no answer within {self.timeout_s:g} s from worker {ranks}"
+
+
+@attrs.frozen
+class WorkersDisagree(EngineError):
+    """Workers of one engine would compute differently: other files, code or machine."""
+
+    code: ClassVar[str] = "workers_disagree"
+    numerics_ids: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"the workers have different numerics: {', '.join(self.numerics_ids)}"
 
 
 @attrs.frozen

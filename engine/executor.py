@@ -8,7 +8,7 @@ the pool down, and with it the engine; so does a step that fails or is late, bec
 state is then unknown. Must not know requests or models: workers are reached by module name.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -16,6 +16,8 @@ import attrs
 import msgspec
 import trio
 
+from ..nurseries.background import start_background_task
+from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.process import Process, ProcessSpec
 from ..nurseries.process_pool import run_process_pool
 from ..nurseries.task_tree import ProcessTree
@@ -24,13 +26,14 @@ from ..transports.codec import Codec
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
 from ..transports.passed_fds import close_fds
-from ..transports.ring_memory import create_ring
+from ..transports.ring_memory import RingParts, create_ring
 from ..transports.shm_ring import RingReader, RingWriter
 from .config import EngineSettings
-from .errors import EngineError, StepFailed
+from .errors import StepFailed, StepTimeout, WorkersDisagree
 from .messages import TreeReply, TreeRequest
 from .step_messages import (
     CORE_TO_WORKER,
+    OUTPUT_RANK,
     WORKER_TO_CORE,
     Mask,
     Step,
@@ -48,28 +51,11 @@ RING_SLOTS = 4
 STEP_SLOT_BYTES = 1 << 17
 # A result is a few numbers a row; 1024 rows fit.
 RESULT_SLOT_BYTES = 1 << 15
-# The rank whose tokens count; with pipeline ranks it would be the last stage's first.
-OUTPUT_RANK = 0
 # A worker in a long native call answers its control task all the same: the loop is free.
 TREE_TIMEOUT_S = 1.5
 
 OnProgress = Callable[[str, float], None]
-OnWorkers = Callable[[list[Process]], None]
-
-
-class StepTimeout(EngineError):
-    """No result in time. `step`, `timeout_s`, and the ranks that had not answered."""
-
-    code = "step_timeout"
-    retryable = True
-
-    def __init__(self, step: int, timeout_s: float, ranks: tuple[int, ...]) -> None:
-        super().__init__(step, timeout_s, ranks)
-        self.step, self.timeout_s, self.ranks = step, timeout_s, ranks
-
-    def __str__(self) -> str:
-        ranks = ", ".join(map(str, self.ranks))
-        return f"step {self.step} had no answer within {self.timeout_s:g} s from worker {ranks}"
+OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
 
 
 @attrs.define(eq=False)
@@ -79,13 +65,38 @@ class _Worker:
     process: Process
     control: ControlChannel
     ready: WorkerReady
+    # One question at a time: only one task may receive.
+    _asking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _calls: int = attrs.field(default=0, init=False)
+
+    async def tree(self) -> ProcessTree | None:
+        """Its live task tree; None if it does not tell within `TREE_TIMEOUT_S`, or has died."""
+        with trio.move_on_after(TREE_TIMEOUT_S), waiting_for(f"{self.process.spec.name}'s tree"):
+            async with self._asking:
+                try:
+                    return await self._ask()
+                except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
+                    return None  # dead; the pool tells how
+        return None
+
+    async def _ask(self) -> ProcessTree:
+        self._calls += 1
+        await self.control.send(TreeRequest(self._calls))
+        while True:
+            reply, fds = await self.control.receive()
+            close_fds(fds)
+            assert isinstance(reply, TreeReply)
+            if reply.call_id == self._calls:  # an earlier one answers whoever did not wait for it
+                return msgspec.json.decode(reply.tree, type=ProcessTree)
 
 
 @attrs.define(eq=False)
 class Executor:
-    """A pool of workers; `run` is its background task. See `step_loop.StepExecutor`.
+    """A pool of workers; `run` is its background task, once. See `step_loop.StepExecutor`.
 
-    `on_workers` hears of every spawned worker at once, so that the root learns whom to wait for.
+    `on_workers` is awaited with all workers so far whenever one was spawned, before that one is
+    told what to do: whoever must outwait it knows it before it takes a device. `on_progress` gets
+    the phase that was reported and the fraction of the rank that is furthest behind.
     """
 
     settings: EngineSettings
@@ -96,6 +107,7 @@ class Executor:
     _results: list[RingReader] = attrs.field(factory=list, init=False)
     _workers: list[_Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
+    _fractions: list[float] = attrs.field(factory=list, init=False)
     _steps_codec: Codec = attrs.field(factory=lambda: Codec(*CORE_TO_WORKER), init=False)
     _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
 
@@ -105,40 +117,45 @@ class Executor:
         """Background task `executor`: rings and workers, until it is cancelled.
 
         Starts with what all workers agree on. Raises `ProcessDied` of the worker that died first,
-        `HandshakeError`, or `EngineError` if the workers disagree.
+        `HandshakeError`, or `WorkersDisagree`.
         Resource handling: workers, rings and their descriptors are gone afterwards.
+        Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
         """
         ranks = range(self.settings.workers)
-        with ExitStack() as rings:
-            inits = self._make_rings(rings)
-            specs = [ProcessSpec(f"worker-{rank}", WORKER_MODULE, rank=rank) for rank in ranks]
+        self._fractions = [0.0 for _ in ranks]
+        specs = [ProcessSpec(f"worker-{rank}", WORKER_MODULE, rank=rank) for rank in ranks]
+        with ExitStack() as ours, ExitStack() as theirs, single_errors_unwrapped():
+            ready = partial(self._ready, self._make_rings(ours, theirs))
             async with trio.open_nursery() as nursery:
-                pool = await nursery.start(
-                    partial(run_process_pool, specs, ready=partial(self._ready, inits)),
-                    name="worker-pool",
+                pool = await start_background_task(
+                    nursery, partial(run_process_pool, specs, ready=ready), name="worker-pool"
                 )
-                self._workers = [worker for _, worker in pool]
+                theirs.close()  # every worker has its own duplicates by now
+                self._workers = [worker for _, worker in pool.value]
                 task_status.started(self._agreed())
 
-    def _make_rings(self, owned: ExitStack) -> list[list[int]]:
-        """Our sides, and for each worker the descriptors of its sides; `owned` closes all."""
-        workers = self.settings.workers
-        steps = owned.enter_context(
-            create_ring(readers=workers, slots=RING_SLOTS, slot_bytes=STEP_SLOT_BYTES)
-        )
-        self._steps = owned.enter_context(RingWriter.attach(steps.writer_fds()))
-        inits = []
-        for rank in range(workers):
-            results = owned.enter_context(
-                create_ring(readers=1, slots=RING_SLOTS, slot_bytes=RESULT_SLOT_BYTES)
-            )
-            self._results.append(owned.enter_context(RingReader.attach(results.reader_fds(0), 0)))
-            inits.append([*steps.reader_fds(rank), *results.writer_fds()])
-        return inits
+    def _make_rings(self, ours: ExitStack, theirs: ExitStack) -> list[list[int]]:
+        """Our sides go to `ours`; of each worker the descriptors are returned, `theirs` owns them.
+
+        `theirs` may close once the workers are ready.
+        """
+        ranks = range(self.settings.workers)
+
+        def make(readers: int, slot_bytes: int) -> RingParts:
+            parts = create_ring(readers=readers, slots=RING_SLOTS, slot_bytes=slot_bytes)
+            return theirs.enter_context(parts)
+
+        steps = make(len(ranks), STEP_SLOT_BYTES)
+        self._steps = ours.enter_context(RingWriter.attach(steps.writer_fds()))
+        results = [make(1, RESULT_SLOT_BYTES) for _ in ranks]
+        self._results = [
+            ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results
+        ]
+        return [[*steps.reader_fds(rank), *results[rank].writer_fds()] for rank in ranks]
 
     async def _ready(self, inits: list[list[int]], process: Process) -> _Worker:
         self._spawned.append(process)
-        self.on_workers(self._spawned)
+        await self.on_workers(list(self._spawned))
         rank = process.spec.rank
         control = ControlChannel(process.control, sends=[TreeRequest], receives=[TreeReply])
         init = WorkerInit(rank=rank, epoch=self.epoch, settings=self.settings)
@@ -151,20 +168,26 @@ class Executor:
             epoch=self.epoch,
             pid=process.pid,
             boot_timeout_s=self.settings.boot_timeout_s,
-            on_progress=lambda phase, fraction: self._progress(rank, phase, fraction),
+            on_progress=partial(self._handle_progress, rank),
         )
         return _Worker(process, control, msgspec.msgpack.decode(payload, type=WorkerReady))
 
-    def _progress(self, rank: int, phase: str, fraction: float) -> None:
-        if rank == OUTPUT_RANK:  # ranks load side by side; one bar tells enough
-            self.on_progress(phase, fraction)
+    def _handle_progress(self, rank: int, phase: str, fraction: float) -> None:
+        """Any rank's is told on, as it re-arms the deadline that our own boot has."""
+        self._fractions[rank] = fraction
+        self.on_progress(phase, min(self._fractions))
 
     def _agreed(self) -> WorkerReady:
         """The least of all limits. Raises `WorkersDisagree`."""
-        first = self._workers[0].ready
-        if any(worker.ready.numerics_id != first.numerics_id for worker in self._workers):
-            raise WorkersDisagree(tuple(worker.ready.numerics_id for worker in self._workers))
-        return attrs.evolve(first, kv_blocks=min(w.ready.kv_blocks for w in self._workers))
+        all_ready = [worker.ready for worker in self._workers]
+        if len({(ready.numerics_id, ready.vocab_size) for ready in all_ready}) > 1:
+            raise WorkersDisagree(tuple(ready.numerics_id for ready in all_ready))
+        return attrs.evolve(
+            all_ready[OUTPUT_RANK],
+            kv_blocks=min(ready.kv_blocks for ready in all_ready),
+            max_model_len=min(ready.max_model_len for ready in all_ready),
+            bitwise=all(ready.bitwise for ready in all_ready),
+        )
 
     # ---- steps
 
@@ -179,48 +202,58 @@ class Executor:
     async def result(self, number: int) -> StepResult:
         """Wait until every rank has answered step `number`; the output rank's tokens.
 
-        Raises `StepFailed` with the first traceback, `StepTimeout`. Cancellation leaves answers in
-        the rings; the pool is being stopped then.
+        Raises `StepFailed` as soon as any rank has failed, with its traceback, and `StepTimeout`.
+        Cancellation leaves answers in the rings; the pool is being stopped then.
         """
-        tokens: StepResult | None = None
-        silent = set(range(len(self._results)))
+        answers: dict[int, StepResult | StepFailure] = {}
         with trio.move_on_after(self.settings.step_timeout_s):
-            for rank, ring in enumerate(self._results):
-                answer = self._results_codec.decode(await ring.wait_read())
-                silent.discard(rank)
-                if isinstance(answer, StepFailure):
-                    raise StepFailed(answer.number, answer.rank, answer.traceback)
-                assert isinstance(answer, StepResult)
-                assert answer.number == number, "every worker answers every step in order"
-                if rank == OUTPUT_RANK:
-                    tokens = answer
-        if silent or tokens is None:
-            raise StepTimeout(number, self.settings.step_timeout_s, tuple(sorted(silent)))
+            if len(self._results) == 1:  # the usual case costs no task
+                await self._take_answer(0, answers)
+            else:
+                await self._take_answers(answers)
+        for answer in answers.values():
+            if isinstance(answer, StepFailure):
+                raise StepFailed(answer.number, answer.rank, answer.traceback)
+            assert answer.number == number, "every worker answers every step in order"
+        silent = tuple(rank for rank in range(len(self._results)) if rank not in answers)
+        if silent:
+            raise StepTimeout(number, self.settings.step_timeout_s, silent)
+        tokens = answers[OUTPUT_RANK]
+        assert isinstance(tokens, StepResult)
         return tokens
+
+    async def _take_answers(self, answers: dict[int, StepResult | StepFailure]) -> None:
+        """Side by side: ranks that wait for one that failed must not hide its failure."""
+        async with trio.open_nursery() as nursery:
+            for rank in range(len(self._results)):
+                nursery.start_soon(
+                    self._take_answer, rank, answers, nursery.cancel_scope, name=f"result-{rank}"
+                )
+
+    async def _take_answer(
+        self,
+        rank: int,
+        answers: dict[int, StepResult | StepFailure],
+        others: trio.CancelScope | None = None,
+    ) -> None:
+        answer = self._results_codec.decode(await self._results[rank].wait_read())
+        assert isinstance(answer, StepResult | StepFailure)
+        answers[rank] = answer
+        if isinstance(answer, StepFailure) and others is not None:
+            others.cancel(f"worker {rank} has failed in this step")
 
     # ---- looking on
 
     async def trees(self) -> list[ProcessTree]:
-        """The live task tree of every worker that answers in time."""
-        trees: list[ProcessTree] = []
-        for worker in self._workers:
-            with trio.move_on_after(TREE_TIMEOUT_S), waiting_for("a worker's task tree"):
-                await worker.control.send(TreeRequest(0))
-                reply, fds = await worker.control.receive()
-                close_fds(fds)
-                assert isinstance(reply, TreeReply)
-                trees.append(msgspec.json.decode(reply.tree, type=ProcessTree))
-        return trees
+        """The live task tree of every worker that answers in time, by rank. Any task may ask."""
+        found: dict[int, ProcessTree] = {}
 
+        async def ask(rank: int, worker: _Worker) -> None:
+            tree = await worker.tree()
+            if tree is not None:
+                found[rank] = tree
 
-class WorkersDisagree(EngineError):
-    """Workers of one pool would compute differently: other files, code or machine."""
-
-    code = "workers_disagree"
-
-    def __init__(self, numerics_ids: tuple[str, ...]) -> None:
-        super().__init__(numerics_ids)
-        self.numerics_ids = numerics_ids
-
-    def __str__(self) -> str:
-        return f"the workers have different numerics: {', '.join(self.numerics_ids)}"
+        async with trio.open_nursery() as nursery:
+            for rank, worker in enumerate(self._workers):
+                nursery.start_soon(ask, rank, worker, name=f"tree-{rank}")
+        return [found[rank] for rank in sorted(found)]

@@ -5,6 +5,7 @@ instead of in workers. Nothing is isolated: what fails here fails its host. The 
 reached by module name, as a process would be. Must not know rings, sockets or handshakes.
 """
 
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,7 +16,6 @@ import attrs
 import msgspec
 import trio
 
-from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..transports.channel import Channel, Peer
 from .config import EngineSettings
@@ -23,7 +23,7 @@ from .core.engine_core import EngineCore
 from .core.orphan_watch import OrphanWatch
 from .errors import StepFailed
 from .server import EngineServer
-from .step_loop import run_step_loop
+from .services import open_engine_services
 from .step_messages import Mask, Step, StepResult, WorkerReady
 
 # By name, not by import: the engine's side never imports the worker's.
@@ -63,7 +63,7 @@ class InprocExecutor:
                 self.worker.execute, step, _no_mask, limiter=self._limiter
             )
         except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError) as error:
-            raise StepFailed(number, 0, f"{type(error).__name__}: {error}") from error
+            raise StepFailed(number, 0, traceback.format_exc()) from error
 
 
 @asynccontextmanager
@@ -81,13 +81,7 @@ async def open_inproc_engine(
     core = EngineCore(settings, ready)
     tree = partial(_tree_text, name)
     server = EngineServer(core, channel, OrphanWatch[Peer](settings.orphan_s), tree=tree)
-    executor = InprocExecutor(worker)
-    async with (
-        open_service(server.run_input, name="input-handler"),
-        open_service(server.run_orphan_watch, name="orphan-watch"),
-        open_service(server.run_utilities, name="utilities"),
-        open_service(partial(run_step_loop, server, executor), name="step-loop"),
-    ):
+    async with open_engine_services(server, InprocExecutor(worker)):
         yield server
 
 

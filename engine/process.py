@@ -5,7 +5,6 @@ workers'. Never imports torch. Must not know HTTP, tokenizers or who started it.
 """
 
 import os
-from functools import partial
 
 import attrs
 import msgspec
@@ -13,7 +12,6 @@ import trio
 
 from ..nurseries.background import start_background_task
 from ..nurseries.child import ChildFds, run_child
-from ..nurseries.process import Process
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..transports.channel import Peer
@@ -22,6 +20,7 @@ from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import ChildHandshake, perform_child_handshake
 from ..transports.passed_fds import close_fds
 from ..transports.zmq_channel import SpokeChannel, open_spoke
+from .boot_reports import BootReports
 from .core.engine_core import EngineCore
 from .core.orphan_watch import OrphanWatch
 from .executor import Executor
@@ -36,13 +35,12 @@ from .messages import (
     FrontendMembership,
     TreeReply,
     TreeRequest,
-    WorkersChanged,
 )
 from .server import EngineServer
-from .step_loop import run_step_loop
+from .services import open_engine_services
 from .step_messages import WorkerReady
 
-# Trees are asked for by people; more at a time than this and the asker waits for its time-out.
+# Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
 
 
@@ -50,11 +48,11 @@ async def main(child: ChildFds) -> None:
     """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
     handshake = await perform_child_handshake(control, "engine")
+    close_fds(handshake.fds)
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
-    engine = EngineProcess(init, control, handshake)
     me = Peer("engine", init.rank, init.epoch)
     async with open_spoke(me, Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)) as channel:
-        await engine.run(channel)
+        await EngineProcess(init, control, handshake, channel).run()
 
 
 @attrs.define(eq=False)
@@ -64,6 +62,7 @@ class EngineProcess:
     init: EngineInit
     control: ControlChannel
     handshake: ChildHandshake
+    channel: SpokeChannel
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -72,48 +71,40 @@ class EngineProcess:
         factory=lambda: trio.CapacityLimiter(TREE_TASKS_MAX), init=False
     )
 
-    async def run(self, channel: SpokeChannel) -> None:
+    async def run(self) -> None:
         """Bring everything up in order, say READY, then serve until cancelled.
 
         The sockets outlive the tasks that send through them, the workers the loop that drives them.
+        Raises what ended it: `ProcessDied` of a worker, `StepFailed`, `ServiceEnded`, …
         """
+        reports = BootReports(self.control, self.handshake)
+        self._executor = Executor(
+            self.init.settings,
+            self.init.epoch,
+            on_progress=reports.progress,
+            on_workers=reports.workers,
+        )
         async with (
-            open_service(channel.run_output, name="output-socket-thread"),
-            open_service(channel.run_input, name="input-socket-thread"),
+            open_service(self.channel.run_output, name="output-socket-thread"),
+            open_service(self.channel.run_input, name="input-socket-thread"),
             trio.open_nursery() as nursery,
         ):
-            reports = _Reports(nursery, self.control, self.handshake)
-            self._executor = Executor(
-                self.init.settings,
-                self.init.epoch,
-                on_progress=reports.progress,
-                on_workers=reports.workers,
-            )
+            progress = await start_background_task(nursery, reports.run_progress, name="progress")
             async with open_service(self._executor.run, name="executor") as executor:
-                await self._serve(nursery, channel, executor.value)
+                progress.cancel("the workers are ready")
+                await progress.wait_ended()
+                await self._serve(executor.value)
 
-    async def _serve(
-        self, nursery: trio.Nursery, channel: SpokeChannel, workers: WorkerReady
-    ) -> None:
+    async def _serve(self, workers: WorkerReady) -> None:
         settings = self.init.settings
         core = EngineCore(settings, workers)
-        self._server = EngineServer(
-            core, channel, OrphanWatch[Peer](settings.orphan_s), tree=self._tree_text
-        )
-        self._apply_membership(self.init.membership, channel)
-        server = self._server
-        async with trio.open_nursery() as tasks:
-            await start_background_task(tasks, server.run_input, name="input-handler")
-            await start_background_task(tasks, server.run_orphan_watch, name="orphan-watch")
-            await start_background_task(tasks, server.run_utilities, name="utilities")
-            await start_background_task(
-                tasks, partial(run_step_loop, server, self._executor), name="step-loop"
-            )
-            ready = self._ready(core, workers)
-            await self.handshake.ready(msgspec.msgpack.encode(ready))
-            await start_background_task(
-                tasks, partial(self._run_control, tasks, channel), name="control"
-            )
+        watch = OrphanWatch[Peer](settings.orphan_s)
+        self._server = EngineServer(core, self.channel, watch, tree=self._tree_text)
+        self._apply_membership(self.init.membership)
+        async with open_engine_services(self._server, self._executor):
+            await self.handshake.ready(msgspec.msgpack.encode(self._ready(core, workers)))
+            async with open_service(self._run_control, name="control"):
+                await trio.sleep_forever()
 
     def _ready(self, core: EngineCore, workers: WorkerReady) -> EngineReady:
         return EngineReady(
@@ -128,28 +119,26 @@ class EngineProcess:
         )
 
     async def _run_control(
-        self,
-        nursery: trio.Nursery,
-        channel: SpokeChannel,
-        *,
-        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Background task `control`: the root's orders. Its end of the socket is the root's end."""
-        task_status.started()
-        while True:
-            message, fds = await self.control.receive()
-            close_fds(fds)
-            match message:
-                case FrontendMembership():
-                    self._apply_membership(message, channel)
-                case Drain():
-                    self._server.core.start_drain()
-                case TreeRequest(call_id=call_id):
-                    nursery.start_soon(self._answer_tree, call_id, name="tree-request")
-                case _:
-                    raise AssertionError(f"the codec let {type(message).__name__} through")
+        async with trio.open_nursery() as trees:
+            task_status.started()
+            while True:
+                message, fds = await self.control.receive()
+                close_fds(fds)
+                match message:
+                    case FrontendMembership():
+                        self._apply_membership(message)
+                    case Drain():
+                        self._server.core.start_drain()
+                    case TreeRequest(call_id=call_id):
+                        if self._trees.available_tokens:
+                            trees.start_soon(self._answer_tree, call_id, name="tree-request")
+                    case _:
+                        raise AssertionError(f"the codec let {type(message).__name__} through")
 
-    def _apply_membership(self, membership: FrontendMembership, channel: SpokeChannel) -> None:
+    def _apply_membership(self, membership: FrontendMembership) -> None:
         """Numbered full snapshots, the latest wins: connect who is new, give up who is gone."""
         if membership.number <= self._membership_number:
             return
@@ -161,7 +150,7 @@ class EngineProcess:
         for peer in self._known - set(listed):
             self._server.give_up(peer)
         for peer in set(listed) - self._known:
-            channel.connect(peer, *listed[peer])
+            self.channel.connect(peer, *listed[peer])
         self._known = set(listed)
 
     # ---- the live tree
@@ -186,32 +175,6 @@ class EngineProcess:
             processes=await self._executor.trees(),
         )
         return msgspec.json.encode(tree).decode()
-
-
-@attrs.define(eq=False)
-class _Reports:
-    """What goes up to the root while this process starts: progress, and who its workers are."""
-
-    nursery: trio.Nursery
-    control: ControlChannel
-    handshake: ChildHandshake
-
-    def progress(self, phase: str, fraction: float) -> None:
-        """One progress message, in the order of the calls: sends are queued first come."""
-        self.nursery.start_soon(self.handshake.progress, phase, fraction, name="progress")
-
-    def workers(self, processes: list[Process]) -> None:
-        """The root must wait for these after our death, so it hears of them at once."""
-        pids = [process.pid for process in processes]
-        self.nursery.start_soon(
-            self._send_workers, pids, [os.dup(p.pidfd) for p in processes], name="workers-changed"
-        )
-
-    async def _send_workers(self, pids: list[int], pidfds: list[int]) -> None:
-        try:
-            await self.control.send(WorkersChanged(pids), pidfds)
-        finally:
-            close_fds(pidfds)
 
 
 if __name__ == "__main__":

@@ -114,3 +114,5 @@ class WorkerReady:
 
 CORE_TO_WORKER = (Step, Mask)
 WORKER_TO_CORE = (StepResult, StepFailure)
+# The rank whose tokens count; with pipeline ranks it would be the last stage's first.
+OUTPUT_RANK = 0

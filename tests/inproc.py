@@ -8,7 +8,6 @@ import itertools
 import pathlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from typing import Any
 
 import attrs
@@ -18,15 +17,11 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.inproc import open_inproc_engine
 from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
 from triolet.engine.server import EngineServer
-from triolet.nurseries.background import start_background_task
-from triolet.runtime.config import RuntimeSettings
-from triolet.runtime.frontend import Frontend
+from triolet.nurseries.service import open_service
+from triolet.runtime.config import RuntimeSettings, StreamSettings
 from triolet.runtime.input_processor import InputProcessor
 from triolet.runtime.membership import EngineDirectory
-from triolet.runtime.runtime import Runtime, make_frontend
-from triolet.runtime.output_handler import run_output_handler
-from triolet.runtime.stats_updater import run_stats_updater
-from triolet.tests.contracts.meshes import running
+from triolet.runtime.runtime import Runtime, make_frontend, open_frontend_services
 from triolet.transports.channel import Peer
 from triolet.transports.codec import Codec
 from triolet.transports.link_decisions import LinkSettings
@@ -79,9 +74,11 @@ async def open_bed(
     window_tokens: int = 256,
     **engine: Any,
 ) -> AsyncIterator[Bed]:
-    """A frontend with its background tasks and `engines` engines that take work."""
-    from triolet.runtime.config import StreamSettings
+    """A frontend with its background tasks and `engines` engines that take work.
 
+    Tasks are named as in the processes; the frontend's are further out than the engines'. One that
+    ends fails the body with `ServiceEnded`.
+    """
     settings = RuntimeSettings(
         engine=EngineSettings(model=str(folder), executor="null", **engine),
         engines=engines,
@@ -95,21 +92,11 @@ async def open_bed(
     assert isinstance(frontend, Runtime)
     bed = Bed(frontend, mesh, hub, EngineDirectory())
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(running(hub))
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        await _start_frontend(nursery, frontend, hub)
+        await stack.enter_async_context(open_frontend_services(hub, frontend.client))
         for rank, epoch in zip(range(engines), itertools.count(2)):
             await stack.enter_async_context(_engine(bed, settings, rank, epoch))
         await bed.wait_engines(engines)
         yield bed
-        nursery.cancel_scope.cancel("the test is over")
-
-
-async def _start_frontend(nursery: trio.Nursery, frontend: Frontend, hub: MemoryHub) -> None:
-    handler = partial(run_output_handler, frontend.client, hub)
-    await start_background_task(nursery, handler, name="output-handler")
-    updater = partial(run_stats_updater, frontend.client)
-    await start_background_task(nursery, updater, name="stats-updater")
 
 
 @asynccontextmanager
@@ -118,7 +105,11 @@ async def _engine(
 ) -> AsyncIterator[None]:
     me = Peer("engine", rank, epoch)
     spoke = bed.mesh.open_spoke(me)
-    async with running(spoke), open_inproc_engine(settings.engine, spoke) as server:
+    async with (
+        open_service(spoke.run_output, name="output-socket-thread"),
+        open_service(spoke.run_input, name="input-socket-thread"),
+        open_inproc_engine(settings.engine, spoke) as server,
+    ):
         bed.servers[rank] = server
         spoke.connect(ME, *bed.hub.endpoints)
         bed.directory.handle_starting(rank, epoch)

@@ -6,7 +6,7 @@ scheduler or sockets.
 """
 
 import os
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 
 import attrs
@@ -16,37 +16,38 @@ import trio
 from ...nurseries.background import start_background_task
 from ...nurseries.child import ChildFds, run_child
 from ...nurseries.task_tree import ProcessTree, task_tree
+from ...transports.codec import MalformedMessage
 from ...transports.control_channel import ControlChannel
 from ...transports.control_handshake import ChildHandshake, perform_child_handshake
 from ...transports.passed_fds import close_fds
 from ...transports.ring_memory import READER_FDS
 from ...transports.shm_ring import RingReader, RingWriter
 from ..messages import TreeReply, TreeRequest
-from ..step_messages import WorkerInit, WorkerReady
+from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from .executor_interface import WorkerExecutor
 from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
-# The rank whose tokens count; the engine core expects them from the same.
-OUTPUT_RANK = 0
-
 
 async def main(child: ChildFds) -> None:
     """Run one worker until a stop is ordered. Whatever fails in it, fails it."""
-    control = ControlChannel(child.control, sends=[TreeReply], receives=[TreeRequest])
-    handshake = await perform_child_handshake(control, "worker")
-    init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
     with ExitStack() as owned:
+        control = ControlChannel(child.control, sends=[TreeReply], receives=[TreeRequest])
+        owned.enter_context(control)
+        handshake = await perform_child_handshake(control, "worker")
         owned.callback(close_fds, handshake.fds)
-        stop = StopSignal()
-        owned.callback(stop.close)
-        executor = make_executor(init.settings, init.rank, stop.pause)
+        init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
+        stop = owned.enter_context(closing(StopSignal()))
+        # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
+        executor = await trio.to_thread.run_sync(
+            make_executor, init.settings, init.rank, stop.pause, thread_name="import"
+        )
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
             output_rank=OUTPUT_RANK,
-            steps=RingReader.attach(handshake.fds[:READER_FDS], init.rank),
-            results=RingWriter.attach(handshake.fds[READER_FDS:]),
+            steps=owned.enter_context(RingReader.attach(handshake.fds[:READER_FDS], init.rank)),
+            results=owned.enter_context(RingWriter.attach(handshake.fds[READER_FDS:])),
             stop=stop,
         )
         worker = WorkerProcess(init, control, handshake, loop)
@@ -89,10 +90,15 @@ class WorkerProcess:
         """Background task `control`: the engine's questions."""
         task_status.started()
         while True:
-            message, fds = await self.control.receive()
-            close_fds(fds)
-            assert isinstance(message, TreeRequest)
-            await self.control.send(TreeReply(message.call_id, self._tree_text()))
+            try:
+                message, fds = await self.control.receive()
+                close_fds(fds)
+                assert isinstance(message, TreeRequest)
+                await self.control.send(TreeReply(message.call_id, self._tree_text()))
+            except MalformedMessage:
+                continue  # counted by the channel; the asker's deadline tells it
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                await trio.sleep_forever()  # the engine has left: the death monitor's business
 
     def _tree_text(self) -> str:
         tree = ProcessTree(

@@ -9,7 +9,6 @@ models, processes or who listens.
 import os
 import select
 import traceback
-from contextlib import ExitStack
 from functools import partial
 
 import attrs
@@ -44,7 +43,10 @@ class StopSignal:
 
 @attrs.define(eq=False)
 class StepLoop:
-    """One rank's loop. `step` and `rows` are looked at by the task tree while the thread runs."""
+    """One rank's loop. `step` and `rows` are looked at by the task tree while the thread runs.
+
+    Rings and stop signal are the caller's to close, when `run` is over.
+    """
 
     executor: WorkerExecutor
     rank: int
@@ -78,16 +80,14 @@ class StepLoop:
                 self.stop.set()
 
     def _run_thread(self) -> None:
-        with ExitStack() as owned:
-            owned.enter_context(self.steps)
-            owned.enter_context(self.results)
-            try:
-                while True:
-                    step = self._read()
-                    assert isinstance(step, Step), "a mask follows its step"
-                    self.results.write(self._results_codec.encode(self._answer(step)))
-            except RingClosed:
-                return
+        try:
+            while True:
+                message = self._read()
+                # A mask here is that of a step which failed before it asked for it.
+                if isinstance(message, Step):
+                    self.results.write(self._results_codec.encode(self._answer(message)))
+        except RingClosed:
+            return
 
     def _read(self) -> object:
         return self._steps_codec.decode(self.steps.read(self.stop.fd))

@@ -9,6 +9,8 @@ EXAMPLES = [
     (errors.PromptTooLong(900, 512), "context_length_exceeded", False, "511"),
     (errors.EngineDied("engine 0", "was killed by SIGKILL"), "engine_died", True, "SIGKILL"),
     (errors.StepFailed(7, 2, "ValueError: x"), "step_failed", True, "worker 2"),
+    (errors.StepTimeout(7, 1.5, (0, 2)), "step_timeout", True, "within 1.5 s from worker 0, 2"),
+    (errors.WorkersDisagree(("a", "b")), "workers_disagree", False, "a, b"),
     (errors.ModelFolderError("/m", "has no config.json"), "model_folder", False, "config.json"),
 ]
 
