@@ -17,6 +17,7 @@ from ..engine.messages import TreeReply, TreeRequest, WorkersChanged
 from ..nurseries.death_watch import wait_process_gone
 from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.process import Process, ProcessDied, ProcessSpec, open_process
+from ..nurseries.subreaper import reap_adopted
 from ..nurseries.waiting import waiting_for
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
@@ -104,6 +105,7 @@ class ChildLife:
             for pidfd in self._worker_pidfds:
                 with waiting_for("a worker of the dead engine to be gone"):
                     await wait_process_gone(pidfd)
+                reap_adopted(pidfd)
         finally:
             self._close_pidfds()
 

@@ -10,6 +10,7 @@ import sys
 import trio
 
 from ...nurseries.background import start_background_task
+from ...nurseries.subreaper import become_subreaper
 from ...runtime.events import OnEvent
 from ...runtime.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
@@ -17,6 +18,7 @@ from .exits import EXIT_ENGINE_LOST, EXIT_OK
 
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
+    become_subreaper()  # workers of an engine that died are ours to reap
     root = Root(plan, on_event)
     stop = trio.CancelScope()
     async with trio.open_nursery() as nursery:
