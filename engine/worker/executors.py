@@ -5,6 +5,8 @@ what its executor needs: one that computes nothing must not pay for torch. Must 
 tasks or processes.
 """
 
+import os
+
 from ..config import EngineSettings
 from ..errors import InvalidParameter
 from .executor_interface import Pause, WorkerExecutor
@@ -21,6 +23,9 @@ def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerEx
 
             return NullExecutor(settings, rank, pause)
         case "torch":
+            # Read when torch loads its threads' library. Threads that wait for each other spin
+            # for milliseconds by default: on a busy machine that made steps six times as long.
+            os.environ.setdefault("GOMP_SPINCOUNT", "2000")
             from .torch_executor import TorchExecutor
 
             return TorchExecutor(settings, rank)
