@@ -9,6 +9,7 @@
      +-- StepFailed               a worker raised in a step; the engine dies of it
      +-- StepTimeout              a step had no answer in time; the engine dies of it
      +-- WorkersDisagree          the workers of one engine would compute differently
+     +-- BootRefused              a process of ours cannot start, and none in its place could
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
 
 `code` is what clients see; `retryable` decides between a 4xx and a 503. Must not know HTTP.
@@ -132,4 +133,23 @@ class ModelFolderError(EngineError):
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.reason}"
+        return (
+            f"{self.path}: {self.reason}. Repair the folder (copy or download it again), or choose"
+            " another model"
+        )
+
+
+@attrs.frozen
+class BootRefused(EngineError):
+    """A process could not start for a cause that no restart cures, such as a broken model file.
+
+    `who` is the process, `reason` its own sentence: that of the `ModelFolderError` or
+    `InvalidParameter` it met. Unlike after a death, nobody tries again.
+    """
+
+    code: ClassVar[str] = "boot_refused"
+    who: str
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason

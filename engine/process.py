@@ -12,6 +12,7 @@ import trio
 
 from ..nurseries.background import start_background_task
 from ..nurseries.child import ChildFds, run_child
+from ..nurseries.error_groups import first_error
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..transports.channel import Peer
@@ -23,6 +24,7 @@ from ..transports.zmq_channel import SpokeChannel, open_spoke
 from .boot_reports import BootReports
 from .core.engine_core import EngineCore
 from .core.orphan_watch import OrphanWatch
+from .errors import EngineError
 from .executor import Executor
 from .messages import (
     ENGINE_TO_FRONTEND,
@@ -51,8 +53,15 @@ async def main(child: ChildFds) -> None:
     close_fds(handshake.fds)
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
-    async with open_spoke(me, Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)) as channel:
-        await EngineProcess(init, control, handshake, channel).run()
+    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)
+    try:
+        async with open_spoke(me, *codecs) as channel:
+            await EngineProcess(init, control, handshake, channel).run()
+    except* EngineError as errors:
+        if not handshake.booting:
+            raise
+        # A folder or a setting that cannot be served: a successor would meet the same.
+        await handshake.refuse(str(first_error(errors)))
 
 
 @attrs.define(eq=False)

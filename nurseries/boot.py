@@ -28,8 +28,10 @@ def boot(module: str, fds: list[str]) -> None:
     sys.argv = [module, *fds]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except BaseException:
-        write_last_words(words_fd, traceback.format_exc())
+    except BaseException as error:
+        # The first line is what the parent tells others of this death.
+        headline = traceback.format_exception_only(error)[-1]
+        write_last_words(words_fd, f"{headline}\n{traceback.format_exc()}")
         raise
 
 

@@ -30,6 +30,13 @@ def single_errors_unwrapped() -> Iterator[None]:
             del leaf, cause, context
 
 
+def first_error(error: BaseException) -> BaseException:
+    """The first leaf: where many failed alike, one of them tells enough."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 def single_error(error: BaseException) -> BaseException:
     """The innermost error as long as each group around it has one element; else what is left."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:

@@ -86,9 +86,10 @@ class ProcessDied(Exception):
     exit: ProcessExit
 
     def __str__(self) -> str:
-        sentence = f"{self.exit.process} (pid {self.exit.pid}) {self.exit.describe()}"
+        # The cause is in the first line, because that is all a death further up tells of this one.
+        sentence = f"{self.exit.process} (pid {self.exit.pid}) {self.exit.cause}"
         words = self.exit.last_words.strip()
-        return f"{sentence}; its last words:\n{words}" if words else sentence
+        return f"{sentence}\nits last words:\n{words}" if "\n" in words else sentence
 
 
 @attrs.frozen

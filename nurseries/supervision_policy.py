@@ -4,7 +4,8 @@ Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is d
 
 The words are Erlang/OTP's. A *permanent* child is always restarted, a *transient* one only after
 an abnormal exit, a *temporary* one never. More than `restart_limit` restarts of one child within
-`restart_period_s` seconds means that restarting does not help, so we escalate.
+`restart_period_s` seconds means that restarting does not help, so we escalate. A *hopeless* exit
+(the child itself says that no successor could do better) escalates at once.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
@@ -96,7 +97,13 @@ class SupervisionPolicy:
         self._record(child).ready_at = now
 
     def handle_exit(
-        self, child: str, restart_type: RestartType, *, abnormal: bool, now: float
+        self,
+        child: str,
+        restart_type: RestartType,
+        *,
+        abnormal: bool,
+        now: float,
+        hopeless: bool = False,
     ) -> Decision:
         """The current run of `child` is over; `abnormal` if it failed. Ends the run."""
         record = self._record(child)
@@ -111,9 +118,9 @@ class SupervisionPolicy:
 
         while record.restarts and record.restarts[0] <= now - self.restart_period_s:
             record.restarts.popleft()
-        if len(record.restarts) == self.restart_limit:
+        if hopeless or len(record.restarts) == self.restart_limit:
             del self._children[child]
-            return Escalate(child, restarts=self.restart_limit)
+            return Escalate(child, restarts=len(record.restarts))
         record.restarts.append(now)
         return Restart(child, at=now + self._next_delay_s(record, uptime_s))
 

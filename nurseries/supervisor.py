@@ -24,7 +24,7 @@ from .waiting import waiting_for
 
 @attrs.frozen
 class RestartLimitExceeded(Exception):
-    """`child` failed again after `restarts` restarts within the period. Its last failure is the
+    """`child` failed after `restarts` restarts within the period. Its last failure is the
     `__cause__`.
     """
 
@@ -32,7 +32,8 @@ class RestartLimitExceeded(Exception):
     restarts: int
 
     def __str__(self) -> str:
-        return f"{self.child} failed again after {self.restarts} restarts; restarting does not help"
+        again = f" again after {self.restarts} restarts" if self.restarts else ""
+        return f"{self.child} failed{again}; restarting does not help"
 
 
 @attrs.frozen
@@ -54,6 +55,7 @@ async def supervise(
     child: str,
     policy: SupervisionPolicy,
     restart_type: RestartType = RestartType.PERMANENT,
+    hopeless: tuple[type[Exception], ...] = (),
     on_failure: Callable[[Exception, Decision], None] | None = None,
     on_ready: Callable[[Any], None] | None = None,
     task_status: trio.TaskStatus[Any] = trio.TASK_STATUS_IGNORED,
@@ -62,7 +64,8 @@ async def supervise(
 
     Started with the value of the first run that is ready; `on_ready` hears the value of each run,
     `on_failure` each failure with what was decided. Both are called in the loop and must not block.
-    A permanent child never returns by itself.
+    A permanent child never returns by itself. A failure of a type in `hopeless` is never followed
+    by a restart.
 
     *Raises* `RestartLimitExceeded` from the last failure. An error of `on_failure` or `on_ready` is
     a bug of the owner's and comes through; so does whatever is no `Exception`.
@@ -77,7 +80,11 @@ async def supervise(
         if failure is None and (restart_type is RestartType.PERMANENT or not readiness.ready):
             failure = ChildEnded(child)
         decision = policy.handle_exit(
-            child, restart_type, abnormal=abnormal, now=trio.current_time()
+            child,
+            restart_type,
+            abnormal=abnormal,
+            now=trio.current_time(),
+            hopeless=isinstance(failure, hopeless),
         )
         if failure is not None and on_failure is not None:
             on_failure(failure, decision)

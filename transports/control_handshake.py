@@ -7,7 +7,7 @@ them. Must not know processes, nor what INIT and READY carry.
 
 import os
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 import attrs
 import trio
@@ -17,6 +17,7 @@ from .control_channel import ControlChannel
 from .handshake import (
     Advanced,
     ChildSide,
+    ChildState,
     Done,
     Fail,
     Ignore,
@@ -145,6 +146,21 @@ class ChildHandshake:
         Raises what `ControlChannel.send` raises.
         """
         await self._channel.send(self._machine.ready(payload))
+
+    @property
+    def booting(self) -> bool:
+        """Whether neither READY nor a refusal has been sent."""
+        return self._machine.state is ChildState.BOOTING
+
+    async def refuse(self, reason: str) -> NoReturn:
+        """Tell the parent that this child, and any like it, can never do what INIT asks.
+
+        `reason` is a sentence for people. Waits for the end that the parent then makes, since a
+        death would be taken for a failure like others; returns only by being cancelled. Raises
+        what `ControlChannel.send` raises.
+        """
+        await self._channel.send(self._machine.refuse(reason))
+        await trio.sleep_forever()
 
 
 async def perform_child_handshake(

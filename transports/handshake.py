@@ -9,7 +9,7 @@ this connection can never become the right one. Must not know what INIT and READ
     AWAIT_HELLO   <- HELLO        (says so at once, then waits: a warm spare may wait for ever)
     BOOTING       -> INIT
                   <- PROGRESS     each re-arms the parent's deadline
-    DONE          <- READY
+    DONE          <- READY, or FAILED <- REFUSED, which no other child could do better
 
 Dropped messages end in `HandshakeTimeout`, doubled ones in `Ignore`, delayed ones in either.
 """
@@ -29,8 +29,10 @@ from .handshake_messages import (
     Hello,
     Init,
     OutOfOrder,
+    PeerRefused,
     Progress,
     Ready,
+    Refused,
     StaleMessage,
     StrayPeer,
     TooLate,
@@ -40,6 +42,8 @@ from .handshake_messages import (
 
 # A phase is a few words for a log line.
 PHASE_CHARACTERS_MAX = 200
+# A reason is a sentence, perhaps with two long paths in it.
+REASON_CHARACTERS_MAX = 10_000
 # Refusals that a timeout's text quotes; more would say nothing new.
 REFUSALS_KEPT = 8
 
@@ -152,15 +156,17 @@ class ParentSide:
         match message:
             case Hello():
                 return self._handle_hello(message, now)
-            case Progress() | Ready() if self.state is ParentState.AWAIT_HELLO:
+            case Progress() | Ready() | Refused() if self.state is ParentState.AWAIT_HELLO:
                 return self._ignore(OutOfOrder(self.who, kind, self.phase))
-            case Progress() | Ready() if message.epoch != self.epoch:
+            case Progress() | Ready() | Refused() if message.epoch != self.epoch:
                 return self._ignore(StaleMessage(self.who, kind, message.epoch, self.epoch))
             case Progress():
                 return self._handle_progress(message, now)
             case Ready():
                 self.state = ParentState.DONE
                 return Done(message.payload)
+            case Refused():
+                return self._fail(PeerRefused(self.who, message.reason[:REASON_CHARACTERS_MAX]))
             case _:
                 return self._ignore(OutOfOrder(self.who, kind, self.phase))
 
@@ -236,6 +242,7 @@ class ChildState(enum.Enum):
     AWAIT_INIT = "waiting for INIT"
     BOOTING = "booting"
     READY = "ready"
+    REFUSED = "refused"
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -260,11 +267,11 @@ class ChildSide:
                 return Initialised(message.payload)
             case ChildState.AWAIT_INIT:
                 return self._ignore(OutOfOrder(self.who, kind, self.state.value))
-            case ChildState.BOOTING | ChildState.READY if message == self._init:
+            case _ if message == self._init:
                 return self._ignore(DuplicateMessage(self.who, kind))
             case ChildState.BOOTING:
                 return self._ignore(OutOfOrder(self.who, kind, self.state.value))
-            case ChildState.READY:
+            case ChildState.READY | ChildState.REFUSED:
                 return self._ignore(TooLate(self.who, kind))
             case _:
                 assert_never(self.state)
@@ -283,6 +290,13 @@ class ChildSide:
         assert self._init is not None
         self.state = ChildState.READY
         return Ready(epoch=self._init.epoch, payload=payload)
+
+    def refuse(self, reason: str) -> Refused:
+        """The message that ends the handshake for good, with a sentence for people."""
+        assert self.state is ChildState.BOOTING, "a refusal belongs between INIT and READY"
+        assert self._init is not None
+        self.state = ChildState.REFUSED
+        return Refused(epoch=self._init.epoch, reason=reason[:REASON_CHARACTERS_MAX])
 
     def next_deadline(self) -> float:
         """Never: a warm spare waits until its parent speaks or is gone."""

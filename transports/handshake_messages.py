@@ -4,7 +4,8 @@
      +-- WrongVersion, WrongKey, StrayPeer     the wrong peer: this connection ends
      +-- StaleMessage, DuplicateMessage,
      |   OutOfOrder, TooLate                   one wrong message: it is counted and dropped
-     +-- HandshakeTimeout, PeerLeft            the right peer, but it did not come this far
+     +-- HandshakeTimeout, PeerLeft,           the right peer, but it did not come this far
+     +-- PeerRefused                           it will never do what INIT asks, and says why
 
 Sans-IO: plain data; `handshake` decides with it. Must not know what INIT and READY carry.
 """
@@ -58,8 +59,19 @@ class Ready:
     payload: bytes
 
 
-HandshakeMessage = Hello | Init | Progress | Ready
-HANDSHAKE_MESSAGES = (Hello, Init, Progress, Ready)
+@attrs.frozen(kw_only=True)
+class Refused:
+    """The child cannot do what INIT asks, and another one could not either. Instead of READY.
+
+    `reason` is a sentence for people. The child then waits to be stopped.
+    """
+
+    epoch: int
+    reason: str
+
+
+HandshakeMessage = Hello | Init | Progress | Ready | Refused
+HANDSHAKE_MESSAGES = (Hello, Init, Progress, Ready, Refused)
 
 
 # ---- errors
@@ -172,3 +184,14 @@ class PeerLeft(HandshakeError):
 
     def __str__(self) -> str:
         return f"{self.who} left in the phase: {self.phase}"
+
+
+@attrs.frozen
+class PeerRefused(HandshakeError):
+    """The peer refused INIT for good. Unlike after `PeerLeft`, trying again is of no use."""
+
+    who: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.who} refused: {self.reason}"

@@ -6,8 +6,10 @@ scheduler or sockets.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
+from typing import TypeVar
 
 import attrs
 import msgspec
@@ -22,11 +24,14 @@ from ...transports.control_handshake import ChildHandshake, perform_child_handsh
 from ...transports.passed_fds import close_fds
 from ...transports.ring_memory import READER_FDS
 from ...transports.shm_ring import RingReader, RingWriter
+from ..errors import EngineError
 from ..messages import TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from .executor_interface import WorkerExecutor
 from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
+
+T = TypeVar("T")
 
 
 async def main(child: ChildFds) -> None:
@@ -39,9 +44,8 @@ async def main(child: ChildFds) -> None:
         init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
         stop = owned.enter_context(closing(StopSignal()))
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
-        executor = await trio.to_thread.run_sync(
-            make_executor, init.settings, init.rank, stop.pause, thread_name="import"
-        )
+        make = partial(make_executor, init.settings, init.rank, stop.pause)
+        executor = await run_or_refuse(handshake, make, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
@@ -74,15 +78,14 @@ class WorkerProcess:
             await self.handshake.ready(msgspec.msgpack.encode(ready))
 
     async def _load(self, executor: WorkerExecutor) -> WorkerReady:
-        """In a thread that is not abandoned: cancelling waits for the read in hand to end."""
+        """Read the model, telling how far that is."""
 
         def report(fraction: float) -> None:
             trio.from_thread.run(self.handshake.progress, "load", fraction)
 
         self.phase = "load"
-        return await trio.to_thread.run_sync(
-            partial(executor.load, report), abandon_on_cancel=False, thread_name="load"
-        )
+        load = partial(executor.load, report)
+        return await run_or_refuse(self.handshake, load, thread_name="load")
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -113,6 +116,17 @@ class WorkerProcess:
             tasks=task_tree(),
         )
         return msgspec.json.encode(tree).decode()
+
+
+async def run_or_refuse(handshake: ChildHandshake, boot: Callable[[], T], *, thread_name: str) -> T:
+    """Run a part of booting in a thread; an error that no restart cures refuses for good.
+
+    Cancellation waits for what is in hand: the thread is not abandoned.
+    """
+    try:
+        return await trio.to_thread.run_sync(boot, thread_name=thread_name)
+    except EngineError as error:
+        await handshake.refuse(str(error))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,23 @@ def test_the_intensity_is_exact(exits: list[float], escalates: bool) -> None:
     assert (decisions[-1] == Escalate("engine 0", restarts=3)) == escalates
 
 
+@pytest.mark.parametrize(
+    ("restart_type", "decision"),
+    [
+        (PERMANENT, Escalate("engine 0", restarts=1)),
+        (TRANSIENT, Escalate("engine 0", restarts=1)),
+        (TEMPORARY, Forget("engine 0")),
+    ],
+)
+def test_a_hopeless_exit_is_never_followed_by_a_restart(
+    restart_type: RestartType, decision: Decision
+) -> None:
+    policy = policy_of()
+    exit_after(policy, None, 0)
+    hopeless = policy.handle_exit("engine 0", restart_type, abnormal=True, now=1, hopeless=True)
+    assert hopeless == decision
+
+
 def test_children_are_counted_each_by_itself() -> None:
     policy = policy_of(restart_limit=1)
     for child in ("engine 0", "engine 1"):

@@ -69,6 +69,14 @@ async def test_restarts_to_the_limit_and_raises_from_the_last_failure(
     assert [type(decision) for _, decision in heard] == [Restart, Restart, Restart, Escalate]
 
 
+async def test_a_hopeless_failure_escalates_at_once(autojump_clock: Clock) -> None:
+    runs = Runs([ValueError("once"), LookupError("no such model")])
+    with pytest.raises(RestartLimitExceeded, match="after 1 restarts") as caught:
+        await supervise(runs.run, child="engine 0", policy=policy_of(), hopeless=(LookupError,))
+    assert isinstance(caught.value.__cause__, LookupError)
+    assert len(runs.starts_s) == 2
+
+
 async def test_the_first_ready_run_starts_the_supervisor(
     autojump_clock: Clock,
 ) -> None:

@@ -19,6 +19,7 @@ from triolet.transports.handshake_messages import (
     HandshakeTimeout,
     Hello,
     PeerLeft,
+    PeerRefused,
     Progress,
     Ready,
     StrayPeer,
@@ -158,6 +159,22 @@ async def test_the_wrong_child_is_refused_at_once(
 ) -> None:
     with pytest.raises(error, match="worker 1"):
         await run_both(pair, boot, **options)
+
+
+async def test_a_child_that_refuses_says_why_and_waits_for_its_end(pair: Pair) -> None:
+    ended: list[str] = []
+
+    async def refuse(channel: ControlChannel) -> None:
+        handshake = await perform_child_handshake(channel, "worker")
+        assert handshake.booting
+        try:
+            await handshake.refuse("/m: has no weights")
+        finally:
+            ended.append("cancelled" if not handshake.booting else "still booting")
+
+    with pytest.raises(PeerRefused, match="worker 1 refused: /m: has no weights"):
+        await run_both(pair, refuse)
+    assert ended == ["cancelled"]
 
 
 async def test_a_child_that_leaves(pair: Pair) -> None:

@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from triolet.transports.handshake import (
+    REASON_CHARACTERS_MAX,
     REFUSALS_KEPT,
     Advanced,
     ChildSide,
@@ -27,8 +28,10 @@ from triolet.transports.handshake_messages import (
     Hello,
     Init,
     OutOfOrder,
+    PeerRefused,
     Progress,
     Ready,
+    Refused,
     StaleMessage,
     StrayPeer,
     TooLate,
@@ -39,6 +42,7 @@ from triolet.transports.handshake_messages import (
 HELLO = Hello(wire_version=1, role="worker", pid=7, key=b"key", capabilities=("bitwise",))
 HALF = Progress(epoch=3, number=1, phase="loading", fraction=0.5)
 READY = Ready(epoch=3, payload=b"limits")
+REFUSED = Refused(epoch=3, reason="/m: has no weights")
 
 
 def parent() -> ParentSide:
@@ -100,16 +104,20 @@ def test_the_wrong_peer_fails_for_good(hello: Hello, error: HandshakeError) -> N
     [
         ([], HALF, OutOfOrder),
         ([], READY, OutOfOrder),
+        ([], REFUSED, OutOfOrder),
         ([], Init(epoch=3, payload=b""), OutOfOrder),
         ([], "another object", OutOfOrder),
         ([HELLO], HELLO, DuplicateMessage),
         ([HELLO], with_hello(pid=8), DuplicateMessage),
         ([HELLO], Ready(epoch=2, payload=b""), StaleMessage),
+        ([HELLO], Refused(epoch=2, reason=""), StaleMessage),
         ([HELLO], Progress(epoch=4, number=1, phase="", fraction=0), StaleMessage),
         ([HELLO, HALF], HALF, DuplicateMessage),
         ([HELLO], Init(epoch=3, payload=b""), OutOfOrder),
         ([HELLO, READY], READY, TooLate),
         ([HELLO, READY], HALF, TooLate),
+        ([HELLO, READY], REFUSED, TooLate),
+        ([HELLO, REFUSED], READY, TooLate),
     ],
 )
 def test_a_wrong_message_is_ignored_and_changes_nothing(
@@ -124,6 +132,28 @@ def test_a_wrong_message_is_ignored_and_changes_nothing(
     assert type(decision.error) is error
     assert (side.state, side.phase, side.next_deadline()) == as_it_was
     assert side.refused == 1
+
+
+def test_a_refusal_ends_it_with_the_childs_own_sentence() -> None:
+    side = parent()
+    side.handle_message(HELLO, 101)
+    side.handle_message(HALF, 102)
+    decision = side.handle_message(REFUSED, 103)
+    assert isinstance(decision, Fail)
+    assert isinstance(decision.error, PeerRefused)
+    assert str(decision.error) == "worker 1 refused: /m: has no weights"
+    assert (side.state, side.next_deadline()) == (ParentState.FAILED, math.inf)
+
+
+def test_reasons_are_bounded_on_both_sides() -> None:
+    side, child = parent(), ChildSide(hello=HELLO)
+    side.handle_message(HELLO, 101)
+    child.handle_message(Init(epoch=3, payload=b""))
+    assert len(child.refuse("x" * 99_999).reason) == REASON_CHARACTERS_MAX
+    decision = side.handle_message(Refused(epoch=3, reason="x" * 99_999), 102)
+    assert isinstance(decision, Fail)
+    assert isinstance(decision.error, PeerRefused)
+    assert len(decision.error.reason) == REASON_CHARACTERS_MAX
 
 
 def test_a_timeout_says_in_which_phase_and_what_came_instead() -> None:
@@ -184,16 +214,21 @@ def test_the_child_takes_one_init_and_refuses_the_rest() -> None:
     assert child.refused == 4
 
 
-@pytest.mark.parametrize("state", [ChildState.AWAIT_INIT, ChildState.READY])
+@pytest.mark.parametrize("state", [ChildState.AWAIT_INIT, ChildState.READY, ChildState.REFUSED])
 def test_the_child_speaks_only_between_init_and_ready(state: ChildState) -> None:
     child = ChildSide(hello=HELLO)
-    if state is ChildState.READY:
+    if state is not ChildState.AWAIT_INIT:
         child.handle_message(Init(epoch=3, payload=b""))
+    if state is ChildState.READY:
         child.ready(b"")
+    if state is ChildState.REFUSED:
+        child.refuse("no")
     with pytest.raises(AssertionError):
         child.progress("a", 0)
     with pytest.raises(AssertionError):
         child.ready(b"")
+    with pytest.raises(AssertionError):
+        child.refuse("no")
 
 
 class Exchange:
@@ -271,7 +306,7 @@ def test_the_nth_message_dropped_doubled_or_delayed(n: int, fault: str) -> None:
 @hypothesis.given(
     st.lists(
         st.sampled_from(
-            [HELLO, HALF, READY, with_hello(pid=8), "noise", Init(epoch=3, payload=b"")]
+            [HELLO, HALF, READY, REFUSED, with_hello(pid=8), "noise", Init(epoch=3, payload=b"")]
         )
         | st.builds(Ready, epoch=st.integers(2, 4), payload=st.just(b""))
         | st.builds(

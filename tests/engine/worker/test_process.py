@@ -13,7 +13,6 @@ import pytest
 import trio
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.errors import ModelFolderError
 from triolet.engine.messages import TreeReply, TreeRequest
 from triolet.engine.step_messages import (
     CORE_TO_WORKER,
@@ -34,6 +33,7 @@ from triolet.nurseries.task_tree import ProcessTree, find_background_task, find_
 from triolet.transports.codec import Codec
 from triolet.transports.control_channel import ControlChannel
 from triolet.transports.control_handshake import perform_parent_handshake
+from triolet.transports.handshake_messages import PeerRefused
 from triolet.transports.ring_memory import create_ring
 from triolet.transports.shm_ring import RingReader, RingWriter
 
@@ -189,13 +189,13 @@ async def test_background_tasks_are_found_and_cancelled_alone(
         ).ended
 
 
-async def test_a_folder_that_cannot_be_served_fails_the_worker(
+async def test_a_folder_that_cannot_be_served_is_refused_for_good(
     ends: tuple[Core, ChildFds], tmp_path: pathlib.Path
 ) -> None:
     core, fds = ends
     (tmp_path / "config.json").write_text("{}")
     settings = EngineSettings(model=str(tmp_path), executor="null")
-    with pytest.RaisesGroup(pytest.RaisesGroup(ModelFolderError), allow_unwrapped=False):
+    with pytest.RaisesGroup(pytest.RaisesExc(PeerRefused, match="config.json")):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker_process.main, fds)
             with trio.move_on_after(TEST_BOUND_S):
