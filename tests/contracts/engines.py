@@ -1,0 +1,96 @@
+"""Makers of engines for the engine contract: in this process over memory, and as real processes."""
+
+import itertools
+import json
+import pathlib
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.inproc import open_inproc_engine
+from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, FrontendAddress
+from triolet.nurseries.service import open_service
+from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.engine_fleet import EngineFleet
+from triolet.runtime.events import ignore_event
+from triolet.runtime.membership import FrontendDirectory
+from triolet.runtime.messages import EngineMembership
+from triolet.tests.contracts.engine import (
+    DEADLINE_S,
+    ME,
+    MODEL_LEN,
+    UNACKNOWLEDGED_MAX,
+    VOCAB_SIZE,
+    Caller,
+)
+from triolet.tests.contracts.meshes import running
+from triolet.transports.channel import Peer
+from triolet.transports.codec import Codec
+from triolet.transports.endpoint import abstract_endpoint
+from triolet.transports.link_decisions import LinkSettings
+from triolet.transports.memory_channel import MemoryMesh
+from triolet.transports.zmq_channel import ZmqSettings, open_hub
+
+LINK = LinkSettings(unacknowledged_max=UNACKNOWLEDGED_MAX)
+
+
+def write_sizes(folder: pathlib.Path) -> pathlib.Path:
+    """A model folder as the null executor needs it."""
+    sizes = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MODEL_LEN}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    return folder
+
+
+@asynccontextmanager
+async def inproc_engine(folder: pathlib.Path) -> AsyncIterator[Caller]:
+    """The engine in this process, its link up."""
+    mesh = MemoryMesh(Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), LINK)
+    me = Peer("engine", 0, 2)
+    hub, spoke = mesh.open_hub(ME), mesh.open_spoke(me)
+    settings = EngineSettings(model=str(folder), executor="null")
+    async with running(hub, spoke), open_inproc_engine(settings, spoke):
+        spoke.connect(ME, *hub.endpoints)
+        caller = Caller(hub, me)
+        await caller.until(lambda: caller.resynced > 0)
+        yield caller
+
+
+@asynccontextmanager
+async def process_engine(folder: pathlib.Path, workers: int) -> AsyncIterator[Caller]:
+    """An engine process and its workers, kept by a fleet, its link up."""
+    engine = EngineSettings(model=str(folder), executor="null", workers=workers)
+    run_id, directory = secrets.token_hex(8), FrontendDirectory()
+    endpoints = [
+        abstract_endpoint(run_id, ME.role, ME.rank, ME.epoch, socket=name)
+        for name in ("input", "output")
+    ]
+    fleet = EngineFleet(
+        settings=RuntimeSettings(engine=engine),
+        run_id=run_id,
+        epochs=itertools.count(2),
+        frontends=directory,
+        on_membership=_ignore_membership,
+        on_event=ignore_event,
+    )
+    hub = open_hub(
+        ME,
+        Codec(*ENGINE_TO_FRONTEND),
+        Codec(*FRONTEND_TO_ENGINE),
+        input_endpoint=endpoints[0],
+        output_endpoint=endpoints[1],
+        settings=ZmqSettings(link=LINK),
+    )
+    async with hub as channel, running(channel):
+        directory.handle_ready(FrontendAddress(ME.rank, ME.epoch, *channel.endpoints))
+        async with open_service(fleet.run, name="engines"):
+            caller = Caller(channel, Peer("engine", 0, 2))
+            with trio.fail_after(DEADLINE_S):
+                await caller.until(lambda: caller.resynced > 0)
+            yield caller
+
+
+def _ignore_membership(membership: EngineMembership) -> None:
+    """The caller knows its engine."""
