@@ -86,6 +86,7 @@ class PairGroup:
 
     tokens: Tensor  # (n,) indices into the step's tokens
     pair_tokens: Tensor  # (P,) indices into `tokens`
+    pair_queries: Tensor  # (P,) the same as indices into the step's tokens
     pair_places: Tensor  # (P,) key tile × n + index into `tokens`
     slots: Tensor  # (P × 64,) where the keys of each pair are
     mask: Tensor  # (P, 1, 64) 0, or -inf for positions after the token's own
@@ -98,6 +99,7 @@ class AttentionPlan:
 
     slots: Tensor  # (T,) where each token's key and value go
     groups: list[PairGroup]
+    places: Tensor  # (T,) where each token's result is among those of all groups, in their order
 
 
 def plan_attention(
@@ -127,7 +129,8 @@ def plan_attention(
         for tokens in torch.split(order, sizes)
     ]
     slots = _slots(block_tables, row_T, position_T, block_tokens)
-    return AttentionPlan(slots.to(device), [_moved(group, device) for group in groups])
+    moved = [_moved(group, device) for group in groups]
+    return AttentionPlan(slots.to(device), moved, torch.argsort(order).to(device))
 
 
 def _plan_group(
@@ -150,6 +153,7 @@ def _plan_group(
     return PairGroup(
         tokens=tokens,
         pair_tokens=token_P,
+        pair_queries=tokens[token_P],
         pair_places=tile_P * len(tokens) + token_P,
         slots=slots.reshape(-1),
         mask=mask.unsqueeze(1),
@@ -161,6 +165,7 @@ def _moved(group: PairGroup, device: torch.device) -> PairGroup:
     return PairGroup(
         tokens=group.tokens.to(device),
         pair_tokens=group.pair_tokens.to(device),
+        pair_queries=group.pair_queries.to(device),
         pair_places=group.pair_places.to(device),
         slots=group.slots.to(device),
         mask=group.mask.to(device),
@@ -195,18 +200,16 @@ def paged_attention(query_THD: Tensor, cache: KvCache, layer: int, plan: Attenti
     kv_heads, _, channels = cache.keys[layer].shape
     scaled = _aligned(query_THD * (LOG2_E / math.sqrt(size)), channels)
     query_KTGD = scaled.view(tokens, kv_heads, heads // kv_heads, channels).transpose(0, 1)
-    result = torch.empty_like(query_THD)
-    for group in plan.groups:
-        attended_KnGD = _attend(query_KTGD, cache, layer, group)
-        attended_nHD = attended_KnGD.transpose(0, 1).reshape(-1, heads, channels)
-        result[group.tokens] = attended_nHD[..., :size]
-    return result
+    results = [_attend(query_KTGD, cache, layer, group) for group in plan.groups]
+    result_KnGD = results[0] if len(results) == 1 else torch.cat(results, dim=1)
+    result_KTGD = result_KnGD.index_select(1, plan.places)
+    return result_KTGD.transpose(0, 1).reshape(tokens, heads, channels)[..., :size]
 
 
 def _attend(query_KTGD: Tensor, cache: KvCache, layer: int, group: PairGroup) -> Tensor:
     kv_heads, _, queries, size = query_KTGD.shape
     pairs = len(group.pair_tokens)
-    query = query_KTGD.index_select(1, group.tokens[group.pair_tokens]).to(cache.scratch.dtype)
+    query = query_KTGD.index_select(1, group.pair_queries).to(cache.scratch.dtype)
     keys = _gather(cache.keys[layer], group.slots, cache.scratch)
     scores = torch.bmm(query.reshape(-1, queries, size), keys.transpose(1, 2)).float()
     scores_KPG64 = scores.view(kv_heads, pairs, queries, KEY_TILE_TOKENS)

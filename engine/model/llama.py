@@ -113,7 +113,7 @@ class Llama:
         key_TKD = turned_THD[:tokens, heads:]
         write_cache(cache, index, plan, keys_TKD=key_TKD, values_TKD=value_TKD[:tokens])
         query_THD = turned_THD[:tokens, :heads].contiguous()
-        attended_TN = paged_attention(query_THD, cache, index, plan).view(tokens, -1)
+        attended_TN = paged_attention(query_THD, cache, index, plan).reshape(tokens, -1)
         padding = len(turned_THD) - tokens
         return functional.pad(attended_TN, (0, 0, 0, padding)).to(self.dtype)
 

@@ -13,6 +13,7 @@ import torch
 
 from ..config import EngineSettings
 from ..errors import InvalidParameter
+from ..model.layers import has_packed_linear
 from ..model.loader import numerics_files
 from ..model.registry import compute_dtype, load_model
 from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
@@ -124,6 +125,7 @@ def _numerics_id(
         "hardware": hardware,
         "dtype": dtype,
         "bitwise": settings.bitwise,
+        "packed_linear": has_packed_linear(),
         "workers": settings.workers,
         "kv_layout": KV_LAYOUT,
         "load_format": "dummy" if dummy else "weights",

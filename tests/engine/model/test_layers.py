@@ -7,11 +7,14 @@ import torch
 from torch.nn import functional
 
 from triolet.engine.model.layers import (
+    PACKED_INPUTS_MAX,
     PIECE_ITEMS,
-    BitwiseLinear,
+    PackedLinear,
     PlainLinear,
     RotaryTable,
+    StripLinear,
     exp2_,
+    has_packed_linear,
     make_linear,
     padded_rows,
     rms_norm,
@@ -31,28 +34,55 @@ def test_rows_are_padded_to_whole_tiles() -> None:
     assert [padded_rows(rows) for rows in (0, 1, 16, 17, 64)] == [0, 16, 16, 32, 64]
 
 
+BITWISE = pytest.mark.parametrize("kind", [PackedLinear, StripLinear])
+
+
+@BITWISE
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 8), (64, 64), (130, 60), (256, 96)])
-def test_linear_in_tiles_is_the_product(outputs: int, inputs: int) -> None:
+def test_linear_in_tiles_is_the_product(
+    kind: type[PackedLinear | StripLinear], outputs: int, inputs: int
+) -> None:
     weight, x = random(outputs, inputs), random(48, inputs, seed=1)
     expected = x.double() @ weight.double().T
-    for bitwise in (True, False):
-        y = make_linear(weight, bitwise=bitwise)(x)
+    for linear in (kind.of(weight), PlainLinear(weight)):
+        y = linear(x)
         assert y.shape == (48, outputs)
         assert y.is_contiguous()
         assert torch.allclose(y.double(), expected, atol=1e-4)
-    assert isinstance(make_linear(weight, bitwise=True), BitwiseLinear)
-    assert isinstance(make_linear(weight, bitwise=False), PlainLinear)
 
 
-@pytest.mark.parametrize(("outputs", "inputs"), [(40, 77), (64, 64), (192, 60)])
-def test_a_row_of_a_tiled_linear_is_its_own(outputs: int, inputs: int) -> None:
-    linear = BitwiseLinear.of(random(outputs, inputs))
+@BITWISE
+@pytest.mark.parametrize(("outputs", "inputs"), [(40, 77), (64, 64), (192, 60), (64, 2048)])
+def test_a_row_of_a_tiled_linear_is_its_own(
+    kind: type[PackedLinear | StripLinear], outputs: int, inputs: int
+) -> None:
+    linear = kind.of(random(outputs, inputs))
     row = random(inputs, seed=1)
     alone = linear(functional.pad(row[None], (0, 0, 0, 15)))[0]
-    for rows, place in ((16, 15), (32, 3), (48, 16), (80, 79)):
+    for rows, place, threads in ((16, 15, 1), (32, 3, 2), (48, 16, 3), (80, 79, 8)):
+        torch.set_num_threads(threads)
         x = random(rows, inputs, seed=2)
         x[place] = row
-        assert torch.equal(linear(x)[place], alone), (rows, place)
+        assert torch.equal(linear(x)[place], alone), (rows, place, threads)
+
+
+def test_the_kind_of_linear_is_chosen_by_mode_and_width() -> None:
+    narrow, wide = torch.empty(2, PACKED_INPUTS_MAX), torch.empty(2, PACKED_INPUTS_MAX + 1)
+    assert isinstance(make_linear(narrow, bitwise=False), PlainLinear)
+    assert isinstance(make_linear(wide, bitwise=True), StripLinear)
+    expected = PackedLinear if has_packed_linear() else StripLinear
+    assert isinstance(make_linear(narrow, bitwise=True), expected)
+
+
+def test_the_widest_packed_linear_does_not_depend_on_threads() -> None:
+    if not has_packed_linear():
+        pytest.skip("this build of torch has no oneDNN")
+    linear = PackedLinear.of(random(16, PACKED_INPUTS_MAX))
+    x = random(16, PACKED_INPUTS_MAX, seed=1)
+    one = linear(x)
+    for threads in (2, 16):
+        torch.set_num_threads(threads)
+        assert torch.equal(linear(x), one)
 
 
 def test_rms_norm() -> None:
