@@ -15,8 +15,8 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.background import start_background_task
 from ...nurseries.child import ChildFds, run_child
+from ...nurseries.service import open_service
 from ...nurseries.task_tree import ProcessTree, task_tree
 from ...transports.codec import MalformedMessage
 from ...transports.control_channel import ControlChannel
@@ -24,17 +24,20 @@ from ...transports.control_handshake import ChildHandshake, perform_child_handsh
 from ...transports.passed_fds import close_fds
 from ...transports.ring_memory import READER_FDS
 from ...transports.shm_ring import RingReader, RingWriter
+from ..config import EngineSettings
 from ..errors import EngineError
 from ..messages import TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
-from .executor_interface import WorkerExecutor
+from .executor_interface import Pause, WorkerExecutor
 from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
 T = TypeVar("T")
+# Told the settings, our rank, and how to pause until the worker is stopped.
+MakeExecutor = Callable[[EngineSettings, int, Pause], WorkerExecutor]
 
 
-async def main(child: ChildFds) -> None:
+async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
     """Run one worker until a stop is ordered. Whatever fails in it, fails it."""
     with ExitStack() as owned:
         control = ControlChannel(child.control, sends=[TreeReply], receives=[TreeRequest])
@@ -44,8 +47,8 @@ async def main(child: ChildFds) -> None:
         init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
         stop = owned.enter_context(closing(StopSignal()))
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
-        make = partial(make_executor, init.settings, init.rank, stop.pause)
-        executor = await run_or_refuse(handshake, make, thread_name="import")
+        make_ours = partial(make, init.settings, init.rank, stop.pause)
+        executor = await run_or_refuse(handshake, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
@@ -69,13 +72,16 @@ class WorkerProcess:
     phase: str = attrs.field(default="start", init=False)
 
     async def run(self, executor: WorkerExecutor) -> None:
-        """Load, say READY, then serve until cancelled."""
-        async with trio.open_nursery() as nursery:
-            await start_background_task(nursery, self._run_control, name="control")
+        """Load, say READY, then serve until cancelled.
+
+        Both tasks are services: a worker without one of them would be silent, not dead.
+        """
+        async with open_service(self._run_control, name="control"):
             ready = await self._load(executor)
-            await start_background_task(nursery, self.loop.run, name="step-loop")
-            self.phase = "serve"
-            await self.handshake.ready(msgspec.msgpack.encode(ready))
+            async with open_service(self.loop.run, name="step-loop"):
+                self.phase = "serve"
+                await self.handshake.ready(msgspec.msgpack.encode(ready))
+                await trio.sleep_forever()
 
     async def _load(self, executor: WorkerExecutor) -> WorkerReady:
         """Read the model, telling how far that is."""

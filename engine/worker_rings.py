@@ -1,0 +1,151 @@
+"""The rings between an engine core and its workers, from the core's side: steps out, answers in.
+
+    core  --STEP, MASK-->  broadcast ring  -->  every worker
+    core  <--result, failure--  one ring for each worker
+
+Every worker acknowledges every step; the tokens come from the output rank. Must not know processes:
+`executor` starts them and hands each the descriptors of its ends.
+"""
+
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+import attrs
+import trio
+
+from ..transports.codec import Codec
+from ..transports.ring_memory import RingParts, create_ring
+from ..transports.shm_ring import RingReader, RingWriter
+from .errors import StepFailed, StepTimeout
+from .step_messages import (
+    CORE_TO_WORKER,
+    OUTPUT_RANK,
+    WORKER_TO_CORE,
+    Mask,
+    Step,
+    StepFailure,
+    StepResult,
+)
+
+# One step computes, one waits behind it, each with its mask.
+RING_SLOTS = 4
+# A step with one prompt of 16 k tokens fits a slot; a longer one goes in a memfd beside it.
+STEP_SLOT_BYTES = 1 << 17
+# A result is a few numbers a row; 1024 rows fit.
+RESULT_SLOT_BYTES = 1 << 15
+
+Answer = StepResult | StepFailure
+
+
+@attrs.define(eq=False)
+class WorkerRings:
+    """Both directions, for `workers` ranks; see `step_loop.StepExecutor`. Leave it to close it.
+
+    `step_timeout_s` is the deadline of one step, from when its result is waited for.
+    """
+
+    workers: int
+    step_timeout_s: float
+    _steps: RingWriter = attrs.field(init=False)
+    _results: list[RingReader] = attrs.field(init=False)
+    # The workers' ends, rank by rank, until `close_workers_ends`.
+    _ends: list[list[int]] = attrs.field(init=False)
+    _ours: ExitStack = attrs.field(factory=ExitStack, init=False)
+    _theirs: ExitStack = attrs.field(factory=ExitStack, init=False)
+    _steps_codec: Codec = attrs.field(factory=lambda: Codec(*CORE_TO_WORKER), init=False)
+    _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
+
+    def __enter__(self) -> Self:
+        """Make the rings. Raises `OSError` where memory or descriptors cannot be had."""
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _make(self) -> None:
+        ranks = range(self.workers)
+        steps = self._make_ring(self.workers, STEP_SLOT_BYTES)
+        self._steps = self._ours.enter_context(RingWriter.attach(steps.writer_fds()))
+        results = [self._make_ring(1, RESULT_SLOT_BYTES) for _ in ranks]
+        self._results = [
+            self._ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results
+        ]
+        self._ends = [[*steps.reader_fds(rank), *results[rank].writer_fds()] for rank in ranks]
+
+    def _make_ring(self, readers: int, slot_bytes: int) -> RingParts:
+        parts = create_ring(readers=readers, slots=RING_SLOTS, slot_bytes=slot_bytes)
+        return self._theirs.enter_context(parts)
+
+    def close(self) -> None:
+        """Close both sides; twice is harmless."""
+        self._theirs.close()
+        self._ours.close()
+
+    def worker_fds(self, rank: int) -> list[int]:
+        """What worker `rank` is given: its end of the steps, then its end of the results."""
+        return self._ends[rank]
+
+    def close_workers_ends(self) -> None:
+        """Every worker has duplicates of its own by now: ours would hide that it is gone."""
+        self._theirs.close()
+
+    # ---- steps
+
+    def submit(self, step: Step) -> None:
+        """Hand a step to every worker. Raises `RingFull`, which the steps in flight rule out."""
+        self._steps.write(self._steps_codec.encode(step))
+
+    def submit_mask(self, mask: Mask) -> None:
+        """Hand the mask of a submitted step to every worker; it may be computing already."""
+        self._steps.write(self._steps_codec.encode(mask))
+
+    async def result(self, number: int) -> StepResult:
+        """Wait until every rank has answered step `number`; the output rank's tokens.
+
+        Raises `StepFailed` as soon as any rank has failed, with its traceback, and `StepTimeout`.
+        Cancellation leaves answers in the rings; the pool is being stopped then.
+        """
+        answers: dict[int, Answer] = {}
+        with trio.move_on_after(self.step_timeout_s):
+            if self.workers == 1:  # the usual case costs no task
+                await self._take_answer(0, answers)
+            else:
+                await self._take_answers(answers)
+        for answer in answers.values():
+            if isinstance(answer, StepFailure):
+                raise StepFailed(answer.number, answer.rank, answer.traceback)
+            assert answer.number == number, "every worker answers every step in order"
+        silent = tuple(rank for rank in range(self.workers) if rank not in answers)
+        if silent:
+            raise StepTimeout(number, self.step_timeout_s, silent)
+        tokens = answers[OUTPUT_RANK]
+        assert isinstance(tokens, StepResult)
+        return tokens
+
+    async def _take_answers(self, answers: dict[int, Answer]) -> None:
+        """Side by side: ranks that wait for one that failed must not hide its failure."""
+        async with trio.open_nursery() as nursery:
+            for rank in range(self.workers):
+                nursery.start_soon(
+                    self._take_answer, rank, answers, nursery.cancel_scope, name=f"result-{rank}"
+                )
+
+    async def _take_answer(
+        self, rank: int, answers: dict[int, Answer], others: trio.CancelScope | None = None
+    ) -> None:
+        answer = self._results_codec.decode(await self._results[rank].wait_read())
+        assert isinstance(answer, Answer)
+        answers[rank] = answer
+        if isinstance(answer, StepFailure) and others is not None:
+            others.cancel(f"worker {rank} has failed in this step")

@@ -1,0 +1,153 @@
+"""Steps out and answers in over real rings, with the workers played by the test: no process."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.engine.errors import StepFailed, StepTimeout
+from triolet.engine.step_messages import (
+    CORE_TO_WORKER,
+    WORKER_TO_CORE,
+    Mask,
+    Step,
+    StepFailure,
+    StepResult,
+)
+from triolet.engine.worker_rings import RESULT_SLOT_BYTES, RING_SLOTS, STEP_SLOT_BYTES, WorkerRings
+from triolet.tests.engine.steps import LONG_PROMPT_TOKENS, first_step
+from triolet.tests.leaks import check_no_leaks
+from triolet.transports.codec import Codec
+from triolet.transports.ring_memory import READER_FDS
+from triolet.transports.shm_ring import RingFull, RingReader, RingWriter
+
+TIMEOUT_S = 60.0
+
+
+@attrs.define(eq=False)
+class Worker:
+    """One rank's ends."""
+
+    steps: RingReader
+    results: RingWriter
+
+    def take(self) -> object:
+        frames = self.steps.read_nowait()
+        assert frames is not None
+        return Codec(*CORE_TO_WORKER).decode(frames)
+
+    def answer(self, message: StepResult | StepFailure) -> None:
+        self.results.write(Codec(*WORKER_TO_CORE).encode(message))
+
+
+@contextmanager
+def open_rings(workers: int) -> Iterator[tuple[WorkerRings, list[Worker]]]:
+    with check_no_leaks(), ExitStack() as owned:
+        rings = owned.enter_context(WorkerRings(workers, TIMEOUT_S))
+        played = []
+        for rank in range(workers):
+            fds = rings.worker_fds(rank)
+            played.append(
+                Worker(
+                    owned.enter_context(RingReader.attach(fds[:READER_FDS], rank)),
+                    owned.enter_context(RingWriter.attach(fds[READER_FDS:])),
+                )
+            )
+        rings.close_workers_ends()
+        yield rings, played
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_every_rank_gets_every_step_and_the_output_ranks_tokens_count(workers: int) -> None:
+    with open_rings(workers) as (rings, played):
+        for number in range(1, 10):
+            step, mask = Step(number=number, rows=[4], masked=[4]), Mask(number, b"abcd")
+            rings.submit(step)
+            rings.submit_mask(mask)
+            for rank, worker in enumerate(played):
+                assert worker.take() == step
+                assert worker.take() == mask
+                worker.answer(StepResult(number, [4], [70 + rank]))
+            assert await rings.result(number) == StepResult(number, [4], [70])
+
+
+async def test_answers_may_come_in_any_order_of_ranks(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with open_rings(3) as (rings, played):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(rings.result, 1)
+            for rank in (2, 0, 1):
+                await trio.testing.wait_all_tasks_blocked()
+                played[rank].answer(StepResult(1, [], []))
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+async def test_one_ranks_failure_is_told_though_the_others_hang(rank: int) -> None:
+    with open_rings(3) as (rings, played):
+        played[rank].answer(StepFailure(1, rank, "Traceback: it broke"))
+        with trio.fail_after(TIMEOUT_S / 2), pytest.raises(StepFailed) as caught:
+            await rings.result(1)
+        assert (caught.value.step, caught.value.rank) == (1, rank)
+        assert caught.value.traceback == "Traceback: it broke"
+
+
+async def test_a_failure_that_came_in_time_is_told_rather_than_a_timeout(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with open_rings(2) as (rings, played):
+        played[0].answer(StepResult(1, [], []))
+        played[1].answer(StepFailure(1, 1, "broke"))
+        with pytest.raises(StepFailed, match="worker 1 failed in step 1"):
+            await rings.result(1)
+
+
+@pytest.mark.parametrize(("workers", "answering"), [(1, ()), (3, ()), (3, (0,)), (3, (1, 2))])
+async def test_a_late_step_names_the_silent_ranks(
+    workers: int, answering: tuple[int, ...], autojump_clock: trio.testing.MockClock
+) -> None:
+    with open_rings(workers) as (rings, played):
+        for rank in answering:
+            played[rank].answer(StepResult(8, [], []))
+        began = trio.current_time()
+        with pytest.raises(StepTimeout) as caught:
+            await rings.result(8)
+        assert trio.current_time() - began == TIMEOUT_S  # the mock clock's
+        silent = tuple(rank for rank in range(workers) if rank not in answering)
+        assert (caught.value.step, caught.value.ranks) == (8, silent)
+
+
+async def test_what_is_too_large_for_a_slot_goes_beside_it() -> None:
+    with open_rings(2) as (rings, played):
+        step = first_step(prompt=[50_000] * LONG_PROMPT_TOKENS)
+        assert sum(map(len, Codec(*CORE_TO_WORKER).encode(step))) > STEP_SLOT_BYTES
+        rings.submit(step)
+        rows = list(range(RESULT_SLOT_BYTES))
+        for worker in played:
+            assert worker.take() == step
+            worker.answer(StepResult(1, rows, rows))
+        assert await rings.result(1) == StepResult(1, rows, rows)
+
+
+async def test_more_steps_than_fit_are_refused_and_name_who_lags() -> None:
+    with open_rings(2) as (rings, played):
+        for number in range(1, RING_SLOTS + 1):
+            rings.submit(Step(number=number))
+            played[0].take()
+        with pytest.raises(RingFull) as caught:
+            rings.submit(Step(number=RING_SLOTS + 1))
+        assert caught.value.lagging == (1,)
+
+
+async def test_cancelled_while_waiting_leaves_the_answers() -> None:
+    with open_rings(3) as (rings, played):
+        with trio.CancelScope() as scope:
+            scope.cancel("the test cancels it")
+            await rings.result(1)
+        assert scope.cancelled_caught
+        for worker in played:
+            worker.answer(StepResult(1, [], []))
+        assert await rings.result(1) == StepResult(1, [], [])
