@@ -7,6 +7,7 @@ for: no exit handler, no daemon thread, no finalizer. Must not know what the run
 
 import threading
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -17,6 +18,10 @@ from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from .generation import ChatPrompt, GenerationStream, Prompt, Usage
 from .runtime import Runtime, open_runtime
+
+# A thread can be joined, not waited for together with something else; so the wait is in pieces, and
+# one is all that a closed LLM leaves behind for a moment. Four wake-ups a second cost nothing.
+LOOK_AT_MAIN_THREAD_S = 0.25
 
 
 @attrs.frozen
@@ -122,11 +127,13 @@ class LLM:
                 await trio.sleep_forever()
 
     async def _close_with_main_thread(self) -> None:
-        await trio.to_thread.run_sync(
-            threading.main_thread().join,
-            abandon_on_cancel=True,  # nothing but waiting is left behind, and it ends by itself
-            limiter=trio.CapacityLimiter(1),
-        )
+        limiter = trio.CapacityLimiter(1)
+        while threading.main_thread().is_alive():
+            await trio.to_thread.run_sync(
+                partial(threading.main_thread().join, LOOK_AT_MAIN_THREAD_S),
+                abandon_on_cancel=True,  # it ends by itself, after this look
+                limiter=limiter,
+            )
         self._scope.cancel("the main thread has ended")
 
     async def _generate_all(
