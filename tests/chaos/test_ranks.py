@@ -1,0 +1,120 @@
+"""One of three workers dies in the midst of a step, embedded: told, replaced, nothing left."""
+
+import os
+import secrets
+import signal
+
+import msgspec
+import pytest
+import trio
+
+import triolet
+from triolet import SamplingParams
+from triolet.engine.errors import EngineDied
+from triolet.engine.messages import Utility
+from triolet.nurseries.task_tree import ProcessTree
+from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.health import EngineState
+from triolet.transports.zmq_channel import HubChannel
+
+from ..end_to_end.server import DEADLINE_S, MARK, marked_processes, remains, wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+
+WORKERS = 3
+# Long against everything else, so that a kill falls into a step.
+STEP_S = 0.05
+
+
+async def engine_tree(runtime: triolet.Runtime) -> ProcessTree:
+    """The engine and its workers, asked now."""
+    (peer,) = runtime.client.balancer.engines
+    text = await runtime.client.call_utility(peer, Utility.TASK_TREE)
+    return msgspec.json.decode(text, type=ProcessTree)
+
+
+def run_id_of(runtime: triolet.Runtime) -> str:
+    """The part of its sockets' names that no other run has."""
+    channel = runtime.client.channel
+    assert isinstance(channel, HubChannel)
+    run_id = channel.endpoints[0].removeprefix("ipc://@triolet-").partition("-")[0]
+    assert len(run_id) == 16
+    return run_id
+
+
+async def collect(runtime: triolet.Runtime, tokens: int) -> list[int]:
+    """The tokens of one request, always the same ones."""
+    params = SamplingParams(max_tokens=tokens, seed=1, ignore_eos=True)
+    async with runtime.generate("One morning", params) as stream:
+        return (await stream.collect()).token_ids
+
+
+async def kill_in_mid_step(runtime: triolet.Runtime, rank: int) -> tuple[EngineDied, list[int]]:
+    """Kill one worker while all of them compute; what the stream said, and its tokens."""
+    params = SamplingParams(max_tokens=1000, seed=1, ignore_eos=True)
+    died: EngineDied | None = None
+    async with runtime.generate("One morning", params) as stream:
+        try:
+            async for _ in stream:
+                if len(stream.token_ids) == 3:
+                    workers = (await engine_tree(runtime)).processes
+                    assert [worker.facts["rows"] for worker in workers] == [1] * WORKERS
+                    os.kill(workers[rank].pid, signal.SIGKILL)
+        except EngineDied as error:
+            died = error
+    assert died is not None
+    return died, stream.token_ids
+
+
+async def test_each_rank_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = secrets.token_hex(8)
+    monkeypatch.setenv(MARK, mark)
+    with trio.fail_after(2 * DEADLINE_S):
+        opened = triolet.open_runtime(workers=WORKERS, executor="null", null_step_s=STEP_S)
+        async with opened as runtime:
+            run_id = run_id_of(runtime)
+            undisturbed = await collect(runtime, 8)
+            for rank in range(WORKERS):
+                epoch = runtime.health().engines[0].epoch
+                before = await engine_tree(runtime)
+                died, tokens = await kill_in_mid_step(runtime, rank)
+                assert f"worker-{rank}" in died.cause
+                assert "SIGKILL" in died.cause
+                assert died.retryable
+                assert tokens[:8] == undisturbed[: len(tokens)]
+                await wait_until(lambda: runtime.health().ready, "the engine comes back")
+                (engine,) = runtime.health().engines
+                assert engine.state is EngineState.READY
+                assert engine.epoch > epoch
+                old = {before.pid, *(worker.pid for worker in before.processes)}
+                assert not old & set(marked_processes(mark)), "the whole engine was replaced"
+                assert len(marked_processes(mark)) == 1 + WORKERS
+                assert await collect(runtime, 8) == undisturbed
+            (counts,) = await runtime.engine_statistics()
+            assert counts.kv_blocks_free == counts.kv_blocks
+            assert remains(mark, run_id), "the look for what is left finds what is there"
+    assert remains(mark, run_id) == []
+
+
+async def kill_until_given_up(mark: str) -> None:
+    """Kill the only engine whenever there is one."""
+    async with triolet.open_runtime(executor="null") as runtime:
+        killed: set[int] = set()
+
+        def is_up_again() -> bool:
+            return runtime.health().ready and runtime.health().engines[0].epoch not in killed
+
+        while True:
+            await wait_until(is_up_again, "the engine comes back")
+            epoch, pid = runtime.health().engines[0].epoch, (await engine_tree(runtime)).pid
+            assert len(marked_processes(mark)) == 2
+            killed.add(epoch)
+            os.kill(pid, signal.SIGKILL)
+
+
+async def test_the_body_is_told_when_no_engine_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    mark = secrets.token_hex(8)
+    monkeypatch.setenv(MARK, mark)
+    with trio.fail_after(2 * DEADLINE_S), pytest.raises(NoEngineLeft, match="SIGKILL"):
+        await kill_until_given_up(mark)
+    assert marked_processes(mark) == {}

@@ -1,0 +1,263 @@
+"""What the tests of whole servers share: start one as a user would, look at it, find what it left.
+
+A server is a subprocess with a runtime folder and an environment mark of its own, so that any
+number of them, of any number of test runs, live side by side: the processes of a run are those that
+carry its mark, its sockets and folders those with its run id.
+"""
+
+import inspect
+import json
+import os
+import pathlib
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import attrs
+import httpx
+import msgspec
+import pytest
+import trio
+
+from triolet.nurseries.task_tree import ProcessTree
+from triolet.runtime.control_server import ControlCall, ask_run
+from triolet.runtime.run_folder import RUN_FILE, RunFacts, RunFolder
+
+# A server or a stream that is not there by then never comes; two busy cores need some seconds.
+DEADLINE_S = 60.0
+# A promise to users: the root's death takes everything with it within this time.
+ROOT_DEATH_S = 1.0
+# Between two looks at a condition.
+LOOK_S = 0.02
+MARK = "TRIOLET_TEST_MARK"
+SERVE_WITH = pathlib.Path(__file__).parent / "programs" / "serve_with.py"
+CLIENTS = pathlib.Path(__file__).parent / "clients"
+
+Condition = Callable[[], bool | Awaitable[bool]]
+
+
+async def wait_until(condition: Condition, what: str, *, deadline_s: float = DEADLINE_S) -> None:
+    """Look again and again until `condition()` holds; fail, saying `what` was missed, if not."""
+    with trio.move_on_after(deadline_s):
+        while True:
+            held = condition()
+            if inspect.isawaitable(held):
+                held = await held
+            if held:
+                return
+            await trio.sleep(LOOK_S)
+    pytest.fail(f"within {deadline_s:g} s it did not come to pass: {what}")
+
+
+@attrs.define(eq=False)
+class Server:
+    """One server process with all below it. Made by `open_server` and `module_server`."""
+
+    command: list[str]
+    folder: pathlib.Path
+    mark: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    url: str = attrs.field(default="", init=False)
+    run_id: str = attrs.field(default="", init=False)
+    popen: subprocess.Popen[bytes] = attrs.field(init=False)
+
+    def spawn(self) -> None:
+        """Start the command; returns at once."""
+        with (self.folder / "log").open("wb") as log:
+            self.popen = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, MARK: self.mark, "XDG_RUNTIME_DIR": str(self.folder)},
+                start_new_session=True,
+            )
+
+    async def wait_ready(self) -> None:
+        """Return when it can answer a request."""
+        await wait_until(self._has_url, f"serving; it says:\n{self.log()}")
+        await wait_until(self.is_ready, "/ready")
+
+    def _has_url(self) -> bool:
+        assert self.popen.poll() is None, f"the server has ended:\n{self.log()}"
+        if "serving on " not in self.log():
+            return False
+        facts = self.run_folder().facts
+        self.url, self.run_id = facts.url, facts.run_id
+        return True
+
+    def run_folder(self) -> RunFolder:
+        """The one run folder below this server's own runtime folder."""
+        (path,) = (self.folder / "triolet").iterdir()
+        return RunFolder(path, RunFacts(**json.loads((path / RUN_FILE).read_text())))
+
+    def log(self) -> str:
+        """All that it and its children wrote."""
+        return (self.folder / "log").read_text()
+
+    def client(self) -> httpx.AsyncClient:
+        """An HTTP client for it, whose time-outs are the test's own."""
+        return httpx.AsyncClient(base_url=self.url, timeout=None)
+
+    async def is_ready(self) -> bool:
+        """What `/ready` says; a connection that ends is a no."""
+        try:
+            async with self.client() as client:
+                return (await client.get("/ready")).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    async def health(self) -> list[dict[str, object]]:
+        """The engines, as `/health` lists them."""
+        async with self.client() as client:
+            engines = (await client.get("/health")).json()["engines"]
+        assert isinstance(engines, list)
+        return engines
+
+    async def metrics(self) -> dict[str, float]:
+        """Every number of `/metrics`, by name and labels."""
+        async with self.client() as client:
+            text = (await client.get("/metrics")).text
+        lines = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
+        return {name.removeprefix("triolet_"): float(value) for name, _, value in lines}
+
+    async def tree(self) -> ProcessTree:
+        """The live tree, over the run folder's control socket."""
+        text = await ask_run(self.run_folder(), ControlCall.TREE)
+        return msgspec.json.decode(text, type=ProcessTree)
+
+    async def pids(self) -> dict[str, int]:
+        """{place in the tree: pid}, as "root", "frontend 0", "engine 1" and "engine 1/worker 0"."""
+        return {name: process.pid for name, process in places(await self.tree())}
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """To the root process alone, as a service manager does."""
+        self.popen.send_signal(number)
+
+    async def wait_exited(self, *, deadline_s: float = DEADLINE_S) -> int:
+        """The exit code."""
+        await wait_until(
+            lambda: self.popen.poll() is not None, "the server ends", deadline_s=deadline_s
+        )
+        assert self.popen.returncode is not None
+        return self.popen.returncode
+
+    def remains(self) -> list[str]:
+        """What is left of this run on the machine, the folder with our own log aside."""
+        folders = self.folder / "triolet"
+        left = [f"run folder {path}" for path in folders.glob("*")] if folders.exists() else []
+        return [*remains(self.mark, self.run_id), *left]
+
+    async def stop(self) -> None:
+        """End it in order if it still runs; fail if anything is left, and leave nothing anyway."""
+        try:
+            if self.popen.poll() is None:
+                self.send_signal(signal.SIGINT)
+                assert await self.wait_exited() in (0, 3), self.log()
+                assert self.remains() == []
+        finally:
+            # Carries the log to the report of a test that failed.
+            sys.stdout.write(self.log())
+            self.kill()
+
+    def kill(self) -> None:
+        """The end of it, whatever has happened."""
+        for pid in marked_processes(self.mark):
+            os.kill(pid, signal.SIGKILL)
+        self.popen.wait(DEADLINE_S)
+
+
+def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
+    """Every process of a tree with its place: a worker's is below its engine's name."""
+    name = f"{above}/{tree.name}" if above else tree.name
+    yield name, tree
+    for process in tree.processes:
+        yield from places(process, "" if tree.name == "root" else name)
+
+
+def serve_command(*options: str, **engine: object) -> list[str]:
+    """The command of a user; with engine fields, the same server by way of `serve_with`.
+
+    The system chooses the port. One thread computes: two on two busy cores wait for each other.
+    """
+    if engine:
+        return [sys.executable, str(SERVE_WITH), json.dumps(engine), *options]
+    return [sys.executable, "-m", "triolet", "serve", "--port", "0", "--threads", "1", *options]
+
+
+@asynccontextmanager
+async def open_server(
+    folder: pathlib.Path, *options: str, **engine: object
+) -> AsyncIterator[Server]:
+    """A server that answers; afterwards nothing of it is left, or the test fails."""
+    server = Server(serve_command(*options, **engine), folder)
+    server.spawn()
+    try:
+        await server.wait_ready()
+        yield server
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
+            await server.stop()
+
+
+@contextmanager
+def module_server(folder: pathlib.Path, *options: str, **engine: object) -> Iterator[Server]:
+    """The same for fixtures of a module, which no trio run surrounds."""
+    server = Server(serve_command(*options, **engine), folder)
+    server.spawn()
+    try:
+        trio.run(server.wait_ready)
+        yield server
+    finally:
+        trio.run(server.stop)
+
+
+# ---- what is left
+
+
+def marked_processes(mark: str) -> dict[int, str]:
+    """{pid: command} of the processes that carry this mark in their environment.
+
+    One that is exiting loses its environment a moment before its descriptors: see `living`.
+    """
+    wanted = f"{MARK}={mark}".encode()
+    found = {}
+    for folder in pathlib.Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        try:
+            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(folder.name)] = command
+        except OSError:
+            continue  # ended while we looked, or somebody else's
+    return found
+
+
+def living(pids: Iterable[int]) -> list[int]:
+    """Those that exist and are more than an exit code that nobody has read (init may be slow)."""
+    found = []
+    for pid in pids:
+        try:
+            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            continue
+        if stat.rpartition(")")[2].split()[0] not in "ZX":
+            found.append(pid)
+    return found
+
+
+def abstract_sockets(run_id: str) -> list[str]:
+    """The abstract Unix sockets of one run."""
+    lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
+    names = [line.rpartition(" ")[2] for line in lines]
+    return [name for name in names if name.startswith("@triolet-") and run_id in name]
+
+
+def remains(mark: str, run_id: str) -> list[str]:
+    """Processes with this mark and sockets with this run id, described."""
+    processes = [f"process {pid} {command}" for pid, command in marked_processes(mark).items()]
+    assert run_id, "a run without an id would have no sockets"
+    return [*processes, *abstract_sockets(run_id)]

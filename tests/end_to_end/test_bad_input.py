@@ -1,0 +1,220 @@
+"""Whatever a client or a user gets wrong is told in one sentence that names it, and harms nothing.
+
+One server for all requests: afterwards it has the processes that it had before, and serves.
+"""
+
+import json
+import os
+import pathlib
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from .server import DEADLINE_S, Server, module_server
+from .streams import SeenStream, body, open_socket, read_sse
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+# Close at once with RST, and throw away what was not sent.
+LINGER_0 = struct.pack("ii", 1, 0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Which model computes does not matter."""
+    with module_server(tmp_path_factory.mktemp("null"), "--executor", "null") as server:
+        pids = trio.run(server.pids)
+        yield server
+        assert trio.run(server.pids) == pids, "bad input has cost a process"
+        trio.run(check_serves, server)
+
+
+async def check_serves(server: Server) -> None:
+    """One good request, whole."""
+    seen = SeenStream()
+    async with server.client() as client:
+        with trio.fail_after(DEADLINE_S):
+            await read_sse(client, body(8), seen)
+    assert len(seen.token_ids) == 8
+
+
+RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
+MESSAGES = [{"role": "user", "content": "hi"}]
+# Of the bundled model; the prompt is longer, so that nothing of an answer fits.
+LONG = "fox " * 5000
+BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
+    (RESPONSES, '{"input": ', 400, "invalid_json", None, "JSON"),
+    (RESPONSES, "[]", 400, "", None, "object"),
+    (RESPONSES, b'{"input": "\xff"}', 400, "invalid_json", None, "JSON"),
+    (RESPONSES, {}, 400, "missing_required_parameter", "input", "input"),
+    (RESPONSES, {"input": "hi", "model": "gpt-9"}, 404, "model_not_found", "model", "gpt-9"),
+    (RESPONSES, {"input": 7}, 400, "invalid_type", "input", "input"),
+    (
+        RESPONSES,
+        {"input": "hi", "temperature": "hot"},
+        400,
+        "invalid_type",
+        "temperature",
+        "number",
+    ),
+    (RESPONSES, {"input": "hi", "temperature": -1}, 400, "", "temperature", "temperature"),
+    (RESPONSES, {"input": "hi", "top_p": 2}, 400, "", "top_p", "top_p"),
+    (
+        RESPONSES,
+        {"input": "hi", "max_output_tokens": 0},
+        400,
+        "",
+        "max_output_tokens",
+        "at least 1",
+    ),
+    (RESPONSES, {"input": "hi", "runtime": {"sed": 1}}, 400, "", "runtime.sed", "sed"),
+    (RESPONSES, {"input": LONG}, 400, "context_length_exceeded", None, "Shorten the prompt"),
+    (CHAT, {"messages": []}, 400, "", "messages", "empty"),
+    (CHAT, {"messages": [{"role": "king"}]}, 400, "", "messages[0].role", "user"),
+    (CHAT, {"messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "n", "one choice"),
+    (CHAT, {"messages": MESSAGES, "max_tokens": True}, 400, "", "max_tokens", "max_tokens"),
+    (CHAT, {"messages": MESSAGES, "model": "x"}, 404, "model_not_found", "model", "'x'"),
+    (CHAT, {"messages": [{"role": "user", "content": LONG}]}, 400, "", None, "prompt"),
+    ("/v1/nothing", {}, 404, "", None, "/v1/nothing"),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "sent", "status", "code", "param", "words"),
+    BAD_REQUESTS,
+    ids=[f"{path.rpartition('/')[2]}-{str(sent)[:40]}" for path, sent, *_ in BAD_REQUESTS],
+)
+async def test_a_bad_request_is_told_what_is_wrong(
+    server: Server, path: str, sent: Any, status: int, code: str, param: str | None, words: str
+) -> None:
+    content = sent if isinstance(sent, str | bytes) else json.dumps(sent)
+    headers = {"content-type": "application/json"}
+    async with server.client() as client:
+        with trio.fail_after(DEADLINE_S):
+            answer = await client.post(path, content=content, headers=headers)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert words in error["message"], error
+    assert error["param"] == param
+    assert error["code"] == code or not code
+
+
+async def test_bad_socket_events_leave_the_socket_and_its_lanes_alone(server: Server) -> None:
+    create = {"type": "response.create", "stream_id": "good", **body(400)}
+    bad = [
+        ("{", "invalid_json"),
+        ("[1]", None),
+        ('{"type": "response.crate"}', "unknown_event"),
+        ('{"type": "response.create", "stream_id": "\\n", "input": "hi"}', "invalid_stream_id"),
+        ('{"type": "response.create", "stream_id": "x", "temperature": 3e9, "input": "a"}', None),
+        ('{"type": "response.create", "stream_id": "x", "model": "gpt-9", "input": "a"}', None),
+        ('{"type": "response.cancel", "response_id": "resp_0"}', "response_not_found"),
+    ]
+    seen = SeenStream()
+    errors: list[dict[str, Any]] = []
+    with trio.fail_after(DEADLINE_S):
+        async with open_socket(server.url) as socket:
+            await socket.send_message(json.dumps(create))
+            for text, _ in bad:
+                await socket.send_message(text)
+            while not seen.ended.is_set() or len(errors) < len(bad):
+                event = json.loads(await socket.get_message())
+                if event["type"] == "error":
+                    errors.append(event)
+                else:
+                    assert event["stream_id"] == "good"
+                    seen.see(event)
+    assert len(seen.token_ids) == 400
+    for event, (text, code) in zip(errors, bad, strict=True):
+        assert event["error"]["message"], text
+        assert code in (None, event["error"]["code"]), (text, event)
+
+
+def handshake(url: str) -> bytes:
+    """A good WebSocket handshake."""
+    host = url.removeprefix("http://")
+    return (
+        f"GET /v1/responses HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\n"
+        "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        "Sec-WebSocket-Version: 13\r\n\r\n"
+    ).encode()
+
+
+async def test_a_reset_at_every_byte_of_a_handshake_harms_nobody(server: Server) -> None:
+    head = handshake(server.url)
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    frontend = (await server.pids())["frontend 0"]
+    with trio.fail_after(DEADLINE_S):
+        for length in range(len(head) + 1):
+            with trio.socket.socket() as connection:
+                await connection.connect((host, int(port)))
+                await connection.send(head[:length])
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_0)
+    await check_serves(server)
+    assert (await server.pids())["frontend 0"] == frontend
+    assert (await server.metrics())["connections_failed_total"] == 0
+
+
+# ---- the commands
+
+
+async def run_command(*arguments: str) -> tuple[int, str]:
+    """Exit code and what a person reads; never a traceback."""
+    with trio.fail_after(DEADLINE_S):
+        done = await trio.run_process(
+            [sys.executable, "-m", "triolet", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+    said = (done.stdout + done.stderr).decode()
+    assert "Traceback" not in said
+    return done.returncode, said
+
+
+async def test_a_busy_port(server: Server) -> None:
+    port = server.url.rpartition(":")[2]
+    code, said = await run_command("serve", "--executor", "null", "--port", port)
+    assert code == 1
+    (sentence,) = said.splitlines()
+    assert port in sentence
+    assert "in use" in sentence
+    assert "--port" in sentence, "the way out"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "words"),
+    [
+        (("serve", "/nowhere/model"), 1, "/nowhere/model"),
+        (("run", "/nowhere/model"), 1, "/nowhere/model"),
+        (("serve", "--executor", "abacus"), 1, "torch, null"),
+        (("serve", "--port", "70000"), 1, "65535"),
+        (("serve", "--port", "many"), 2, "many"),
+        (("serve", "--engines", "0"), 1, "engines"),
+        (("serve", "--host", "0.0.0.0"), 1, "--api-key"),
+        (("serve", "--colour", "red"), 2, "--colour"),
+        (("sing",), 2, "sing"),
+        (("tree",), 1, "start one with `triolet serve`"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+async def test_a_bad_command(
+    arguments: tuple[str, ...],
+    exit_code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: pathlib.Path,
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # where no server is running
+    code, said = await run_command(*arguments)
+    assert code == exit_code, said
+    assert words in said

@@ -1,0 +1,80 @@
+"""`triolet serve` and the unmodified `openai` SDK, as a user has them: two programs, one port."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+
+from .server import CLIENTS, DEADLINE_S, Server, module_server
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+LANES = 16
+TOKENS = 24
+# A step of the null executor takes so long that an abort reaches the engine within one.
+STEP_S = 0.25
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With the bundled model."""
+    with module_server(tmp_path_factory.mktemp("torch")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Steps long enough to tell two of them apart."""
+    with module_server(
+        tmp_path_factory.mktemp("slow"), executor="null", null_step_s=STEP_S
+    ) as server:
+        yield server
+
+
+async def run_client(name: str, server: Server, *arguments: object) -> Any:
+    """What the client program printed."""
+    command = [sys.executable, str(CLIENTS / name), server.url, *map(str, arguments)]
+    with trio.fail_after(2 * DEADLINE_S):
+        done = await trio.run_process(
+            command, stdin=subprocess.DEVNULL, capture_stdout=True, capture_stderr=True, check=False
+        )
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+async def test_sixteen_lanes_at_once_are_each_as_if_alone(server: Server) -> None:
+    seen = await run_client("lanes.py", server, LANES, TOKENS)
+    assert seen["together"] == seen["alone"]
+    assert set(seen["ends"].values()) == {"response.incomplete"}  # at max_output_tokens
+    sampled = seen["together"][1::2]
+    assert len(set(sampled)) == len(sampled), "different seeds, different texts"
+    # All were streaming at once: each had begun before the first had ended.
+    order = [kind for _, kind in seen["order"]]
+    first_end = order.index("response.incomplete")
+    began = {lane for lane, kind in seen["order"][:first_end] if kind.endswith("text.delta")}
+    assert began == set(range(LANES))
+
+
+async def test_chat_completions_streamed_and_not(server: Server) -> None:
+    seen = await run_client("chat.py", server)
+    assert seen["models"] == ["triolet-bundled"]
+    assert "".join(seen["pieces"]) == seen["whole"] != ""
+    assert len([piece for piece in seen["pieces"] if piece]) > 1, "it came in pieces"
+    assert "Tokyo" in seen["whole"]
+    assert seen["reasons"] == [seen["whole_reason"]] == ["stop"]
+    assert seen["usage"]["completion_tokens"] == seen["whole_usage"]["completion_tokens"] > 1
+    assert seen["usage"]["prompt_tokens"] == seen["whole_usage"]["prompt_tokens"] > 1
+
+
+async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server: Server) -> None:
+    records = await run_client("cancel.py", slow_server)
+    assert [record["way"] for record in records] == ["http", "event", "leave"]
+    for record in records:
+        assert record["free"] == record["all"] > 0, record
+        # One step for each token of the response, the last of them in flight perhaps.
+        assert record["tokens"] <= record["steps"] <= record["tokens"] + 2, record
+    assert [record["last"] for record in records[:2]] == ["response.incomplete cancelled"] * 2

@@ -1,0 +1,84 @@
+"""How a server ends: the first signal drains, the second aborts, and the exit code tells."""
+
+import pathlib
+import signal
+
+import pytest
+import trio
+
+from .server import DEADLINE_S, Server, open_server, wait_until
+from .streams import SeenStream, body, read_sse
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+STEP_S = 0.02
+# Some seconds of stream: a signal comes in the midst of it.
+TOKENS = 150
+# More than the grace time could serve out.
+ENDLESS_TOKENS = 1500
+both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+
+
+async def start_stream(nursery: trio.Nursery, server: Server, tokens: int) -> SeenStream:
+    """A stream that has begun."""
+    seen = SeenStream()
+
+    async def read() -> None:
+        async with server.client() as client:
+            await read_sse(client, body(tokens), seen)
+
+    nursery.start_soon(read)
+    await wait_until(lambda: len(seen.token_ids) > 2, "the stream begins")
+    return seen
+
+
+@both_signals
+async def test_the_first_signal_drains(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    server_of_test = open_server(tmp_path, "1", "1", "60", executor="null", null_step_s=STEP_S)
+    with trio.fail_after(2 * DEADLINE_S):
+        async with server_of_test as server, trio.open_nursery() as nursery:
+            async with server.client() as kept:
+                assert (await kept.get("/ready")).status_code == 200
+                seen = await start_stream(nursery, server, TOKENS)
+                server.send_signal(number)
+                await wait_until(lambda: "draining: 1 open stream" in server.log(), "it says so")
+                assert not seen.ended.is_set()
+            refused = SeenStream()
+            async with server.client() as client:
+                await read_sse(client, body(3), refused)
+            assert refused.broken or refused.error["code"] == "server_draining"
+            await seen.ended.wait()
+            assert seen.last["type"] == "response.incomplete"  # at max_output_tokens
+            assert len(seen.token_ids) == TOKENS
+            assert await server.wait_exited() == 0
+            assert server.remains() == []
+            assert "Traceback" not in server.log()
+
+
+@both_signals
+async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+    server_of_test = open_server(tmp_path, "1", "1", "600", executor="null", null_step_s=STEP_S)
+    with trio.fail_after(2 * DEADLINE_S):
+        async with server_of_test as server, trio.open_nursery() as nursery:
+            seen = await start_stream(nursery, server, ENDLESS_TOKENS)
+            server.send_signal(number)
+            await wait_until(lambda: "draining" in server.log(), "it says so")
+            server.send_signal(number)
+            assert await server.wait_exited() == 0
+            await seen.ended.wait()
+            assert len(seen.token_ids) < ENDLESS_TOKENS
+            assert "aborting" in server.log()
+            assert server.remains() == []
+            assert "Traceback" not in server.log()
+
+
+async def test_the_grace_time_ends_a_drain(tmp_path: pathlib.Path) -> None:
+    server_of_test = open_server(tmp_path, "1", "1", "0.5", executor="null", null_step_s=STEP_S)
+    with trio.fail_after(2 * DEADLINE_S):
+        async with server_of_test as server, trio.open_nursery() as nursery:
+            seen = await start_stream(nursery, server, ENDLESS_TOKENS)
+            server.send_signal(signal.SIGTERM)
+            assert await server.wait_exited() == 0
+            await seen.ended.wait()
+            assert len(seen.token_ids) < ENDLESS_TOKENS
+            assert "Traceback" not in server.log()

@@ -1,0 +1,149 @@
+"""Many processes under load: who serves what, and the live tree that shows it."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from triolet.nurseries.task_tree import ProcessTree, find_tasks
+
+from .server import DEADLINE_S, Server, module_server, places, wait_until
+from .streams import SeenStream, body, open_socket, read_socket
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+SOCKETS = 8
+LANES = 8
+# The card's background tasks, where each of them lives.
+TASKS = {
+    "root": ("engines", "frontends", "accept", "control-server"),
+    "frontend 0": (
+        "death-monitor",
+        "control",
+        "input-socket-thread",
+        "output-socket-thread",
+        "output-handler",
+        "stats-updater",
+    ),
+    "engine 0": (
+        "death-monitor",
+        "control",
+        "input-socket-thread",
+        "output-socket-thread",
+        "input-handler",
+        "step-loop",
+        "worker-0",
+    ),
+    "engine 0/worker 0": ("death-monitor", "control", "step-loop"),
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two frontends, two engines, steps of a hundredth of a second."""
+    folder = tmp_path_factory.mktemp("tree")
+    with module_server(folder, "2", "2", executor="null", null_step_s=0.01) as server:
+        yield server
+
+
+def request(number: int, tokens: int) -> dict[str, Any]:
+    """Every stream has a seed of its own, and so tokens of its own."""
+    runtime = {"seed": number, "ignore_eos": True, "token_ids": True}
+    return {**body(tokens), "type": "response.create", "runtime": runtime}
+
+
+async def run_socket(
+    server: Server, number: int, lanes: dict[str | None, SeenStream], tokens: int
+) -> None:
+    """One connection with a stream in each lane, read until it is closed."""
+    async with open_socket(server.url) as socket:
+        for lane in lanes:
+            create = {**request(number * LANES + int(lane or 0), tokens), "stream_id": lane}
+            await socket.send_message(json.dumps(create))
+        await read_socket(socket, lanes)
+
+
+@asynccontextmanager
+async def open_load(server: Server, tokens: int) -> AsyncIterator[list[SeenStream]]:
+    """64 streams on eight sockets, all of them begun; cut when the block is left."""
+    streams: list[SeenStream] = []
+    async with trio.open_nursery() as nursery:
+        for number in range(SOCKETS):
+            lanes: dict[str | None, SeenStream] = {str(n): SeenStream() for n in range(LANES)}
+            streams += lanes.values()
+            nursery.start_soon(run_socket, server, number, lanes, tokens)
+        await wait_until(lambda: all(len(s.token_ids) > 1 for s in streams), "all begin")
+        yield streams
+        nursery.cancel_scope.cancel("the load is over")
+
+
+async def tree_command(server: Server, *options: str) -> str:
+    """What `triolet tree` prints."""
+    done = await trio.run_process(
+        [sys.executable, "-m", "triolet", "tree", server.run_id, *options],
+        stdin=subprocess.DEVNULL,
+        capture_stdout=True,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(server.folder)},
+    )
+    return done.stdout.decode()
+
+
+async def test_64_streams_are_spread_and_served_in_full(server: Server) -> None:
+    tokens = 200
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_load(server, tokens) as streams:
+            processes = dict(places(await server.tree()))
+            for stream in streams:
+                await stream.ended.wait()
+    # Evenly up to what reports of load, some hundredths of a second old, cannot know.
+    shares = [int(processes[f"frontend {rank}"].facts["connections"]) for rank in range(2)]
+    assert sum(shares) == SOCKETS
+    assert min(shares) >= SOCKETS // 4
+    running = [int(processes[f"engine {rank}"].facts["running"]) for rank in range(2)]
+    assert min(running) >= SOCKETS * LANES // 4
+    assert {stream.last["type"] for stream in streams} == {"response.incomplete"}
+    assert {len(stream.token_ids) for stream in streams} == {tokens}
+    assert len({tuple(stream.token_ids) for stream in streams}) == len(streams)
+
+    async def all_free() -> bool:
+        free = [
+            p.facts["kv blocks"] for _, p in places(await server.tree()) if "kv blocks" in p.facts
+        ]
+        return all(str(text).split()[0] == str(text).split()[2] for text in free)
+
+    await wait_until(all_free, "all KV blocks of both engines are free")
+
+
+async def test_the_tree_shows_every_process_and_the_tasks_of_the_card(server: Server) -> None:
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_load(server, 1500):
+            text = await tree_command(server)
+            tree = msgspec.json.decode(await tree_command(server, "--json"), type=ProcessTree)
+    processes = dict(places(tree))
+    assert sorted(processes) == [
+        "engine 0",
+        "engine 0/worker 0",
+        "engine 1",
+        "engine 1/worker 0",
+        "frontend 0",
+        "frontend 1",
+        "root",
+    ]
+    for place, names in TASKS.items():
+        tasks = processes[place].tasks
+        assert tasks is not None
+        missing = [name for name in names if not find_tasks(tasks, name)]
+        assert missing == [], place
+        assert f"{processes[place].name} (pid {processes[place].pid})" in text
+        assert [name for name in names if name not in text] == []
+    assert processes["root"].pid == server.popen.pid
+    assert processes["engine 0"].facts["running"]
+    assert processes["engine 0/worker 0"].facts["phase"] == "serve"
+    assert "× 8" in text, "lanes of a socket are folded into a line"
