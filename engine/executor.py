@@ -26,7 +26,7 @@ from .config import EngineSettings
 from .errors import BootRefused, WorkersDisagree
 from .messages import TreeReply, TreeRequest
 from .step_messages import OUTPUT_RANK, Step, StepResult, WorkerInit, WorkerReady
-from .worker_rings import WorkerRings
+from .step_rings import StepRings
 
 # By name, not by import: a process boundary is an import boundary.
 WORKER_MODULE = "triolet.engine.worker.process"
@@ -83,7 +83,7 @@ class Executor:
     on_progress: OnProgress
     on_workers: OnWorkers
     worker_module: str = WORKER_MODULE
-    _rings: WorkerRings = attrs.field(init=False)
+    _rings: StepRings = attrs.field(init=False)
     _workers: list[_Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
     _fractions: list[float] = attrs.field(factory=list, init=False)
@@ -101,7 +101,7 @@ class Executor:
         workers = self.settings.workers
         self._fractions = [0.0] * workers
         specs = [ProcessSpec(f"worker-{r}", self.worker_module, rank=r) for r in range(workers)]
-        self._rings = WorkerRings(workers, self.settings.step_timeout_s)
+        self._rings = StepRings(workers, self.settings.step_timeout_s)
         with self._rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
                 run_pool = partial(run_process_pool, specs, ready=self._ready)
@@ -152,11 +152,11 @@ class Executor:
     # ---- steps
 
     def submit(self, step: Step) -> None:
-        """See `WorkerRings.submit`."""
+        """See `StepRings.submit`."""
         self._rings.submit(step)
 
     async def result(self, number: int) -> StepResult:
-        """See `WorkerRings.result`. A worker's death cancels this: `run` tells of it."""
+        """See `StepRings.result`. A worker's death cancels this: `run` tells of it."""
         return await self._rings.result(number)
 
     # ---- looking on

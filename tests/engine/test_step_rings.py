@@ -17,7 +17,7 @@ from triolet.engine.step_messages import (
     StepFailure,
     StepResult,
 )
-from triolet.engine.worker_rings import RESULT_SLOT_BYTES, RING_SLOTS, STEP_SLOT_BYTES, WorkerRings
+from triolet.engine.step_rings import RESULT_SLOT_BYTES, RING_SLOTS, STEP_SLOT_BYTES, StepRings
 from triolet.tests.engine.steps import LONG_PROMPT_TOKENS, first_step
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.codec import Codec
@@ -44,9 +44,9 @@ class Worker:
 
 
 @contextmanager
-def open_rings(workers: int) -> Iterator[tuple[WorkerRings, list[Worker]]]:
+def open_rings(workers: int) -> Iterator[tuple[StepRings, list[Worker]]]:
     with check_no_leaks(), ExitStack() as owned:
-        rings = owned.enter_context(WorkerRings(workers, TIMEOUT_S))
+        rings = owned.enter_context(StepRings(workers, TIMEOUT_S))
         played = []
         for rank in range(workers):
             fds = rings.worker_fds(rank)

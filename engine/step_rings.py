@@ -39,7 +39,7 @@ Answer = StepResult | StepFailure
 
 
 @attrs.define(eq=False)
-class WorkerRings:
+class StepRings:
     """Both directions, for `workers` ranks; see `step_loop.StepExecutor`. Leave it to close it.
 
     `step_timeout_s` is the deadline of one step, from when its result is waited for.
