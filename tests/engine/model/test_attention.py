@@ -36,6 +36,7 @@ def textbook(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, first: int) 
     return torch.einsum("hqk,khd->qhd", weights, value)
 
 
+@pytest.mark.slow
 @given(
     rows=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 20)), min_size=1, max_size=5),
     block_tokens=st.sampled_from([1, 8, 16, 48]),

@@ -171,5 +171,5 @@ class BatchMachine(RuleBasedStateMachine):
         self.batch.check_invariants()
 
 
-TestBatchMachine = BatchMachine.TestCase
+TestBatchMachine = pytest.mark.slow(BatchMachine.TestCase)
 TestBatchMachine.settings = settings(max_examples=30, stateful_step_count=20)

@@ -102,6 +102,12 @@ def test_as_specified(logits: list[float], seed: int, position: int, **filters: 
     assert sample(torch.tensor([logits]), row) == [specified(logits, row)]
 
 
+def test_top_p_ends_where_the_sum_reaches_it() -> None:
+    rows = [SampledRow(sampling(top_p=0.5, seed=seed), 0) for seed in range(50)]
+    assert set(sample(torch.zeros(50, 2), *rows)) == {0}
+    assert set(sample(torch.zeros(50, 3), *rows)) == {0, 1}
+
+
 def test_a_wide_vocabulary_is_as_specified_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler, "FILTER_WIDTH", 8)
     monkeypatch.setattr(sampler, "GROUP_LOGITS_MAX", 128)
