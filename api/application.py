@@ -4,12 +4,13 @@ Must not know protocols: connections ask it who somebody is, whether work is tak
 they come and go.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import attrs
 import trio
 
+from ..runtime.frontend import ignore_load
 from ..runtime.generation import Generator
 from .authentication import Authentication
 from .errors import draining
@@ -50,6 +51,8 @@ class Application:
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
 
+    # Called whenever a connection came or went.
+    on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
     # When requests in flight are cut, by trio's clock; set once the drain has begun.
     drain_deadline: float | None = attrs.field(default=None, init=False)
     _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -90,6 +93,7 @@ class Application:
         """The life of one connection; its body ends quietly when the drain's grace is over."""
         self.counters.connections += 1
         self.counters.connections_active += 1
+        self.on_load()
         with trio.CancelScope() as scope:
             self._connections.add(scope)
             try:
@@ -97,6 +101,7 @@ class Application:
             finally:
                 self._connections.remove(scope)
                 self.counters.connections_active -= 1
+                self.on_load()
                 if not self._connections:
                     self._no_connections.set()
                     self._no_connections = trio.Event()

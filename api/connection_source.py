@@ -101,9 +101,16 @@ class QueueSource:
     def __init__(self) -> None:
         self._put, self._taken = trio.open_memory_channel[socket.socket](QUEUE_CONNECTIONS_MAX)
 
-    async def put(self, connection: socket.socket) -> None:
-        """Hand one over; waits while the queue is full. Cancelled: the caller still owns it."""
-        await self._put.send(connection)
+    def put_nowait(self, connection: socket.socket) -> bool:
+        """Hand one over; False if the queue is full, then the caller still owns it.
+
+        Raises `trio.ClosedResourceError` after `close`.
+        """
+        try:
+            self._put.send_nowait(connection)
+        except trio.WouldBlock:
+            return False
+        return True
 
     async def accept(self) -> trio.socket.SocketType:
         """The next connection that was put. Raises `EndOfChannel` after `close`."""

@@ -15,6 +15,7 @@ import cattrs
 import msgspec
 import trio
 
+from ..engine.errors import EngineError
 from ..engine.messages import (
     ENGINE_TO_FRONTEND,
     FRONTEND_TO_ENGINE,
@@ -40,7 +41,7 @@ from ..runtime.messages import (
 )
 from ..runtime.runtime import make_frontend, open_frontend_services
 from ..transports.channel import Peer
-from ..transports.codec import Codec
+from ..transports.codec import Codec, MalformedMessage
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import ChildHandshake, perform_child_handshake
 from ..transports.endpoint import abstract_endpoint
@@ -48,10 +49,8 @@ from ..transports.passed_fds import close_fds
 from ..transports.zmq_channel import open_hub
 from .application import Application, ServeSettings
 from .connection_source import QueueSource, open_queue_source
+from .load_reports import LoadReports
 from .server import serve_connections
-
-# The root balances by these reports; between two of them it counts what it passed itself.
-LOAD_PERIOD_S = 0.02
 
 
 @attrs.frozen(kw_only=True)
@@ -80,7 +79,10 @@ async def main(child: ChildFds) -> None:
     init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
     settings = settings_of_text(init.settings)
     await handshake.progress("load tokenizer", 0.0)
-    inputs = InputProcessor.load(settings.runtime)
+    try:
+        inputs = InputProcessor.load(settings.runtime)
+    except EngineError as error:  # a tokenizer or a template that a successor would meet as well
+        await handshake.refuse(str(error))
     me = Peer("frontend", init.rank, init.epoch)
     endpoints = [
         abstract_endpoint(init.run_id, me.role, me.rank, me.epoch, socket=name)
@@ -103,9 +105,9 @@ async def main(child: ChildFds) -> None:
             open_frontend_services(channel, frontend.client),
             open_queue_source() as source,
         ):
-            process = FrontendProcess(init, control, handshake, frontend, application, source)
+            process = FrontendProcess(init, control, frontend, application, source)
             where = FrontendReady(input_endpoint=endpoints[0], output_endpoint=endpoints[1])
-            await process.run(where)
+            await process.run(handshake, where)
 
 
 @attrs.define(eq=False)
@@ -114,21 +116,42 @@ class FrontendProcess:
 
     init: FrontendInit
     control: ControlChannel
-    handshake: ChildHandshake
     frontend: Frontend
     application: Application
     source: QueueSource
+    _reports: LoadReports = attrs.field(init=False)
     _received: int = attrs.field(default=0, init=False)
 
-    async def run(self, ready: FrontendReady) -> None:
+    def __attrs_post_init__(self) -> None:
+        self._reports = LoadReports(self.load, self.control.send)
+        self.application.on_load = self.frontend.on_load = self._reports.changed
+
+    async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
         """Say READY, then serve connections until cancelled."""
         serve = partial(serve_connections, self.source, self.application)
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
-            await self.handshake.ready(msgspec.msgpack.encode(ready))
-            await start_background_task(nursery, self._run_load, name="load-reports")
+            await handshake.ready(msgspec.msgpack.encode(ready))
+            await start_background_task(nursery, self._reports.run, name="load-reports")
+            nursery.start_soon(self._watch_engines, name="engines-changed")
+            if self.init.draining:
+                self._start_drain(nursery)
             await start_background_task(
                 nursery, partial(self._run_control, nursery), name="control"
             )
+
+    def load(self) -> FrontendLoad:
+        """What the root balances by."""
+        return FrontendLoad(
+            open_connections=self.application.counters.connections_active,
+            open_streams=self.frontend.admission.active_requests,
+            connections_received=self._received,
+            engines_ready=len(self.frontend.client.balancer.engines),
+        )
+
+    async def _watch_engines(self) -> None:
+        while True:
+            await self.frontend.client.engines_changed.wait()
+            self._reports.changed()
 
     async def _run_control(
         self,
@@ -136,50 +159,43 @@ class FrontendProcess:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Background task `control`: the root's orders and connections."""
+        """Background task `control`: the root's orders and connections. It never waits for others.
+
+        Raises `trio.EndOfChannel` when the root has left: then the death monitor ends us anyway.
+        """
         task_status.started()
         while True:
-            message, fds = await self.control.receive()
+            try:
+                message, fds = await self.control.receive()
+            except MalformedMessage:
+                continue  # counted by the channel; whoever waits for an answer has a deadline
             match message:
                 case PassConnection():
-                    await self._take_connection(fds)
+                    self._take_connection(fds)
                 case EngineMembership():
                     self.frontend.client.apply_membership(message)
                 case Drain():
-                    self.frontend.drain()
-                    nursery.start_soon(self.application.drain, name="drain")
+                    self._start_drain(nursery)
                 case TreeRequest(call_id=call_id):
                     await self.control.send(TreeReply(call_id, self._tree_text()))
                 case _:
                     raise AssertionError(f"the codec let {type(message).__name__} through")
 
-    async def _take_connection(self, fds: Sequence[int]) -> None:
+    def _start_drain(self, nursery: trio.Nursery) -> None:
+        self.frontend.drain()
+        nursery.start_soon(self.application.drain, name="drain")
+
+    def _take_connection(self, fds: Sequence[int]) -> None:
         self._received += 1
+        self._reports.changed()
         first, *others = fds
         close_fds(others)
         connection = socket.socket(fileno=first)
-        try:
-            await self.source.put(connection)
-        except BaseException:
+        if not self.source.put_nowait(connection):
+            # The taker only starts tasks, so it is stuck or gone: a reset tells the client to
+            # try again, and the root's orders are still heard.
+            self.application.counters.connections_refused += 1
             connection.close()
-            raise
-
-    async def _run_load(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Background task `load-reports`: tells the root when the counts changed."""
-        task_status.started()
-        sent: FrontendLoad | None = None
-        while True:
-            load = FrontendLoad(
-                open_connections=self.application.counters.connections_active,
-                open_streams=self.frontend.admission.active_requests,
-                connections_received=self._received,
-            )
-            if load != sent:
-                await self.control.send(load)
-                sent = load
-            await trio.sleep(LOAD_PERIOD_S)
 
     def _tree_text(self) -> str:
         tree = ProcessTree(

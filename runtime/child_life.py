@@ -1,8 +1,8 @@
 """One life of one supervised child: spawned, handshaken, served, and gone with all it started.
 
 Engines and frontends live alike; what differs (module, payloads, what their messages mean) is
-given. The life ends by raising `ProcessDied`, never before the process and every worker process
-that it reported are gone by pidfd: a successor may then take its devices. Must not know policy.
+given. The life ends by raising, never before the process and every worker process that it reported
+are gone by pidfd: a successor may then take its devices. Must not know policy.
 """
 
 import contextlib
@@ -13,19 +13,31 @@ from typing import NoReturn
 import attrs
 import trio
 
+from ..engine.errors import BootRefused
 from ..engine.messages import TreeReply, TreeRequest, WorkersChanged
 from ..nurseries.death_watch import wait_process_gone
 from ..nurseries.error_groups import single_errors_unwrapped
-from ..nurseries.process import Process, ProcessDied, ProcessSpec, open_process
+from ..nurseries.process import (
+    Process,
+    ProcessDied,
+    ProcessSpec,
+    open_process,
+    shut_down_process,
+)
+from ..nurseries.shutdown_ladder import LadderTimes
 from ..nurseries.subreaper import reap_adopted
 from ..nurseries.waiting import waiting_for
+from ..transports.codec import MalformedMessage
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
-from ..transports.handshake_messages import HandshakeError
-from .events import ChildProgress, OnEvent
+from ..transports.handshake_messages import HandshakeError, PeerRefused
+from ..transports.passed_fds import close_fds
+from .events import ChildGone, ChildProgress, OnEvent
 
 # A child's sockets close some milliseconds before its pidfd tells of its death.
 DEATH_AFTER_SILENCE_S = 0.5
+# What a dead child had said is in our socket already, so reading it waits for nothing.
+LAST_MESSAGES_S = 0.5
 # "Control reply 2 s" of the design: a process in a long native call cannot answer sooner.
 TREE_TIMEOUT_S = 2.0
 
@@ -63,6 +75,23 @@ class ChildLife:
                     snapshot, self._snapshot = self._snapshot, None
                     await self.control.send(snapshot)
 
+    async def tell(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
+        """Send one order, with duplicates of `fds`.
+
+        Raises `trio.BrokenResourceError` if the child is dead, `trio.TooSlowError` if it takes
+        nothing for `timeout_s`: it hangs. Then it got nothing of it.
+        """
+        with trio.fail_after(timeout_s):
+            try:
+                await self.control.send(order, fds)
+            except trio.ClosedResourceError as error:
+                raise trio.BrokenResourceError(f"{self.process.spec.name} is over") from error
+
+    async def tell_if_it_listens(self, order: object, timeout_s: float) -> None:
+        """As `tell`, for an order that a child without ears does not need either."""
+        with contextlib.suppress(trio.BrokenResourceError, trio.TooSlowError):
+            await self.tell(order, timeout_s)
+
     async def tree(self) -> str:
         """The child's process tree as JSON text. Raises `trio.TooSlowError`, `BrokenResource…`."""
         call_id = self._next_call
@@ -80,10 +109,14 @@ class ChildLife:
 
     async def read_control(self) -> None:
         """Take the child's messages until it closes its end."""
-        with contextlib.suppress(trio.EndOfChannel, trio.BrokenResourceError):
-            while True:
+        while True:
+            try:
                 message, fds = await self.control.receive()
-                self.handle_message(message, fds)
+            except MalformedMessage:
+                continue  # counted by the channel; whoever waits for an answer has a deadline
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                return  # its pidfd tells the rest
+            self.handle_message(message, fds)
 
     def handle_message(self, message: object, fds: Sequence[int]) -> None:
         """Apply one control message."""
@@ -92,6 +125,7 @@ class ChildLife:
                 self._close_pidfds()
                 self._worker_pidfds = list(fds)
             case TreeReply(call_id=call_id, tree=tree):
+                close_fds(fds)
                 if call_id in self._trees:
                     arrived, answered = self._trees[call_id]
                     answered.append(tree)
@@ -120,7 +154,7 @@ class ChildPlan:
     """How to bring up one kind of child, and whom to tell.
 
     `on_ready` gets the life and READY's payload; `on_gone` the cause, as soon as the death is
-    seen, which may be before its workers are gone.
+    seen, which may be before its workers are gone. `on_message`: see `ChildLife`.
     """
 
     spec: ProcessSpec
@@ -129,6 +163,7 @@ class ChildPlan:
     sends: Sequence[type]
     receives: Sequence[type]
     boot_timeout_s: float
+    ladder: LadderTimes
     on_ready: Callable[[ChildLife, bytes], None]
     on_gone: Callable[[str], None]
     on_message: Callable[[object, Sequence[int]], None]
@@ -139,22 +174,26 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
     """Live one life; always ends by raising.
 
     Raises `ProcessDied` when the process ended, in whatever phase, with its last words;
-    `HandshakeError` when it lives but does not come up.
+    `BootRefused` when it says that it can never come up, `HandshakeError` when it does not.
     Cancellation: the child is stopped by the ladder and reaped, its workers are waited for.
     """
     name = plan.spec.name
     life: ChildLife | None = None
-    cause = "it was stopped"
+    cause, refused = "it was stopped", False
     try:
-        async with open_process(plan.spec) as process:
+        async with open_process(plan.spec, ladder=plan.ladder) as process:
             control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
             life = ChildLife(process, control, plan.on_message)
-            with waiting_for(f"{name} to be ready"):
-                ready = await _handshake(life, plan, init)
-            plan.on_ready(life, ready)
-            await _serve(life)
-    except (ProcessDied, HandshakeError) as error:
-        cause = error.exit.cause if isinstance(error, ProcessDied) else str(error)
+            try:
+                with waiting_for(f"{name} to be ready"):
+                    ready = await _handshake(life, plan, init)
+                plan.on_ready(life, ready)
+                await _serve(life)
+            finally:
+                await _end(life, plan.ladder)
+    except (BootRefused, ProcessDied, HandshakeError) as error:
+        cause = _predicate(error)
+        refused = isinstance(error, BootRefused)
         raise
     finally:
         plan.on_gone(cause)
@@ -163,6 +202,27 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
             # kernel: their death was signalled when the engine died.
             with trio.CancelScope(shield=True):
                 await life.wait_workers_gone()
+        if not refused:  # whoever is told of a refusal is told by the error, once
+            plan.on_event(ChildGone(name, plan.epoch, cause))
+
+
+def _predicate(error: BootRefused | ProcessDied | HandshakeError) -> str:
+    """What the child did, as the end of a sentence about it."""
+    match error:
+        case ProcessDied():
+            return error.exit.cause
+        case BootRefused():
+            return f"refused to start: {error}"
+        case _:
+            return f"did not come up: {error}"
+
+
+async def _end(life: ChildLife, ladder: LadderTimes) -> None:
+    """Stop the process, if it is not dead, and take in what it said last: who its workers are."""
+    with trio.CancelScope(shield=True):  # bounded by the ladder, then by LAST_MESSAGES_S
+        await shut_down_process(life.process, ladder)
+        with trio.move_on_after(LAST_MESSAGES_S):
+            await life.read_control()
 
 
 async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
@@ -181,6 +241,8 @@ async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
             on_progress=progress,
             on_other=life.handle_message,
         )
+    except PeerRefused as error:
+        raise BootRefused(error.who, error.reason) from error
     except HandshakeError as error:
         # A child that died tells more by its death than by its silence.
         with trio.move_on_after(DEATH_AFTER_SILENCE_S):

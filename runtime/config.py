@@ -6,6 +6,7 @@ Must not know how anything is carried out.
 """
 
 import math
+import random
 from typing import Any
 
 import attrs
@@ -13,6 +14,7 @@ import attrs
 from ..engine.config import EngineSettings
 from ..engine.errors import InvalidParameter
 from ..nurseries.shutdown_ladder import LadderTimes
+from ..nurseries.supervision_policy import SupervisionPolicy
 from .errors import RETRY_AFTER_S
 
 
@@ -71,6 +73,16 @@ class SupervisionSettings:
     def __attrs_post_init__(self) -> None:
         if self.backoff_max_s < self.backoff_min_s:
             raise InvalidParameter("backoff_max_s", "must be at least backoff_min_s")
+
+    def policy(self, chance: random.Random) -> SupervisionPolicy:
+        """The machine that decides by these values; `chance` spreads its delays."""
+        return SupervisionPolicy(
+            chance,
+            restart_limit=self.restart_limit,
+            restart_period_s=self.restart_period_s,
+            backoff_min_s=self.backoff_min_s,
+            backoff_max_s=self.backoff_max_s,
+        )
 
 
 @attrs.frozen(kw_only=True)

@@ -14,6 +14,7 @@ import attrs
 import msgspec
 import trio
 
+from ..engine.errors import BootRefused
 from ..engine.messages import (
     ENGINE_TO_ROOT,
     ROOT_TO_ENGINE,
@@ -23,23 +24,29 @@ from ..engine.messages import (
     FrontendMembership,
 )
 from ..nurseries.background import start_background_task_soon
-from ..nurseries.process import ProcessSpec
-from ..nurseries.supervision_policy import SupervisionPolicy
+from ..nurseries.process import ProcessDied, ProcessSpec
 from ..nurseries.supervisor import RestartLimitExceeded, supervise
+from ..transports.passed_fds import close_fds
 from .child_life import ChildLife, ChildPlan, run_child_life
 from .config import RuntimeSettings
 from .errors import NoEngineLeft
-from .events import ChildFailed, ChildGone, ChildReady, OnEvent
+from .events import ChildFailed, ChildReady, OnEvent
 from .membership import EngineDirectory, FrontendDirectory
 from .messages import EngineMembership
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process"
+# An engine's control task is always free; one that takes no message for so long hangs.
+DRAIN_TIMEOUT_S = 1.0
 
 
 @attrs.define(eq=False)
 class EngineFleet:
-    """The engines of one run. `epochs` is shared by all children of the run: numbers only grow."""
+    """The engines of one run.
+
+    `epochs` is shared by all children of the run: numbers only grow. `on_membership` hears of every
+    change, `lives` are the engines that are READY.
+    """
 
     settings: RuntimeSettings
     run_id: str
@@ -47,13 +54,17 @@ class EngineFleet:
     frontends: FrontendDirectory
     on_membership: Callable[[EngineMembership], None]
     on_event: OnEvent
+    module: str = ENGINE_MODULE
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
+    # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
+    _has_served: bool = attrs.field(default=False, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `engines`: keep every engine up; never returns unless cancelled.
 
-        Raises `NoEngineLeft` when the last engine was given up.
+        Raises `NoEngineLeft` when the last engine was given up; `BootRefused` instead if none was
+        ever ready and the last said why none can be.
         Cancellation: every engine is stopped by the ladder, all at once, and reaped.
         """
         async with trio.open_nursery() as nursery:
@@ -67,24 +78,31 @@ class EngineFleet:
             life.publish(membership)
 
     async def drain(self) -> None:
-        """Tell every engine to accept nothing new."""
-        for life in list(self.lives.values()):
-            with trio.move_on_after(1.0):
-                await life.control.send(Drain())
+        """Tell every engine to accept nothing new; one that does not listen delays nobody."""
+        async with trio.open_nursery() as nursery:
+            for life in self.lives.values():
+                nursery.start_soon(life.tell_if_it_listens, Drain(), DRAIN_TIMEOUT_S, name="drain")
 
     async def _supervise(self, rank: int) -> None:
-        policy = SupervisionPolicy(random.Random())
         try:
             await supervise(
                 partial(self._live, rank),
                 child=f"engine {rank}",
-                policy=policy,
+                policy=self.settings.supervision.policy(random.Random()),
+                hopeless=(BootRefused,),
             )
         except RestartLimitExceeded as error:
-            self.on_membership(self.directory.handle_failed(rank))
-            self.on_event(ChildFailed(f"engine {rank}", str(error.__cause__ or error)))
-            if not self.directory.any_left():
-                raise NoEngineLeft(str(error.__cause__ or error)) from error
+            self._give_up(rank, error.__cause__ or error)
+
+    def _give_up(self, rank: int, last: BaseException) -> None:
+        """Declare an engine failed after its `last` failure; the others serve on, if there are."""
+        self.on_membership(self.directory.handle_failed(rank))
+        any_left = self.directory.any_left()
+        if isinstance(last, BootRefused) and not (any_left or self._has_served):
+            raise last
+        self.on_event(ChildFailed(f"engine {rank}", _why_given_up(last)))
+        if not any_left:
+            raise NoEngineLeft(str(last)) from last
 
     async def _live(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         name = f"engine {rank}"
@@ -93,6 +111,7 @@ class EngineFleet:
         self.on_membership(self.directory.handle_starting(rank, epoch))
 
         def ready(life: ChildLife, payload: bytes) -> None:
+            self._has_served = True
             self.lives[rank] = life
             life.publish(self.frontends.snapshot())
             engine = msgspec.msgpack.decode(payload, type=EngineReady)
@@ -103,15 +122,15 @@ class EngineFleet:
         def gone(cause: str) -> None:
             self.lives.pop(rank, None)
             self.on_membership(self.directory.handle_gone(rank, cause))
-            self.on_event(ChildGone(name, epoch, cause))
 
         plan = ChildPlan(
-            spec=ProcessSpec(name, ENGINE_MODULE),
+            spec=ProcessSpec(name, self.module),
             role="engine",
             epoch=epoch,
             sends=ROOT_TO_ENGINE,
             receives=ENGINE_TO_ROOT,
             boot_timeout_s=self.settings.engine.boot_timeout_s,
+            ladder=self.settings.times.ladder,
             on_ready=ready,
             on_gone=gone,
             on_message=_ignore_message,
@@ -133,3 +152,10 @@ class EngineFleet:
 
 def _ignore_message(message: object, fds: Sequence[int]) -> None:
     """Engines say nothing else to the root yet."""
+    close_fds(fds)
+
+
+def _why_given_up(last: BaseException) -> str:
+    if isinstance(last, ProcessDied):  # without its last words: those are for whoever must mend it
+        return f"it died too often; the last time it {last.exit.cause}"
+    return str(last)

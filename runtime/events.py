@@ -37,7 +37,7 @@ class ChildGone:
 
 @attrs.frozen
 class ChildFailed:
-    """A process died too often and is given up for good."""
+    """A process is given up for good; `cause` says whether it died too often or refused."""
 
     child: str
     cause: str

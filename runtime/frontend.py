@@ -6,8 +6,8 @@ and releases, whatever happened between. Must not know HTTP, sockets or how engi
 """
 
 import secrets
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 
@@ -25,6 +25,10 @@ from .input_processor import InputProcessor
 from .merged_slot import MergedSlot
 from .output_processor import OutputProcessor
 from .request_state import RequestStatus
+
+
+def ignore_load() -> None:
+    """For whoever has nobody to tell of it."""
 
 
 @attrs.define(eq=False)
@@ -82,6 +86,8 @@ class Frontend:
     inputs: InputProcessor
     admission: Admission
     name: str
+    # Called whenever a request came or went.
+    on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
     _prompt_tokens: int = attrs.field(default=0, init=False)
     _output_tokens: int = attrs.field(default=0, init=False)
 
@@ -114,7 +120,7 @@ class Frontend:
         stream raises `EngineDied` or `RequestFailed`. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
-        with self.admission.open_ticket(self.inputs.estimate_tokens(prompt)) as ticket:
+        with self._open_ticket(prompt) as ticket:
             prepared = await self.inputs.prepare(
                 prompt, params or SamplingParams(), max_model_len=self.max_model_len
             )
@@ -151,6 +157,15 @@ class Frontend:
                 flow.slot.close()
                 self._prompt_tokens += len(prepared.prompt_token_ids)
                 self._output_tokens += len(stream.token_ids)
+
+    @contextmanager
+    def _open_ticket(self, prompt: Prompt) -> Iterator[Ticket]:
+        try:
+            with self.admission.open_ticket(self.inputs.estimate_tokens(prompt)) as ticket:
+                self.on_load()
+                yield ticket
+        finally:
+            self.on_load()
 
     def health(self) -> Health:
         """Ready means that at least one engine takes work now."""

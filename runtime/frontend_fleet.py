@@ -13,15 +13,16 @@ import attrs
 import msgspec
 import trio
 
+from ..engine.errors import BootRefused
 from ..engine.messages import Drain, FrontendAddress, FrontendMembership
 from ..nurseries.background import start_background_task_soon
 from ..nurseries.process import ProcessSpec
-from ..nurseries.supervision_policy import SupervisionPolicy
-from ..nurseries.supervisor import supervise
+from ..nurseries.supervisor import RestartLimitExceeded, supervise
 from ..transports.passed_fds import close_fds
 from .child_life import ChildLife, ChildPlan, run_child_life
+from .config import RuntimeSettings
 from .connection_balancer import ConnectionBalancer
-from .events import ChildGone, ChildReady, OnEvent
+from .events import ChildFailed, ChildReady, OnEvent
 from .membership import FrontendDirectory
 from .messages import (
     FRONTEND_TO_ROOT,
@@ -40,12 +41,15 @@ PASS_TIMEOUT_S = 2.0
 
 @attrs.define(eq=False)
 class FrontendFleet:
-    """The frontends of one run. `engines` gives the newest snapshot, for INIT."""
+    """The frontends of one run: `count` processes of `module`.
+
+    `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
+    """
 
     module: str
     count: int
+    settings: RuntimeSettings
     settings_text: str
-    boot_timeout_s: float
     run_id: str
     epochs: Iterator[int]
     engines: Callable[[], EngineMembership]
@@ -54,14 +58,16 @@ class FrontendFleet:
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
-    # Set and replaced whenever a frontend came up or reported its load.
+    # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _draining: bool = attrs.field(default=False, init=False)
     _connections: int = attrs.field(default=0, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `frontends`: keep every frontend up; never returns unless cancelled.
 
-        Raises `RestartLimitExceeded` when one of them keeps dying.
+        Raises `RestartLimitExceeded` when one of them keeps dying, `BootRefused` when it cannot
+        start at all.
         """
         async with trio.open_nursery() as nursery:
             for rank in range(self.count):
@@ -73,41 +79,60 @@ class FrontendFleet:
         for life in self.lives.values():
             life.publish(membership)
 
-    async def pass_connection(self, fd: int) -> bool:
+    async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
 
-        The descriptor stays the caller's. Waits while no frontend is up; False if the chosen one
-        did not take it.
+        The descriptor stays the caller's. Waits while no frontend is up; one that is dead or hangs
+        is passed by. What was sent to one that dies before it read it is lost: its client sees a
+        reset, as if the frontend had died a moment later.
         """
-        while (rank := self.balancer.choose()) is None:
-            await self.changed.wait()
-        life = self.lives[rank]
-        self._connections += 1
-        with trio.move_on_after(PASS_TIMEOUT_S):
+        while True:
+            rank = self.balancer.choose()
+            if rank is None:
+                await self.changed.wait()
+                continue
+            life = self.lives[rank]
+            self._connections += 1
             try:
-                await life.control.send(PassConnection(self._connections), [fd])
-                return True
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
-                return False  # it died under our hands; the client sees a reset, as if it had it
-        return False
+                await life.tell(PassConnection(self._connections), PASS_TIMEOUT_S, [fd])
+                return
+            except trio.BrokenResourceError:
+                if self.lives.get(rank) is life:
+                    self.balancer.handle_gone(rank)  # dead; its pidfd is about to say so
+            except trio.TooSlowError:
+                if self.lives.get(rank) is life:
+                    self.balancer.handle_not_taken(rank)
 
     async def drain(self) -> None:
-        """Tell every frontend to accept nothing new."""
-        for life in list(self.lives.values()):
-            with trio.move_on_after(PASS_TIMEOUT_S):
-                await life.control.send(Drain())
+        """Tell every frontend to accept nothing new, those that are yet to come included."""
+        self._draining = True
+        async with trio.open_nursery() as nursery:
+            for life in self.lives.values():
+                nursery.start_soon(life.tell_if_it_listens, Drain(), PASS_TIMEOUT_S, name="drain")
 
     async def wait_drained(self) -> None:
-        """Return when no stream is open any more."""
-        while self.balancer.open_streams() > 0:
+        """Return when no connection is open any more."""
+        while not self.balancer.is_idle():
+            await self.changed.wait()
+
+    async def wait_serving(self) -> None:
+        """Return when some frontend can send requests to some engine."""
+        while not self.balancer.can_serve():
             await self.changed.wait()
 
     async def _supervise(self, rank: int) -> None:
-        await supervise(
-            partial(self._live, rank),
-            child=f"frontend {rank}",
-            policy=SupervisionPolicy(random.Random()),
-        )
+        try:
+            await supervise(
+                partial(self._live, rank),
+                child=f"frontend {rank}",
+                policy=self.settings.supervision.policy(random.Random()),
+                hopeless=(BootRefused,),
+            )
+        except RestartLimitExceeded as error:
+            if isinstance(error.__cause__, BootRefused):
+                raise error.__cause__ from None
+            self.on_event(ChildFailed(f"frontend {rank}", str(error.__cause__)))
+            raise
 
     async def _live(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         name = f"frontend {rank}"
@@ -132,7 +157,6 @@ class FrontendFleet:
             self.lives.pop(rank, None)
             self.balancer.handle_gone(rank)
             self.on_membership(self.directory.handle_gone(rank))
-            self.on_event(ChildGone(name, epoch, cause))
             self.notify()
 
         def handle_message(message: object, fds: Sequence[int]) -> None:
@@ -147,7 +171,8 @@ class FrontendFleet:
             epoch=epoch,
             sends=ROOT_TO_FRONTEND,
             receives=FRONTEND_TO_ROOT,
-            boot_timeout_s=self.boot_timeout_s,
+            boot_timeout_s=self.settings.engine.boot_timeout_s,
+            ladder=self.settings.times.ladder,
             on_ready=ready,
             on_gone=gone,
             on_message=handle_message,
@@ -159,6 +184,7 @@ class FrontendFleet:
             epoch=epoch,
             settings=self.settings_text,
             engines=self.engines(),
+            draining=self._draining,
         )
         await run_child_life(plan, msgspec.msgpack.encode(init))
 

@@ -39,6 +39,7 @@ class FrontendInit:
     epoch: int
     settings: str
     engines: EngineMembership
+    draining: bool = False  # the server is about to end: take nothing new from the start
 
 
 @attrs.frozen(kw_only=True)
@@ -58,11 +59,15 @@ class PassConnection:
 
 @attrs.frozen
 class FrontendLoad:
-    """What the root balances connections by; sent when it changed, at most every 20 ms."""
+    """What the root balances connections by; sent when it changed, at most every 20 ms.
+
+    `engines_ready` are those that this frontend could send a request to.
+    """
 
     open_connections: int
     open_streams: int
     connections_received: int  # of all that were passed, so that the root knows what is under way
+    engines_ready: int = 0
 
 
 ROOT_TO_FRONTEND = (EngineMembership, PassConnection, Drain, TreeRequest)

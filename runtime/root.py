@@ -17,6 +17,7 @@ import trio
 
 from ..engine.messages import FrontendMembership
 from ..nurseries.background import start_background_task
+from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..nurseries.waiting import waiting_for
 from .child_life import ChildLife
@@ -104,8 +105,8 @@ class Root:
         self.frontends = FrontendFleet(
             module=FRONTEND_MODULE,
             count=plan.frontends,
+            settings=plan.settings,
             settings_text=plan.frontend_settings,
-            boot_timeout_s=plan.settings.engine.boot_timeout_s,
             run_id=self.run_id,
             epochs=epochs,
             engines=self.engines.directory.snapshot,
@@ -117,7 +118,8 @@ class Root:
     async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; started, with the URL, when a request can be answered.
 
-        Raises `PortInUse`, `UnsupportedPlatform`, `NoEngineLeft`, `RestartLimitExceeded`.
+        Raises `PortInUse`, `UnsupportedPlatform`, `BootRefused`, `NoEngineLeft`,
+        `RestartLimitExceeded`, each bare unless there are several.
         Resource handling: every process, socket and the run folder are gone afterwards.
         """
         check_platform()
@@ -127,7 +129,7 @@ class Root:
             folder = make_run_folder(
                 self.run_id, url=url, model=self.plan.model_name, version=self.plan.version
             )
-            with folder as run_folder:
+            with folder as run_folder, single_errors_unwrapped():
                 async with trio.open_nursery() as nursery:
                     await self._start(nursery, run_folder, listener)
                     self.on_event(Serving(url, trio.current_time() - began_s))
@@ -140,9 +142,8 @@ class Root:
         await start_background_task(nursery, control, name="control-server")
         await start_background_task(nursery, self.engines.run, name="engines")
         await start_background_task(nursery, self.frontends.run, name="frontends")
-        with waiting_for("the first engine and the first frontend"):
-            while not (self.engines.lives and self.frontends.lives):
-                await self.frontends.changed.wait()
+        with waiting_for("a frontend with an engine"):
+            await self.frontends.wait_serving()
         await start_background_task(nursery, self._accept, listener, name="accept")
 
     async def _accept(
@@ -182,7 +183,6 @@ class Root:
 
     def _publish_engines(self, membership: EngineMembership) -> None:
         self.frontends.publish_engines(membership)
-        self.frontends.notify()
 
     def _publish_frontends(self, membership: FrontendMembership) -> None:
         self.engines.publish_frontends(membership)

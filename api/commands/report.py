@@ -33,7 +33,7 @@ def sentence(event: RunEvent) -> str:
         case ChildGone(child=child, cause=cause):
             return f"{child}: {cause}"
         case ChildFailed(child=child, cause=cause):
-            return f"{child}: given up, it died too often; last it {cause}"
+            return f"{child}: given up: {cause}"
         case Serving(url=url, boot_s=boot_s):
             return f"serving on {url} after {boot_s:.1f} s"
         case Draining(open_streams=open_streams, grace_s=grace_s):

@@ -6,7 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.connection_source import ListenerSource, open_queue_source
+from triolet.api.connection_source import (
+    QUEUE_CONNECTIONS_MAX,
+    ListenerSource,
+    open_queue_source,
+)
 
 
 async def test_a_listener_accepts_until_it_is_closed() -> None:
@@ -39,7 +43,7 @@ async def test_an_address_in_use_is_told() -> None:
 async def test_a_queue_gives_out_what_was_put_then_ends() -> None:
     async with open_queue_source() as source:
         left, right = socket.socketpair()
-        await source.put(right)
+        assert source.put_nowait(right)
         source.close()
         accepted = await source.accept()
         left.send(b"x")
@@ -53,7 +57,18 @@ async def test_a_queue_gives_out_what_was_put_then_ends() -> None:
 async def test_what_nobody_took_is_closed() -> None:
     left, right = socket.socketpair()
     async with open_queue_source() as source:
-        await source.put(right)
+        assert source.put_nowait(right)
     assert left.recv(1) == b""
     assert right.fileno() == -1
     left.close()
+
+
+async def test_a_full_queue_refuses_and_the_caller_still_owns_it() -> None:
+    async with open_queue_source() as source:
+        pairs = [socket.socketpair() for _ in range(QUEUE_CONNECTIONS_MAX + 1)]
+        taken = [source.put_nowait(right) for _, right in pairs]
+        assert taken == [True] * QUEUE_CONNECTIONS_MAX + [False]
+        assert pairs[-1][1].fileno() >= 0
+        pairs[-1][1].close()
+    for left, _ in pairs:
+        left.close()

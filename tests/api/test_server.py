@@ -66,7 +66,7 @@ async def test_a_source_that_ends_lets_connections_finish() -> None:
     left, right = socket.socketpair()
     async with open_queue_source() as source, trio.open_nursery() as nursery:
         nursery.start_soon(serve_connections, source, application)
-        await source.put(right)
+        assert source.put_nowait(right)
         source.close()
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(left))
         async with stream:

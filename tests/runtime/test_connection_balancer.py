@@ -34,3 +34,46 @@ def test_a_dead_frontend_gets_nothing_and_its_streams_are_forgotten() -> None:
     balancer.handle_load(0, FrontendLoad(5, 5, 0))
     assert balancer.choose() == 1
     assert balancer.open_streams() == 1
+
+
+def test_one_that_did_not_take_its_connection_comes_last_until_it_reports() -> None:
+    balancer = ConnectionBalancer()
+    balancer.handle_up(0)
+    balancer.handle_up(1)
+    assert balancer.choose() == 0
+    balancer.handle_not_taken(0)
+    assert balancer.open_streams() == 0
+    assert [balancer.choose() for _ in range(3)] == [1, 1, 1]
+    balancer.handle_load(0, FrontendLoad(0, 0, 0))
+    assert balancer.choose() == 0
+
+
+def test_a_silent_one_is_better_than_none() -> None:
+    balancer = ConnectionBalancer()
+    balancer.handle_up(0)
+    balancer.choose()
+    balancer.handle_not_taken(0)
+    assert balancer.choose() == 0
+
+
+def test_idle_is_without_streams_connections_or_any_under_way() -> None:
+    balancer = ConnectionBalancer()
+    assert balancer.is_idle()
+    balancer.handle_up(0)
+    balancer.choose()
+    assert not balancer.is_idle()
+    balancer.handle_load(0, FrontendLoad(1, 0, 1))
+    assert not balancer.is_idle()
+    balancer.handle_load(0, FrontendLoad(0, 0, 1))
+    assert balancer.is_idle()
+
+
+def test_it_can_serve_when_a_frontend_has_an_engine() -> None:
+    balancer = ConnectionBalancer()
+    balancer.handle_up(0)
+    balancer.handle_load(0, FrontendLoad(0, 0, 0))
+    assert not balancer.can_serve()
+    balancer.handle_load(0, FrontendLoad(0, 0, 0, engines_ready=1))
+    assert balancer.can_serve()
+    balancer.handle_gone(0)
+    assert not balancer.can_serve()
