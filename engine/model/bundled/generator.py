@@ -357,21 +357,26 @@ _PLAIN_SHARE = 0.12
 _SYSTEM_SHARE = 0.12
 
 
-def draw_document(random: Random, copying_share: float = 0.0) -> str:
+def draw_document(random: Random, copying_share: float = 0.0, fact_share: float = 0.0) -> str:
     """One document of the corpus, from its begin token to its last end token.
 
     `copying_share` of the documents are nothing but repetitions and descriptions, whose answers
-    stand word by word in their prompts: the shortest way to learn to look back.
+    stand word by word in their prompts: the shortest way to learn to look back. Of the rest,
+    `fact_share` are nothing but capitals, numbers and the like: facts have to be met often.
     """
     if copying_share and random.random() < copying_share:
         makers = random.choices((_repetition, _description), k=random.randint(1, 3))
         return render([exchange for make in makers for exchange in make(random)])
+    if fact_share and random.random() < fact_share:
+        kinds = (_capital, _number_work, _knowledge, _small_talk)
+        makers = random.choices(kinds, (0.3, 0.45, 0.2, 0.05), k=random.randint(1, 3))
+        return render([exchange for make in makers for exchange in make(random)])
     if random.random() < _PLAIN_SHARE:
         return f"{BOS}{_plain(random)}{EOS}"
-    kinds, shares = zip(*_KINDS, strict=True)
+    every_kind, shares = zip(*_KINDS, strict=True)
     turns = random.choices((1, 2, 3, 4), (0.6, 0.2, 0.12, 0.08))[0]
     exchanges: list[Exchange] = []
-    for make in random.choices(kinds, shares, k=turns):
+    for make in random.choices(every_kind, shares, k=turns):
         exchanges.extend(make(random))
     system = random.choice(_SYSTEM_PROMPTS) if random.random() < _SYSTEM_SHARE else None
     return render(exchanges, system)

@@ -5,8 +5,7 @@
 Every step's text depends only on the seed and the step's number, so a run that was interrupted goes
 on from its checkpoint as if nothing had happened. The learning rate is held and then falls to zero;
 windows grow from 256 to 1024 tokens, so that the model has been trained at all the positions its
-configuration promises. Must not know: how well
-the model answers (`evaluation` measures that).
+configuration promises. Must not know: how well the model answers (`evaluation` measures that).
 """
 
 from __future__ import annotations
@@ -43,22 +42,26 @@ REPORT_PERIOD_STEPS = 50
 
 @attrs.frozen
 class Phase:
-    """So many steps of one kind: tokens a step, tokens a window, share of pure copying."""
+    """So many steps of one kind; the shares are those of `draw_document`."""
 
     steps: int
     step_tokens: int
     window_tokens: int
     copying_share: float = 0.0
+    fact_share: float = 0.0
 
 
 # Large steps while the model learns what words there are; then small ones, more of them for the
-# same time, and with a share of pure copying, until it looks back to its prompt; then the corpus as
-# it is, in longer windows. Nearly all there is to learn is within one document of 30 to 300 tokens.
+# same time, and with a share of pure copying, until it looks back to its prompt (in the bundled
+# model's run that came within 400 such steps, after none of it in the 700 before); then longer
+# windows, and facts, which have to be met often. Nearly all there is to learn is within one
+# document of 30 to 300 tokens, so most windows are short.
 BUNDLED_PHASES = (
     Phase(700, 4096, 256),
-    Phase(1400, 2048, 256, copying_share=0.3),
-    Phase(500, 2048, 512),
-    Phase(300, 2048, POSITIONS_MAX),
+    Phase(1100, 2048, 256, copying_share=0.3),
+    Phase(300, 2048, 256, fact_share=0.35),
+    Phase(450, 2048, 512, fact_share=0.35),
+    Phase(150, 2048, POSITIONS_MAX, fact_share=0.35),
 )
 
 
@@ -73,7 +76,7 @@ class Plan:
     learning_rate: float = 3e-3
     warmup_steps: int = 100
     # The steps at the end over which the learning rates fall to zero.
-    decay_steps: int = 900
+    decay_steps: int = 700
     # Documents the tokenizer is trained on; every word of the lists occurs in them many times.
     tokenizer_documents: int = 20_000
     checkpoint_period_steps: int = 100
@@ -132,7 +135,7 @@ def draw_windows(tokenizer: Tokenizer, plan: Plan, step: int) -> Tensor:
     for _ in range(phase.step_tokens // phase.window_tokens):
         row: list[int] = []
         while len(row) <= phase.window_tokens:
-            document = draw_document(random, phase.copying_share)
+            document = draw_document(random, phase.copying_share, phase.fact_share)
             row.extend(tokenizer.encode(document, add_special_tokens=False).ids)
         rows.append(row[: phase.window_tokens + 1])
     return torch.tensor(rows)

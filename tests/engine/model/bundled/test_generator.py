@@ -103,6 +103,18 @@ def test_pure_copying_answers_with_the_prompts_words() -> None:
             assert words <= set(re.findall(r"[A-Za-z]+", asked))
 
 
+def test_a_share_of_facts_is_without_stories() -> None:
+    random = Random(4)
+    documents = [generator.draw_document(random, fact_share=1.0) for _ in range(100)]
+    assert not [document for document in documents if "story about" in document]
+    assert sum("capital of" in document for document in documents) > 20
+    assert sum("Count from" in document for document in documents) > 10
+
+
+def test_the_shares_of_a_phase_do_not_shift_the_corpus_itself() -> None:
+    assert generator.draw_document(Random(1), 0.0, 0.0) == generator.draw_document(Random(1))
+
+
 def test_render() -> None:
     turns = [generator.Exchange("Hi", "Hello!"), generator.Exchange("Bye", "Goodbye!")]
     assert generator.render(turns, "Be kind.") == (
