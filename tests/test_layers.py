@@ -1,6 +1,8 @@
 """The architecture as a test: each test's name is a sentence about who may import whom."""
 
+import ast
 import graphlib
+import re
 import tomllib
 
 import pytest
@@ -148,6 +150,24 @@ def test_inside_the_house_imports_are_relative() -> None:
         if line.lstrip().startswith(("from triolet", "import triolet"))
     ]
     assert not wrong
+
+
+def test_what_is_reached_by_name_exists() -> None:
+    """Processes and the in-process engine's executor are reached by dotted name."""
+    names = {
+        node.value
+        for module in house_modules()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if re.fullmatch(r"triolet(\.[a-z_]+)+", node.value)
+    }
+    assert {"triolet.engine.process", "triolet.api.frontend_process"} <= names
+    known = {module.name for module in house_modules()}
+    assert names <= known
+    for name in names:
+        if name.endswith("process"):
+            (module,) = [m for m in house_modules() if m.name == name]
+            assert 'if __name__ == "__main__":' in module.source
 
 
 def test_nothing_imports_tests() -> None:
