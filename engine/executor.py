@@ -17,56 +17,29 @@ from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.process import Process, ProcessSpec
 from ..nurseries.process_pool import run_process_pool
 from ..nurseries.task_tree import ProcessTree
-from ..nurseries.waiting import waiting_for
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
 from ..transports.handshake_messages import PeerRefused
-from ..transports.passed_fds import close_fds
 from .config import EngineSettings
 from .errors import BootRefused, WorkersDisagree
 from .messages import TreeReply, TreeRequest
 from .step_messages import OUTPUT_RANK, Step, StepResult, WorkerInit, WorkerReady
 from .step_rings import StepRings
+from .tree_asker import TreeAsker
 
 # By name, not by import: a process boundary is an import boundary.
 WORKER_MODULE = "triolet.engine.worker.process"
-# A worker in a long native call answers its control task all the same: the loop is free.
-TREE_TIMEOUT_S = 1.5
 
 OnProgress = Callable[[str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
 
 
-@attrs.define(eq=False)
+@attrs.frozen(eq=False)
 class _Worker:
-    """One worker as the core sees it; `control` carries task trees and nothing of a step."""
+    """One worker as the core sees it."""
 
-    process: Process
-    control: ControlChannel
     ready: WorkerReady
-    # One question at a time: only one task may receive.
-    _asking: trio.Lock = attrs.field(factory=trio.Lock, init=False)
-    _calls: int = attrs.field(default=0, init=False)
-
-    async def tree(self) -> ProcessTree | None:
-        """Its live task tree; None if it does not tell within `TREE_TIMEOUT_S`, or has died."""
-        with trio.move_on_after(TREE_TIMEOUT_S), waiting_for(f"{self.process.spec.name}'s tree"):
-            async with self._asking:
-                try:
-                    return await self._ask()
-                except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
-                    return None  # dead; the pool tells how
-        return None
-
-    async def _ask(self) -> ProcessTree:
-        self._calls += 1
-        await self.control.send(TreeRequest(self._calls))
-        while True:
-            reply, fds = await self.control.receive()
-            close_fds(fds)
-            assert isinstance(reply, TreeReply)
-            if reply.call_id == self._calls:  # an earlier one answers whoever did not wait for it
-                return msgspec.json.decode(reply.tree, type=ProcessTree)
+    tree: TreeAsker
 
 
 @attrs.define(eq=False)
@@ -130,7 +103,8 @@ class Executor:
             )
         except PeerRefused as refusal:
             raise BootRefused(refusal.who, refusal.reason) from refusal
-        return _Worker(process, control, msgspec.msgpack.decode(payload, type=WorkerReady))
+        ready = msgspec.msgpack.decode(payload, type=WorkerReady)
+        return _Worker(ready, TreeAsker(process.spec.name, control))
 
     def _handle_progress(self, rank: int, phase: str, fraction: float) -> None:
         """Any rank's is told on, as it re-arms the deadline that our own boot has."""
@@ -166,7 +140,7 @@ class Executor:
         found: dict[int, ProcessTree] = {}
 
         async def ask(rank: int, worker: _Worker) -> None:
-            tree = await worker.tree()
+            tree = await worker.tree.ask()
             if tree is not None:
                 found[rank] = tree
 

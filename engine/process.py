@@ -76,9 +76,6 @@ class EngineProcess:
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
     _membership_number: int = attrs.field(default=-1, init=False)
-    _trees: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(TREE_TASKS_MAX), init=False
-    )
 
     async def run(self) -> None:
         """Bring everything up in order, say READY, then serve until cancelled.
@@ -142,7 +139,7 @@ class EngineProcess:
                     case Drain():
                         self._server.core.start_drain()
                     case TreeRequest(call_id=call_id):
-                        if self._trees.available_tokens:
+                        if len(trees.child_tasks) < TREE_TASKS_MAX:
                             trees.start_soon(self._answer_tree, call_id, name="tree-request")
                     case _:
                         raise AssertionError(f"the codec let {type(message).__name__} through")
@@ -165,8 +162,7 @@ class EngineProcess:
     # ---- the live tree
 
     async def _answer_tree(self, call_id: int) -> None:
-        async with self._trees:
-            await self.control.send(TreeReply(call_id, await self._tree_text()))
+        await self.control.send(TreeReply(call_id, await self._tree_text()))
 
     async def _tree_text(self) -> str:
         statistics = self._server.core.statistics()
@@ -175,6 +171,7 @@ class EngineProcess:
             os.getpid(),
             facts={
                 "epoch": self.init.epoch,
+                "frontends": len(self._known),
                 "step": statistics.step,
                 "running": statistics.running,
                 "waiting": statistics.waiting,

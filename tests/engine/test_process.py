@@ -1,6 +1,7 @@
 """A real engine process with real workers, and the test as its root; no frontend."""
 
 import pathlib
+import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -13,7 +14,9 @@ import trio
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import (
+    ENGINE_TO_FRONTEND,
     ENGINE_TO_ROOT,
+    FRONTEND_TO_ENGINE,
     ROOT_TO_ENGINE,
     Drain,
     EngineInit,
@@ -24,15 +27,22 @@ from triolet.engine.messages import (
     TreeRequest,
     WorkersChanged,
 )
+from triolet.engine.process import TREE_TASKS_MAX
 from triolet.nurseries.death_watch import wait_process_gone
 from triolet.nurseries.process import Process, ProcessSpec, open_process
 from triolet.nurseries.task_tree import ProcessTree, find_tasks
+from triolet.tests.contracts.engine import ME, Caller
+from triolet.tests.contracts.meshes import running
 from triolet.tests.engine.steps import VOCAB_SIZE, write_sizes
 from triolet.tests.leaks import check_no_leaks
+from triolet.transports.channel import Peer
+from triolet.transports.codec import Codec
 from triolet.transports.control_channel import ControlChannel
 from triolet.transports.control_handshake import perform_parent_handshake
+from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.handshake_messages import PeerRefused
 from triolet.transports.passed_fds import close_fds
+from triolet.transports.zmq_channel import open_hub
 
 pytestmark = pytest.mark.slow
 DEADLINE_S = 60.0
@@ -127,14 +137,6 @@ async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path) -> None:
         assert not find_tasks(tree.tasks, "progress"), "it belongs to the boot"
         assert sorted(worker.pid for worker in tree.processes) == sorted(root.worker_pids)
 
-        await root.control.send(Drain())
-        # Snapshots that are late or list a frontend that is not there harm nobody.
-        absent = FrontendAddress(0, 1, "ipc://@triolet-absent-in", "ipc://@triolet-absent-out")
-        for number in (2, 1, 2):
-            await root.control.send(FrontendMembership(number, [absent]))
-        await root.control.send(FrontendMembership(3, []))
-        assert (await root.tree(6)).pid == root.process.pid
-
         root.process.ask_to_stop()
         assert (await root.process.wait_exited()).code == 0
 
@@ -170,15 +172,62 @@ async def test_a_folder_without_a_model_is_refused_for_good(tmp_path: pathlib.Pa
             pytest.fail("it was never ready")
 
 
-async def test_a_burst_of_questions_is_bounded_and_harmless(tmp_path: pathlib.Path) -> None:
-    """Some are not answered; none of them fails the engine."""
-    async with open_engine(write_sizes(tmp_path), workers=2) as root:
+async def test_the_latest_list_of_frontends_counts(tmp_path: pathlib.Path) -> None:
+    absent = [
+        FrontendAddress(rank, 1, f"ipc://@triolet-absent-{rank}-in", f"ipc://@triolet-{rank}-out")
+        for rank in range(2)
+    ]
+    async with open_engine(write_sizes(tmp_path), FrontendMembership(5, absent[:1])) as root:
+        assert (await root.tree(1)).facts["frontends"] == 1
+        for number, listed, known in ((4, [], 1), (5, absent, 1), (6, absent, 2), (7, [], 0)):
+            await root.control.send(FrontendMembership(number, listed))
+            assert (await root.tree(number)).facts["frontends"] == known
+
+
+async def test_it_serves_whom_it_is_told_of_until_it_drains(tmp_path: pathlib.Path) -> None:
+    run_id = secrets.token_hex(8)
+    endpoints = [
+        abstract_endpoint(run_id, ME.role, ME.rank, ME.epoch, socket=name)
+        for name in ("input", "output")
+    ]
+    codecs = Codec(*ENGINE_TO_FRONTEND), Codec(*FRONTEND_TO_ENGINE)
+    hub = open_hub(ME, *codecs, input_endpoint=endpoints[0], output_endpoint=endpoints[1])
+    async with hub as channel, running(channel):
+        address = FrontendAddress(ME.rank, ME.epoch, *channel.endpoints)
+        async with open_engine(write_sizes(tmp_path), FrontendMembership(1, [address])) as root:
+            caller = Caller(channel, Peer("engine", 0, 2))
+            await caller.until(lambda: caller.resynced > 0)
+            going_on = caller.add("going on", credit=2)
+            await caller.until(lambda: len(going_on.token_ids) == 2)
+
+            await root.control.send(Drain())
+            await root.tree(1)  # it has been read by now
+            late = caller.add("late")
+            await caller.until(lambda: late.end is not None)
+            assert late.end is not None
+            assert late.end.error_code == "engine_draining"
+            caller.grant(going_on, None)
+            await caller.until(lambda: going_on.end is not None)
+            assert len(going_on.token_ids) == 12
+
+            await root.control.send(FrontendMembership(2, []))
+            assert (await root.tree(2)).facts["frontends"] == 0
+
+
+async def test_questions_are_bounded_and_a_stopped_worker_is_left_out(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with open_engine(write_sizes(tmp_path)) as root:
+        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGSTOP)
         asked = 50
         async with trio.open_nursery() as nursery:
             for call_id in range(1, asked + 1):
                 nursery.start_soon(root.control.send, TreeRequest(call_id))
             first = await root.receive_tree()
-        assert 1 <= first.call_id <= asked
-        await root.control.send(TreeRequest(asked + 1))
-        while (await root.receive_tree()).call_id <= asked:
+        assert msgspec.json.decode(first.tree, type=ProcessTree).processes == []
+        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGCONT)
+        answered = {first.call_id}
+        while asked + 1 not in answered:
             await root.control.send(TreeRequest(asked + 1))  # it may have been one too many
+            answered.add((await root.receive_tree()).call_id)
+        assert len(answered) == TREE_TASKS_MAX + 1

@@ -19,7 +19,7 @@ from triolet.engine.step_messages import (
 )
 from triolet.engine.step_rings import RESULT_SLOT_BYTES, RING_SLOTS, STEP_SLOT_BYTES, StepRings
 from triolet.tests.engine.steps import LONG_PROMPT_TOKENS, first_step
-from triolet.tests.leaks import check_no_leaks
+from triolet.tests.leaks import check_no_leaks, holdings
 from triolet.transports.codec import Codec
 from triolet.transports.ring_memory import READER_FDS
 from triolet.transports.shm_ring import RingFull, RingReader, RingWriter
@@ -140,6 +140,14 @@ async def test_more_steps_than_fit_are_refused_and_name_who_lags() -> None:
         with pytest.raises(RingFull) as caught:
             rings.submit(Step(number=RING_SLOTS + 1))
         assert caught.value.lagging == (1,)
+
+
+async def test_once_the_workers_have_their_ends_ours_are_closed() -> None:
+    with check_no_leaks(), StepRings(2, TIMEOUT_S) as rings:
+        fds = [fd for rank in (0, 1) for fd in rings.worker_fds(rank)]
+        assert set(fds) <= holdings().fds.keys()
+        rings.close_workers_ends()
+        assert not set(fds) & holdings().fds.keys()
 
 
 async def test_cancelled_while_waiting_leaves_the_answers() -> None:
