@@ -17,6 +17,8 @@ STOP_STRINGS_MAX = 16
 STOP_STRING_CHARACTERS_MAX = 1024
 # Numbers above this do not fit the signed 64-bit integers of the wire.
 SEED_MAX = 2**63 - 1
+# No model comes near; larger numbers would not fit the integers of the wire.
+TOKENS_MAX = 2**31 - 1
 TEMPERATURE_MAX = 100.0  # OpenAI allows 2; beyond 100 the distribution is flat to float32
 
 
@@ -64,10 +66,10 @@ class SamplingParams:
         self._check_stops()
 
     def _check_lengths(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise InvalidParameter("max_tokens", f"must be at least 1, not {self.max_tokens}")
-        if self.min_tokens < 0:
-            raise InvalidParameter("min_tokens", f"must be at least 0, not {self.min_tokens}")
+        if self.max_tokens is not None and not 1 <= self.max_tokens <= TOKENS_MAX:
+            raise InvalidParameter("max_tokens", f"must be from 1 to {TOKENS_MAX}")
+        if not 0 <= self.min_tokens <= TOKENS_MAX:
+            raise InvalidParameter("min_tokens", f"must be from 0 to {TOKENS_MAX}")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
 

@@ -13,6 +13,7 @@ import struct
 from collections.abc import Awaitable, Callable
 
 import attrs
+import msgspec
 import trio
 
 from .run_folder import RunFolder
@@ -23,6 +24,8 @@ ANSWER_BYTES_MAX = 64 * 2**20
 # "control reply 2 s" of the design, for gathering; a second more for the round trip.
 REPLY_TIMEOUT_S = 3.0
 CONNECTIONS_MAX = 8
+# Out of descriptors: what is in flight must end before another connection fits.
+ACCEPT_PAUSE_S = 0.05
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (struct ucred)
 
 
@@ -30,6 +33,13 @@ class ControlCall(enum.StrEnum):
     """What may be asked."""
 
     TREE = "tree"
+
+
+@attrs.frozen
+class ControlQuestion:
+    """One line to the server."""
+
+    call: ControlCall
 
 
 @attrs.frozen
@@ -66,7 +76,11 @@ async def serve_control(
             while True:
                 async with limiter:
                     pass  # wait for a place before accepting: the backlog is the bound
-                connection, _ = await listener.accept()
+                try:
+                    connection, _ = await listener.accept()
+                except OSError:
+                    await trio.sleep(ACCEPT_PAUSE_S)
+                    continue
                 nursery.start_soon(_serve_one, connection, answer, limiter, name="control-call")
 
 
@@ -88,11 +102,11 @@ async def _serve_one(
 async def _reply(stream: trio.SocketStream, answer: Answer) -> dict[str, str]:
     line = await _receive_line(stream, QUESTION_BYTES_MAX)
     try:
-        call = ControlCall(json.loads(line)["call"])
-    except (ValueError, KeyError, TypeError):
+        question = msgspec.json.decode(line, type=ControlQuestion)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         calls = ", ".join(ControlCall)
         return {"error": f"a question is one JSON object with a call of: {calls}"}
-    return {"answer": await answer(call)}
+    return {"answer": await answer(question.call)}
 
 
 async def _receive_line(stream: trio.SocketStream, bytes_max: int) -> bytes:

@@ -31,7 +31,7 @@ from ..transports.channel import (
     PeerUp,
     Received,
 )
-from .errors import NoEngine, UtilityFailed
+from .errors import NoEngine, ProcessingFailed, UtilityFailed
 from .health import EngineHealth, EngineState
 from .ledger import Fail, Ledger, Replay, Send
 from .load_balancer import LeastLoaded
@@ -84,14 +84,19 @@ class CoreClient:
     def submit(self, request: AddRequest, sink: RequestSink) -> None:
         """Write the request down and send it to the engine that has least to do.
 
-        Raises `NoEngine`, `RequestIdInUse`; then nothing has happened.
+        Raises `NoEngine`, `RequestIdInUse`, and what encoding raises; then nothing has happened.
         """
         if self.draining:
             raise NoEngine("this server is draining")
         peer = self._choose()
         message = self.ledger.handle_add(request, peer, trio.current_time())
         self._sinks[request.request_id] = sink
-        self._send(peer, message)
+        try:
+            self._send(peer, message)
+        except BaseException:
+            # A request that cannot be encoded must not wait here for the next RESYNC.
+            self.abort(request.request_id)
+            raise
 
     def abort(self, request_id: str) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
@@ -238,13 +243,16 @@ class CoreClient:
 
     def deliver(self, output: RequestOutput) -> None:
         """Hand one accepted output to whoever waits for it; an end removes the request here."""
-        ended = output.finish_reason is not None
         sink = self._sinks.get(output.request_id)
         if sink is None:
             return
-        if ended:
+        if output.finish_reason is not None:
             del self._sinks[output.request_id]
-        sink.put(output)
+        try:
+            sink.put(output)
+        except Exception as error:  # a firewall: one request's text must not end everybody's
+            self.abort(output.request_id)
+            sink.fail(ProcessingFailed(output.request_id, f"{type(error).__name__}: {error}"))
 
     # ---- utility calls
 

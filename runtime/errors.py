@@ -10,6 +10,8 @@
      +-- Overloaded                   a limit of ours is reached; come back after `retry_after_s`
      +-- NoEngine                     no engine can take work now
      +-- RequestFailed                the engine ended this one request with an error
+     +-- ProcessingFailed             turning its tokens into text failed here
+     +-- UtilityFailed                an engine did not answer a utility call
 
 `Overloaded` against `NoEngine`: the first is a limit doing its work while everything is healthy,
 the second an outage. `RequestFailed` against `EngineDied`: in the first the engine lives on.
@@ -142,3 +144,15 @@ class UtilityFailed(EngineError):
 
     def __str__(self) -> str:
         return f"{self.engine} did not answer: {self.reason}"
+
+
+@attrs.frozen
+class ProcessingFailed(EngineError):
+    """Turning one request's tokens into text failed here: a bug of ours, contained to it."""
+
+    code: ClassVar[str] = "internal_error"
+    request_id: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"request {self.request_id} could not be processed: {self.reason}"

@@ -18,6 +18,8 @@ import msgspec
 from .errors import RunNotFound
 
 RUN_FILE = "run.json"
+# Begins the name of a folder that is not complete.
+_MAKING = ".making-"
 SOCKET_FILE = "control.sock"
 
 
@@ -73,12 +75,16 @@ def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Itera
         model=model,
         version=version,
     )
-    path = base / run_id
-    path.mkdir(mode=0o700)
+    # Made under another name and then renamed: a run that starts beside us must not see a folder
+    # that has no owner yet.
+    making, path = base / f"{_MAKING}{run_id}", base / run_id
+    making.mkdir(mode=0o700)
     try:
-        (path / RUN_FILE).write_text(msgspec.json.encode(facts).decode())
+        (making / RUN_FILE).write_bytes(msgspec.json.encode(facts))
+        making.rename(path)
         yield RunFolder(path, facts)
     finally:
+        shutil.rmtree(making, ignore_errors=True)
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -86,6 +92,8 @@ def remove_stale(base: pathlib.Path) -> list[str]:
     """Remove the folders whose owner is gone; returns their run ids."""
     removed = []
     for path in sorted(base.iterdir()):
+        if path.name.startswith(_MAKING):
+            continue  # another run is starting; one that died in that moment leaves 300 bytes
         folder = _read(path)
         if folder is None or not _alive(folder.facts):
             shutil.rmtree(path, ignore_errors=True)

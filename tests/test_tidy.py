@@ -18,8 +18,10 @@ NESTING_MAX = 4
 FIREWALLS = {
     "triolet.nurseries.supervisor": "a supervisor's work is failures",
     "triolet.nurseries.child": "last words of a child that fails",
+    "triolet.runtime.llm": "an error crosses to the thread that asked, and is raised there",
     "triolet.api.connection": "a bad connection fails alone",
     "triolet.api.websocket": "a bad lane fails alone",
+    "triolet.runtime.core_client": "one request's text must not end everybody's",
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",
 }

@@ -9,6 +9,9 @@ from triolet.engine.sampling_params import SEED_MAX, STOP_STRINGS_MAX, SamplingP
 
 REFUSED: list[tuple[str, dict[str, object]]] = [
     ("max_tokens", {"max_tokens": 0}),
+    ("max_tokens", {"max_tokens": 2**31}),
+    ("max_tokens", {"max_tokens": 10**20}),
+    ("min_tokens", {"min_tokens": 2**64}),
     ("min_tokens", {"min_tokens": -1}),
     ("min_tokens", {"min_tokens": 3, "max_tokens": 2}),
     ("temperature", {"temperature": -0.1}),

@@ -31,7 +31,9 @@ async def test_a_question_is_answered(folder: RunFolder) -> None:
     assert folder.socket_path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("question", [b"\n", b"nonsense\n", b'{"call": "rm"}\n', b"[]\n"])
+@pytest.mark.parametrize(
+    "question", [b"\n", b"nonsense\n", b'{"call": "rm"}\n', b"[]\n", b"[" * 4090 + b"\n", b"\xff\n"]
+)
 async def test_nonsense_is_refused_and_the_server_stays(folder: RunFolder, question: bytes) -> None:
     async with await trio.open_unix_socket(folder.socket_path) as stream:
         await stream.send_all(question)

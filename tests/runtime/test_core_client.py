@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from triolet.engine.errors import EngineDied
-from triolet.engine.messages import Utility
+from triolet.engine.messages import AddRequest, RequestOutput, Utility
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.errors import NoEngine, RequestIdInUse, UtilityFailed
+from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
 from triolet.tests.inproc import Bed, is_quiet, open_bed
 from triolet.transports.link_decisions import Side
 from triolet.transports.memory_channel import FaultKind, NthFault
@@ -106,6 +106,36 @@ async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathli
             with pytest.raises(RequestIdInUse):
                 await _tokens(bed, request_id="a")
             assert len((await stream.collect()).token_ids) == 12
+
+
+async def test_a_request_that_cannot_be_encoded_leaves_no_trace(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        with pytest.raises(OverflowError):
+            async with bed.frontend.generate("hello", PARAMS, priority=2**70):
+                pytest.fail("it was sent")
+        assert len(bed.client.ledger) == 0
+        assert len(await _tokens(bed)) == 12
+
+
+async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Path) -> None:
+    class Failing:
+        error: Exception | None = None
+
+        def put(self, output: RequestOutput) -> None:
+            raise ZeroDivisionError("a bug")
+
+        def fail(self, error: Exception) -> None:
+            self.error = error
+
+    async with open_bed(null_folder) as bed:
+        sink = Failing()
+        request = AddRequest(request_id="a", attempt=0, prompt_token_ids=[9, 10], sampling=PARAMS)
+        bed.client.submit(request, sink)
+        assert len(await _tokens(bed)) == 12
+        assert isinstance(sink.error, ProcessingFailed)
+        await bed.wait_quiet()
 
 
 async def test_utility_calls_are_answered_or_fail_with_the_engine(

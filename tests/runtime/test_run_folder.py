@@ -47,6 +47,14 @@ def test_what_a_dead_owner_left_is_removed_and_never_found() -> None:
             assert os.listdir(base_folder()) == ["next"]
 
 
+def test_a_folder_in_the_making_is_left_alone(runtime_folder: pathlib.Path) -> None:
+    making = base_folder() / ".making-other"
+    making.mkdir(parents=True)
+    with make_run_folder("mine", url="", model="", version=""):
+        assert making.is_dir()
+        assert find_run().facts.run_id == "mine"
+
+
 def test_nothing_running_says_what_to_do() -> None:
     with pytest.raises(RunNotFound, match="triolet serve"):
         find_run()
