@@ -23,8 +23,9 @@ class _Frontend:
         # Idle connections weigh too, a little, so that they spread when nothing streams.
         return (self.load.open_streams + under_way) * 64 + self.load.open_connections
 
-    def order(self) -> tuple[bool, int]:
-        return self.silent, self.streams()
+    def order(self) -> tuple[bool, bool, int]:
+        # One without an engine can only refuse: it has just come up, or lost its links.
+        return self.silent, self.load.engines_ready == 0, self.streams()
 
 
 @attrs.define(eq=False)

@@ -76,9 +76,9 @@ class Server:
             )
 
     async def wait_ready(self) -> None:
-        """Return when it can answer a request."""
-        await wait_until(self._has_url, f"serving; it says:\n{self.log()}")
-        await wait_until(self.is_ready, "/ready")
+        """Return when it says that it serves; then it must answer at once."""
+        await wait_until(self._has_url, "the server serves")
+        assert await self.is_ready(), "it said that it serves"
 
     def _has_url(self) -> bool:
         assert self.popen.poll() is None, f"the server has ended:\n{self.log()}"

@@ -56,6 +56,16 @@ def test_a_silent_one_is_better_than_none() -> None:
     assert balancer.choose() == 0
 
 
+def test_one_without_an_engine_gets_nothing_while_another_has_one() -> None:
+    balancer = ConnectionBalancer()
+    balancer.handle_up(0)
+    balancer.handle_up(1)
+    balancer.handle_load(1, FrontendLoad(9, 9, 0, engines_ready=1))
+    assert [balancer.choose() for _ in range(3)] == [1, 1, 1]
+    balancer.handle_load(0, FrontendLoad(0, 0, 0, engines_ready=1))
+    assert balancer.choose() == 0
+
+
 def test_idle_is_without_streams_connections_or_any_under_way() -> None:
     balancer = ConnectionBalancer()
     assert balancer.is_idle()
