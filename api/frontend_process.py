@@ -203,6 +203,7 @@ class FrontendProcess:
             os.getpid(),
             facts={
                 "epoch": self.init.epoch,
+                "engines": len(self.frontend.client.balancer.engines),
                 "connections": self.application.counters.connections_active,
                 "requests": self.frontend.admission.active_requests,
             },

@@ -50,7 +50,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two frontends, two engines, steps of a hundredth of a second."""
     folder = tmp_path_factory.mktemp("tree")
     with module_server(folder, "2", "2", executor="null", null_step_s=0.01) as server:
+        trio.run(wait_all_linked, server)
         yield server
+
+
+async def wait_all_linked(server: Server) -> None:
+    """It serves as soon as one frontend has one engine; here all are wanted."""
+
+    async def all_linked() -> bool:
+        processes = dict(places(await server.tree()))
+        names = ("frontend 0", "frontend 1")
+        return all(name in processes and processes[name].facts["engines"] == 2 for name in names)
+
+    await wait_until(all_linked, "both frontends have both engines")
 
 
 def request(number: int, tokens: int) -> dict[str, Any]:
