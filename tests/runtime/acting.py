@@ -1,0 +1,84 @@
+"""What tests of fleets and lives share: acting engines' settings, and a diary of what was told."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import msgspec
+import trio
+
+from triolet.engine.config import EngineSettings
+from triolet.nurseries.task_tree import ProcessTree, TaskNode, task_tree
+from triolet.runtime.child_life import ChildLife
+from triolet.runtime.config import RuntimeSettings, SupervisionSettings
+from triolet.runtime.events import RunEvent
+
+ACTING_ENGINE = "triolet.tests.runtime.children.acting_engine"
+ACTING_FRONTEND = "triolet.tests.runtime.children.acting_frontend"
+# A test that is not over by then hangs.
+DEADLINE_S = 60.0
+# Restarts follow each other quickly here; the delays have their own tests.
+HASTY = SupervisionSettings(restart_limit=2, backoff_min_s=0.001, backoff_max_s=0.002)
+
+
+def acting_settings(*acts: list[str], **engine: Any) -> RuntimeSettings:
+    """Settings for acting engines: for each rank the acts of its lives."""
+    model = json.dumps({str(rank): lives for rank, lives in enumerate(acts)})
+    return RuntimeSettings(
+        engine=EngineSettings(model=model, executor="null", **engine),
+        engines=len(acts),
+        supervision=HASTY,
+    )
+
+
+@attrs.define(eq=False)
+class Diary:
+    """Everything that was told, in order, and a way to wait for more."""
+
+    told: list[object] = attrs.field(factory=list)
+    _more: trio.Event = attrs.field(factory=trio.Event)
+
+    def __call__(self, item: object) -> None:
+        self.told.append(item)
+        self._more.set()
+        self._more = trio.Event()
+
+    def of(self, kind: type[RunEvent] | type[object]) -> list[Any]:
+        return [item for item in self.told if isinstance(item, kind)]
+
+    async def wait_for(self, kind: type, count: int = 1) -> Any:
+        """The `count`-th of this kind; they may have been told long ago."""
+        while len(self.of(kind)) < count:
+            await self._more.wait()
+        return self.of(kind)[count - 1]
+
+
+async def facts_of(life: ChildLife) -> dict[str, Any]:
+    """What an acting child says it heard."""
+    return dict(msgspec.json.decode(await life.tree(), type=ProcessTree).facts)
+
+
+async def wait_waits_for(what: str) -> None:
+    """Until some task of this process says that it waits for this."""
+    while not any(node.waiting_for == what for node in _walk(task_tree())):
+        await trio.lowlevel.checkpoint()
+
+
+def _walk(node: TaskNode) -> Iterator[TaskNode]:
+    yield node
+    for child in node.children:
+        yield from _walk(child)
+
+
+@contextmanager
+def dummy_process() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of nobody's, dead when the block is left."""
+    process = subprocess.Popen(["sleep", "1000"])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()

@@ -1,0 +1,94 @@
+"""An engine in name alone: says what an engine says on its control socket, as its acts tell it.
+
+The acts are in `settings.model`, as JSON {rank: [act of each life]}; the last act goes on. The
+first life has epoch 1, the next epoch 2, … (so lives are counted for a single engine only).
+
+"ready"          READY, then tells what it heard when its tree is asked for
+"workers PID"    says that PID is its worker, then as "ready"
+"raise"          raises before READY
+"refuse"         says that it can never start
+"hang"           neither READY nor progress
+"deaf"           READY, and takes no message ever after
+"noise"          READY, then sends what no codec knows, then as "ready"
+"""
+
+import json
+import os
+from typing import Any
+
+import msgspec
+import trio
+
+from triolet.engine.messages import (
+    ENGINE_TO_ROOT,
+    ROOT_TO_ENGINE,
+    Drain,
+    EngineInit,
+    EngineReady,
+    FrontendMembership,
+    TreeReply,
+    TreeRequest,
+    WorkersChanged,
+)
+from triolet.nurseries.child import ChildFds, run_child
+from triolet.nurseries.task_tree import ProcessTree
+from triolet.transports.control_channel import ControlChannel
+from triolet.transports.control_handshake import ChildHandshake, perform_child_handshake
+
+READY = EngineReady(
+    kv_blocks=8,
+    block_tokens=16,
+    max_model_len=128,
+    max_num_seqs=4,
+    vocab_size=320,
+    numerics_id="acting",
+    bitwise=True,
+    settings_digest="",
+)
+
+
+async def main(fds: ChildFds) -> None:
+    control = ControlChannel(fds.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
+    handshake = await perform_child_handshake(control, "engine")
+    init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
+    acts = json.loads(init.settings.model)[str(init.rank)]
+    act, _, argument = acts[min(init.epoch, len(acts)) - 1].partition(" ")
+    await boot(act, argument, control, handshake)
+    await handshake.ready(msgspec.msgpack.encode(READY))
+    if act == "noise":
+        fds.control.send(b"\xffnoise")
+    if act == "deaf":
+        await trio.sleep_forever()
+    await serve(control, init)
+
+
+async def boot(act: str, argument: str, control: ControlChannel, handshake: ChildHandshake) -> None:
+    await handshake.progress("load", 0.5)
+    match act:
+        case "raise":
+            raise ValueError("told to raise")
+        case "refuse":
+            await handshake.refuse("/m: is truncated")
+        case "hang":
+            await trio.sleep_forever()
+        case "workers":
+            pidfd = os.pidfd_open(int(argument))
+            await control.send(WorkersChanged([int(argument)]), [pidfd])
+
+
+async def serve(control: ControlChannel, init: EngineInit) -> None:
+    heard: dict[str, Any] = {"memberships": "", "drains": 0}
+    while True:
+        message, _ = await control.receive()
+        match message:
+            case FrontendMembership(number=number):
+                heard["memberships"] += f"{number} "
+            case Drain():
+                heard["drains"] += 1
+            case TreeRequest(call_id=call_id):
+                tree = ProcessTree(f"engine {init.rank}", os.getpid(), facts=heard)
+                await control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
+
+
+if __name__ == "__main__":
+    run_child(main)

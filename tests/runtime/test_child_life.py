@@ -1,0 +1,241 @@
+"""A life from spawn to death, with a real process that acts as it is told."""
+
+import signal
+import socket
+from collections.abc import Sequence
+
+import attrs
+import msgspec
+import pytest
+import trio
+
+from triolet.engine.errors import BootRefused
+from triolet.engine.messages import (
+    ENGINE_TO_ROOT,
+    ROOT_TO_ENGINE,
+    Drain,
+    EngineInit,
+    FrontendMembership,
+    TreeReply,
+    TreeRequest,
+)
+from triolet.nurseries.process import ProcessDied, ProcessSpec
+from triolet.nurseries.shutdown_ladder import LadderTimes
+from triolet.runtime.child_life import ChildLife, ChildPlan, run_child_life
+from triolet.runtime.events import ChildGone, ChildProgress
+from triolet.transports.control_channel import ControlChannel
+from triolet.transports.handshake_messages import HandshakeTimeout
+
+from ..leaks import check_no_leaks
+from .acting import (
+    ACTING_ENGINE,
+    DEADLINE_S,
+    Diary,
+    acting_settings,
+    dummy_process,
+    facts_of,
+    wait_waits_for,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@attrs.define(eq=False)
+class Owner:
+    """Starts one life, and writes down what it is told of it."""
+
+    act: str
+    boot_timeout_s: float = 30.0
+    diary: Diary = attrs.field(factory=Diary)
+    gone: list[str] = attrs.field(factory=list)
+
+    async def run(self) -> None:
+        settings = acting_settings([self.act]).engine
+        plan = ChildPlan(
+            spec=ProcessSpec("engine 0", ACTING_ENGINE),
+            role="engine",
+            epoch=1,
+            sends=ROOT_TO_ENGINE,
+            receives=ENGINE_TO_ROOT,
+            boot_timeout_s=self.boot_timeout_s,
+            ladder=LadderTimes(),
+            on_ready=lambda life, _: self.diary(life),
+            on_gone=self.gone.append,
+            on_message=self._refuse_message,
+            on_event=self.diary,
+        )
+        init = EngineInit(
+            run_id="r", rank=0, epoch=1, settings=settings, membership=FrontendMembership(0, [])
+        )
+        await run_child_life(plan, msgspec.msgpack.encode(init))
+
+    def _refuse_message(self, message: object, fds: Sequence[int]) -> None:
+        raise AssertionError(f"{message} is not an acting engine's")
+
+    async def wait_ready(self) -> ChildLife:
+        life = await self.diary.wait_for(ChildLife)
+        assert isinstance(life, ChildLife)
+        return life
+
+
+async def test_a_death_is_told_with_its_cause() -> None:
+    owner = Owner("ready")
+    killed = pytest.RaisesExc(ProcessDied, match="was killed by SIGKILL")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.RaisesGroup(killed):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            life.process.send_signal(signal.SIGKILL)
+    assert owner.gone == ["was killed by SIGKILL"]
+    assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
+    assert owner.diary.of(ChildProgress) == [ChildProgress("engine 0", "load", 0.5)]
+
+
+async def test_a_death_while_booting_names_the_error() -> None:
+    owner = Owner("raise")
+    words = "exited with code 1: ValueError: told to raise"
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(ProcessDied, match=words):
+        await owner.run()
+    assert owner.gone == ["exited with code 1: ValueError: told to raise"]
+    assert owner.diary.of(ChildLife) == []
+
+
+async def test_a_refusal_is_one_sentence_and_no_death() -> None:
+    owner = Owner("refuse")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(BootRefused) as caught:
+        await owner.run()
+    assert str(caught.value) == "/m: is truncated"
+    assert owner.gone == ["refused to start: /m: is truncated"]
+    assert owner.diary.of(ChildGone) == []  # the error tells it, once
+
+
+async def test_a_child_that_does_not_come_up_is_stopped() -> None:
+    owner = Owner("hang", boot_timeout_s=0.3)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(HandshakeTimeout):
+        await owner.run()
+    assert owner.gone[0].startswith("did not come up: engine 0 made no progress for 0.3")
+
+
+async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner, ended = Owner(f"workers {worker.pid}"), trio.Event()
+
+        async def live() -> None:
+            with pytest.raises(ProcessDied):
+                await owner.run()
+            ended.set()
+
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(live)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGKILL)
+                await wait_waits_for("a worker of the dead engine to be gone")
+                # Told at once, so that streams end; but nobody may take the devices yet.
+                assert owner.gone
+                assert not ended.is_set()
+                assert owner.diary.of(ChildGone) == []
+                worker.kill()
+                await ended.wait()
+
+
+async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> None:
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"workers {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                await owner.wait_ready()
+                nursery.cancel_scope.cancel("the test stops the life")
+                with trio.CancelScope(shield=True):
+                    while not owner.gone:
+                        await trio.lowlevel.checkpoint()
+                worker.kill()
+    assert owner.gone == ["it was stopped"]
+
+
+async def test_the_latest_snapshot_wins() -> None:
+    owner = Owner("ready")
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            for number in range(1, 6):
+                life.publish(FrontendMembership(number, []))  # no checkpoint: all at once
+            while not (heard := (await facts_of(life))["memberships"]):
+                pass
+            assert heard == "5 "
+            life.publish(FrontendMembership(6, []))
+            while (await facts_of(life))["memberships"] != "5 6 ":
+                pass
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_child_that_takes_nothing_delays_nobody() -> None:
+    owner = Owner("deaf")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            with trio.move_on_after(0.2):
+                while True:  # until its socket is full
+                    await life.control.send(Drain())
+            for number in range(100):
+                life.publish(FrontendMembership(number, []))
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(trio.TooSlowError):
+                await life.tell(Drain(), 0.05)
+            await life.tell_if_it_listens(Drain(), 0.05)
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_dead_childs_ears_are_closed() -> None:
+    owner = Owner("ready")
+    with trio.fail_after(DEADLINE_S):
+        with pytest.RaisesGroup(ProcessDied):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGKILL)
+                await life.process.wait_exited()
+                with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
+                    await life.tell(Drain(), 5.0)
+        with pytest.raises(trio.BrokenResourceError):
+            await life.tell(Drain(), 5.0)
+
+
+async def test_noise_is_dropped_and_the_child_still_heard() -> None:
+    owner = Owner("noise")
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            assert "memberships" in await facts_of(life)
+            assert life.control.statistics().malformed == 1
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """A late answer to a question that nobody waits for any more is dropped."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
+        ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as child,
+    ):
+        life = ChildLife(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+        with pytest.raises(trio.TooSlowError):
+            await life.tree()
+        request, _ = await child.receive()
+        assert request == TreeRequest(1)
+        life.handle_message(TreeReply(1, "late"), [])
+
+        async def answer() -> None:
+            question, _ = await child.receive()
+            assert isinstance(question, TreeRequest)
+            await child.send(TreeReply(question.call_id, "in time"))
+            child.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.read_control)
+            nursery.start_soon(answer)
+            assert await life.tree() == "in time"
