@@ -4,7 +4,8 @@ Writing: while corked, `send_all` only gathers; `uncork` sends everything in one
 burst of events is one system call (trio-websocket alone makes one per message). Control frames go
 the same way, so order holds. Reading: first a handshake that *we* wrote from a request that h11
 has checked, so that trio-websocket never sees a client's head; then, once accepted, the client's
-bytes, past the frame guard. A violation is answered with its close code and ends the stream.
+bytes, past the frame guard. A violation is answered with its close code and ends the stream, in
+both directions: nothing may follow a close frame.
 
 Must not know events or lanes.
 """
@@ -60,7 +61,9 @@ class CorkedStream(trio.abc.Stream):
         await self._flush()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Gather, or write at once when not corked."""
+        """Gather, or write at once when not corked. Raises `BrokenResourceError` once it ended."""
+        if self.violation is not None:
+            raise trio.BrokenResourceError(str(self.violation))
         self._gathered += data
         if self._corked:
             await trio.lowlevel.checkpoint()

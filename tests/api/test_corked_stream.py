@@ -10,6 +10,9 @@ from triolet.api.corked_stream import CorkedStream, close_frame
 from triolet.api.frame_guard import FrameGuard
 from triolet.api.limits import SocketLimits
 
+# Masked frames of text: one without data, one that waits for its byte, one that is too long.
+EARLY, MORE, TOO_LONG = b"\x81\x80mask", b"\x81\x81mask", b"\x81\xfe\x10\x00mask"
+
 
 @attrs.define(eq=False)
 class Recorder(trio.abc.Stream):
@@ -37,7 +40,7 @@ class Recorder(trio.abc.Stream):
 
 def make(recorder: Recorder, **limits: int) -> CorkedStream:
     guard = FrameGuard(SocketLimits(**limits))
-    return CorkedStream(BoundedStream(recorder, 20), guard, head=b"head", early=b"\x81\x00")
+    return CorkedStream(BoundedStream(recorder, 20), guard, head=b"head", early=EARLY)
 
 
 async def test_a_burst_is_one_write() -> None:
@@ -79,7 +82,7 @@ async def test_order_holds_while_a_write_is_under_way() -> None:
 
 
 async def test_the_head_is_ours_and_frames_wait_for_the_gate() -> None:
-    stream = make(Recorder(reads=[b"\x81\x01\x00"]))
+    stream = make(Recorder(reads=[MORE]))
     assert await stream.receive_some() == b"head"
     received: list[bytes] = []
 
@@ -91,18 +94,21 @@ async def test_the_head_is_ours_and_frames_wait_for_the_gate() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert received == []
         stream.open_gate()
-    assert received == [b"\x81\x00"]
-    assert await stream.receive_some() == b"\x81\x01\x00"
+    assert received == [EARLY]
+    assert await stream.receive_some() == MORE
 
 
 async def test_a_violation_is_told_and_ends_the_stream() -> None:
-    recorder = Recorder(reads=[b"\x81\x7e\x10\x00"])
+    recorder = Recorder(reads=[TOO_LONG])
     stream = make(recorder, message_bytes_max=100)
     stream.open_gate()
     await stream.receive_some()
     await stream.receive_some()
     with pytest.raises(trio.BrokenResourceError):
         await stream.receive_some()
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.send_all(b"a late event")
+    await stream.uncork()
     assert recorder.writes == [close_frame(1009, "message over 100 bytes")]
     assert stream.violation is not None
     await stream.wait_send_all_might_not_block()

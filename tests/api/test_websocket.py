@@ -235,6 +235,32 @@ async def test_too_many_fragments_close_with_1008() -> None:
         assert client.closed[0] == 1008
 
 
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x81\x01a", 1002),  # not masked
+        (b"\xc1\x80mask", 1002),  # a reserved bit
+        (b"\x83\x80mask", 1002),  # an opcode without meaning
+        (b"\x80\x80mask", 1002),  # a continuation of nothing
+        (b"\x09\x80mask", 1002),  # a ping in pieces
+        (b"\x88\x82\0\0\0\0\x03\xed", 1002),  # closes with 1005, which nobody may send
+        (b"\x81\x81\0\0\0\0\xff", 1007),
+    ],
+    ids=str,
+)
+async def test_broken_rules_are_told_before_the_end(data: bytes, code: int) -> None:
+    application = make_application()
+    async with open_socket(application) as client:
+        await client.create("hi")
+        await client.receive_until(*TERMINALS)
+        await client.stream.send_all(data)
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == code
+        assert await client.stream.receive_some() == b""
+    assert application.counters.connections_failed == 0
+
+
 async def test_errors_that_nobody_reads_close_with_1008() -> None:
     application = make_application(limits=limited(waiting_errors_max=3))
     async with open_socket(application) as client:
