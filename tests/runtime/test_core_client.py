@@ -101,11 +101,13 @@ async def test_without_an_engine_the_reason_is_told(null_folder: pathlib.Path) -
 
 
 async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder, window_tokens=4) as bed:
-        async with bed.frontend.generate("hello", PARAMS, request_id="a") as stream:
-            with pytest.raises(RequestIdInUse):
-                await _tokens(bed, request_id="a")
-            assert len((await stream.collect()).token_ids) == 12
+    async with (
+        open_bed(null_folder, window_tokens=4) as bed,
+        bed.frontend.generate("hello", PARAMS, request_id="a") as stream,
+    ):
+        with pytest.raises(RequestIdInUse):
+            await _tokens(bed, request_id="a")
+        assert len((await stream.collect()).token_ids) == 12
 
 
 async def test_a_request_that_cannot_be_encoded_leaves_no_trace(
