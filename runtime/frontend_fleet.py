@@ -55,6 +55,7 @@ class FrontendFleet:
     engines: Callable[[], EngineMembership]
     on_membership: Callable[[FrontendMembership], None]
     on_event: OnEvent
+    pass_timeout_s: float = PASS_TIMEOUT_S
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
@@ -94,7 +95,7 @@ class FrontendFleet:
             life = self.lives[rank]
             self._connections += 1
             try:
-                await life.tell(PassConnection(self._connections), PASS_TIMEOUT_S, [fd])
+                await life.tell(PassConnection(self._connections), self.pass_timeout_s, [fd])
                 return
             except trio.BrokenResourceError:
                 if self.lives.get(rank) is life:
@@ -108,7 +109,9 @@ class FrontendFleet:
         self._draining = True
         async with trio.open_nursery() as nursery:
             for life in self.lives.values():
-                nursery.start_soon(life.tell_if_it_listens, Drain(), PASS_TIMEOUT_S, name="drain")
+                nursery.start_soon(
+                    life.tell_if_it_listens, Drain(), self.pass_timeout_s, name="drain"
+                )
 
     async def wait_drained(self) -> None:
         """Return when no connection is open any more."""

@@ -1,0 +1,97 @@
+"""A frontend in name alone: takes connections and says what it heard, as its settings tell it.
+
+The settings are JSON {rank: [act of each life]}; the last act goes on. Lives are told apart by the
+epoch as in `acting_engine`, so where they matter there is one frontend and epochs begin with 1.
+
+"ready"    READY; answers each connection with "RANK EPOCH" and closes it
+"keep"     as "ready", but closes connections when a drain begins only
+"deaf"     READY, and takes no message ever after
+"raise"    raises before READY
+"refuse"   says that it can never start
+"""
+
+import json
+import os
+import socket
+from typing import Any
+
+import attrs
+import msgspec
+import trio
+
+from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.nurseries.child import ChildFds, run_child
+from triolet.nurseries.task_tree import ProcessTree
+from triolet.runtime.messages import (
+    FRONTEND_TO_ROOT,
+    ROOT_TO_FRONTEND,
+    EngineMembership,
+    FrontendInit,
+    FrontendLoad,
+    FrontendReady,
+    PassConnection,
+)
+from triolet.transports.control_channel import ControlChannel
+from triolet.transports.control_handshake import perform_child_handshake
+
+
+async def main(fds: ChildFds) -> None:
+    control = ControlChannel(fds.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
+    handshake = await perform_child_handshake(control, "frontend")
+    init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
+    acts = json.loads(init.settings)[str(init.rank)]
+    act = acts[min(init.epoch, len(acts)) - 1]
+    if act == "raise":
+        raise ValueError("told to raise")
+    if act == "refuse":
+        await handshake.refuse("/m/tokenizer.json: is not a tokenizer")
+    ready = FrontendReady(input_endpoint=f"in-{init.epoch}", output_endpoint=f"out-{init.epoch}")
+    await handshake.ready(msgspec.msgpack.encode(ready))
+    if act == "deaf":
+        await trio.sleep_forever()
+    await ActingFrontend(control, init, keeps=act == "keep").run()
+
+
+@attrs.define(eq=False)
+class ActingFrontend:
+    control: ControlChannel
+    init: FrontendInit
+    keeps: bool
+    received: int = 0
+    kept: list[socket.socket] = attrs.field(factory=list)
+    heard: dict[str, Any] = attrs.field(factory=lambda: {"memberships": "", "drains": 0})
+
+    async def run(self) -> None:
+        await self.report()
+        while True:
+            message, fds = await self.control.receive()
+            match message:
+                case PassConnection():
+                    await self.take(socket.socket(fileno=fds[0]))
+                case EngineMembership(number=number):
+                    self.heard["memberships"] += f"{number} "
+                case Drain():
+                    self.heard["drains"] += 1
+                    while self.kept:
+                        self.kept.pop().close()
+                    await self.report()
+                case TreeRequest(call_id=call_id):
+                    facts = {**self.heard, "draining": int(self.init.draining)}
+                    tree = ProcessTree(f"frontend {self.init.rank}", os.getpid(), facts=facts)
+                    await self.control.send(TreeReply(call_id, msgspec.json.encode(tree).decode()))
+
+    async def take(self, connection: socket.socket) -> None:
+        self.received += 1
+        connection.send(f"{self.init.rank} {self.init.epoch}".encode())
+        if self.keeps:
+            self.kept.append(connection)
+        else:
+            connection.close()
+        await self.report()
+
+    async def report(self) -> None:
+        await self.control.send(FrontendLoad(len(self.kept), 0, self.received, engines_ready=1))
+
+
+if __name__ == "__main__":
+    run_child(main)

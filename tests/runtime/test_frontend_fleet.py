@@ -1,0 +1,185 @@
+"""Frontends get connections and memberships, are replaced, and drained: with acting processes."""
+
+import itertools
+import json
+import select
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.errors import BootRefused
+from triolet.engine.messages import Drain, FrontendMembership
+from triolet.nurseries.service import open_service
+from triolet.nurseries.supervisor import RestartLimitExceeded
+from triolet.runtime.child_life import ChildLife
+from triolet.runtime.events import ChildFailed, ChildGone, ChildReady
+from triolet.runtime.frontend_fleet import FrontendFleet
+from triolet.runtime.messages import EngineMembership
+
+from ..leaks import check_no_leaks
+from .acting import ACTING_FRONTEND, DEADLINE_S, Diary, acting_settings, facts_of
+
+pytestmark = pytest.mark.slow
+
+
+@attrs.define(eq=False)
+class Bed:
+    """A fleet of acting frontends, and what it told."""
+
+    acts: tuple[list[str], ...]
+    diary: Diary = attrs.field(factory=Diary)
+    engines: EngineMembership = attrs.field(factory=lambda: EngineMembership(4, []))
+    fleet: FrontendFleet = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.fleet = FrontendFleet(
+            module=ACTING_FRONTEND,
+            count=len(self.acts),
+            settings=acting_settings(["none"]),
+            settings_text=json.dumps(dict(enumerate(self.acts))),
+            run_id="r",
+            epochs=itertools.count(1),
+            engines=lambda: self.engines,
+            on_membership=self.diary,
+            on_event=self.diary,
+            pass_timeout_s=0.05,
+        )
+
+    def kill(self, rank: int) -> None:
+        """Kill it; nobody has noticed when this returns."""
+        process = self.fleet.lives[rank].process
+        process.send_signal(signal.SIGKILL)
+        select.select([process.pidfd], [], [])
+
+    async def passed(self) -> str:
+        """Pass one connection; "RANK EPOCH" of who took it."""
+        with connection() as (client, server):
+            await self.fleet.pass_connection(server.fileno())
+            server.close()
+            return await answer_of(client)
+
+
+@contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    client, server = socket.socketpair()
+    client.setblocking(False)
+    with client, server:
+        yield client, server
+
+
+async def answer_of(client: socket.socket) -> str:
+    await trio.lowlevel.wait_readable(client)
+    return client.recv(100).decode()
+
+
+async def fill(life: ChildLife) -> None:
+    """Until its control socket takes no more."""
+    with trio.move_on_after(0.2):
+        while True:
+            await life.control.send(Drain())
+
+
+@asynccontextmanager
+async def open_bed(*acts: list[str]) -> AsyncIterator[Bed]:
+    bed = Bed(acts)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_service(bed.fleet.run, name="frontends"):
+            yield bed
+
+
+async def test_a_connection_goes_to_a_frontend_by_its_descriptor() -> None:
+    async with open_bed(["ready"]) as bed:
+        assert await bed.passed() == "0 1"  # it waited for the frontend to be up
+        await bed.fleet.wait_serving()
+        await bed.fleet.wait_drained()
+
+
+async def test_connections_spread() -> None:
+    async with open_bed(["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        assert {(await bed.passed())[0] for _ in range(4)} == {"0", "1"}
+
+
+async def test_a_dead_frontend_is_replaced_and_relisted() -> None:
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        bed.kill(0)
+        assert await bed.passed() == "0 2"
+        listed: list[FrontendMembership] = bed.diary.of(FrontendMembership)
+        epochs = [[frontend.epoch for frontend in snapshot.frontends] for snapshot in listed]
+        assert epochs == [[1], [], [2]]
+        assert listed[-1].frontends[0].input_endpoint == "in-2"
+        assert bed.diary.of(ChildGone)[0].cause == "was killed by SIGKILL"
+
+
+async def test_a_connection_goes_to_another_when_one_has_just_died() -> None:
+    async with open_bed(["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        bed.kill(0)
+        ranks = [(await bed.passed())[0] for _ in range(2)]
+        assert ranks[0] == "1"
+
+
+async def test_one_that_hangs_is_passed_by() -> None:
+    async with open_bed(["deaf"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        await fill(bed.fleet.lives[0])
+        assert {await bed.passed() for _ in range(4)} <= {"1 1", "1 2"}
+        await bed.fleet.wait_drained()  # what it did not take is not counted as under way
+
+
+async def test_engines_are_told_at_once_and_when_they_change() -> None:
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        life = bed.fleet.lives[0]
+        while not (await facts_of(life))["memberships"]:
+            pass
+        bed.fleet.publish_engines(EngineMembership(5, []))
+        while (await facts_of(life))["memberships"] != "4 5 ":
+            pass
+
+
+async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
+    async with open_bed(["keep"], ["ready"], ["deaf"]) as bed:
+        await bed.diary.wait_for(ChildReady, 3)
+        await fill(bed.fleet.lives[2])
+        with connection() as (first, server), connection() as (second, other):
+            for client, end in ((first, server), (second, other)):
+                await bed.fleet.pass_connection(end.fileno())
+                end.close()
+                await answer_of(client)
+            while bed.fleet.balancer.open_streams():  # under way: none has been reported yet
+                await bed.fleet.changed.wait()
+            assert not bed.fleet.balancer.is_idle()
+            await bed.fleet.drain()
+            await bed.fleet.wait_drained()
+        assert (await facts_of(bed.fleet.lives[1]))["drains"] == 1
+
+
+async def test_one_that_comes_up_during_a_drain_is_born_draining() -> None:
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        assert (await facts_of(bed.fleet.lives[0]))["draining"] == 0
+        bed.kill(0)
+        await bed.fleet.drain()
+        await bed.diary.wait_for(ChildReady, 2)
+        assert (await facts_of(bed.fleet.lives[0]))["draining"] == 1
+
+
+async def test_one_that_keeps_dying_ends_the_fleet() -> None:
+    with pytest.raises(RestartLimitExceeded, match="frontend 0 failed again after 2 restarts"):
+        async with open_bed(["raise"]) as bed:
+            await trio.sleep_forever()
+    (failed,) = bed.diary.of(ChildFailed)
+    assert "ValueError: told to raise" in failed.cause
+
+
+async def test_a_refusal_comes_bare_and_at_once() -> None:
+    with pytest.raises(BootRefused, match="is not a tokenizer"):
+        async with open_bed(["refuse"]):
+            await trio.sleep_forever()
