@@ -7,6 +7,7 @@ that name in `Host`. So the host must be a loopback name or a configured one, an
 """
 
 import ipaddress
+import re
 from urllib.parse import urlsplit
 
 import attrs
@@ -17,6 +18,7 @@ LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 # Written in a list of allowed hosts or origins, it allows all.
 ANY = "*"
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
 def split_host(value: str) -> tuple[str, int | None] | None:
@@ -54,14 +56,14 @@ class OriginPolicy:
 
     @classmethod
     def of(cls, hosts: tuple[str, ...], origins: tuple[str, ...]) -> "OriginPolicy":
-        """Normalise configured names. Raises `ValueError`, naming what is no host."""
+        """Normalise configured names. Raises `ValueError`, naming what is no host or origin."""
         names = set()
         for host in hosts:
             split = split_host(host)
             if host != ANY and split is None:
                 raise ValueError(f"{host!r} is not a host name")
             names.add(ANY if split is None else split[0])
-        return cls(frozenset(names), frozenset(origin.lower().rstrip("/") for origin in origins))
+        return cls(frozenset(names), frozenset(_normal_origin(origin) for origin in origins))
 
     def check_host(self, host: str) -> None:
         """Raise `ApiError` 403 when the `Host` header names neither us nor loopback."""
@@ -93,6 +95,18 @@ class OriginPolicy:
     def allows_cross_origin(self, origin: str) -> bool:
         """Whether the origin is on the allow-list, so that CORS headers are sent for it."""
         return ANY in self.origins or origin.lower() in self.origins
+
+
+def _normal_origin(origin: str) -> str:
+    """A configured origin as browsers write it; any scheme, since apps and extensions have own."""
+    if origin == ANY:
+        return ANY
+    scheme, mark, rest = origin.lower().rstrip("/").partition("://")
+    split = split_host(rest)
+    if not mark or not _SCHEME.fullmatch(scheme) or split is None:
+        raise ValueError(f"{origin!r} is not an origin: it must be scheme://name[:port]")
+    default = _DEFAULT_PORTS.get(scheme)
+    return f"{scheme}://{rest.removesuffix(f':{default}')}"
 
 
 def _split_origin(origin: str) -> tuple[str, str, int | None] | None:

@@ -19,14 +19,12 @@ from ...runtime.config import RuntimeSettings, RuntimeTimes
 from ...runtime.root import ServePlan
 from ..application import ServeSettings
 from ..frontend_process import FrontendSettings, settings_to_text
+from ..origin import OriginPolicy
 
 
 @attrs.frozen
 class KeyNeeded(InvalidParameter):
     """An address that others can reach needs a key."""
-
-    def __str__(self) -> str:
-        return f"{self.parameter} {self.reason}"
 
 
 def make_plan(
@@ -48,6 +46,7 @@ def make_plan(
         raise KeyNeeded(
             "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
         )
+    _check_edge(api_keys, allowed_hosts, allowed_origins)
     if not 0 <= port <= 65535:
         raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
     if frontends < 1:
@@ -78,6 +77,17 @@ def make_plan(
         frontends=frontends,
         grace_s=grace_s,
     )
+
+
+def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
+    """What every frontend would stumble over, later and less clearly."""
+    if not all(key.strip() for key in keys):
+        raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
+    for name, policy in (("allowed_host", (hosts, ())), ("allowed_origin", ((), origins))):
+        try:
+            OriginPolicy.of(*policy)
+        except ValueError as error:
+            raise InvalidParameter(name, f"is wrong: {error}") from error
 
 
 def is_loopback(host: str) -> bool:

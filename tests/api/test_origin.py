@@ -83,6 +83,30 @@ def test_settings_that_are_no_hosts_are_refused() -> None:
         OriginPolicy.of(("no/host",), ())
 
 
+@pytest.mark.parametrize(
+    "origin",
+    ["", "app.example", "https://", "https://a/b", "://a", "1x://a", "null", "https://a b", "**"],
+)
+def test_settings_that_are_no_origins_are_refused(origin: str) -> None:
+    with pytest.raises(ValueError, match="scheme://name"):
+        OriginPolicy.of((), (origin,))
+
+
+@pytest.mark.parametrize(
+    ("listed", "sent"),
+    [
+        ("https://App.example/", "https://app.example"),
+        ("https://app.example:443", "https://app.example"),
+        ("http://app.example:80", "http://app.example"),
+        ("http://app.example:443", "http://app.example:443"),
+        ("http://[fd00::1]:3000", "http://[fd00::1]:3000"),
+        ("tauri://localhost", "tauri://localhost"),
+    ],
+)
+def test_listed_origins_are_compared_as_browsers_write_them(listed: str, sent: str) -> None:
+    assert OriginPolicy.of((), (listed,)).allows_cross_origin(sent)
+
+
 @given(st.text(max_size=20))
 def test_any_text_is_split_or_refused(text: str) -> None:
     split = split_host(text)

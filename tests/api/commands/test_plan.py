@@ -53,6 +53,25 @@ def test_values_out_of_range_are_named(change: dict[str, Any]) -> None:
         make_plan(None, **{**WORDS, **change})
 
 
+@pytest.mark.parametrize(
+    ("change", "parameter", "words"),
+    [
+        ({"api_keys": ("",)}, "api_key", "empty"),
+        ({"api_keys": ("k", " ")}, "api_key", "empty"),
+        ({"host": "0.0.0.0", "api_keys": ("",)}, "api_key", "empty"),
+        ({"allowed_hosts": ("a/b",)}, "allowed_host", "'a/b'"),
+        ({"allowed_origins": ("app.example",)}, "allowed_origin", "scheme://name"),
+    ],
+    ids=str,
+)
+def test_what_every_frontend_would_stumble_over_is_said_before_one_is_spawned(
+    change: dict[str, Any], parameter: str, words: str
+) -> None:
+    with pytest.raises(InvalidParameter, match=words) as caught:
+        make_plan(None, **{**WORDS, **change})
+    assert caught.value.parameter == parameter
+
+
 def test_a_missing_folder_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ModelFolderError, match="nowhere"):
         make_plan(str(tmp_path / "nowhere"), **WORDS)
