@@ -14,29 +14,14 @@ from ..runtime.frontend import ignore_load
 from ..runtime.generation import Generator
 from .authentication import Authentication
 from .errors import draining
-from .limits import ServerLimits
 from .metrics import ApiCounters, Metrics
 from .origin import OriginPolicy
 from .response_registry import ResponseRegistry
+from .settings import ServeSettings
 
-# In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
-GRACE_S = 10.0
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
 CLOSE_S = 1.0
 DRAIN_REASON = "the server is draining"
-
-
-@attrs.frozen(kw_only=True)
-class ServeSettings:
-    """How the edge serves. `allowed_hosts` are names beside loopback's, `allowed_origins` are
-    `scheme://name[:port]`; `*` allows all. Without `api_keys` everyone is one principal.
-    """
-
-    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
-    limits: ServerLimits = attrs.field(factory=ServerLimits)
-    grace_s: float = GRACE_S
 
 
 @attrs.define(eq=False)

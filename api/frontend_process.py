@@ -27,7 +27,7 @@ from ..nurseries.background import start_background_task
 from ..nurseries.child import ChildFds, run_child
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
-from ..runtime.config import RuntimeSettings
+from ..nurseries.waiting import waiting_for
 from ..runtime.frontend import Frontend
 from ..runtime.input_processor import InputProcessor
 from ..runtime.messages import (
@@ -47,23 +47,11 @@ from ..transports.control_handshake import ChildHandshake, perform_child_handsha
 from ..transports.endpoint import abstract_endpoint
 from ..transports.passed_fds import close_fds
 from ..transports.zmq_channel import open_hub
-from .application import Application, ServeSettings
+from .application import Application
 from .connection_source import QueueSource, open_queue_source
 from .load_reports import LoadReports
 from .server import serve_connections
-
-
-@attrs.frozen(kw_only=True)
-class FrontendSettings:
-    """What a frontend needs to know, as `FrontendInit.settings` carries it."""
-
-    runtime: RuntimeSettings
-    serve: ServeSettings
-
-
-def settings_to_text(settings: FrontendSettings) -> str:
-    """JSON text for INIT."""
-    return msgspec.json.encode(cattrs.unstructure(settings)).decode()
+from .settings import FrontendSettings
 
 
 def settings_of_text(text: str) -> FrontendSettings:
@@ -150,7 +138,8 @@ class FrontendProcess:
 
     async def _watch_engines(self) -> None:
         while True:
-            await self.frontend.client.engines_changed.wait()
+            with waiting_for("changes of the engines"):
+                await self.frontend.client.engines_changed.wait()
             self._reports.changed()
 
     async def _run_control(
@@ -166,7 +155,8 @@ class FrontendProcess:
         task_status.started()
         while True:
             try:
-                message, fds = await self.control.receive()
+                with waiting_for("orders"):
+                    message, fds = await self.control.receive()
             except MalformedMessage:
                 continue  # counted by the channel; whoever waits for an answer has a deadline
             match message:

@@ -11,7 +11,8 @@ import pytest
 
 PROGRAM = """
 import json, sys, importlib
-importlib.import_module(sys.argv[1])
+for module in sys.argv[1:]:
+    importlib.import_module(module)
 house = sorted(name for name in sys.modules if name == "triolet" or name.startswith("triolet."))
 files = [getattr(sys.modules[name], "__file__", None) for name in house]
 stdlib = set(sys.stdlib_module_names)
@@ -23,31 +24,43 @@ COMMON = {
     "attr", "attrs", "trio", "outcome", "sniffio", "sortedcontainers", "idna", "cffi", "msgspec",
     "typing_extensions", "cython_runtime",
 }  # fmt: skip
+ROOMS = {"engine", "runtime", "nurseries", "transports"}
+# Of the edge, what a command needs that serves; not what a frontend serves with.
+EDGE_OF_ROOT = {"commands", "errors", "limits", "origin", "settings"}
 PROCESSES = {
-    "triolet.runtime.root": (COMMON, {"engine", "runtime", "nurseries", "transports"}),
-    "triolet.engine.process": (
-        COMMON | {"zmq"},
-        {"engine", "nurseries", "transports"},
-    ),
-    "triolet.engine.worker.process": (COMMON, {"engine", "nurseries", "transports"}),
-    "triolet.api.frontend_process": (
+    ("triolet.runtime.root",): (COMMON, ROOMS),
+    # The live root of `triolet serve`, all that its command imports by and by.
+    (
+        "triolet.api.commands.exits",
+        "triolet.api.commands.plan",
+        "triolet.api.commands.serve",
+    ): (COMMON, ROOMS | {"api"}),
+    ("triolet.engine.process",): (COMMON | {"zmq"}, {"engine", "nurseries", "transports"}),
+    ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),
+    ("triolet.api.frontend_process",): (
         COMMON | {"zmq", "tokenizers", "jinja2", "markupsafe", "h11", "wsproto", "trio_websocket",
                   "prometheus_client", "cattrs"},
-        {"api", "engine", "runtime", "nurseries", "transports"},
+        ROOMS | {"api"},
     ),
 }  # fmt: skip
 IGNORED = {"distutils-precedence", "sitecustomize", "usercustomize", "exceptiongroup"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("module", PROCESSES)
-def test_a_process_loads_its_own_rooms_and_packages_only(module: str) -> None:
-    packages_allowed, rooms_allowed = PROCESSES[module]
+def loaded_by(modules: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
+    """House modules, their files, and packages from elsewhere, in a fresh process."""
     completed = subprocess.run(
-        [sys.executable, "-c", PROGRAM, module], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM, *modules], capture_output=True, text=True, timeout=60
     )
     assert completed.returncode == 0, completed.stderr
     house, files, packages = json.loads(completed.stdout)
+    return house, files, packages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("modules", PROCESSES, ids=lambda modules: modules[-1])
+def test_a_process_loads_its_own_rooms_and_packages_only(modules: tuple[str, ...]) -> None:
+    packages_allowed, rooms_allowed = PROCESSES[modules]
+    house, files, packages = loaded_by(modules)
     seen = {name for name in packages if not name.startswith(("_", "__editable__"))} - IGNORED
     assert seen <= packages_allowed, f"newcomers: {seen - packages_allowed}"
     rooms = {name.split(".")[1] for name in house if name.count(".") >= 1}
@@ -55,3 +68,11 @@ def test_a_process_loads_its_own_rooms_and_packages_only(module: str) -> None:
     assert len(set(files)) == len(files), "a module of the house is loaded twice"
     core_is_torch_free = "torch" not in packages
     assert core_is_torch_free
+
+
+@pytest.mark.slow
+def test_the_live_root_loads_of_the_edge_only_what_a_command_needs() -> None:
+    (modules,) = [modules for modules in PROCESSES if "triolet.api.commands.serve" in modules]
+    house, _, _ = loaded_by(modules)
+    edge = {name.split(".")[2] for name in house if name.startswith("triolet.api.")}
+    assert edge <= EDGE_OF_ROOT

@@ -17,9 +17,8 @@ from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config import load_model_limits
 from ...runtime.config import RuntimeSettings, RuntimeTimes
 from ...runtime.root import ServePlan
-from ..application import ServeSettings
-from ..frontend_process import FrontendSettings, settings_to_text
 from ..origin import OriginPolicy
+from ..settings import FrontendSettings, ServeSettings, settings_to_text
 
 
 @attrs.frozen

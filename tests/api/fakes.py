@@ -15,8 +15,9 @@ import msgspec
 import trio
 import trio.testing
 
-from triolet.api.application import Application, ServeSettings
+from triolet.api.application import Application
 from triolet.api.connection import run_connection
+from triolet.api.settings import ServeSettings
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.generation import (

@@ -4,9 +4,10 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.application import Application, ServeSettings
+from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.limits import ServerLimits
+from triolet.api.settings import ServeSettings
 
 from .fakes import FakeGenerator
 

@@ -1,0 +1,41 @@
+"""How the edge serves, as plain data: made by the command, carried by the root, read by frontends.
+
+The live root loads this, so it imports nothing that speaks a protocol or knows a tokenizer; the
+way back from text is the frontend process's own, since only it needs the package for it. Must not
+know who applies a setting.
+"""
+
+import attrs
+import msgspec
+
+from ..runtime.config import RuntimeSettings
+from .limits import ServerLimits
+
+# In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
+GRACE_S = 10.0
+
+
+@attrs.frozen(kw_only=True)
+class ServeSettings:
+    """How the edge serves. `allowed_hosts` are names beside loopback's, `allowed_origins` are
+    `scheme://name[:port]`; `*` allows all. Without `api_keys` everyone is one principal.
+    """
+
+    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    allowed_hosts: tuple[str, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    limits: ServerLimits = attrs.field(factory=ServerLimits)
+    grace_s: float = GRACE_S
+
+
+@attrs.frozen(kw_only=True)
+class FrontendSettings:
+    """What a frontend needs to know, as `FrontendInit.settings` carries it."""
+
+    runtime: RuntimeSettings
+    serve: ServeSettings
+
+
+def settings_to_text(settings: FrontendSettings) -> str:
+    """JSON text for INIT; `frontend_process.settings_of_text` is the way back."""
+    return msgspec.json.encode(settings).decode()
