@@ -15,7 +15,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 
 from .application import Application
 from .corked_stream import CorkedStream
-from .errors import ApiError, draining, internal_error
+from .errors import ApiError, bad_field, draining, internal_error
 from .fields import Fields, JsonObject, decode_object
 from .frame_guard import FrameGuard
 from .http import RECEIVE_BYTES, HttpConnection
@@ -181,8 +181,10 @@ class SocketSession:
             self._handle_cancel(Fields(event))
         elif kind == "response.steer":
             self._put_notice(_steer_failed(event))
+        elif kind is None:
+            raise bad_field("type", "is missing", "missing_required_parameter")
         else:
-            message = f"The event type {(kind or '')[:100]!r} is not known here"
+            message = f"The event type {kind[:100]!r} is not known here"
             raise ApiError(400, message, "unknown_event", param="type")
 
     def _handle_create(self, event: JsonObject, size_bytes: int) -> None:

@@ -184,7 +184,9 @@ async def test_an_unexpected_error_ends_its_response_alone() -> None:
         ('{"type":"response.create","stream_id":7}', "invalid_stream_id"),
         ('{"type":"session.update"}', "unknown_event"),
         ('{"type":7}', "invalid_type"),
-        ("{}", "unknown_event"),
+        ('{"type":""}', "unknown_event"),
+        ("{}", "missing_required_parameter"),
+        ('{"type":null}', "missing_required_parameter"),
     ],
 )
 async def test_bad_messages_are_answered(message: str, code: str) -> None:
@@ -195,6 +197,14 @@ async def test_bad_messages_are_answered(message: str, code: str) -> None:
         assert error["error"]["code"] == code
         await client.create("hi")
         assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+
+
+async def test_an_event_without_a_type_is_told_so() -> None:
+    async with open_socket(make_application()) as client:
+        await client.send({})
+        event = await client.receive()
+        assert event is not None
+        assert (event["error"]["message"], event["error"]["param"]) == ("type: is missing", "type")
 
 
 async def test_steering_is_refused_and_returns_the_input() -> None:
