@@ -1,5 +1,11 @@
 """Exit codes of the commands, and the one place where errors become a line and a code.
 
+    0   it went well; a server was told to end, and served out
+    1   it failed: a busy port, a model folder that cannot be served, no running server, …
+    2   the command line is wrong: an unknown word, a value out of range
+    3   an engine was given up for good, so the server served with less than it was told, or ended
+    130 Ctrl-C, where it is not a way to end in order
+
 A user's mistake or a full port is a sentence, never a traceback; a bug of ours keeps its traceback.
 """
 
@@ -7,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...engine.errors import EngineError
+from ...engine.errors import EngineError, InvalidParameter
 from ...nurseries.error_groups import single_error
 from ...nurseries.supervisor import RestartLimitExceeded
 from ...runtime.control_server import ControlCallFailed
@@ -20,6 +26,8 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 # An engine was given up for good: systemd's Restart=on-failure must see it.
 EXIT_ENGINE_LOST = 3
+# As shells say it of a program that SIGINT ended.
+EXIT_INTERRUPTED = 130
 
 _SENTENCES = (
     EngineError,
@@ -31,6 +39,7 @@ _SENTENCES = (
     UnsupportedPlatform,
     PermissionError,
 )
+_EXPECTED = (*_SENTENCES, BaseExceptionGroup, KeyboardInterrupt)
 
 
 @contextmanager
@@ -38,11 +47,29 @@ def errors_as_sentences() -> Iterator[None]:
     """Print an expected error as one sentence and exit with its code."""
     try:
         yield
-    except BaseException as error:
+    except _EXPECTED as error:
         bare = single_error(error)
         if isinstance(bare, KeyboardInterrupt):
-            sys.exit(130)
+            sys.exit(EXIT_INTERRUPTED)
         if not isinstance(bare, _SENTENCES):
             raise
-        print(f"triolet: {bare}", file=sys.stderr)
-        sys.exit(EXIT_ENGINE_LOST if isinstance(bare, NoEngineLeft) else EXIT_FAILED)
+        print(f"triolet: {_sentence(bare)}", file=sys.stderr)
+        sys.exit(_code(bare))
+
+
+def _sentence(error: BaseException) -> str:
+    """The error's own, but that an option is called as it is on the command line."""
+    if isinstance(error, InvalidParameter):
+        option = error.parameter.removesuffix("_s").replace("_", "-")
+        return f"--{option} {error.reason}"
+    return str(error)
+
+
+def _code(error: BaseException) -> int:
+    match error:
+        case InvalidParameter():
+            return EXIT_USAGE
+        case NoEngineLeft():
+            return EXIT_ENGINE_LOST
+        case _:
+            return EXIT_FAILED

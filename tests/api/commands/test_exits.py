@@ -2,8 +2,13 @@
 
 import pytest
 
-from triolet.api.commands.exits import EXIT_ENGINE_LOST, EXIT_FAILED, errors_as_sentences
-from triolet.engine.errors import ModelFolderError
+from triolet.api.commands.exits import (
+    EXIT_ENGINE_LOST,
+    EXIT_FAILED,
+    EXIT_USAGE,
+    errors_as_sentences,
+)
+from triolet.engine.errors import BootRefused, InvalidParameter, ModelFolderError
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.root import PortInUse
 
@@ -11,6 +16,9 @@ EXPECTED = [
     (ModelFolderError("/m", "has no config.json"), EXIT_FAILED, "config.json"),
     (PortInUse("127.0.0.1", 80, "Address already in use"), EXIT_FAILED, "--port"),
     (NoEngineLeft("exited with code 1"), EXIT_ENGINE_LOST, "no engine is left"),
+    (BootRefused("engine 0", "/m: is empty"), EXIT_FAILED, "triolet: /m: is empty"),
+    (InvalidParameter("max_model_len", "is bad"), EXIT_USAGE, "--max-model-len is bad"),
+    (InvalidParameter("grace_s", "is bad"), EXIT_USAGE, "--grace is bad"),
 ]
 
 

@@ -1,0 +1,76 @@
+"""What can be said to the commands: one class for each group of options, with its help.
+
+Plain data with defaults; the command line's parser reads the annotations. The names here are the
+options' names, `max_model_len` is `--max-model-len`. Must not know what the values mean or whether
+they fit together: `plan` and the settings do.
+"""
+
+from typing import Annotated, Any
+
+import attrs
+from cyclopts import Parameter
+
+from ...engine.config import EngineSettings
+
+_DEFAULTS = EngineSettings(model="")
+# Options that may be given often: empty unless given, and there is no option to say so.
+_LIST: dict[str, Any] = {"negative": (), "show_default": False}
+
+
+@attrs.frozen(kw_only=True)
+class EngineOptions:
+    """How a model is computed; fields of `EngineSettings` by their own names."""
+
+    executor: Annotated[
+        str, Parameter(help="What computes: torch, or null (tokens from nothing).")
+    ] = _DEFAULTS.executor
+    load_format: Annotated[
+        str, Parameter(help="auto, or dummy for random weights from config.json.")
+    ] = _DEFAULTS.load_format
+    device: Annotated[str, Parameter(help="Where torch computes: cpu or cuda.")] = _DEFAULTS.device
+    workers: Annotated[int, Parameter(help="Worker processes of each engine.")] = _DEFAULTS.workers
+    threads: Annotated[int, Parameter(help="Threads of each worker; 0: all cores but one.")] = (
+        _DEFAULTS.threads
+    )
+    max_model_len: Annotated[
+        int, Parameter(help="Longest prompt plus answer, in tokens; 0: the model's.")
+    ] = _DEFAULTS.max_model_len
+    kv_blocks: Annotated[int, Parameter(help="KV cache in blocks of 16 tokens; 0: as fits.")] = (
+        _DEFAULTS.kv_blocks
+    )
+
+
+@attrs.frozen(kw_only=True)
+class ServeOptions:
+    """Where a server listens, for whom, and with how many processes."""
+
+    host: Annotated[str, Parameter(help="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Parameter(help="Port to listen on; 0 lets the system choose.")] = 8000
+    api_key: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Key that clients must send; may be given often.",
+            env_var="TRIOLET_API_KEY",
+            **_LIST,
+        ),
+    ] = attrs.field(default=(), repr=False)
+    allowed_host: Annotated[
+        tuple[str, ...], Parameter(help="Host header to accept besides loopback names.", **_LIST)
+    ] = ()
+    allowed_origin: Annotated[
+        tuple[str, ...], Parameter(help="Browser origin to accept besides our own.", **_LIST)
+    ] = ()
+    engines: Annotated[int, Parameter(help="Engine processes; each has the whole model.")] = 1
+    frontends: Annotated[int, Parameter(help="Frontend processes.")] = 1
+    model_name: Annotated[str, Parameter(help="What clients call the model.")] = ""
+    grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = 10.0
+
+
+@attrs.frozen(kw_only=True)
+class ChatOptions:
+    """How answers are drawn."""
+
+    system: Annotated[str, Parameter(help="System message of the conversation.")] = ""
+    temperature: Annotated[float, Parameter(help="0 is greedy.")] = 0.7
+    max_tokens: Annotated[int, Parameter(help="Longest answer, in tokens.")] = 256
+    seed: Annotated[int | None, Parameter(help="Same seed, same answers.")] = None
