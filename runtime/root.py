@@ -23,7 +23,7 @@ from ..nurseries.waiting import waiting_for
 from .child_life import ChildLife
 from .config import RuntimeSettings
 from .control_server import ControlCall, serve_control
-from .engine_fleet import EngineFleet
+from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .events import Draining, OnEvent, Serving
 from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
@@ -41,7 +41,10 @@ ACCEPT_PAUSE_S = 0.05
 
 @attrs.frozen(kw_only=True)
 class ServePlan:
-    """What a server is made of. `frontend_settings` is JSON text for the frontends."""
+    """What a server is made of. `frontend_settings` is JSON text for the frontends.
+
+    The modules are what the children run.
+    """
 
     settings: RuntimeSettings
     frontend_settings: str
@@ -51,6 +54,8 @@ class ServePlan:
     port: int = 8000
     frontends: int = 1
     grace_s: float = 10.0
+    engine_module: str = ENGINE_MODULE
+    frontend_module: str = FRONTEND_MODULE
 
 
 @attrs.frozen
@@ -101,9 +106,10 @@ class Root:
             frontends=FrontendDirectory(),
             on_membership=self._publish_engines,
             on_event=self.on_event,
+            module=plan.engine_module,
         )
         self.frontends = FrontendFleet(
-            module=FRONTEND_MODULE,
+            module=plan.frontend_module,
             count=plan.frontends,
             settings=plan.settings,
             settings_text=plan.frontend_settings,
@@ -156,7 +162,8 @@ class Root:
         listener.setblocking(False)
         task_status.started()
         while True:
-            await trio.lowlevel.wait_readable(listener)
+            with waiting_for("connections"):
+                await trio.lowlevel.wait_readable(listener)
             try:
                 connection, _ = listener.accept()
             except BlockingIOError:
