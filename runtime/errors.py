@@ -3,6 +3,7 @@
     EngineError                       (engine.errors: all of ours derive from it, one `except` does)
      +-- InvalidRequest               the client must change the request
      |    +-- RequestIdInUse          another live request has this id
+     |    +-- PromptRefused           an engine takes less than we believed
      |    +-- ChatTemplateMissing     the model has no chat template: send text or token ids
      |    +-- ChatTemplateRefused     the template refused these messages
      +-- ModelFolderError
@@ -22,7 +23,7 @@ from typing import ClassVar
 
 import attrs
 
-from ..engine.errors import EngineError, InvalidRequest, ModelFolderError
+from ..engine.errors import EngineError, InvalidRequest, ModelFolderError, PromptTooLong
 
 # Pulled out of the air: about the time in which a small model finishes some requests.
 RETRY_AFTER_S = 1.0
@@ -37,6 +38,20 @@ class RequestIdInUse(InvalidRequest):
 
     def __str__(self) -> str:
         return f"a request with the id {self.request_id!r} is in flight; choose another id"
+
+
+@attrs.frozen
+class PromptRefused(InvalidRequest):
+    """An engine found the prompt too long, after all; `reason` is its own sentence.
+
+    `PromptTooLong`, with its numbers, is what we find ourselves.
+    """
+
+    code: ClassVar[str] = PromptTooLong.code
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 @attrs.frozen

@@ -11,14 +11,20 @@ from contextlib import asynccontextmanager, contextmanager
 
 import attrs
 
-from ..engine.errors import EngineDraining, EngineError
+from ..engine.errors import (
+    EngineDraining,
+    EngineError,
+    InvalidParameter,
+    InvalidRequest,
+    PromptTooLong,
+)
 from ..engine.messages import AddRequest, FinishReason, RequestOutput
 from ..engine.sampling_params import SamplingParams
 from ..transports.credits import CreditWindow
 from .admission import Admission, Ticket
 from .config import RuntimeSettings
 from .core_client import CoreClient
-from .errors import RequestFailed
+from .errors import PromptRefused, RequestFailed
 from .generation import GenerationStream, Prompt
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .input_processor import InputProcessor
@@ -47,7 +53,7 @@ class RequestFlow:
         """Turn tokens into text; an error of the engine's fails the request alone."""
         self.ticket.release_tokens()
         if output.finish_reason is FinishReason.ERROR:
-            self.slot.fail(_error_of(self.request_id, output))
+            self.slot.fail(error_of(self.request_id, output))
             return
         if self.stream is not None and output.cached_tokens:
             self.stream.cached_tokens = output.cached_tokens
@@ -70,11 +76,20 @@ class RequestFlow:
             self.client.grant(self.request_id, credit)
 
 
-def _error_of(request_id: str, output: RequestOutput) -> EngineError:
-    """The typed error for one request that its engine ended with an error."""
-    if output.error_code == EngineDraining.code:
-        return EngineDraining()
-    return RequestFailed(request_id, output.error)
+def error_of(request_id: str, output: RequestOutput) -> EngineError:
+    """Whose fault it is that an engine ended this request with an error, in the engine's words."""
+    match output.error_code:
+        case EngineDraining.code:
+            return EngineDraining()
+        case InvalidParameter.code:  # its sentence begins with the parameter's name
+            parameter, _, reason = output.error.partition(" ")
+            return InvalidParameter(parameter, reason)
+        case PromptTooLong.code:
+            return PromptRefused(output.error)
+        case InvalidRequest.code:
+            return InvalidRequest(output.error)
+        case _:
+            return RequestFailed(request_id, output.error)
 
 
 @attrs.define(eq=False)
@@ -117,7 +132,7 @@ class Frontend:
         """Open one request; leaving the block ends it, wherever it is.
 
         Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`; iterating the
-        stream raises `EngineDied` or `RequestFailed`. Cancellation at any point aborts.
+        stream raises `EngineDied`, `RequestFailed`, or what of the first an engine alone can see. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
         with self._open_ticket(prompt) as ticket:

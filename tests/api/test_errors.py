@@ -11,13 +11,20 @@ from triolet.engine.errors import (
     PromptTooLong,
     StepFailed,
 )
-from triolet.runtime.errors import ChatTemplateRefused, NoEngine, Overloaded, RequestFailed
+from triolet.runtime.errors import (
+    ChatTemplateRefused,
+    NoEngine,
+    Overloaded,
+    PromptRefused,
+    RequestFailed,
+)
 
 
 @pytest.mark.parametrize(
     ("error", "status", "code", "retry"),
     [
         (PromptTooLong(9, 8), 400, "context_length_exceeded", None),
+        (PromptRefused("too long"), 400, "context_length_exceeded", None),
         (InvalidParameter("top_k", "is odd"), 400, "invalid_parameter", None),
         (InvalidRequest(), 400, "invalid_request", None),
         (ChatTemplateRefused("roles"), 400, "chat_template_refused", None),

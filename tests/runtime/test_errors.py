@@ -9,12 +9,14 @@ from triolet.runtime.errors import (
     ChatTemplateRefused,
     NoEngine,
     Overloaded,
+    PromptRefused,
     RequestFailed,
     RequestIdInUse,
 )
 
 EVERY: list[tuple[EngineError, str, bool, str]] = [
     (RequestIdInUse("r1"), "request_id_in_use", False, "choose another id"),
+    (PromptRefused("too long"), "context_length_exceeded", False, "too long"),
     (ChatTemplateMissing("/m"), "chat_template_missing", False, "token ids"),
     (ChatTemplateRefused("roles"), "chat_template_refused", False, "refused the messages: roles"),
     (ChatTemplateBroken("/m", "line 3"), "chat_template_broken", False, "/m: line 3"),

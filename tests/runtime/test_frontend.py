@@ -2,12 +2,21 @@
 
 import pathlib
 
+import attrs
 import pytest
 import trio
 
-from triolet.engine.errors import EngineDraining, InvalidParameter, PromptTooLong
-from triolet.engine.messages import FinishReason
+from triolet.engine.errors import (
+    EngineDraining,
+    EngineError,
+    InvalidParameter,
+    InvalidRequest,
+    PromptTooLong,
+)
+from triolet.engine.messages import FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.errors import PromptRefused, RequestFailed
+from triolet.runtime.frontend import error_of
 from triolet.runtime.generation import ChatPrompt
 from triolet.tests.inproc import open_bed
 
@@ -68,6 +77,42 @@ async def test_an_error_of_the_engine_fails_the_request_alone(null_folder: pathl
             with pytest.raises(EngineDraining):
                 await stream.collect()
         assert bed.frontend.statistics().frontend.requests_failed_total == 1
+
+
+async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        async with bed.frontend.generate("the cat", PARAMS, cache_salt="x" * 2000) as stream:
+            with pytest.raises(InvalidParameter) as caught:
+                await stream.collect()
+        assert caught.value.parameter == "cache_salt"
+        assert str(caught.value) == "cache_salt must have at most 1024 characters"
+        core = bed.servers[0].core
+        core.limits = attrs.evolve(core.limits, max_model_len=2)  # less than it told us
+        async with bed.frontend.generate([9, 9], PARAMS) as stream:
+            with pytest.raises(PromptRefused) as refused:
+                await stream.collect()
+        assert str(refused.value) == str(PromptTooLong(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("invalid_request", InvalidRequest), ("step_failed", RequestFailed), ("", RequestFailed)],
+)
+def test_codes_of_an_engine_that_ended_a_request(code: str, kind: type[EngineError]) -> None:
+    output = RequestOutput(
+        request_id="r",
+        attempt=0,
+        first_index=0,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error="it is odd",
+        error_code=code,
+    )
+    error = error_of("r", output)
+    assert type(error) is kind
+    assert "it is odd" in str(error)
 
 
 async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
