@@ -1,13 +1,12 @@
 """The blocking face of the runtime: `LLM("MODEL").generate([...])`, for scripts and notebooks.
 
 A thread of its own runs trio and `open_runtime`; calls go to it and wait. It closes itself when
-the `with` block is left, on `close()`, or when the main thread ends, which one of its tasks waits
+the `with` block is left, on `close()`, or when the main thread ends, which one of its tasks looks
 for: no exit handler, no daemon thread, no finalizer. Must not know what the runtime does.
 """
 
 import threading
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -16,11 +15,12 @@ import trio
 
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
+from ..nurseries.error_groups import single_errors_unwrapped
 from .generation import ChatPrompt, GenerationStream, Prompt, Usage
 from .runtime import Runtime, open_runtime
 
-# A thread can be joined, not waited for together with something else; so the wait is in pieces, and
-# one is all that a closed LLM leaves behind for a moment. Four wake-ups a second cost nothing.
+# A thread's end can be joined, not waited for together with something else, and a thread that joins
+# would outlive us. So one of our tasks looks: four wake-ups a second cost nothing.
 LOOK_AT_MAIN_THREAD_S = 0.25
 
 
@@ -43,24 +43,46 @@ class LLMClosed(Exception):
         return "this LLM is closed; make another one"
 
 
+@attrs.define(eq=False)
+class _Call:
+    """One `generate` of some thread, on its way through the loop's thread."""
+
+    prompts: list[Prompt]
+    params: SamplingParams | None
+    # Cancelled when the thread that asked does not wait any more.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    # Set last of all. Then there are results, or an error, or else the loop's end was quicker.
+    done: threading.Event = attrs.field(factory=threading.Event, init=False)
+    results: list[Completion] | None = attrs.field(default=None, init=False)
+    error: Exception | None = attrs.field(default=None, init=False)
+
+
 class LLM:
     """A model behind blocking calls; any thread may call, calls of many threads run side by side.
 
     The arguments are `open_runtime`'s. Raises what it raises, in the constructor; when the runtime
-    fails later, calls raise its error.
+    fails later, calls raise its error. It must not be used from a trio task, which would block.
     """
 
     def __init__(self, model: str | None = None, **options: Any) -> None:
+        # Set in this order: the loop runs, the runtime is up or will never be.
+        self._looping = threading.Event()
         self._opened = threading.Event()
         self._failure: BaseException | None = None
         self._runtime: Runtime | None = None
         self._token: trio.lowlevel.TrioToken | None = None
+        # Of the calls; None before the runtime is up and as soon as it goes down.
+        self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
         self._thread = threading.Thread(
             target=self._run, args=(model, options), name="triolet-llm", daemon=False
         )
         self._thread.start()
-        self._opened.wait()
+        try:
+            self._opened.wait()
+        except BaseException:  # Ctrl-C: nobody will ever hold this object, so nobody could close it
+            self.close()
+            raise
         if self._runtime is None:
             self._thread.join()
             assert self._failure is not None
@@ -73,25 +95,28 @@ class LLM:
     ) -> list[Completion]:
         """Answer all prompts, in their order; one fails, all fail.
 
-        A list of token ids is one prompt. Raises as `Runtime.generate` does, and `LLMClosed`.
+        A list of token ids is one prompt. Raises as `Runtime.generate` does (a group if several
+        prompts fail at once), and `LLMClosed`. Ctrl-C in the calling thread aborts its prompts.
         """
-        many = _many(prompts)
-        if self._token is None or self._runtime is None:
-            raise LLMClosed
+        call = _Call(_many(prompts), params)
+        if not self._soon(self._start, call):
+            raise self._failure or LLMClosed()
         try:
-            return trio.from_thread.run(self._generate_all, many, params, trio_token=self._token)
-        except (trio.RunFinishedError, trio.Cancelled):
-            raise (self._failure or LLMClosed()) from None
+            call.done.wait()
+        except BaseException:
+            self._soon(call.scope.cancel, "the thread that asked was interrupted")
+            raise
+        if call.results is not None:
+            return call.results
+        if call.error is not None:
+            raise call.error
+        self._thread.join()  # the loop ends, and only then is it known of what
+        raise self._failure or LLMClosed()
 
     def close(self) -> None:
         """Abort what runs, end every process, and join the thread. Harmless when repeated."""
-        if self._token is not None:
-            try:
-                self._token.run_sync_soon(self._scope.cancel, "the LLM was closed")
-            except trio.RunFinishedError:
-                pass  # it has ended by itself
+        self._soon(self._scope.cancel, "the LLM was closed")
         self._thread.join()
-        self._token = None
 
     def __enter__(self) -> Self:
         """The LLM itself, closed when the block is left."""
@@ -106,6 +131,16 @@ class LLM:
         """Close."""
         self.close()
 
+    def _soon(self, function: Callable[..., object], *args: object) -> bool:
+        """Have the loop's thread call this; False if the loop has ended."""
+        self._looping.wait()
+        assert self._token is not None
+        try:
+            self._token.run_sync_soon(function, *args)
+        except trio.RunFinishedError:
+            return False
+        return True
+
     # ---- in the thread
 
     def _run(self, model: str | None, options: dict[str, Any]) -> None:
@@ -118,23 +153,36 @@ class LLM:
             self._opened.set()
 
     async def _serve(self, model: str | None, options: dict[str, Any]) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._looping.set()
         with self._scope:
             async with open_runtime(model, **options) as runtime, trio.open_nursery() as nursery:
-                self._token = trio.lowlevel.current_trio_token()
-                self._runtime = runtime
+                self._runtime, self._nursery = runtime, nursery
                 self._opened.set()
-                nursery.start_soon(self._close_with_main_thread, name="main-thread-monitor")
-                await trio.sleep_forever()
+                try:
+                    await self._wait_main_thread_ended()
+                finally:
+                    self._nursery = None
+                nursery.cancel_scope.cancel("the main thread has ended")
 
-    async def _close_with_main_thread(self) -> None:
-        limiter = trio.CapacityLimiter(1)
-        while threading.main_thread().is_alive():
-            await trio.to_thread.run_sync(
-                partial(threading.main_thread().join, LOOK_AT_MAIN_THREAD_S),
-                abandon_on_cancel=True,  # it ends by itself, after this look
-                limiter=limiter,
-            )
-        self._scope.cancel("the main thread has ended")
+    async def _wait_main_thread_ended(self) -> None:
+        while threading.main_thread().is_alive():  # noqa: ASYNC110
+            await trio.sleep(LOOK_AT_MAIN_THREAD_S)  # a thread has no event for its end
+
+    def _start(self, call: _Call) -> None:
+        if self._nursery is None:
+            call.done.set()
+        else:
+            self._nursery.start_soon(self._answer, call, name="call")
+
+    async def _answer(self, call: _Call) -> None:
+        try:
+            with call.scope, single_errors_unwrapped():
+                call.results = await self._generate_all(call.prompts, call.params)
+        except Exception as error:  # it is the caller's, in its own thread
+            call.error = error
+        finally:
+            call.done.set()
 
     async def _generate_all(
         self, prompts: list[Prompt], params: SamplingParams | None

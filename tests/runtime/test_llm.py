@@ -1,0 +1,165 @@
+"""The blocking face: opens, answers, fails, closes; from one thread and from many."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from triolet.engine.errors import EngineError, InvalidParameter, ModelFolderError, PromptTooLong
+from triolet.engine.messages import FinishReason
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.config import SupervisionSettings
+from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.generation import ChatPrompt, Prompt
+from triolet.runtime.llm import LLM, LLMClosed
+
+from ..leaks import check_no_leaks, children_of
+
+pytestmark = pytest.mark.slow
+
+PARAMS = SamplingParams(max_tokens=4, seed=7)
+ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
+NO_RESTARTS: dict[str, Any] = {"supervision": SupervisionSettings(restart_limit=0)}
+# A thread that has not answered by then hangs.
+THREAD_BOUND_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def llm(null_folder: pathlib.Path) -> Iterator[LLM]:
+    with LLM(str(null_folder), executor="null") as opened:
+        yield opened
+
+
+def in_thread(function: Any, *args: Any) -> tuple[threading.Thread, list[object]]:
+    """Run in a thread of its own; the list gets its result or error."""
+    outcome: list[object] = []
+
+    def run() -> None:
+        try:
+            outcome.append(function(*args))
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread, outcome
+
+
+def test_it_answers_in_the_order_of_the_prompts(llm: LLM) -> None:
+    both = llm.generate(["the cat", "the dog"], PARAMS)
+    assert both == [*llm.generate("the cat", PARAMS), *llm.generate("the dog", PARAMS)]
+    assert both[0].text
+    assert both[0].token_ids != both[1].token_ids
+    assert both[0].finish_reason is FinishReason.LENGTH
+    assert (both[0].usage.output_tokens, len(both[0].token_ids)) == (4, 4)
+
+
+def test_a_list_of_ids_is_one_prompt_and_a_list_of_those_many(llm: LLM) -> None:
+    ids = llm.generate("the cat", PARAMS)[0].prompt_token_ids
+    one = llm.generate(ids, PARAMS)
+    assert [one[0].token_ids] == [llm.generate("the cat", PARAMS)[0].token_ids]
+    assert llm.generate([ids, ids], PARAMS) == one * 2
+    chat = ChatPrompt([{"role": "user", "content": "hello"}])
+    assert len(llm.generate(chat, PARAMS)) == 1
+    assert llm.generate([], PARAMS) == []
+
+
+def test_errors_come_bare_and_it_goes_on(llm: LLM) -> None:
+    with pytest.raises(PromptTooLong):
+        llm.generate("the cat " * 500, PARAMS)
+    mixed: list[Prompt] = ["the cat", [999_999]]
+    with pytest.raises(InvalidParameter, match="token ids"):
+        llm.generate(mixed, PARAMS)
+    assert llm.generate("the cat", PARAMS)
+
+
+def test_many_threads_ask_side_by_side(llm: LLM) -> None:
+    prompts = [f"the cat {number}" for number in range(8)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        answers = list(pool.map(lambda prompt: llm.generate(prompt, PARAMS)[0], prompts))
+    assert answers == llm.generate(prompts, PARAMS)
+
+
+def test_the_constructor_raises_what_it_met(null_folder: pathlib.Path) -> None:
+    with check_no_leaks():
+        with pytest.raises(ModelFolderError, match="nowhere"):
+            LLM("/nowhere")
+        with pytest.raises(InvalidParameter, match="workers"):
+            LLM(str(null_folder), executor="null", workers=0)
+        with pytest.raises(TypeError, match="no_such_option"):
+            LLM(str(null_folder), no_such_option=1)
+
+
+def test_closing_is_harmless_twice_and_ends_all_use(null_folder: pathlib.Path) -> None:
+    with check_no_leaks():
+        llm = LLM(str(null_folder), executor="null")
+        llm.close()
+        llm.close()
+        with pytest.raises(LLMClosed, match="make another one"):
+            llm.generate("the cat", PARAMS)
+
+
+def test_closing_aborts_what_another_thread_waits_for(null_folder: pathlib.Path) -> None:
+    with check_no_leaks():
+        with LLM(str(null_folder), executor="null", null_step_s=0.05) as llm:
+            thread, outcome = in_thread(llm.generate, "the cat", ENDLESS)
+            assert llm.generate("the dog", SamplingParams(max_tokens=1))  # so it is on its way
+        thread.join(THREAD_BOUND_S)
+    assert isinstance(outcome[0], LLMClosed)
+
+
+def test_a_runtime_that_fails_is_told_to_callers_at_work_and_to_later_ones(
+    null_folder: pathlib.Path,
+) -> None:
+    before = children_of(os.getpid())
+    opened = LLM(str(null_folder), executor="null", null_step_s=0.05, **NO_RESTARTS)
+    with opened as llm:
+        thread, outcome = in_thread(llm.generate, "the cat", ENDLESS)
+        llm.generate("the dog", SamplingParams(max_tokens=1))
+        (engine,) = children_of(os.getpid()).keys() - before.keys()
+        os.kill(engine, signal.SIGKILL)
+        thread.join(THREAD_BOUND_S)
+        with pytest.raises(NoEngineLeft, match="SIGKILL"):
+            ask_while_it_lives(llm)
+    assert isinstance(outcome[0], Exception)
+    assert "SIGKILL" in str(outcome[0])
+
+
+def ask_while_it_lives(llm: LLM) -> None:
+    """Requests are refused, for want of engines, until the runtime has ended; never returns."""
+    while True:
+        with contextlib.suppress(EngineError):
+            llm.generate("the cat", PARAMS)
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import triolet
+llm = triolet.LLM({folder!r}, executor="null", null_step_s=0.05)
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    llm.generate("the cat", triolet.SamplingParams(max_tokens=400, ignore_eos=True))
+except KeyboardInterrupt:
+    print("interrupted")
+print(len(llm.generate("the cat", triolet.SamplingParams(max_tokens=2))[0].token_ids))
+# No close: the end of the main thread is one.
+"""
+
+
+def test_an_interrupt_aborts_the_prompt_and_the_end_of_the_main_thread_closes(
+    null_folder: pathlib.Path,
+) -> None:
+    program = INTERRUPTED.format(folder=str(null_folder))
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=THREAD_BOUND_S
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == "interrupted\n2\n"
