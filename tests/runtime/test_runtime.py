@@ -1,0 +1,205 @@
+"""The runtime embedded: opens, serves with real processes, leaves nothing, however it ends."""
+
+import os
+import pathlib
+import signal
+
+import pytest
+import trio
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import BootRefused, EngineDied, InvalidParameter, ModelFolderError
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.config import RuntimeSettings, SupervisionSettings
+from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.events import ChildFailed, ChildProgress, ChildReady
+from triolet.runtime.runtime import Runtime, make_settings, open_runtime
+
+from ..checkpoints import cancel_at_nth_checkpoint
+from ..leaks import check_no_leaks, children_of
+from .acting import DEADLINE_S, Diary
+from .model_folders import write_folder
+
+PARAMS = SamplingParams(max_tokens=8, seed=7)
+ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
+NO_RESTARTS = SupervisionSettings(restart_limit=0)
+
+
+def engine_pids(before: dict[int, str]) -> set[int]:
+    return set(children_of(os.getpid()).keys() - before.keys())
+
+
+async def tokens_of(runtime: Runtime, prompt: str) -> list[int]:
+    async with runtime.generate(prompt, PARAMS) as stream:
+        return (await stream.collect()).token_ids
+
+
+# ---- settings
+
+
+def test_words_go_to_the_engine_or_to_the_runtime() -> None:
+    settings = make_settings("m", executor="null", workers=2, engines=3, model_name="name")
+    assert settings.engine == EngineSettings(model="m", executor="null", workers=2)
+    assert (settings.engines, settings.model_name) == (3, "name")
+    assert "bundled" in make_settings().engine.model
+    whole = RuntimeSettings(engine=EngineSettings(model="m"))
+    assert make_settings(settings=whole) is whole
+
+
+def test_words_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(TypeError, match="no_such"):
+        make_settings("m", no_such=1)
+    with pytest.raises(TypeError, match="alone"):
+        make_settings("m", settings=RuntimeSettings(engine=EngineSettings(model="m")))
+    with pytest.raises(InvalidParameter, match="workers"):
+        make_settings("m", workers=0)
+    with pytest.raises(InvalidParameter, match="engines"):
+        make_settings("m", engines=0)
+
+
+# ---- opening
+
+
+async def test_a_folder_that_is_not_there_is_told_before_anything_is_spawned() -> None:
+    diary = Diary()
+    with check_no_leaks(), pytest.raises(ModelFolderError, match="nowhere"):
+        async with open_runtime("/nowhere", on_event=diary):
+            raise AssertionError("unreachable")
+    assert diary.told == []
+
+
+@pytest.mark.slow
+async def test_it_serves_tells_how_it_started_and_leaves_nothing(null_folder: pathlib.Path) -> None:
+    diary = Diary()
+    opened = open_runtime(str(null_folder), executor="null", on_event=diary)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with opened as runtime:
+            assert runtime.model_name == null_folder.name
+            assert runtime.health().ready
+            first = await tokens_of(runtime, "the cat")
+            assert len(first) == 8
+            assert await tokens_of(runtime, "the cat") == first
+            (counts,) = await runtime.engine_statistics()
+            assert (counts.running, counts.kv_blocks_free) == (0, counts.kv_blocks)
+    assert diary.of(ChildProgress)
+    assert len(diary.of(ChildReady)) == 1
+
+
+@pytest.mark.slow
+async def test_leaving_a_stream_frees_its_blocks(null_folder: pathlib.Path) -> None:
+    opened = open_runtime(str(null_folder), executor="null", null_step_s=0.01)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with opened as runtime:
+            async with runtime.generate("the cat", ENDLESS) as stream:
+                await anext(stream)
+                (counts,) = await runtime.engine_statistics()
+                assert counts.running == 1
+            while counts.running or counts.kv_blocks_free != counts.kv_blocks:
+                (counts,) = await runtime.engine_statistics()
+
+
+@pytest.mark.slow
+async def test_a_killed_engine_ends_its_streams_and_comes_back(null_folder: pathlib.Path) -> None:
+    before = children_of(os.getpid())
+    opened = open_runtime(str(null_folder), executor="null", null_step_s=0.01)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with opened as runtime:
+            async with runtime.generate("the cat", ENDLESS) as stream:
+                await anext(stream)
+                (pid,) = engine_pids(before)
+                os.kill(pid, signal.SIGKILL)
+                with pytest.raises(EngineDied, match="was killed by SIGKILL"):
+                    await stream.collect()
+            while not runtime.health().ready:
+                await runtime.client.engines_changed.wait()
+            assert len(await tokens_of(runtime, "the cat")) == 8
+            (engine,) = runtime.health().engines
+            assert engine.epoch > 2
+
+
+@pytest.mark.slow
+async def test_the_end_of_the_last_engine_ends_the_body(null_folder: pathlib.Path) -> None:
+    before = children_of(os.getpid())
+    settings = make_settings(str(null_folder), executor="null", supervision=NO_RESTARTS)
+    diary = Diary()
+
+    async def run() -> None:
+        async with open_runtime(settings=settings, on_event=diary):
+            (pid,) = engine_pids(before)
+            os.kill(pid, signal.SIGKILL)
+            await trio.sleep_forever()
+
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(NoEngineLeft):
+        await run()
+    assert [event.child for event in diary.of(ChildFailed)] == ["engine 0"]
+
+
+@pytest.mark.slow
+async def test_what_no_restart_cures_is_raised_bare_and_at_once(
+    null_folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """A torch worker meets a folder without weights; the sentence is its own."""
+    import tokenizers
+
+    backend = tokenizers.Tokenizer.from_file(str(null_folder / "tokenizer.json"))
+    folder = write_folder(tmp_path / "m", backend)
+    config = (
+        '{"architectures": ["LlamaForCausalLM"], "vocab_size": 320, "hidden_size": 32,'
+        ' "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2,'
+        ' "max_position_embeddings": 64}'
+    )
+    (folder / "config.json").write_text(config)
+    diary = Diary()
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(BootRefused) as caught:
+        async with open_runtime(str(folder), on_event=diary):
+            raise AssertionError("unreachable")
+    assert "has neither model.safetensors nor" in str(caught.value)
+    assert "choose another model" in str(caught.value)
+    assert diary.of(ChildFailed) == []
+
+
+@pytest.mark.slow
+async def test_an_error_of_the_body_comes_through(null_folder: pathlib.Path) -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(ZeroDivisionError):
+        async with open_runtime(str(null_folder), executor="null"):
+            raise ZeroDivisionError
+
+
+# ---- cancellation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [*range(1, 12, 2), 13, 17, 23, 31, 40, 60, 90, 130, 200])
+async def test_cancelled_at_any_checkpoint_it_leaves_nothing(
+    null_folder: pathlib.Path, n: int
+) -> None:
+    """Of entering, serving and leaving: their checkpoints are counted through, coarsely."""
+
+    async def enter_and_leave() -> None:
+        async with open_runtime(str(null_folder), executor="null") as runtime:
+            await tokens_of(runtime, "the cat")
+
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        await cancel_at_nth_checkpoint(enter_and_leave, n)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2, 4, 8, 12, 16, 24, 32, 40])
+async def test_cancelled_while_leaving_it_leaves_nothing(null_folder: pathlib.Path, n: int) -> None:
+    """Leaving is what is left to do when it is cancelled: `n` counts from there."""
+    entered = trio.Event()
+    leave = trio.Event()
+
+    async def open_and_leave() -> None:
+        async with open_runtime(str(null_folder), executor="null"):
+            entered.set()
+            await leave.wait()
+
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(open_and_leave)
+            await entered.wait()
+            leave.set()
+            for _ in range(n):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel("the test cancels while it leaves")
