@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
+from ..nurseries.waiting import waiting_for
 from ..runtime.messages import FrontendLoad
 
 # The root balances by these reports; between two of them it counts what it passed itself.
@@ -41,4 +42,5 @@ class LoadReports:
                 await self.send(load)
                 sent = load
                 await trio.sleep(LOAD_PERIOD_S)
-            await self._changed.wait()
+            with waiting_for("changes of the load"):
+                await self._changed.wait()

@@ -9,6 +9,7 @@ import contextlib
 import trio
 
 from ..nurseries.background import start_background_task_soon
+from ..nurseries.waiting import waiting_for
 from .application import Application
 from .bounded_stream import BoundedStream
 from .connection import run_connection
@@ -42,7 +43,8 @@ async def serve_connections(
         task_status.started()
         while True:
             try:
-                socket = await source.accept()
+                with waiting_for("connections"):
+                    socket = await source.accept()
             except trio.EndOfChannel:
                 return
             stream = trio.SocketStream(socket)

@@ -12,6 +12,7 @@ import attrs
 import trio
 
 from ..nurseries.process import Process
+from ..nurseries.waiting import waiting_for
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import ChildHandshake
 from ..transports.passed_fds import close_fds
@@ -42,7 +43,8 @@ class BootReports:
         """
         task_status.started()
         while True:
-            await self._reported.wait()
+            with waiting_for("progress of the workers"):
+                await self._reported.wait()
             self._reported = trio.Event()
             report, self._progress = self._progress, None
             assert report is not None

@@ -15,6 +15,7 @@ from ..nurseries.child import ChildFds, run_child
 from ..nurseries.error_groups import first_error
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
+from ..nurseries.waiting import waiting_for
 from ..transports.channel import Peer
 from ..transports.codec import Codec
 from ..transports.control_channel import ControlChannel
@@ -91,8 +92,8 @@ class EngineProcess:
             on_workers=reports.workers,
         )
         async with (
-            open_service(self.channel.run_output, name="output-socket-thread"),
-            open_service(self.channel.run_input, name="input-socket-thread"),
+            open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
+            open_service(self.channel.run_input, name="input-socket-thread", waits_for="frames"),
             trio.open_nursery() as nursery,
         ):
             progress = await start_background_task(nursery, reports.run_progress, name="progress")
@@ -131,7 +132,8 @@ class EngineProcess:
         async with trio.open_nursery() as trees:
             task_status.started()
             while True:
-                message, fds = await self.control.receive()
+                with waiting_for("orders"):
+                    message, fds = await self.control.receive()
                 close_fds(fds)
                 match message:
                     case FrontendMembership():

@@ -12,6 +12,7 @@ import attrs
 import msgspec
 import trio
 
+from ..nurseries.waiting import waiting_for
 from ..transports.channel import (
     Channel,
     ChannelEvent,
@@ -171,7 +172,9 @@ class EngineServer:
         """Background task `input-handler`: applies events until it is cancelled."""
         task_status.started()
         while True:
-            for event in await self.channel.receive():
+            with waiting_for("messages from frontends"):
+                events = await self.channel.receive()
+            for event in events:
                 self.handle_event(event)
 
     async def run_orphan_watch(
@@ -181,7 +184,7 @@ class EngineServer:
         task_status.started()
         while True:
             deadline = self.orphans.next_deadline()
-            with trio.CancelScope(deadline=deadline):
+            with trio.CancelScope(deadline=deadline), waiting_for("a frontend that stays away"):
                 await self._orphans_changed.wait()
             self._orphans_changed = trio.Event()
             for peer in self.orphans.handle_timeout(trio.current_time()):
@@ -193,7 +196,9 @@ class EngineServer:
     ) -> None:
         """Background task `utilities`: gathers one process tree after another."""
         task_status.started()
-        async for peer, call_id in self._tree_receive:
+        while True:
+            with waiting_for("questions of frontends"):
+                peer, call_id = await self._tree_receive.receive()
             reply = UtilityReply(call_id, error="the task tree took too long")
             with trio.move_on_after(TREE_TIMEOUT_S):
                 reply = UtilityReply(call_id, result=await self.tree())

@@ -14,6 +14,8 @@ from typing import Any
 import attrs
 import trio
 
+from .waiting import always_waits_for
+
 
 @attrs.define(eq=False)
 class BackgroundTask:
@@ -24,6 +26,8 @@ class BackgroundTask:
     """
 
     name: str
+    # What the live tree shows while the task itself says nothing of its waits; see `waiting`.
+    waits_for: str = ""
     value: Any = attrs.field(default=None, init=False)
 
     # The trio task that runs it, None until its first step. Children of that task inherit its
@@ -77,13 +81,16 @@ async def start_background_task(
     async_fn: Callable[..., Awaitable[object]],
     *args: object,
     name: str,
+    waits_for: str = "",
 ) -> BackgroundTask:
     """Start `async_fn(*args, task_status=…)` in `nursery` and wait until it says it has started.
+
+    `waits_for` ("frames") is for a task that always waits for the same and cannot say so itself.
 
     Raises what `async_fn` raises before that, and `RuntimeError` if it returns before that.
     Cancelled while waiting: the task is cancelled and has ended.
     """
-    handle = BackgroundTask(name)
+    handle = BackgroundTask(name, waits_for)
     handle.value = await nursery.start(partial(_run_started, handle, async_fn, args), name=name)
     return handle
 
@@ -115,6 +122,8 @@ async def _run(
 ) -> None:
     handle.task = trio.lowlevel.current_task()
     _background_task.set(handle)
+    if handle.waits_for:
+        always_waits_for(handle.waits_for)
     try:
         with handle._scope:
             await async_fn(*args)

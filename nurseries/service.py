@@ -30,13 +30,13 @@ class ServiceEnded(Exception):
 
 @asynccontextmanager
 async def open_service(
-    async_fn: Callable[..., Awaitable[object]], *args: object, name: str
+    async_fn: Callable[..., Awaitable[object]], *args: object, name: str, waits_for: str = ""
 ) -> AsyncIterator[BackgroundTask]:
     """Run `async_fn(*args, task_status=…)` as a background task for the body of the block.
 
     Entering waits until it has started. When the body is over, or cancelled from outside and
     unwound, the service is cancelled; the block is left when it has ended. Blocks nest: the
-    outermost service ends last.
+    outermost service ends last. `waits_for`: see `start_background_task`.
 
     *Raises* what the service raises, or `ServiceEnded`, after the body was cancelled with a reason;
     what the body raises comes bare.
@@ -48,7 +48,7 @@ async def open_service(
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
             service = await start_background_task(
-                nursery, partial(_serve, async_fn, args, users), name=name
+                nursery, partial(_serve, async_fn, args, users), name=name, waits_for=waits_for
             )
             try:
                 with users.scope:

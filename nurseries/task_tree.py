@@ -16,9 +16,15 @@ import trio
 from .background import BackgroundTask, background_task_of
 from .waiting import wait_of
 
+# Trio's one task of its own in every run; it says nothing of ours.
+_TRIOS_OWN = "<TrioToken.run_sync_soon task>"
+# What trio calls a task without a name: the function, dotted. Ours are words, and have no dots.
+_UNNAMED = re.compile(r"[\w<>]+(\.[\w<>]+)+")
 # More siblings of one kind than this are shown as one line. Pulled out of the air: two engines or
 # four workers are worth a line each, a hundred requests are not.
 SIBLINGS_SHOWN_MAX = 4
+# A shorter wait would be shown as 0.0 s; it has just begun, or it is not known since when.
+SINCE_SHOWN_S = 0.05
 
 
 @attrs.frozen
@@ -26,7 +32,8 @@ class TaskNode:
     """One task at the moment of the snapshot.
 
     `state` is "running" (it took the snapshot), "waiting" (it has said for what) or "parked".
-    `since_s` is how long the wait has lasted, in seconds of trio's clock; 0 if not waiting.
+    `since_s` is how long the wait has lasted, in seconds of trio's clock; 0 if not waiting, or if
+    that is not known.
     """
 
     name: str
@@ -87,12 +94,30 @@ def find_background_tasks(name: str | None = None) -> list[BackgroundTask]:
 
 
 def render_tree(tree: ProcessTree) -> list[str]:
-    """The tree as lines of plain text. Siblings of one kind are folded: `request × 128`."""
+    """The tree as lines of plain text, for people.
+
+    Siblings of one kind are folded: `request × 128`. Tasks that nobody has named are helpers of the
+    task that started them, and are shown as part of it.
+    """
     facts = "".join(f"  {key} {value}" for key, value in tree.facts.items())
-    lines = [f"{tree.name} (pid {tree.pid}){facts}"]
-    tasks = tree.tasks.children if tree.tasks is not None else []
+    tasks = TaskNode("", "parked") if tree.tasks is None else _with_helpers_folded(tree.tasks)
+    head = f"{tree.name} (pid {tree.pid}){facts}{_doing(tasks)}"
     blocks = [render_tree(process) for process in tree.processes]
-    return lines + _branches([*_task_blocks(tasks), *blocks])
+    return [head, *_branches([*_task_blocks(tasks.children), *blocks])]
+
+
+def _with_helpers_folded(task: TaskNode) -> TaskNode:
+    children: list[TaskNode] = []
+    for child in map(_with_helpers_folded, task.children):
+        if not _UNNAMED.fullmatch(child.name):
+            children.append(child)
+            continue
+        children += child.children
+        if task.state == "parked":  # it does through its helper what it does
+            task = attrs.evolve(
+                task, state=child.state, waiting_for=child.waiting_for, since_s=child.since_s
+            )
+    return attrs.evolve(task, children=children)
 
 
 def _task_blocks(tasks: list[TaskNode]) -> list[list[str]]:
@@ -115,9 +140,20 @@ def _kind(name: str) -> str:
 
 
 def _task_line(task: TaskNode) -> str:
+    return task.name + _doing(task)
+
+
+def _doing(task: TaskNode) -> str:
     if task.waiting_for is None:
-        return task.name if task.state == "parked" else f"{task.name}  {task.state}"
-    return f"{task.name}  waiting {task.since_s:.1f} s for {task.waiting_for}"
+        return "" if task.state == "parked" else f"  {task.state}"
+    duration = f" {_duration(task.since_s)}" if task.since_s >= SINCE_SHOWN_S else ""
+    return f"  waiting{duration} for {task.waiting_for}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
 
 
 def _branches(blocks: list[list[str]]) -> list[str]:
@@ -139,7 +175,8 @@ def _root(root_task: trio.lowlevel.Task | None) -> trio.lowlevel.Task:
 def _children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
     # Trio keeps the children of a nursery in a set; names make the order the same every time.
     for nursery in task.child_nurseries:
-        yield from sorted(nursery.child_tasks, key=lambda child: child.name)
+        ours = [child for child in nursery.child_tasks if child.name != _TRIOS_OWN]
+        yield from sorted(ours, key=lambda child: child.name)
 
 
 def _live_tasks(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
@@ -153,4 +190,5 @@ def _node(task: trio.lowlevel.Task, now: float) -> TaskNode:
     wait = wait_of(task)
     if wait is None:
         return TaskNode(task.name, "parked", children=children)
-    return TaskNode(task.name, "waiting", wait.what, now - wait.began_s, children)
+    since_s = 0.0 if wait.began_s is None else now - wait.began_s
+    return TaskNode(task.name, "waiting", wait.what, since_s, children)

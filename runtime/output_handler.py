@@ -7,6 +7,7 @@ alone. Must not know what outputs mean: the ledger accepted them, the sink turns
 
 import trio
 
+from ..nurseries.waiting import waiting_for
 from ..transports.channel import Channel
 from .core_client import CoreClient
 
@@ -28,7 +29,9 @@ async def run_output_handler(
     task_status.started()
     since_checkpoint = 0
     while True:
-        for event in await channel.receive():
+        with waiting_for("outputs from engines"):
+            events = await channel.receive()
+        for event in events:
             for output in client.handle_event(event):
                 client.deliver(output)
                 since_checkpoint += 1

@@ -145,7 +145,7 @@ class Root:
         self, nursery: trio.Nursery, folder: RunFolder, listener: socket.socket
     ) -> None:
         control = partial(serve_control, folder, self._answer)
-        await start_background_task(nursery, control, name="control-server")
+        await start_background_task(nursery, control, name="control-server", waits_for="questions")
         await start_background_task(nursery, self.engines.run, name="engines")
         await start_background_task(nursery, self.frontends.run, name="frontends")
         with waiting_for("a frontend with an engine"):

@@ -7,6 +7,7 @@ does nothing. Must not know how the balancer weighs.
 
 import trio
 
+from ..nurseries.waiting import waiting_for
 from .core_client import CoreClient
 
 # vLLM's cadence; in between, the balancer counts what it sent itself.
@@ -19,7 +20,8 @@ async def run_stats_updater(
     """Background task `stats-updater`; never returns unless cancelled."""
     task_status.started()
     while True:
-        await client.statistics_changed.wait()
+        with waiting_for("new counts"):
+            await client.statistics_changed.wait()
         client.statistics_changed = trio.Event()
         for peer, statistics in client.statistics.items():
             client.balancer.handle_statistics(peer, statistics)

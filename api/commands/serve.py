@@ -6,6 +6,7 @@ and nowhere below. Must not know HTTP: the root passes connections to frontends 
 
 import signal
 import sys
+from functools import partial
 
 import trio
 
@@ -22,7 +23,8 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     root = Root(plan, on_event)
     stop = trio.CancelScope()
     async with trio.open_nursery() as nursery:
-        await start_background_task(nursery, _take_signals, root, stop, name="signals")
+        signals = partial(_take_signals, root, stop)
+        await start_background_task(nursery, signals, name="signals", waits_for="signals")
         with stop:
             await root.run()
         nursery.cancel_scope.cancel("the server has ended")

@@ -18,6 +18,7 @@ import trio
 from ...nurseries.child import ChildFds, run_child
 from ...nurseries.service import open_service
 from ...nurseries.task_tree import ProcessTree, task_tree
+from ...nurseries.waiting import waiting_for
 from ...transports.codec import MalformedMessage
 from ...transports.control_channel import ControlChannel
 from ...transports.control_handshake import ChildHandshake, perform_child_handshake
@@ -78,7 +79,7 @@ class WorkerProcess:
         """
         async with open_service(self._run_control, name="control"):
             ready = await self._load(executor)
-            async with open_service(self.loop.run, name="step-loop"):
+            async with open_service(self.loop.run, name="step-loop", waits_for="steps"):
                 self.phase = "serve"
                 await self.handshake.ready(msgspec.msgpack.encode(ready))
                 await trio.sleep_forever()
@@ -100,7 +101,8 @@ class WorkerProcess:
         task_status.started()
         while True:
             try:
-                message, fds = await self.control.receive()
+                with waiting_for("questions"):
+                    message, fds = await self.control.receive()
                 close_fds(fds)
                 assert isinstance(message, TreeRequest)
                 await self.control.send(TreeReply(message.call_id, self._tree_text()))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from triolet.nurseries.task_tree import ProcessTree, find_tasks
+from triolet.nurseries.task_tree import ProcessTree, TaskNode, find_tasks
 
 from .server import DEADLINE_S, Server, module_server, places, wait_until
 from .streams import SeenStream, body, open_socket, read_socket
@@ -105,6 +105,32 @@ async def tree_command(server: Server, *options: str) -> str:
         env={**os.environ, "XDG_RUNTIME_DIR": str(server.folder)},
     )
     return done.stdout.decode()
+
+
+def silent_tasks(node: TaskNode) -> list[str]:
+    """Those that neither run, nor say what they wait for, nor have children that may say it."""
+    if not node.children:
+        return [node.name] if node.state == "parked" else []
+    return [name for child in node.children for name in silent_tasks(child)]
+
+
+async def test_an_idle_server_says_of_every_task_what_it_waits_for(server: Server) -> None:
+    with trio.fail_after(2 * DEADLINE_S):
+        text = await tree_command(server)
+        tree = msgspec.json.decode(await tree_command(server, "--json"), type=ProcessTree)
+    silent = {
+        (place, name)
+        for place, process in places(tree)
+        if process.tasks is not None
+        for name in silent_tasks(process.tasks)
+        if "." not in name  # a helper of the task that started it, which says it
+    }
+    # A worker's step loop says it for its thread.
+    assert {name for _, name in silent} == {"step-thread"}
+    assert "triolet." not in text
+    assert "<" not in text
+    assert "output-handler  waiting" in text
+    assert "for outputs from engines" in text
 
 
 async def test_64_streams_are_spread_and_served_in_full(server: Server) -> None:

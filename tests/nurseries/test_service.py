@@ -4,7 +4,12 @@ import pytest
 import trio
 
 from triolet.nurseries.service import ServiceEnded, open_service
-from triolet.nurseries.task_tree import find_background_task, find_background_tasks
+from triolet.nurseries.task_tree import (
+    find_background_task,
+    find_background_tasks,
+    find_tasks,
+    task_tree,
+)
 
 
 class Sender:
@@ -36,6 +41,12 @@ async def test_the_service_is_there_for_the_whole_body() -> None:
         await sender.send("hello")
     assert sender.log == ["hello", "service ended"]
     assert service.ended
+
+
+async def test_the_tree_says_what_a_service_waits_for() -> None:
+    async with open_service(Sender().run, name="sender", waits_for="frames"):
+        (node,) = find_tasks(task_tree(), "sender")
+        assert (node.state, node.waiting_for, node.since_s) == ("waiting", "frames", 0.0)
 
 
 async def test_a_cancelled_body_can_still_send_its_abort() -> None:

@@ -76,6 +76,35 @@ def test_outside_of_trio_there_is_no_tree() -> None:
         task_tree()
 
 
+async def test_trios_own_task_is_left_out() -> None:
+    def names(node: TaskNode) -> set[str]:
+        return {node.name}.union(*map(names, node.children))
+
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    living = {task.name for nursery in root.child_nurseries for task in nursery.child_tasks}
+    assert living - names(task_tree()) == {"<TrioToken.run_sync_soon task>"}
+
+
+async def help_out(*, task_status: trio.TaskStatus[None]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)  # a helper without a name
+        nursery.start_soon(trio.sleep_forever, name="thread")
+        task_status.started()
+
+
+async def test_a_task_without_a_name_is_shown_as_part_of_the_one_that_started_it() -> None:
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, help_out, name="helped")
+        await trio.testing.wait_all_tasks_blocked()
+        tasks = task_tree(trio.lowlevel.current_task())
+        assert render_tree(ProcessTree("engine 0", 1, tasks=tasks))[1:] == [
+            "└─ helped",
+            "   └─ thread",
+        ]
+        nursery.cancel_scope.cancel("seen")
+
+
 def parked(name: str, *children: TaskNode) -> TaskNode:
     return TaskNode(name, "parked", children=list(children))
 
@@ -94,6 +123,36 @@ def test_rendering() -> None:
         "└─ engine 0 (pid 12)  restarts 1",
         "   └─ worker 0 (pid 13)",
     ]
+
+
+def test_a_helper_lends_its_wait_to_a_task_that_says_nothing() -> None:
+    helper = TaskNode("house.room.Thing._wait.<locals>.one", "waiting", "death", 3.0, [parked("x")])
+    mute, talker = parked("mute", helper), TaskNode("talker", "waiting", "tea", 1.0, [helper])
+    main = TaskNode("house.main", "waiting", "an engine", 2.0, [mute, talker])
+    assert render_tree(ProcessTree("root", 1, {"run": 7}, parked("<init>", main))) == [
+        "root (pid 1)  run 7  waiting 2.0 s for an engine",
+        "├─ mute  waiting 3.0 s for death",
+        "│  └─ x",
+        "└─ talker  waiting 1.0 s for tea",
+        "   └─ x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("since_s", "words"),
+    [
+        (0.0, "waiting for tea"),
+        (0.04, "waiting for tea"),
+        (0.06, "waiting 0.1 s for tea"),
+        (99.0, "waiting 99.0 s for tea"),
+        (100.0, "waiting 2 min for tea"),
+        (5400.0, "waiting 90 min for tea"),
+        (9000.0, "waiting 2.5 h for tea"),
+    ],
+)
+def test_how_long_is_said_as_people_say_it(since_s: float, words: str) -> None:
+    tasks = parked("<init>", TaskNode("guest", "waiting", "tea", since_s))
+    assert render_tree(ProcessTree("root", 1, tasks=tasks))[1] == f"└─ guest  {words}"
 
 
 @pytest.mark.parametrize(("count", "lines"), [(4, 4), (5, 1)])

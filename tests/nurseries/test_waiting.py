@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from triolet.nurseries.waiting import wait_of, waiting_for
+from triolet.nurseries.waiting import always_waits_for, wait_of, waiting_for
 
 
 def what_of(task: trio.lowlevel.Task) -> str | None:
@@ -43,6 +43,17 @@ async def test_a_child_does_not_wait_for_what_its_parent_waits_for() -> None:
             await trio.testing.wait_all_tasks_blocked()
             assert what_of(child) is None
             nursery.cancel_scope.cancel("seen")
+
+
+async def test_what_a_task_always_waits_for_is_seen_between_its_other_waits() -> None:
+    task = trio.lowlevel.current_task()
+    always_waits_for("frames")
+    with waiting_for("tea"):
+        assert what_of(task) == "tea"
+    assert what_of(task) == "frames"
+    wait = wait_of(task)
+    assert wait is not None
+    assert wait.began_s is None
 
 
 async def test_an_error_ends_the_mark() -> None:
