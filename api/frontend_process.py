@@ -23,7 +23,6 @@ from ..engine.messages import (
     TreeReply,
     TreeRequest,
 )
-from ..nurseries.background import start_background_task
 from ..nurseries.child import ChildFds, run_child
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
@@ -34,6 +33,8 @@ from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    ForeignCall,
+    ForeignReply,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
@@ -49,6 +50,7 @@ from ..transports.passed_fds import close_fds
 from ..transports.zmq_channel import open_hub
 from .application import Application
 from .connection_source import QueueSource, open_queue_source
+from .foreign_responses import ForeignResponses
 from .load_reports import LoadReports
 from .server import serve_connections
 from .settings import FrontendSettings
@@ -88,7 +90,8 @@ async def main(child: ChildFds) -> None:
             Frontend, settings.runtime, channel, inputs, epoch=me.epoch, rank=me.rank
         )
         frontend.client.apply_membership(init.engines)
-        application = Application(frontend, settings.serve)
+        foreign = ForeignResponses(me.rank, settings.runtime.frontends, me.epoch, control.send)
+        application = Application(frontend, settings.serve, foreign)
         async with (
             open_frontend_services(channel, frontend.client),
             open_queue_source() as source,
@@ -115,17 +118,22 @@ class FrontendProcess:
         self.application.on_load = self.frontend.on_load = self._reports.changed
 
     async def run(self, handshake: ChildHandshake, ready: FrontendReady) -> None:
-        """Say READY, then serve connections until cancelled."""
+        """Say READY, then serve connections until cancelled.
+
+        Raises `ServiceEnded` if one of the tasks ends: a frontend without it would be silent or
+        deaf, which is worse than dead.
+        """
         serve = partial(serve_connections, self.source, self.application)
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
             await handshake.ready(msgspec.msgpack.encode(ready))
-            await start_background_task(nursery, self._reports.run, name="load-reports")
-            nursery.start_soon(self._watch_engines, name="engines-changed")
             if self.init.draining:
                 self._start_drain(nursery)
-            await start_background_task(
-                nursery, partial(self._run_control, nursery), name="control"
-            )
+            async with (
+                open_service(self._reports.run, name="load-reports"),
+                open_service(self._watch_engines, name="engines-changed"),
+                open_service(partial(self._run_control, nursery), name="control"),
+            ):
+                await trio.sleep_forever()
 
     def load(self) -> FrontendLoad:
         """What the root balances by."""
@@ -136,7 +144,11 @@ class FrontendProcess:
             engines_ready=len(self.frontend.client.balancer.engines),
         )
 
-    async def _watch_engines(self) -> None:
+    async def _watch_engines(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `engines-changed`: an engine that came or went changes the load."""
+        task_status.started()
         while True:
             with waiting_for("changes of the engines"):
                 await self.frontend.client.engines_changed.wait()
@@ -166,6 +178,13 @@ class FrontendProcess:
                     self.frontend.client.apply_membership(message)
                 case Drain():
                     self._start_drain(nursery)
+                case ForeignCall():
+                    answer = self.application.foreign.answer
+                    nursery.start_soon(
+                        answer, message, self.application.registry, name="foreign-call"
+                    )
+                case ForeignReply():
+                    self.application.foreign.handle_reply(message)
                 case TreeRequest(call_id=call_id):
                     await self.control.send(TreeReply(call_id, self._tree_text()))
                 case _:
@@ -178,9 +197,10 @@ class FrontendProcess:
     def _take_connection(self, fds: Sequence[int]) -> None:
         self._received += 1
         self._reports.changed()
-        first, *others = fds
-        close_fds(others)
-        connection = socket.socket(fileno=first)
+        close_fds(fds[1:])
+        if not fds:
+            return  # the root could not duplicate it; its client sees a reset there
+        connection = socket.socket(fileno=fds[0])
         if not self.source.put_nowait(connection):
             # The taker only starts tasks, so it is stuck or gone: a reset tells the client to
             # try again, and the root's orders are still heard.

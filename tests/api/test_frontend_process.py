@@ -1,0 +1,298 @@
+"""The frontend process in this one, its root played by the test: orders, connections, reports."""
+
+import json
+import os
+import pathlib
+import socket
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import attrs
+import cattrs
+import msgspec
+import pytest
+import trio
+
+from triolet.api import frontend_process
+from triolet.api.frontend_process import settings_of_text
+from triolet.api.settings import FrontendSettings, ServeSettings, settings_to_text
+from triolet.engine.config import EngineSettings
+from triolet.engine.messages import Drain, TreeReply, TreeRequest
+from triolet.nurseries.child import ChildFds
+from triolet.nurseries.process import ProcessSpec, open_process
+from triolet.nurseries.service import ServiceEnded
+from triolet.nurseries.task_tree import ProcessTree, find_background_task, find_tasks
+from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.membership import EngineDirectory
+from triolet.runtime.messages import (
+    FRONTEND_TO_ROOT,
+    ROOT_TO_FRONTEND,
+    EngineMembership,
+    FrontendInit,
+    FrontendLoad,
+    FrontendReady,
+    PassConnection,
+)
+from triolet.transports.control_channel import ControlChannel
+from triolet.transports.control_handshake import perform_parent_handshake
+from triolet.transports.handshake_messages import PeerRefused
+
+from ..leaks import check_no_leaks
+from ..runtime.model_folders import CHAT_TEMPLATE, byte_level_tokenizer, write_folder
+
+# A test that is not over by then hangs.
+DEADLINE_S = 30.0
+TASKS = ("load-reports", "control", "engines-changed", "connections", "output-handler")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp("null")
+    write_folder(folder, byte_level_tokenizer(), chat_template=CHAT_TEMPLATE)
+    sizes = {"vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1}
+    (folder / "config.json").write_text(json.dumps(sizes))
+    return folder
+
+
+def settings_for(folder: pathlib.Path, **serve: Any) -> FrontendSettings:
+    engine = EngineSettings(model=str(folder), executor="null")
+    return FrontendSettings(
+        runtime=RuntimeSettings(engine=engine, model_name="m"), serve=ServeSettings(**serve)
+    )
+
+
+@attrs.define(eq=False)
+class FakeRoot:
+    """The root's end of the control socket; `run` reads what the frontend reports."""
+
+    control: ControlChannel
+    raw: socket.socket
+    loads: list[FrontendLoad] = attrs.field(factory=list)
+    trees: list[ProcessTree] = attrs.field(factory=list)
+    _more: trio.Event = attrs.field(factory=trio.Event)
+    _passed: int = 0
+
+    async def bring_up(self, settings: str, *, pid: int, **init: Any) -> FrontendReady:
+        engines = EngineDirectory().handle_starting(0, 2)
+        payload = FrontendInit(
+            run_id=f"test-{os.urandom(4).hex()}",
+            rank=0,
+            epoch=1,
+            settings=settings,
+            engines=engines,
+            **init,
+        )
+        ready = await perform_parent_handshake(
+            self.control,
+            msgspec.msgpack.encode(payload),
+            who="frontend 0",
+            role="frontend",
+            epoch=1,
+            pid=pid,
+            boot_timeout_s=DEADLINE_S,
+        )
+        return msgspec.msgpack.decode(ready, type=FrontendReady)
+
+    async def run(self) -> None:
+        while True:
+            message, _ = await self.control.receive()
+            if isinstance(message, FrontendLoad):
+                self.loads.append(message)
+            else:
+                assert isinstance(message, TreeReply)
+                self.trees.append(msgspec.json.decode(message.tree, type=ProcessTree))
+            self._more.set()
+            self._more = trio.Event()
+
+    async def wait_load(self, **counts: int) -> None:
+        """Until the newest report has these counts."""
+        while not self.loads or any(
+            getattr(self.loads[-1], name) != count for name, count in counts.items()
+        ):
+            await self._more.wait()
+
+    async def connect(self) -> trio.SocketStream:
+        """A client whose connection was passed on."""
+        client, server = socket.socketpair()
+        self._passed += 1
+        with server:
+            await self.control.send(PassConnection(self._passed), [server.fileno()])
+        return trio.SocketStream(trio.socket.from_stdlib_socket(client))
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Status and body of one request on a connection of its own."""
+        async with await self.connect() as client:
+            head = f"GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+            await client.send_all(head.encode())
+            answer = b"".join([part async for part in client])
+        status, _, body = answer.partition(b"\r\n\r\n")
+        return int(status.split()[1]), json.loads(body)
+
+    async def tree(self) -> ProcessTree:
+        count = len(self.trees)
+        await self.control.send(TreeRequest(1))
+        while len(self.trees) == count:
+            await self._more.wait()
+        return self.trees[-1]
+
+
+@asynccontextmanager
+async def open_pair() -> AsyncIterator[tuple[FakeRoot, ChildFds]]:
+    with ExitStack() as owned:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        owned.enter_context(theirs)
+        for end in (ours, theirs):
+            end.setblocking(False)
+        control = ControlChannel(ours, sends=ROOT_TO_FRONTEND, receives=FRONTEND_TO_ROOT)
+        owned.enter_context(control)
+        yield FakeRoot(control, ours), ChildFds(theirs, -1, -1)
+
+
+@asynccontextmanager
+async def open_frontend(folder: pathlib.Path, **init: Any) -> AsyncIterator[FakeRoot]:
+    text = settings_to_text(settings_for(folder))
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_pair() as (root, fds), trio.open_nursery() as nursery:
+            nursery.start_soon(frontend_process.main, fds)
+            await root.bring_up(text, pid=os.getpid(), **init)
+            nursery.start_soon(root.run)
+            yield root
+            nursery.cancel_scope.cancel("the test is over")
+
+
+# ---- settings
+
+
+def test_settings_survive_the_way_and_strangers_are_refused(folder: pathlib.Path) -> None:
+    settings = settings_for(folder, api_keys=("k",), allowed_hosts=("h",), grace_s=3.0)
+    text = settings_to_text(settings)
+    assert settings_of_text(text) == settings
+    strange = json.dumps({**json.loads(text), "no_such_field": 1})
+    with pytest.raises(cattrs.ClassValidationError):
+        settings_of_text(strange)
+
+
+# ---- orders and reports
+
+
+async def test_it_serves_connections_that_the_root_passes(folder: pathlib.Path) -> None:
+    async with open_frontend(folder) as root:
+        assert (await root.get("/live"))[0] == 200
+        status, models = await root.get("/v1/models")
+        assert (status, models["data"][0]["id"]) == (200, "m")
+        await root.wait_load(connections_received=2, open_connections=0)
+
+
+async def test_it_reports_changes_and_is_silent_otherwise(folder: pathlib.Path) -> None:
+    async with open_frontend(folder) as root:
+        await root.wait_load(open_connections=0)
+        client = await root.connect()
+        await root.wait_load(open_connections=1, connections_received=1)
+        await client.aclose()
+        await root.wait_load(open_connections=0)
+        assert len(root.loads) == len(set(root.loads))  # no report says what another has said
+
+
+async def test_membership_reaches_health_and_the_latest_wins(folder: pathlib.Path) -> None:
+    async with open_frontend(folder) as root:
+        directory = EngineDirectory()
+        directory.handle_starting(0, 2)
+        gone = directory.handle_gone(0, "was killed by SIGKILL")
+        await root.control.send(gone)
+        while "SIGKILL" not in json.dumps((await root.get("/health"))[1]):
+            pass
+        await root.control.send(EngineMembership(gone.number - 1, []))
+        assert "SIGKILL" in json.dumps((await root.get("/health"))[1])
+
+
+async def test_a_drain_is_ready_no_more_and_closes_idle_connections(folder: pathlib.Path) -> None:
+    async with open_frontend(folder) as root:
+        idle = await root.connect()
+        await idle.send_all(b"GET /live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        await idle.receive_some(10_000)  # it is kept alive, and waits for a next request
+        await root.control.send(Drain())
+        assert b"" in [await idle.receive_some(10_000) for _ in range(2)]
+        await idle.aclose()
+        status, body = await root.get("/ready")
+        assert status == 503
+        assert "draining" in json.dumps(body)
+        await root.wait_load(open_connections=0)
+
+
+async def test_one_can_be_born_draining(folder: pathlib.Path) -> None:
+    async with open_frontend(folder, draining=True) as root:
+        assert "draining" in json.dumps((await root.get("/ready"))[1])
+
+
+async def test_the_tree_names_its_tasks(folder: pathlib.Path) -> None:
+    async with open_frontend(folder) as root:
+        tree = await root.tree()
+        assert (tree.name, tree.pid, tree.facts["epoch"]) == ("frontend 0", os.getpid(), 1)
+        assert tree.tasks is not None
+        assert [name for name in TASKS if not find_tasks(tree.tasks, name)] == []
+
+
+async def test_noise_and_orders_without_their_descriptor_are_dropped(folder: pathlib.Path) -> None:
+    async with open_frontend(folder) as root:
+        root.raw.send(b"\xffnoise")
+        await root.control.send(PassConnection(1))
+        assert (await root.get("/live"))[0] == 200
+        await root.wait_load(connections_received=2)
+
+
+async def test_orders_are_heard_while_nobody_takes_connections(folder: pathlib.Path) -> None:
+    """A full queue resets newcomers; the control task never waits for it."""
+    async with open_frontend(folder) as root:
+        taker = find_background_task("connections")
+        assert not taker.ended
+        clients = [await root.connect() for _ in range(200)]
+        await root.tree()
+        await root.wait_load(connections_received=200)
+        for client in clients:
+            await trio.aclose_forcefully(client)
+        await root.wait_load(open_connections=0)
+
+
+@pytest.mark.parametrize("name", ["control", "load-reports", "engines-changed"])
+async def test_without_one_of_its_tasks_it_ends(folder: pathlib.Path, name: str) -> None:
+    ended = pytest.RaisesExc(ServiceEnded, match=name)
+    with pytest.RaisesGroup(ended, flatten_subgroups=True):
+        async with open_frontend(folder) as root:
+            await root.tree()
+            find_background_task(name).cancel("the test cancels it")
+            await trio.sleep_forever()
+
+
+# ---- ends
+
+
+async def test_a_broken_tokenizer_is_refused_for_good(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 320, "max_position_embeddings": 512}')
+    (tmp_path / "tokenizer.json").write_text("{")
+    text = settings_to_text(settings_for(tmp_path))
+    refusal = pytest.RaisesExc(
+        PeerRefused, match="tokenizer.json: cannot be read.*choose another model"
+    )
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.RaisesGroup(refusal):
+        async with open_pair() as (root, fds), trio.open_nursery() as nursery:
+            nursery.start_soon(frontend_process.main, fds)
+            await root.bring_up(text, pid=os.getpid())
+
+
+@pytest.mark.slow
+async def test_a_real_process(folder: pathlib.Path) -> None:
+    text = settings_to_text(settings_for(folder))
+    spec = ProcessSpec("frontend 0", "triolet.api.frontend_process")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec) as process, trio.open_nursery() as nursery:
+            control = ControlChannel(
+                process.control, sends=ROOT_TO_FRONTEND, receives=FRONTEND_TO_ROOT
+            )
+            root = FakeRoot(control, process.control)
+            await root.bring_up(text, pid=process.pid)
+            nursery.start_soon(root.run)
+            assert (await root.get("/live"))[0] == 200
+            nursery.cancel_scope.cancel("the test is over")
+    assert process.exit is not None
+    assert process.exit.code == 0
