@@ -39,20 +39,15 @@ from triolet.transports.control_handshake import perform_parent_handshake
 from triolet.transports.handshake_messages import PeerRefused
 
 from ..leaks import check_no_leaks
-from ..runtime.model_folders import CHAT_TEMPLATE, byte_level_tokenizer, write_folder
 
 # A test that is not over by then hangs.
 DEADLINE_S = 30.0
 TASKS = ("load-reports", "control", "engines-changed", "connections", "output-handler")
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    folder = tmp_path_factory.mktemp("null")
-    write_folder(folder, byte_level_tokenizer(), chat_template=CHAT_TEMPLATE)
-    sizes = {"vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1}
-    (folder / "config.json").write_text(json.dumps(sizes))
-    return folder
+@pytest.fixture
+def folder(null_folder: pathlib.Path) -> pathlib.Path:
+    return null_folder
 
 
 def settings_for(folder: pathlib.Path, **serve: Any) -> FrontendSettings:
