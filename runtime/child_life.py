@@ -34,6 +34,8 @@ from ..transports.handshake_messages import HandshakeError, PeerRefused
 from ..transports.passed_fds import close_fds
 from .events import ChildGone, ChildProgress, OnEvent
 
+# Workers die with their engine (PDEATHSIG), in milliseconds; large memory takes some hundred.
+WORKERS_END_S = 5.0
 # A child's sockets close some milliseconds before its pidfd tells of its death.
 DEATH_AFTER_SILENCE_S = 0.5
 # What a dead child had said is in our socket already, so reading it waits for nothing.
@@ -69,7 +71,8 @@ class ChildLife:
         """Send what is published; a child that does not read delays nobody else."""
         with contextlib.suppress(trio.BrokenResourceError):
             while True:
-                await self._snapshot_set.wait()
+                with waiting_for("news for it"):
+                    await self._snapshot_set.wait()
                 self._snapshot_set = trio.Event()
                 if self._snapshot is not None:
                     snapshot, self._snapshot = self._snapshot, None
@@ -111,7 +114,8 @@ class ChildLife:
         """Take the child's messages until it closes its end."""
         while True:
             try:
-                message, fds = await self.control.receive()
+                with waiting_for(f"messages of {self.process.spec.name}"):
+                    message, fds = await self.control.receive()
             except MalformedMessage:
                 continue  # counted by the channel; whoever waits for an answer has a deadline
             except (trio.EndOfChannel, trio.BrokenResourceError):
@@ -134,14 +138,25 @@ class ChildLife:
                 self.on_message(message, fds)
 
     async def wait_workers_gone(self) -> None:
-        """Wait until every reported worker process is gone, however long that takes."""
+        """Wait until every reported worker process is gone, however long that takes.
+
+        A successor must not touch a device before. When cancelled, nobody succeeds: then it is
+        `WORKERS_END_S` at most, since a worker may hang in a device driver for ever.
+        """
         try:
-            for pidfd in self._worker_pidfds:
-                with waiting_for("a worker of the dead engine to be gone"):
-                    await wait_process_gone(pidfd)
-                reap_adopted(pidfd)
+            await self._wait_pidfds()
+        except trio.Cancelled:
+            with trio.move_on_after(WORKERS_END_S, shield=True):
+                await self._wait_pidfds()
+            raise
         finally:
             self._close_pidfds()
+
+    async def _wait_pidfds(self) -> None:
+        for pidfd in self._worker_pidfds:
+            with waiting_for("a worker of the dead engine to be gone"):
+                await wait_process_gone(pidfd)
+            reap_adopted(pidfd)
 
     def _close_pidfds(self) -> None:
         for pidfd in self._worker_pidfds:
@@ -198,10 +213,7 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
     finally:
         plan.on_gone(cause)
         if life is not None:
-            # Ours to wait for even when cancelled: nothing outlives its scope. Bounded by the
-            # kernel: their death was signalled when the engine died.
-            with trio.CancelScope(shield=True):
-                await life.wait_workers_gone()
+            await life.wait_workers_gone()
         if not refused:  # whoever is told of a refusal is told by the error, once
             plan.on_event(ChildGone(name, plan.epoch, cause))
 

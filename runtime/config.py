@@ -93,10 +93,8 @@ class RuntimeTimes:
     grace_s: float = _number(10.0, at_least=0)
     # Ending a child: after the order, after SIGTERM, after SIGKILL.
     ladder: LadderTimes = attrs.field(factory=LadderTimes)
-    # An engine that is ready must be connected to every frontend by then.
+    # A ready engine's link to the embedding program must be up by then, or entering fails.
     link_up_s: float = _number(10.0, at_least=0.001)
-    utility_s: float = _number(2.0, at_least=0.001)
-    statistics_period_s: float = _number(0.5, at_least=0.001)
 
 
 @attrs.frozen(kw_only=True)

@@ -6,6 +6,7 @@ those are the program's. Must not know HTTP.
 """
 
 import itertools
+import math
 import pathlib
 import random
 import secrets
@@ -16,6 +17,7 @@ from typing import Any
 
 import attrs
 import msgspec
+import trio
 
 from ..engine.config import EngineSettings
 from ..engine.messages import (
@@ -37,6 +39,7 @@ from .admission import Admission
 from .config import RuntimeSettings
 from .core_client import CoreClient
 from .engine_fleet import EngineFleet
+from .errors import NoEngine
 from .events import OnEvent, ignore_event
 from .frontend import Frontend
 from .health import EngineState
@@ -128,7 +131,7 @@ async def open_runtime(
             open_frontend_services(channel, frontend.client),
             open_service(fleet.run, name="engines"),
         ):
-            await wait_engines(frontend.client, chosen.engines)
+            await wait_engines(frontend.client, chosen.engines, chosen.times.link_up_s)
             yield frontend
 
 
@@ -157,20 +160,29 @@ async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIt
     """The background tasks of one frontend, for the body; the sockets outlive the handlers."""
     with single_errors_unwrapped():
         async with (
-            open_service(channel.run_output, name="output-socket-thread"),
-            open_service(channel.run_input, name="input-socket-thread"),
+            open_service(channel.run_output, name="output-socket-thread", waits_for="frames"),
+            open_service(channel.run_input, name="input-socket-thread", waits_for="frames"),
             open_service(partial(run_output_handler, client, channel), name="output-handler"),
             open_service(partial(run_stats_updater, client), name="stats-updater"),
         ):
             yield
 
 
-async def wait_engines(client: CoreClient, engines: int) -> None:
-    """Wait until all engines can take work, or at least one can and the others were given up."""
+async def wait_engines(client: CoreClient, engines: int, link_up_s: float) -> None:
+    """Wait until all engines can take work, or at least one can and the others were given up.
+
+    Booting has its own deadlines. Raises `NoEngine` if engines are ready but their links do not
+    come up within `link_up_s`.
+    """
     with waiting_for("the engines to be ready"):
         while True:
             states = [engine.state for engine in client.health()]
             ready, failed = states.count(EngineState.READY), states.count(EngineState.FAILED)
             if ready and ready + failed == engines:
                 return
-            await client.engines_changed.wait()
+            booted = [member.state is EngineState.READY for member in client.membership.engines]
+            links_due = sum(booted) + failed == engines
+            with trio.move_on_after(link_up_s if links_due else math.inf) as patience:
+                await client.engines_changed.wait()
+            if patience.cancelled_caught:
+                raise NoEngine(f"engines are ready, but not linked after {link_up_s:g} s")

@@ -72,6 +72,12 @@ class Owner:
     def _refuse_message(self, message: object, fds: Sequence[int]) -> None:
         raise AssertionError(f"{message} is not an acting engine's")
 
+    async def wait_gone(self) -> None:
+        """Until the death was told; in a cancelled task, too."""
+        with trio.CancelScope(shield=True):
+            while not self.gone:
+                await trio.lowlevel.checkpoint()
+
     async def wait_ready(self) -> ChildLife:
         life = await self.diary.wait_for(ChildLife)
         assert isinstance(life, ChildLife)
@@ -147,11 +153,23 @@ async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> N
                 nursery.start_soon(owner.run)
                 await owner.wait_ready()
                 nursery.cancel_scope.cancel("the test stops the life")
-                with trio.CancelScope(shield=True):
-                    while not owner.gone:
-                        await trio.lowlevel.checkpoint()
+                await owner.wait_gone()
                 worker.kill()
     assert owner.gone == ["it was stopped"]
+
+
+async def test_a_cancelled_life_does_not_wait_for_a_worker_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("triolet.runtime.child_life.WORKERS_END_S", 0.05)
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"workers {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                await owner.wait_ready()
+                nursery.cancel_scope.cancel("the test stops the life")
+        assert worker.poll() is None
 
 
 async def test_the_latest_snapshot_wins() -> None:
