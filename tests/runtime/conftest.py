@@ -3,16 +3,11 @@
 import json
 import pathlib
 
-import hypothesis
 import pytest
 
 from triolet.runtime.tokenizer import Tokenizer
 
 from .model_folders import CHAT_TEMPLATE, byte_level_tokenizer, metaspace_tokenizer, write_folder
-
-# A deadline for each example is a wall-clock assertion, and this machine may be busy.
-hypothesis.settings.register_profile("no deadline", deadline=None)
-hypothesis.settings.load_profile("no deadline")
 
 
 @pytest.fixture(scope="session")

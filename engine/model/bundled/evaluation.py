@@ -15,6 +15,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -211,16 +212,17 @@ def evaluate(generator: Generator, prompts: int = PROMPTS) -> list[Score]:
     asked_stories = [(one.prompt, one) for one in stories]
     asked_descriptions = [(one.prompt, one) for one in descriptions]
     warm = f"stories, temperature {STORY_TEMPERATURE}"
+    told = partial(_score, generator, is_right=story_is_right, share_min=STORIES_MIN)
     return [
-        _score(generator, "stories, greedy", asked_stories, story_is_right, STORIES_MIN),
+        told("stories, greedy", asked_stories),
+        told(warm, asked_stories, temperature=STORY_TEMPERATURE),
+        _score(generator, "capitals", capitals, is_right=capital_is_right, share_min=CAPITALS_MIN),
         _score(
-            *(generator, warm, asked_stories, story_is_right, STORIES_MIN),
-            temperature=STORY_TEMPERATURE,
-        ),
-        _score(generator, "capitals", capitals, capital_is_right, CAPITALS_MIN),
-        _score(
-            *(generator, "JSON objects", asked_descriptions, description_is_right),
-            DESCRIPTIONS_MIN,
+            generator,
+            "JSON objects",
+            asked_descriptions,
+            is_right=description_is_right,
+            share_min=DESCRIPTIONS_MIN,
         ),
     ]
 
@@ -229,6 +231,7 @@ def _score(
     generator: Generator,
     measure: str,
     asked: list[tuple[str, Asked]],
+    *,
     is_right: Callable[[Asked, Answer], bool],
     share_min: float,
     temperature: float = 0.0,
