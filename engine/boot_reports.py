@@ -1,8 +1,8 @@
 """What an engine tells the root while it starts: how far it is, and who its workers are.
 
-Progress is a slot of one, the latest wins: a loader that reports for each tensor neither floods
-the control socket nor is told on out of order. Workers are told of at once. Must not know what the
-phases are, nor what the workers do.
+Progress is a slot for each phase, the latest wins: a loader that reports for each tensor neither
+floods the control socket nor hides that a phase has ended. Workers are told of at once. Must not
+know what the phases are, nor what the workers do.
 """
 
 import os
@@ -25,13 +25,13 @@ class BootReports:
 
     control: ControlChannel
     handshake: ChildHandshake
-    # What was reported last and is not sent yet.
-    _progress: tuple[str, float] | None = attrs.field(default=None, init=False)
+    # {phase: what was reported of it last and is not sent yet}, in the order of the phases.
+    _progress: dict[str, float] = attrs.field(factory=dict, init=False)
     _reported: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def progress(self, phase: str, fraction: float) -> None:
-        """Have this told, in place of an earlier report that still waits; never waits itself."""
-        self._progress = (phase, fraction)
+        """Have this told, in place of what still waits of this phase; never waits itself."""
+        self._progress[phase] = fraction
         self._reported.set()
 
     async def run_progress(
@@ -46,9 +46,19 @@ class BootReports:
             with waiting_for("progress of the workers"):
                 await self._reported.wait()
             self._reported = trio.Event()
-            report, self._progress = self._progress, None
-            assert report is not None
-            await self.handshake.progress(*report)
+            await self.tell_rest()
+
+    async def tell_rest(self) -> None:
+        """Tell what still waits; for the end, when `run_progress` is over.
+
+        Raises what `ControlChannel.send` raises. Cancellation: what was not told still waits, and
+        what is told twice then says nothing new.
+        """
+        while self._progress:
+            phase, fraction = next(iter(self._progress.items()))
+            await self.handshake.progress(phase, fraction)
+            if self._progress[phase] == fraction:  # no news of it meanwhile
+                del self._progress[phase]
 
     async def workers(self, processes: Sequence[Process]) -> None:
         """Tell who the workers are; the root will outlive us and wait for these.

@@ -23,6 +23,7 @@ from ..transports.handshake_messages import PeerRefused
 from .config import EngineSettings
 from .errors import BootRefused, WorkersDisagree
 from .messages import TreeReply, TreeRequest
+from .rank_progress import RankProgress
 from .step_messages import OUTPUT_RANK, Step, StepResult, WorkerInit, WorkerReady
 from .step_rings import StepRings
 from .tree_asker import TreeAsker
@@ -48,7 +49,7 @@ class Executor:
 
     `on_workers` is awaited with all workers so far whenever one was spawned, before that one is
     told what to do: whoever must outwait it knows it before it takes a device. `on_progress` gets
-    the phase that was reported and the fraction of the rank that is furthest behind.
+    phase and fraction of the rank that is furthest behind, whenever any rank reports.
     """
 
     settings: EngineSettings
@@ -59,7 +60,7 @@ class Executor:
     _rings: StepRings = attrs.field(init=False)
     _workers: list[_Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
-    _fractions: list[float] = attrs.field(factory=list, init=False)
+    _progress: RankProgress = attrs.field(init=False)
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
@@ -72,7 +73,7 @@ class Executor:
         Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
         """
         workers = self.settings.workers
-        self._fractions = [0.0] * workers
+        self._progress = RankProgress(workers)
         specs = [ProcessSpec(f"worker-{r}", self.worker_module, rank=r) for r in range(workers)]
         self._rings = StepRings(workers, self.settings.step_timeout_s)
         with self._rings, single_errors_unwrapped():
@@ -108,8 +109,7 @@ class Executor:
 
     def _handle_progress(self, rank: int, phase: str, fraction: float) -> None:
         """Any rank's is told on, as it re-arms the deadline that our own boot has."""
-        self._fractions[rank] = fraction
-        self.on_progress(phase, min(self._fractions))
+        self.on_progress(*self._progress.handle_report(rank, phase, fraction))
 
     def _agreed(self) -> WorkerReady:
         """The least of all limits. Raises `WorkersDisagree`."""

@@ -90,7 +90,7 @@ async def _tree_text(name: str) -> str:
     return msgspec.json.encode(tree).decode()
 
 
-def _no_progress(fraction: float) -> None:
+def _no_progress(phase: str, fraction: float) -> None:
     """Nobody watches an engine load in its own process."""
 
 

@@ -18,6 +18,15 @@ from .sampling_params import SamplingParams
 WIRE_VERSION = 1
 
 
+class BootPhase(enum.StrEnum):
+    """What an engine does before READY, in this order; `Progress.phase` of the handshake."""
+
+    START = "start"  # processes and their imports
+    LOAD_WEIGHTS = "load weights"
+    KV_MEMORY = "KV memory"
+    HASH_FILES = "hash files"
+
+
 class FinishReason(enum.StrEnum):
     """Why a request ended, in vLLM's words. `ERROR` comes with `RequestOutput.error`."""
 

@@ -100,6 +100,7 @@ class EngineProcess:
             async with open_service(self._executor.run, name="executor") as executor:
                 progress.cancel("the workers are ready")
                 await progress.wait_ended()
+                await reports.tell_rest()
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:

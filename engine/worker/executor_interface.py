@@ -8,8 +8,9 @@ from typing import Protocol
 
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 
-# Called with the fraction of the weights that is loaded, from the loading thread.
-Progress = Callable[[float], None]
+# Called with a phase (`messages.BootPhase`) and the fraction of it that is done, from the loading
+# thread. Phases come in order, and each that is begun is reported as done, with 1.
+Progress = Callable[[str, float], None]
 # Blocks until the mask of the step in hand is there.
 WaitMask = Callable[[], Mask]
 # Sleeps so many seconds, or raises as soon as the worker is told to stop.

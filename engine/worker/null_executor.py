@@ -12,6 +12,7 @@ import pathlib
 import attrs
 
 from ..config import EngineSettings
+from ..messages import BootPhase
 from ..model_config import CONFIG_FILE, load_model_limits
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .executor_interface import Pause, Progress, WaitMask
@@ -44,7 +45,7 @@ class NullExecutor:
             block_tokens=self.settings.block_tokens,
             vocab_size=limits.vocab_size,
         )
-        progress(1.0)
+        progress(BootPhase.START, 1.0)  # there is nothing to load
         config = (pathlib.Path(self.settings.model) / CONFIG_FILE).read_bytes()
         identity = hashlib.sha256(config + f"null {REVISION}".encode()).hexdigest()
         return WorkerReady(

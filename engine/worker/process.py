@@ -27,7 +27,7 @@ from ...transports.ring_memory import READER_FDS
 from ...transports.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
 from ..errors import EngineError
-from ..messages import TreeReply, TreeRequest
+from ..messages import BootPhase, TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from .executor_interface import Pause, WorkerExecutor
 from .executors import make_executor
@@ -70,7 +70,7 @@ class WorkerProcess:
     control: ControlChannel
     handshake: ChildHandshake
     loop: StepLoop
-    phase: str = attrs.field(default="start", init=False)
+    phase: str = attrs.field(default=str(BootPhase.START), init=False)
 
     async def run(self, executor: WorkerExecutor) -> None:
         """Load, say READY, then serve until cancelled.
@@ -87,10 +87,10 @@ class WorkerProcess:
     async def _load(self, executor: WorkerExecutor) -> WorkerReady:
         """Read the model, telling how far that is."""
 
-        def report(fraction: float) -> None:
-            trio.from_thread.run(self.handshake.progress, "load", fraction)
+        def report(phase: str, fraction: float) -> None:
+            self.phase = phase
+            trio.from_thread.run(self.handshake.progress, phase, fraction)
 
-        self.phase = "load"
         load = partial(executor.load, report)
         return await run_or_refuse(self.handshake, load, thread_name="load")
 

@@ -7,12 +7,14 @@ are compared with. Must not know rings, tasks or processes.
 import os
 import pathlib
 import time
+from functools import partial
 
 import attrs
 import torch
 
 from ..config import EngineSettings
 from ..errors import InvalidParameter
+from ..messages import BootPhase
 from ..model.layers import has_packed_linear
 from ..model.loader import numerics_files
 from ..model.registry import compute_dtype, load_model
@@ -26,8 +28,6 @@ from .numerics import numerics_id, processor_name
 # Counts changes of layers, attention or sampler that change any bit of any result.
 REVISION = 1
 KV_LAYOUT = "layer,kv head,slot,channel"
-# Share of the progress for the weights; the rest is hashing them.
-LOADING_SHARE = 0.8
 
 
 @attrs.define(eq=False)
@@ -52,6 +52,7 @@ class TorchExecutor:
         dtype = compute_dtype(config, bitwise=settings.bitwise)
         token_bytes = 2 * config.layers * config.kv_heads * config.head_size * dtype.itemsize
         plan = plan_kv(settings, model_len=config.max_model_len, token_bytes=token_bytes)
+        progress(BootPhase.LOAD_WEIGHTS, 0.0)
         model = load_model(
             folder,
             config,
@@ -59,8 +60,10 @@ class TorchExecutor:
             bitwise=settings.bitwise,
             positions=plan.max_model_len,
             device=device,
-            progress=lambda fraction: progress(fraction * LOADING_SHARE),
+            progress=partial(progress, BootPhase.LOAD_WEIGHTS),
         )
+        progress(BootPhase.LOAD_WEIGHTS, 1.0)
+        progress(BootPhase.KV_MEMORY, 0.0)
         self._runner = ModelRunner.of(
             model,
             rows=settings.max_num_seqs,
@@ -68,8 +71,10 @@ class TorchExecutor:
             block_tokens=settings.block_tokens,
             length=plan.max_model_len,
         )
+        progress(BootPhase.KV_MEMORY, 1.0)
+        progress(BootPhase.HASH_FILES, 0.0)
         identity = _numerics_id(settings, config, device, dtype)
-        progress(1.0)
+        progress(BootPhase.HASH_FILES, 1.0)
         return WorkerReady(
             kv_blocks=plan.blocks,
             max_model_len=plan.max_model_len,

@@ -47,7 +47,7 @@ def make_executor(folder: pathlib.Path, rows: int, arguments: argparse.Namespace
         max_num_seqs=rows,
     )
     executor = TorchExecutor(settings, 0)
-    executor.load(lambda fraction: None)
+    executor.load(lambda phase, fraction: None)
     return executor
 
 

@@ -19,7 +19,7 @@ from triolet.tests.leaks import check_no_leaks
 from triolet.tests.nurseries.processes import PATIENT, receive_ready, spec_of
 from triolet.transports.control_channel import ControlChannel
 from triolet.transports.control_handshake import ChildHandshake, perform_child_handshake
-from triolet.transports.handshake_messages import Hello, Init, Progress
+from triolet.transports.handshake_messages import Hello, Init, Progress, Ready
 from triolet.transports.passed_fds import close_fds
 
 DEADLINE_S = 30.0
@@ -72,6 +72,30 @@ async def test_of_many_reports_the_latest_is_told() -> None:
         ends.reports.progress("check", 1.0)
         assert await receive_progress(ends.root) == (2, "check", 1.0)
         nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_later_phase_does_not_hide_how_an_earlier_one_ended() -> None:
+    async with open_ends() as ends, trio.open_nursery() as nursery:
+        for report in [("load", 0.5), ("load", 1.0), ("check", 0.0), ("check", 0.9)]:
+            ends.reports.progress(*report)
+        await start_background_task(nursery, ends.reports.run_progress, name="progress")
+        assert await receive_progress(ends.root) == (1, "load", 1.0)
+        assert await receive_progress(ends.root) == (2, "check", 0.9)
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_the_rest_is_told_when_the_task_has_ended() -> None:
+    async with open_ends() as ends:
+        await ends.reports.tell_rest()
+        ends.reports.progress("load", 1.0)
+        ends.reports.progress("check", 1.0)
+        await ends.reports.tell_rest()
+        await ends.reports.tell_rest()  # nothing is left
+        await ends.handshake.ready(b"ready")
+        assert await receive_progress(ends.root) == (1, "load", 1.0)
+        assert await receive_progress(ends.root) == (2, "check", 1.0)
+        message, _ = await ends.root.receive_any()
+        assert isinstance(message, Ready)
 
 
 async def test_after_the_task_has_ended_nothing_is_told_any_more() -> None:

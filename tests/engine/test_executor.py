@@ -84,7 +84,7 @@ async def test_steps_trees_and_an_end_that_leaves_nothing(
             assert pool.ready.numerics_id.startswith("null-")
             assert [len(told) for told in pool.told] == list(range(1, workers + 1))
             # Told by every rank, and never further than the one that is furthest behind.
-            assert pool.progress == [("load", 0.0)] * (workers - 1) + [("load", 1.0)]
+            assert pool.progress == [("start", 0.0)] * (workers - 1) + [("start", 1.0)]
 
             first = expected_token(0, 8)
             assert await pool.run(first_step()) == StepResult(1, [0], [first])

@@ -34,7 +34,7 @@ class ActingExecutor:
     pause: Pause
 
     def load(self, progress: Progress) -> WorkerReady:
-        progress(0.5)
+        progress("load", 0.5)
         if self.act == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         ready = self.inner.load(progress)

@@ -42,7 +42,7 @@ def load(
         model=str(folder), executor="null", max_num_seqs=8, workers=2, **changes
     )
     executor = NullExecutor(settings, rank, pauses.append)
-    executor.load(lambda fraction: None)
+    executor.load(lambda phase, fraction: None)
     return executor, pauses
 
 
@@ -64,11 +64,11 @@ def run(executor: NullExecutor, seed: int, tokens: list[int], count: int) -> lis
 
 def test_ready_tells_the_folders_limits(tmp_path: pathlib.Path) -> None:
     executor, _ = load(tmp_path)
-    fractions: list[float] = []
-    ready = executor.load(fractions.append)
+    progress: list[tuple[str, float]] = []
+    ready = executor.load(lambda *report: progress.append(report))
     assert (ready.vocab_size, ready.max_model_len, ready.kv_blocks) == (200, 64, 8 * 4)
     assert ready.bitwise
-    assert fractions == [1.0]
+    assert progress == [("start", 1.0)]
 
 
 def test_tokens_depend_on_seed_position_and_previous_token(tmp_path: pathlib.Path) -> None:
@@ -105,7 +105,7 @@ def test_an_interrupted_wait_interrupts_the_step(tmp_path: pathlib.Path) -> None
 
     executor, _ = load(tmp_path)
     executor = NullExecutor(executor.settings, 0, stop)
-    executor.load(lambda fraction: None)
+    executor.load(lambda phase, fraction: None)
     with pytest.raises(Stopped):
         executor.execute(Step(number=1), no_mask)
 

@@ -133,7 +133,7 @@ async def test_from_hello_to_tokens(ends: tuple[Core, ChildFds], settings: Engin
     core, fds = ends
     async with running(core, fds, settings) as ready:
         assert (ready.vocab_size, ready.max_model_len, ready.kv_blocks) == (100, 64, 16)
-        assert core.progress[-1] == ("load", 1.0)
+        assert core.progress[-1] == ("start", 1.0)
         token = null_token(7, 0, 8, vocab_size=100)
         assert await core.run(first_step()) == StepResult(1, [2], [token])
 

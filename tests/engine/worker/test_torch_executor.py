@@ -8,6 +8,7 @@ import torch
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
+from triolet.engine.messages import BootPhase
 from triolet.engine.model.loader import SINGLE_FILE, DummyWeights
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, WorkerReady
 from triolet.engine.worker.torch_executor import TorchExecutor
@@ -21,7 +22,7 @@ def make(folder: pathlib.Path, **changes: Any) -> TorchExecutor:
 
 
 def ready(folder: pathlib.Path, **changes: Any) -> WorkerReady:
-    return make(folder, **changes).load(lambda fraction: None)
+    return make(folder, **changes).load(lambda phase, fraction: None)
 
 
 def no_mask() -> Mask:
@@ -68,16 +69,20 @@ def first_token(executor: TorchExecutor) -> int:
 def test_from_folder_to_tokens(tmp_path: pathlib.Path) -> None:
     write_config(tmp_path)
     write_weights(tmp_path)
-    fractions: list[float] = []
+    progress: list[tuple[str, float]] = []
     executor = make(tmp_path, load_format="auto")
-    found = executor.load(fractions.append)
+    found = executor.load(lambda *report: progress.append(report))
     assert (found.vocab_size, found.max_model_len, found.kv_blocks) == (101, 512, 4 * 32)
     assert found.bitwise
-    assert fractions == sorted(fractions)
-    assert fractions[-1] == 1.0
+    phases = [BootPhase.LOAD_WEIGHTS, BootPhase.KV_MEMORY, BootPhase.HASH_FILES]
+    assert list(dict.fromkeys(phase for phase, _ in progress)) == phases
+    for phase in phases:
+        fractions = [fraction for name, fraction in progress if name == phase]
+        assert fractions == sorted(fractions)
+        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
     assert torch.get_num_threads() == 1
     dummy = make(tmp_path)
-    dummy.load(lambda fraction: None)
+    dummy.load(lambda phase, fraction: None)
     assert first_token(executor) == first_token(dummy)
 
 
@@ -124,8 +129,8 @@ def test_a_missing_cuda_device_is_refused(tmp_path: pathlib.Path) -> None:
 def test_cuda_computes_the_same_model(tmp_path: pathlib.Path) -> None:
     write_config(tmp_path)
     cuda, cpu = make(tmp_path, device="cuda"), make(tmp_path)
-    assert not cuda.load(lambda fraction: None).bitwise
-    cpu.load(lambda fraction: None)
+    assert not cuda.load(lambda phase, fraction: None).bitwise
+    cpu.load(lambda phase, fraction: None)
     assert first_token(cuda) == first_token(cpu)
 
 
