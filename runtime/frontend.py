@@ -132,7 +132,8 @@ class Frontend:
         """Open one request; leaving the block ends it, wherever it is.
 
         Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`; iterating the
-        stream raises `EngineDied`, `RequestFailed`, or what of the first an engine alone can see. Cancellation at any point aborts.
+        stream raises `EngineDied`, `RequestFailed`, or an `InvalidRequest` that only an engine
+        sees. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
         with self._open_ticket(prompt) as ticket:
