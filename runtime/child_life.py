@@ -114,7 +114,7 @@ class ChildLife:
         """Take the child's messages until it closes its end."""
         while True:
             try:
-                with waiting_for(f"messages of {self.process.spec.name}"):
+                with waiting_for("its messages"):
                     message, fds = await self.control.receive()
             except MalformedMessage:
                 continue  # counted by the channel; whoever waits for an answer has a deadline
