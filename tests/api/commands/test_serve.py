@@ -1,0 +1,153 @@
+"""Signals and exit codes of `triolet serve`: the command as a process, its children only act."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import attrs
+import pytest
+
+from triolet.runtime.root import bind_listener
+
+from ...leaks import children_of
+
+pytestmark = pytest.mark.slow
+
+SERVER = "triolet.tests.api.commands.acting_server"
+# A line or an end that is not there by then never comes.
+BOUND_S = 60.0
+
+
+@attrs.define(eq=False)
+class Server:
+    """The process, and what it has said on stderr so far."""
+
+    process: subprocess.Popen[str]
+    said: list[str] = attrs.field(factory=list)
+
+    def read_until(self, words: str) -> str:
+        """The first line with these words, which may have been said already. Fails at the end."""
+        for line in self.said:
+            if words in line:
+                return line
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.said.append(line)
+            if words in line:
+                return line
+        raise AssertionError(f"{words!r} was never said: {''.join(self.said)}")
+
+    def port(self) -> int:
+        line = self.read_until("serving on")
+        return int(line.split("http://127.0.0.1:")[1].split()[0])
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> tuple[int, str]:
+        """Exit code, and the rest of what it says."""
+        out, err = self.process.communicate(timeout=BOUND_S)
+        assert out == "", "stdout belongs to other commands"
+        return self.process.returncode, err
+
+
+@contextmanager
+def open_server(
+    folder: pathlib.Path,
+    *,
+    engines: tuple[str, ...] = ("ready",),
+    frontends: tuple[str, ...] = ("ready",),
+    port: int = 0,
+) -> Iterator[Server]:
+    command = [sys.executable, "-m", SERVER, str(port), json.dumps(engines), json.dumps(frontends)]
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "XDG_RUNTIME_DIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Short: a socket's path has 107 bytes at most."""
+    return tmp_path_factory.mktemp("x")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_drains_and_the_end_is_good(folder: pathlib.Path, number: signal.Signals) -> None:
+    with open_server(folder, frontends=("keep",)) as server:
+        with socket.create_connection(("127.0.0.1", server.port())) as client:
+            assert client.recv(100) == b"0 2"
+            children = children_of(server.process.pid)
+            server.signal(number)
+            server.read_until("draining")
+            assert client.recv(100) == b""  # "keep" closes when it is told to drain
+        assert server.end()[0] == 0
+    assert len(children) == 2
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
+    assert os.listdir(folder / "triolet") == []
+
+
+def test_the_second_signal_aborts_even_what_hangs(folder: pathlib.Path) -> None:
+    """The frontend is stopped with a connection open: it neither drains nor ends when asked."""
+    with (
+        open_server(folder, frontends=("keep",)) as server,
+        socket.create_connection(("127.0.0.1", server.port())) as client,
+    ):
+        assert client.recv(100) == b"0 2"
+        children = children_of(server.process.pid)
+        for pid in children:
+            os.kill(pid, signal.SIGSTOP)
+        server.signal(signal.SIGINT)
+        server.read_until("draining")
+        server.signal(signal.SIGTERM)
+        code, rest = server.end()
+    assert code == 0
+    assert "aborting" in rest
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
+
+
+def test_a_lost_engine_shows_in_the_exit_code(folder: pathlib.Path) -> None:
+    with open_server(folder, engines=("raise", "ready")) as server:
+        server.read_until("engine 0: given up: it died too often")
+        server.signal(signal.SIGINT)
+        assert server.end()[0] == 3
+
+
+def test_without_any_engine_it_ends_by_itself(folder: pathlib.Path) -> None:
+    with open_server(folder, engines=("raise",)) as server:
+        code, said = server.end()
+    assert code == 3
+    assert "triolet: no engine is left" in said
+    assert "ValueError: told to raise" in said
+
+
+def test_a_refusal_is_one_sentence_and_a_failure(folder: pathlib.Path) -> None:
+    with open_server(folder, engines=("refuse",)) as server:
+        code, said = server.end()
+    assert code == 1
+    assert said.count("/m: is truncated") == 1
+    assert "Traceback" not in said
+
+
+def test_a_busy_port_is_one_sentence_and_nothing_is_spawned(folder: pathlib.Path) -> None:
+    listener = bind_listener("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    with listener, open_server(folder, port=port) as server:
+        code, said = server.end()
+    assert code == 1
+    assert said.startswith("triolet: cannot listen on 127.0.0.1:")
+    assert len(said.splitlines()) == 1
