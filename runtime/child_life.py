@@ -26,13 +26,22 @@ from ..nurseries.process import (
 )
 from ..nurseries.shutdown_ladder import LadderTimes
 from ..nurseries.subreaper import reap_adopted
+from ..nurseries.task_tree import ProcessTree
 from ..nurseries.waiting import waiting_for
 from ..transports.codec import MalformedMessage
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
 from ..transports.handshake_messages import HandshakeError, PeerRefused
 from ..transports.passed_fds import close_fds
-from .events import ChildGone, ChildProgress, OnEvent
+from .boot_progress import BootProgress, EndedPhase
+from .events import (
+    ChildGone,
+    ChildPhaseEnded,
+    ChildProgress,
+    ChildStarting,
+    ChildStopped,
+    OnEvent,
+)
 
 # Workers die with their engine (PDEATHSIG), in milliseconds; large memory takes some hundred.
 WORKERS_END_S = 5.0
@@ -55,6 +64,11 @@ class ChildLife:
     process: Process
     control: ControlChannel
     on_message: Callable[[object, Sequence[int]], None]
+    epoch: int = 0
+    # From the spawn on; over when `ready` is set.
+    boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
+    ready: bool = attrs.field(default=False, init=False)
+    _worker_pids: list[int] = attrs.field(factory=list, init=False)
     _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
     _trees: dict[int, tuple[trio.Event, list[str]]] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
@@ -110,6 +124,18 @@ class ChildLife:
         finally:
             del self._trees[call_id]
 
+    def boot_tree(self) -> ProcessTree:
+        """What is known here of a child that boots; it cannot be asked yet."""
+        boot = self.boot
+        facts: dict[str, str | int | float] = {
+            "epoch": self.epoch,
+            "phase": boot.phase,
+            "done": f"{boot.fraction:.0%}",
+            "since": f"{boot.phase_s(trio.current_time()):.1f} s",
+        }
+        workers = [ProcessTree("worker", pid) for pid in self._worker_pids]
+        return ProcessTree(self.process.spec.name, self.process.pid, facts, processes=workers)
+
     async def read_control(self) -> None:
         """Take the child's messages until it closes its end."""
         while True:
@@ -125,8 +151,9 @@ class ChildLife:
     def handle_message(self, message: object, fds: Sequence[int]) -> None:
         """Apply one control message."""
         match message:
-            case WorkersChanged():
+            case WorkersChanged(pids=pids):
                 self._close_pidfds()
+                self._worker_pids = pids
                 self._worker_pidfds = list(fds)
             case TreeReply(call_id=call_id, tree=tree):
                 close_fds(fds)
@@ -168,8 +195,8 @@ class ChildLife:
 class ChildPlan:
     """How to bring up one kind of child, and whom to tell.
 
-    `on_ready` gets the life and READY's payload; `on_gone` the cause, as soon as the death is
-    seen, which may be before its workers are gone. `on_message`: see `ChildLife`.
+    `on_spawned` gets the life, `on_ready` also READY's payload; `on_gone` the cause, as soon as the
+    death is seen, which may be before its workers are gone. `on_message`: see `ChildLife`.
     """
 
     spec: ProcessSpec
@@ -179,6 +206,7 @@ class ChildPlan:
     receives: Sequence[type]
     boot_timeout_s: float
     ladder: LadderTimes
+    on_spawned: Callable[[ChildLife], None] = lambda life: None
     on_ready: Callable[[ChildLife, bytes], None]
     on_gone: Callable[[str], None]
     on_message: Callable[[object, Sequence[int]], None]
@@ -194,28 +222,34 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
     """
     name = plan.spec.name
     life: ChildLife | None = None
-    cause, refused = "it was stopped", False
+    cause = "it was stopped"
+    on_end: ChildGone | ChildStopped | None = ChildStopped(name, plan.epoch)
     try:
         async with open_process(plan.spec, ladder=plan.ladder) as process:
             control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
-            life = ChildLife(process, control, plan.on_message)
+            life = ChildLife(process, control, plan.on_message, plan.epoch)
+            plan.on_spawned(life)
+            plan.on_event(ChildStarting(name, plan.epoch))
             try:
                 with waiting_for(f"{name} to be ready"):
                     ready = await _handshake(life, plan, init)
+                life.ready = True
+                _tell_ended(plan, life.boot.handle_ready(trio.current_time()))
                 plan.on_ready(life, ready)
                 await _serve(life)
             finally:
                 await _end(life, plan.ladder)
     except (BootRefused, ProcessDied, HandshakeError) as error:
         cause = _predicate(error)
-        refused = isinstance(error, BootRefused)
+        # Whoever is told of a refusal is told by the error, once.
+        on_end = None if isinstance(error, BootRefused) else ChildGone(name, plan.epoch, cause)
         raise
     finally:
         plan.on_gone(cause)
         if life is not None:
             await life.wait_workers_gone()
-        if not refused:  # whoever is told of a refusal is told by the error, once
-            plan.on_event(ChildGone(name, plan.epoch, cause))
+        if on_end is not None:
+            plan.on_event(on_end)
 
 
 def _predicate(error: BootRefused | ProcessDied | HandshakeError) -> str:
@@ -239,7 +273,9 @@ async def _end(life: ChildLife, ladder: LadderTimes) -> None:
 
 async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
     def progress(phase: str, fraction: float) -> None:
+        ended = life.boot.handle_report(phase, fraction, trio.current_time())
         plan.on_event(ChildProgress(plan.spec.name, phase, fraction))
+        _tell_ended(plan, ended)
 
     try:
         return await perform_parent_handshake(
@@ -260,6 +296,11 @@ async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
         with trio.move_on_after(DEATH_AFTER_SILENCE_S):
             raise ProcessDied(await life.process.wait_exited()) from error
         raise
+
+
+def _tell_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
+    for ended in phases:
+        plan.on_event(ChildPhaseEnded(plan.spec.name, ended.phase, ended.seconds))
 
 
 async def _serve(life: ChildLife) -> NoReturn:

@@ -45,7 +45,7 @@ class EngineFleet:
     """The engines of one run.
 
     `epochs` is shared by all children of the run: numbers only grow. `on_membership` hears of every
-    change, `lives` are the engines that are READY.
+    change, `lives` are the engines that are READY, `booting` those that will be.
     """
 
     settings: RuntimeSettings
@@ -56,6 +56,7 @@ class EngineFleet:
     on_event: OnEvent
     module: str = ENGINE_MODULE
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
+    booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
@@ -112,6 +113,7 @@ class EngineFleet:
 
         def ready(life: ChildLife, payload: bytes) -> None:
             self._has_served = True
+            del self.booting[rank]
             self.lives[rank] = life
             life.publish(self.frontends.snapshot())
             engine = msgspec.msgpack.decode(payload, type=EngineReady)
@@ -120,6 +122,7 @@ class EngineFleet:
             task_status.started()
 
         def gone(cause: str) -> None:
+            self.booting.pop(rank, None)
             self.lives.pop(rank, None)
             self.on_membership(self.directory.handle_gone(rank, cause))
 
@@ -131,6 +134,7 @@ class EngineFleet:
             receives=ENGINE_TO_ROOT,
             boot_timeout_s=self.settings.engine.boot_timeout_s,
             ladder=self.settings.times.ladder,
+            on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=ready,
             on_gone=gone,
             on_message=_ignore_message,

@@ -9,12 +9,29 @@ import attrs
 
 
 @attrs.frozen
+class ChildStarting:
+    """A process was spawned."""
+
+    child: str
+    epoch: int
+
+
+@attrs.frozen
 class ChildProgress:
     """A starting process reports: `fraction` of `phase` is done."""
 
     child: str
     phase: str
     fraction: float
+
+
+@attrs.frozen
+class ChildPhaseEnded:
+    """A starting process is through with `phase`, which took `seconds`; told once for each."""
+
+    child: str
+    phase: str
+    seconds: float
 
 
 @attrs.frozen
@@ -28,11 +45,19 @@ class ChildReady:
 
 @attrs.frozen
 class ChildGone:
-    """A process ended, for `cause`; everything of it is gone by pidfd."""
+    """A process ended unasked, for `cause`; everything of it is gone by pidfd."""
 
     child: str
     epoch: int
     cause: str
+
+
+@attrs.frozen
+class ChildStopped:
+    """A process was stopped in order; everything of it is gone by pidfd."""
+
+    child: str
+    epoch: int
 
 
 @attrs.frozen
@@ -59,7 +84,23 @@ class Draining:
     grace_s: float
 
 
-RunEvent = ChildProgress | ChildReady | ChildGone | ChildFailed | Serving | Draining
+@attrs.frozen
+class Stopped:
+    """The run has ended in order: no process of it is left."""
+
+
+RunEvent = (
+    ChildStarting
+    | ChildProgress
+    | ChildPhaseEnded
+    | ChildReady
+    | ChildGone
+    | ChildStopped
+    | ChildFailed
+    | Serving
+    | Draining
+    | Stopped
+)
 OnEvent = Callable[[RunEvent], None]
 
 

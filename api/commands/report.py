@@ -12,22 +12,38 @@ import attrs
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from ...engine.messages import BootPhase
 from ...runtime.events import (
     ChildFailed,
     ChildGone,
+    ChildPhaseEnded,
     ChildProgress,
     ChildReady,
+    ChildStarting,
+    ChildStopped,
     Draining,
     RunEvent,
     Serving,
+    Stopped,
 )
+
+# What a person reads when a phase is over; a phase that is not listed is called by its own name.
+PHASES = {
+    "start": "started",
+    "load weights": "weights loaded",
+    "KV memory": "KV memory taken",
+    "hash files": "files hashed",
+    "load tokenizer": "tokenizer loaded",
+}
 
 
 def sentence(event: RunEvent) -> str:
-    """One event as a line for people; "" for what only a bar shows."""
+    """One event as a line for people; "" for what only a bar shows, and for a stop in order."""
     match event:
-        case ChildProgress(child=child, phase=phase, fraction=fraction):
-            return f"{child}: {phase}" if fraction == 0 else ""
+        case ChildStarting() | ChildProgress() | ChildStopped():
+            return ""
+        case ChildPhaseEnded(child=child, phase=phase, seconds=seconds):
+            return f"{child}: {PHASES.get(phase, f'{phase} done')} in {_seconds(seconds)} s"
         case ChildReady(child=child, epoch=epoch, boot_s=boot_s):
             return f"{child}: ready after {boot_s:.1f} s (epoch {epoch})"
         case ChildGone(child=child, cause=cause):
@@ -41,8 +57,15 @@ def sentence(event: RunEvent) -> str:
                 f"draining: {open_streams} open streams, at most {grace_s:g} s;"
                 " press Ctrl-C again to abort them"
             )
+        case Stopped():
+            return "stopped: every process has ended"
         case _:
             assert_never(event)
+
+
+def _seconds(seconds: float) -> str:
+    """A small model's phases take hundredths, and 0.0 would look like a mistake."""
+    return f"{seconds:.1f}" if seconds >= 0.1 else f"{seconds:.2f}"
 
 
 @attrs.define(eq=False)
@@ -83,19 +106,30 @@ class BarReport:
     def __call__(self, event: RunEvent) -> None:
         """Draw at once."""
         match event:
+            case ChildStarting(child=child):
+                self._draw(child, BootPhase.START, 0.0)
             case ChildProgress(child=child, phase=phase, fraction=fraction):
-                if child not in self._bars:
-                    self._bars[child] = self._progress.add_task(child, total=1.0)
-                self._progress.update(
-                    self._bars[child], description=f"{child}: {phase}", completed=fraction
-                )
-            case ChildReady(child=child) | ChildGone(child=child):
+                self._draw(child, phase, fraction)
+            case ChildPhaseEnded():
+                pass  # seen in the bar, which goes on with the next
+            case ChildReady(child=child) | ChildGone(child=child) | ChildStopped(child=child):
                 if child in self._bars:
                     self._progress.remove_task(self._bars.pop(child))
-                self._console.print(sentence(event), highlight=False)
+                self._print(event)
             case _:
-                self._console.print(sentence(event), highlight=False)
+                self._print(event)
         self._progress.refresh()
+
+    def _draw(self, child: str, phase: str, fraction: float) -> None:
+        if child not in self._bars:
+            self._bars[child] = self._progress.add_task(child, total=1.0)
+        self._progress.update(
+            self._bars[child], description=f"{child}: {phase}", completed=fraction
+        )
+
+    def _print(self, event: RunEvent) -> None:
+        if line := sentence(event):
+            self._console.print(line, highlight=False)
 
     def __enter__(self) -> "BarReport":
         self._progress.start()

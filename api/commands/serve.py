@@ -12,7 +12,7 @@ import trio
 
 from ...nurseries.background import start_background_task
 from ...nurseries.subreaper import become_subreaper
-from ...runtime.events import OnEvent
+from ...runtime.events import OnEvent, Stopped
 from ...runtime.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
 
@@ -27,6 +27,7 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
         await start_background_task(nursery, signals, name="signals", waits_for="signals")
         with stop:
             await root.run()
+        on_event(Stopped())
         nursery.cancel_scope.cancel("the server has ended")
     return EXIT_ENGINE_LOST if root.engine_lost() else EXIT_OK
 

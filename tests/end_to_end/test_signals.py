@@ -1,7 +1,9 @@
 """How a server ends: the first signal drains, the second aborts, and the exit code tells."""
 
 import pathlib
+import re
 import signal
+from typing import Any
 
 import pytest
 import trio
@@ -70,6 +72,40 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
             assert "aborting" in server.log()
             assert server.remains() == []
             assert "Traceback" not in server.log()
+
+
+def told(server: Server) -> list[str]:
+    """The lines of its log without their times, and without numbers that differ each time."""
+    lines = [line.partition(" ")[2] for line in server.log().splitlines()]
+    return [re.sub(r"\d+\.\d+ s", "… s", re.sub(r"http\S+", "URL", line)) for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("engine", "phases"),
+    [
+        ({"executor": "null", "workers": 3}, ["started"]),
+        (
+            {"executor": "torch", "threads": 1},
+            ["started", "weights loaded", "KV memory taken", "files hashed"],
+        ),
+    ],
+)
+async def test_a_start_is_told_once_for_each_phase_and_a_stop_in_one_line(
+    tmp_path: pathlib.Path, engine: dict[str, Any], phases: list[str]
+) -> None:
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_server(tmp_path, **engine) as server:
+            server.send_signal(signal.SIGTERM)
+            assert await server.wait_exited() == 0
+            lines = told(server)
+    of_engine = [line for line in lines if line.startswith("engine 0")]
+    assert of_engine[:-1] == [f"engine 0: {phase} in … s" for phase in phases]
+    assert of_engine[-1].startswith("engine 0: ready after … s")
+    of_frontend = [line for line in lines if line.startswith("frontend 0")]
+    assert of_frontend[1] == "frontend 0: tokenizer loaded in … s"
+    assert len(of_frontend) == 3
+    assert lines[-2].startswith("draining: 0 open streams")
+    assert lines[-1] == "stopped: every process has ended"
 
 
 async def test_the_grace_time_ends_a_drain(tmp_path: pathlib.Path) -> None:

@@ -18,11 +18,18 @@ from triolet.engine.messages import (
     FrontendMembership,
     TreeReply,
     TreeRequest,
+    WorkersChanged,
 )
 from triolet.nurseries.process import ProcessDied, ProcessSpec
 from triolet.nurseries.shutdown_ladder import LadderTimes
 from triolet.runtime.child_life import ChildLife, ChildPlan, run_child_life
-from triolet.runtime.events import ChildGone, ChildProgress
+from triolet.runtime.events import (
+    ChildGone,
+    ChildPhaseEnded,
+    ChildProgress,
+    ChildStarting,
+    ChildStopped,
+)
 from triolet.transports.control_channel import ControlChannel
 from triolet.transports.handshake_messages import HandshakeTimeout
 
@@ -48,6 +55,7 @@ class Owner:
     boot_timeout_s: float = 30.0
     diary: Diary = attrs.field(factory=Diary)
     gone: list[str] = attrs.field(factory=list)
+    spawned: list[ChildLife] = attrs.field(factory=list)
 
     async def run(self) -> None:
         settings = acting_settings([self.act]).engine
@@ -59,6 +67,7 @@ class Owner:
             receives=ENGINE_TO_ROOT,
             boot_timeout_s=self.boot_timeout_s,
             ladder=LadderTimes(),
+            on_spawned=self.spawned.append,
             on_ready=lambda life, _: self.diary(life),
             on_gone=self.gone.append,
             on_message=self._refuse_message,
@@ -95,6 +104,44 @@ async def test_a_death_is_told_with_its_cause() -> None:
     assert owner.gone == ["was killed by SIGKILL"]
     assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
     assert owner.diary.of(ChildProgress) == [ChildProgress("engine 0", "load", 0.5)]
+
+
+async def test_a_start_is_told_phase_by_phase() -> None:
+    owner = Owner("ready")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            assert life.ready
+            nursery.cancel_scope.cancel("the test stops the life")
+    told = [item for item in owner.diary.told if not isinstance(item, ChildLife)]
+    assert [type(event) for event in told] == [
+        ChildStarting,
+        ChildProgress,
+        ChildPhaseEnded,
+        ChildPhaseEnded,
+        ChildStopped,
+    ]
+    assert [event.phase for event in owner.diary.of(ChildPhaseEnded)] == ["start", "load"]
+    assert owner.diary.of(ChildPhaseEnded)[0].seconds > 0
+
+
+async def test_a_booting_child_is_shown_as_far_as_its_parent_knows() -> None:
+    owner = Owner("hang")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            await owner.diary.wait_for(ChildProgress)
+            (life,) = owner.spawned
+            assert not life.ready
+            life.handle_message(WorkersChanged([12, 13]), [])
+            tree = life.boot_tree()
+            assert (tree.name, tree.pid) == ("engine 0", life.process.pid)
+            assert [worker.pid for worker in tree.processes] == [12, 13]
+            facts = dict(tree.facts)
+            assert str(facts.pop("since")).endswith(" s")
+            assert facts == {"epoch": 1, "phase": "load", "done": "50%"}
+            nursery.cancel_scope.cancel("seen")
 
 
 async def test_a_death_while_booting_names_the_error() -> None:

@@ -16,7 +16,7 @@ from triolet.nurseries.service import open_service
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.events import ChildFailed, ChildGone, ChildReady
+from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
 from triolet.runtime.health import EngineState
 from triolet.runtime.membership import FrontendDirectory
 from triolet.runtime.messages import EngineMembership
@@ -113,10 +113,8 @@ async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:
         ]
         member = bed.fleet.directory.snapshot().engines[0]
         assert (member.restarts, member.cause) == (1, "was killed by SIGKILL")
-    assert [event.cause for event in bed.diary.of(ChildGone)] == [
-        "was killed by SIGKILL",
-        "it was stopped",
-    ]
+    assert bed.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
+    assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", 2)]  # at the end, in order
 
 
 async def test_it_is_not_restarted_before_its_workers_are_gone() -> None:

@@ -5,18 +5,29 @@ import io
 import pytest
 from rich.console import Console
 
-from triolet.api.commands.report import BarReport, LineReport, sentence
+from triolet.api.commands.report import PHASES, BarReport, LineReport, sentence
+from triolet.engine.messages import BootPhase
 from triolet.runtime import events
 
 EVENTS: list[tuple[events.RunEvent, str]] = [
-    (events.ChildProgress("engine 0", "load", 0.0), "engine 0: load"),
-    (events.ChildProgress("engine 0", "load", 0.5), ""),
+    (events.ChildStarting("engine 0", 3), ""),
+    (events.ChildPhaseEnded("engine 0", "start", 0.62), "engine 0: started in 0.6 s"),
+    (events.ChildProgress("engine 0", "load weights", 0.5), ""),
+    (events.ChildPhaseEnded("engine 0", "load weights", 0.4), "engine 0: weights loaded in 0.4 s"),
+    (events.ChildPhaseEnded("engine 0", "dig", 1.0), "engine 0: dig done in 1.0 s"),
+    (events.ChildPhaseEnded("engine 0", "KV memory", 0.02), "engine 0: KV memory taken in 0.02 s"),
     (events.ChildReady("engine 0", 3, 1.25), "engine 0: ready after 1.2 s (epoch 3)"),
     (events.ChildGone("engine 0", 3, "was killed by SIGKILL"), "engine 0: was killed by SIGKILL"),
+    (events.ChildStopped("engine 0", 3), ""),
     (events.ChildFailed("engine 0", "exited with code 1"), "engine 0: given up"),
     (events.Serving("http://127.0.0.1:8000", 2.0), "serving on http://127.0.0.1:8000"),
     (events.Draining(2, 10.0), "draining: 2 open streams, at most 10 s"),
+    (events.Stopped(), "stopped: every process has ended"),
 ]
+
+
+def test_every_phase_of_an_engine_has_words_for_people() -> None:
+    assert {*BootPhase} <= set(PHASES)
 
 
 @pytest.mark.parametrize(("event", "words"), EVENTS)
@@ -41,5 +52,8 @@ def test_bars_end_in_the_same_sentences() -> None:
             report(event)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
+    assert "engine 0: start" in text  # a bar, from the spawn on
+    assert "engine 0: load weights" in text
+    assert "in 0.4 s" not in text
     assert "ready after 1.2 s" in text
     assert "given up" in text
