@@ -27,7 +27,7 @@ from ..engine.messages import (
     FrontendAddress,
     Utility,
 )
-from ..engine.model.bundled import bundled_model_folder
+from ..engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.service import open_service
 from ..nurseries.waiting import waiting_for
@@ -78,6 +78,8 @@ def make_settings(
             raise TypeError("give `settings` alone, or a model and options")
         return settings
     engine = {name: options.pop(name) for name in list(options) if name in _ENGINE_FIELDS}
+    if not model:
+        options = {"model_name": BUNDLED_MODEL_NAME, **options}
     folder = str(model or bundled_model_folder())
     return RuntimeSettings(engine=EngineSettings(model=folder, **engine), **options)
 

@@ -42,6 +42,9 @@ def test_words_go_to_the_engine_or_to_the_runtime() -> None:
     assert settings.engine == EngineSettings(model="m", executor="null", workers=2)
     assert (settings.engines, settings.model_name) == (3, "name")
     assert "bundled" in make_settings().engine.model
+    assert make_settings().model_name == "triolet-bundled"  # as `serve` calls it
+    assert make_settings(model_name="mine").model_name == "mine"
+    assert make_settings("/m").model_name == ""  # then it is the folder's
     whole = RuntimeSettings(engine=EngineSettings(model="m"))
     assert make_settings(settings=whole) is whole
 

@@ -3,14 +3,17 @@
 It exists so that everything runs with no download. The folder is a model folder in Hugging Face
 format (weights, tokenizer, settings) with the corpus generator, the training script and the
 evaluation beside them; `README.md` has the measured numbers. Nothing that serves a model imports
-anything here but the folder's path. Must not know: torch (the submodules do).
+anything here but the folder's path and its name. Must not know: torch (the submodules do).
 """
 
 from __future__ import annotations
 
 import pathlib
 
-__all__ = ["bundled_model_folder"]
+__all__ = ["BUNDLED_MODEL_NAME", "bundled_model_folder"]
+
+# What clients call it, unless whoever serves it has given it a name.
+BUNDLED_MODEL_NAME = "triolet-bundled"
 
 
 def bundled_model_folder() -> pathlib.Path:
