@@ -14,6 +14,7 @@ from ..runtime.frontend import ignore_load
 from ..runtime.generation import Generator
 from .authentication import Authentication
 from .errors import draining
+from .foreign_responses import ForeignResponses
 from .metrics import ApiCounters, Metrics
 from .origin import OriginPolicy
 from .response_registry import ResponseRegistry
@@ -30,6 +31,8 @@ class Application:
 
     generator: Generator
     settings: ServeSettings = attrs.field(factory=ServeSettings)
+    # What the other frontends of this server have; none, unless it is told.
+    foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
     registry: ResponseRegistry = attrs.field(init=False)

@@ -64,19 +64,27 @@ async def _stream_response(
 async def get_response(
     connection: HttpConnection, application: Application, principal: str, parameters: Parameters
 ) -> None:
-    """`GET /v1/responses/{id}`: one that runs, or that has just ended."""
+    """`GET /v1/responses/{id}`: one that runs, or that has just ended, on whatever frontend."""
     assert connection.request is not None
     if connection.request.query_value("stream") == "true":
         raise ApiError(400, "Streams are not resumed yet", "unsupported_parameter", param="stream")
-    await connection.answer_json(200, application.registry.get(parameters["id"], principal))
+    response_id = parameters["id"]
+    if application.foreign.is_foreign(response_id):
+        response = await application.foreign.get(response_id, principal)
+    else:
+        response = application.registry.get(response_id, principal)
+    await connection.answer_json(200, response)
 
 
 async def cancel_response(
     connection: HttpConnection, application: Application, principal: str, parameters: Parameters
 ) -> None:
     """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
-    registry = application.registry
-    final = await registry.cancel_and_wait(parameters["id"], principal, "cancelled by HTTP")
+    response_id, registry = parameters["id"], application.registry
+    if application.foreign.is_foreign(response_id):
+        final = await application.foreign.cancel(response_id, principal)
+    else:
+        final = await registry.cancel_and_wait(response_id, principal, "cancelled by HTTP")
     await connection.answer_json(200, final)
 
 

@@ -33,9 +33,8 @@ def split_host(value: str) -> tuple[str, int | None] | None:
         name, port = parts.hostname, parts.port
     except ValueError:
         return None
-    if not name:
-        return None
-    return name.removesuffix("."), port
+    name = (name or "").removesuffix(".")
+    return (name, port) if name else None
 
 
 def _is_loopback(name: str) -> bool:

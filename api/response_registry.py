@@ -128,12 +128,7 @@ class ResponseRegistry:
         self._forget(trio.current_time())
         finished = self._finished.get(response_id)
         if finished is None or finished.principal != principal:
-            raise ApiError(
-                404,
-                f"No response with the id {response_id[:100]!r} runs or has just ended",
-                "response_not_found",
-                param="response_id",
-            )
+            raise response_not_found(response_id)
         return finished.response
 
     def cancel(self, response_id: str, principal: str, reason: str) -> None:
@@ -151,3 +146,13 @@ class ResponseRegistry:
             return self._get_finished(response_id, principal)
         active.cancel(reason)
         return await active.wait_ended()
+
+
+def response_not_found(response_id: str) -> ApiError:
+    """The 404 for an id that nobody has, or somebody else."""
+    return ApiError(
+        404,
+        f"No response with the id {response_id[:100]!r} runs or has just ended",
+        "response_not_found",
+        param="response_id",
+    )

@@ -16,6 +16,7 @@ from ..runtime.generation import GenerationStream
 from .application import Application
 from .errors import ApiError, engine_error, to_api_error
 from .fields import JsonObject
+from .response_id import response_id_of
 from .response_registry import ActiveResponse
 from .responses import Event, ResponseEvents, ResponseIdentity
 from .responses_request import FIELD_NAMES, ResponseRequest
@@ -51,7 +52,7 @@ async def run_response(
     what `emit` raises. Cancellation: the request is aborted, the response ends as cancelled.
     """
     identity = ResponseIdentity(
-        response_id=draw_id("resp"),
+        response_id=response_id_of(application.foreign.rank, secrets.token_hex(16)),
         item_id=draw_id("msg"),
         created_at=int(time.time()),
         model=application.generator.model_name,

@@ -207,7 +207,19 @@ class SocketSession:
             if current is None:
                 raise ApiError(404, "No response runs in this lane", "response_not_found")
             response_id = current.response_id
-        self.application.registry.cancel(response_id, self.principal, "cancelled on a socket")
+        if self.application.foreign.is_foreign(response_id):
+            assert self._nursery is not None
+            lane = event.string("stream_id")
+            self._nursery.start_soon(self._cancel_foreign, response_id, lane, name="foreign-cancel")
+        else:
+            self.application.registry.cancel(response_id, self.principal, "cancelled on a socket")
+
+    async def _cancel_foreign(self, response_id: str, stream_id: str | None) -> None:
+        """The reader does not wait for another frontend; how many may is bounded there."""
+        try:
+            await self.application.foreign.cancel(response_id, self.principal)
+        except ApiError as error:
+            self._put_notice(_error_event(error, stream_id))
 
     # ---- lanes
 

@@ -23,11 +23,14 @@ from .child_life import ChildLife, ChildPlan, run_child_life
 from .config import RuntimeSettings
 from .connection_balancer import ConnectionBalancer
 from .events import ChildFailed, ChildReady, OnEvent
+from .foreign_calls import deliver
 from .membership import FrontendDirectory
 from .messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    ForeignCall,
+    ForeignReply,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
@@ -37,6 +40,9 @@ from .messages import (
 # A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
 # and the connection is better served by another.
 PASS_TIMEOUT_S = 2.0
+# Calls between frontends that wait for a control socket; pulled out of the air. Each may hold one
+# response object.
+RELAYS_MAX = 256
 
 
 @attrs.define(eq=False)
@@ -58,11 +64,14 @@ class FrontendFleet:
     pass_timeout_s: float = PASS_TIMEOUT_S
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
+    booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _draining: bool = attrs.field(default=False, init=False)
     _connections: int = attrs.field(default=0, init=False)
+    _relays: int = attrs.field(default=0, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `frontends`: keep every frontend up; never returns unless cancelled.
@@ -71,6 +80,7 @@ class FrontendFleet:
         start at all.
         """
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for rank in range(self.count):
                 start_background_task_soon(nursery, self._supervise, rank, name=f"frontend-{rank}")
             task_status.started()
@@ -144,6 +154,7 @@ class FrontendFleet:
 
         def ready(life: ChildLife, payload: bytes) -> None:
             address = msgspec.msgpack.decode(payload, type=FrontendReady)
+            del self.booting[rank]
             self.lives[rank] = life
             self.balancer.handle_up(rank)
             life.publish(self.engines())
@@ -157,15 +168,10 @@ class FrontendFleet:
             task_status.started()
 
         def gone(cause: str) -> None:
+            self.booting.pop(rank, None)
             self.lives.pop(rank, None)
             self.balancer.handle_gone(rank)
             self.on_membership(self.directory.handle_gone(rank))
-            self.notify()
-
-        def handle_message(message: object, fds: Sequence[int]) -> None:
-            close_fds(fds)
-            assert isinstance(message, FrontendLoad)
-            self.balancer.handle_load(rank, message)
             self.notify()
 
         plan = ChildPlan(
@@ -176,9 +182,10 @@ class FrontendFleet:
             receives=FRONTEND_TO_ROOT,
             boot_timeout_s=self.settings.engine.boot_timeout_s,
             ladder=self.settings.times.ladder,
+            on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=ready,
             on_gone=gone,
-            on_message=handle_message,
+            on_message=partial(self._handle_message, rank),
             on_event=self.on_event,
         )
         init = FrontendInit(
@@ -190,6 +197,35 @@ class FrontendFleet:
             draining=self._draining,
         )
         await run_child_life(plan, msgspec.msgpack.encode(init))
+
+    def _handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
+        close_fds(fds)
+        match message:
+            case FrontendLoad():
+                self.balancer.handle_load(rank, message)
+                self.notify()
+            case ForeignCall() | ForeignReply():
+                self._relay(message)
+            case _:
+                raise AssertionError(f"the codec let {type(message).__name__} through")
+
+    def _relay(self, message: ForeignCall | ForeignReply) -> None:
+        """Pass on what one frontend says to another; dropped above a bound: callers have deadlines.
+
+        A task each, so that one that hangs delays nobody else.
+        """
+        delivery = deliver(message, self.directory.epochs())
+        if delivery is None or self._nursery is None or self._relays >= RELAYS_MAX:
+            return
+        self._relays += 1
+        life = self.lives[delivery.frontend]
+        self._nursery.start_soon(self._tell, life, delivery.message, name="foreign-call")
+
+    async def _tell(self, life: ChildLife, message: object) -> None:
+        try:
+            await life.tell_if_it_listens(message, self.pass_timeout_s)
+        finally:
+            self._relays -= 1
 
     def notify(self) -> None:
         """Wake whoever waits for `changed`."""

@@ -85,6 +85,10 @@ class FrontendDirectory:
         self._number += 1
         return self.snapshot()
 
+    def epochs(self) -> dict[int, int]:
+        """{rank: epoch} of all that are up."""
+        return {rank: address.epoch for rank, address in self._frontends.items()}
+
     def handle_gone(self, rank: int) -> FrontendMembership:
         """The frontend of this rank is gone; engines abort what it asked for."""
         self._frontends.pop(rank, None)

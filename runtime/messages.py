@@ -4,6 +4,8 @@ Plain frozen attrs classes, as `engine.messages` are. Must not know sockets or H
 crosses as a file descriptor beside `PassConnection`.
 """
 
+import enum
+
 import attrs
 
 from ..engine.messages import Drain, EngineReady, TreeReply, TreeRequest
@@ -70,5 +72,54 @@ class FrontendLoad:
     engines_ready: int = 0
 
 
-ROOT_TO_FRONTEND = (EngineMembership, PassConnection, Drain, TreeRequest)
-FRONTEND_TO_ROOT = (FrontendLoad, TreeReply)
+class ForeignVerb(enum.StrEnum):
+    """What one frontend may ask another to do with a response of its own."""
+
+    GET = "get"
+    CANCEL = "cancel"
+
+
+@attrs.frozen(kw_only=True)
+class ForeignCall:
+    """One frontend asks another for a response; the root passes it on to rank `frontend`.
+
+    The caller has a deadline; `call_id` is its own, and `caller_epoch` fences the answer.
+    """
+
+    caller: int
+    caller_epoch: int
+    call_id: int
+    frontend: int
+    verb: ForeignVerb
+    response_id: str
+    principal: str  # the owner checks it: another's response does not exist for the caller
+
+
+class ForeignOutcome(enum.StrEnum):
+    """How a foreign call ended."""
+
+    FOUND = "found"
+    NOT_FOUND = "not_found"
+    GONE = "gone"  # no frontend of that rank is up; said by the root
+
+
+@attrs.frozen(kw_only=True)
+class ForeignReply:
+    """The answer; `text` is the response object as JSON when it was found."""
+
+    caller: int
+    caller_epoch: int
+    call_id: int
+    outcome: ForeignOutcome
+    text: str = ""
+
+
+ROOT_TO_FRONTEND = (
+    EngineMembership,
+    PassConnection,
+    Drain,
+    TreeRequest,
+    ForeignCall,
+    ForeignReply,
+)
+FRONTEND_TO_ROOT = (FrontendLoad, TreeReply, ForeignCall, ForeignReply)

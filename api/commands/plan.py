@@ -13,11 +13,12 @@ import attrs
 from ... import __version__
 from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
-from ...engine.model.bundled import bundled_model_folder
+from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config import load_model_limits
 from ...runtime.config import RuntimeSettings, RuntimeTimes
 from ...runtime.root import ServePlan
 from ..origin import OriginPolicy
+from ..response_id import FRONTENDS_MAX
 from ..settings import FrontendSettings, ServeSettings, settings_to_text
 
 
@@ -48,11 +49,11 @@ def make_plan(
     _check_edge(api_keys, allowed_hosts, allowed_origins)
     if not 0 <= port <= 65535:
         raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
-    if frontends < 1:
-        raise InvalidParameter("frontends", f"must be at least 1, not {frontends}")
+    if not 1 <= frontends <= FRONTENDS_MAX:
+        raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
     folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
     load_model_limits(folder)
-    name = model_name or (pathlib.Path(folder).name if model else "triolet-bundled")
+    name = model_name or (pathlib.Path(folder).name if model else BUNDLED_MODEL_NAME)
     settings = RuntimeSettings(
         engine=EngineSettings(model=folder, **engine),
         engines=engines,

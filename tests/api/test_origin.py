@@ -31,6 +31,8 @@ def test_own_names_pass(host: str) -> None:
         ("localhost:99999", 400),
         ("a, localhost", 400),
         ("", 400),
+        (".", 400),
+        (".:80", 400),
     ],
 )
 def test_other_names_do_not(host: str, status: int) -> None:

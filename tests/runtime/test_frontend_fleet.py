@@ -133,6 +133,24 @@ async def test_one_that_hangs_is_passed_by() -> None:
         await bed.fleet.wait_drained()  # what it did not take is not counted as under way
 
 
+async def test_one_frontend_asks_another() -> None:
+    async with open_bed(["asks"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        while await bed.passed() != "0 1" and await bed.passed() != "0 2":
+            pass
+        while "found" not in (replies := (await facts_of(bed.fleet.lives[0]))["replies"]):
+            pass
+        assert replies.startswith("1 found resp of 1;")
+
+
+async def test_the_root_answers_for_a_frontend_that_is_not_there() -> None:
+    async with open_bed(["asks"]) as bed:
+        await bed.passed()
+        while not (replies := (await facts_of(bed.fleet.lives[0]))["replies"]):
+            pass
+        assert replies == "1 gone ;"
+
+
 async def test_engines_are_told_at_once_and_when_they_change() -> None:
     async with open_bed(["ready"]) as bed:
         await bed.diary.wait_for(ChildReady)

@@ -20,6 +20,18 @@ READY = EngineReady(
 MEMBERSHIP = messages.EngineMembership(
     3, [messages.EngineMember(rank=0, epoch=2, state=EngineState.READY, ready=READY, restarts=1)]
 )
+FOREIGN_CALL = messages.ForeignCall(
+    caller=0,
+    caller_epoch=3,
+    call_id=7,
+    frontend=1,
+    verb=messages.ForeignVerb.GET,
+    response_id="resp_01",
+    principal="p",
+)
+FOREIGN_REPLY = messages.ForeignReply(
+    caller=0, caller_epoch=3, call_id=7, outcome=messages.ForeignOutcome.FOUND, text="{}"
+)
 
 
 def test_both_families_cross_whole() -> None:
@@ -28,8 +40,15 @@ def test_both_families_cross_whole() -> None:
         messages.PassConnection(7),
         Drain(),
         TreeRequest(1),
+        FOREIGN_CALL,
+        FOREIGN_REPLY,
     ]
-    to_root: list[object] = [messages.FrontendLoad(3, 2, 9), TreeReply(1, "{}")]
+    to_root: list[object] = [
+        messages.FrontendLoad(3, 2, 9),
+        TreeReply(1, "{}"),
+        FOREIGN_CALL,
+        FOREIGN_REPLY,
+    ]
     for family, examples in (
         (messages.ROOT_TO_FRONTEND, to_frontend),
         (messages.FRONTEND_TO_ROOT, to_root),

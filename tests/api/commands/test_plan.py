@@ -42,6 +42,7 @@ def test_an_open_address_needs_a_key() -> None:
     [
         {"port": 70000},
         {"frontends": 0},
+        {"frontends": 257},
         {"engines": 0},
         {"grace_s": -1.0},
         {"engine": {"executor": "x"}},

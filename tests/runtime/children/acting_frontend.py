@@ -5,6 +5,7 @@ epoch as in `acting_engine`, so where they matter there is one frontend and epoc
 
 "ready"    READY; answers each connection with "RANK EPOCH" and closes it
 "keep"     as "ready", but closes connections when a drain begins only
+"asks"     as "ready", but first asks the other of two frontends for a response
 "deaf"     READY, and takes no message ever after
 "raise"    raises before READY
 "refuse"   says that it can never start
@@ -22,10 +23,15 @@ import trio
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.child import ChildFds, run_child
 from triolet.nurseries.task_tree import ProcessTree
+from triolet.runtime.foreign_calls import reply_to
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    ForeignCall,
+    ForeignOutcome,
+    ForeignReply,
+    ForeignVerb,
     FrontendInit,
     FrontendLoad,
     FrontendReady,
@@ -49,17 +55,19 @@ async def main(fds: ChildFds) -> None:
     await handshake.ready(msgspec.msgpack.encode(ready))
     if act == "deaf":
         await trio.sleep_forever()
-    await ActingFrontend(control, init, keeps=act == "keep").run()
+    await ActingFrontend(control, init, act).run()
 
 
 @attrs.define(eq=False)
 class ActingFrontend:
     control: ControlChannel
     init: FrontendInit
-    keeps: bool
+    act: str
     received: int = 0
     kept: list[socket.socket] = attrs.field(factory=list)
-    heard: dict[str, Any] = attrs.field(factory=lambda: {"memberships": "", "drains": 0})
+    heard: dict[str, Any] = attrs.field(
+        factory=lambda: {"memberships": "", "drains": 0, "replies": ""}
+    )
 
     async def run(self) -> None:
         await self.report()
@@ -75,6 +83,11 @@ class ActingFrontend:
                     while self.kept:
                         self.kept.pop().close()
                     await self.report()
+                case ForeignCall(response_id=response_id):
+                    text = f"{response_id} of {self.init.rank}"
+                    await self.control.send(reply_to(message, ForeignOutcome.FOUND, text))
+                case ForeignReply(outcome=outcome, text=text, call_id=call_id):
+                    self.heard["replies"] += f"{call_id} {outcome} {text};"
                 case TreeRequest(call_id=call_id):
                     facts = {**self.heard, "draining": int(self.init.draining)}
                     tree = ProcessTree(f"frontend {self.init.rank}", os.getpid(), facts=facts)
@@ -83,11 +96,25 @@ class ActingFrontend:
     async def take(self, connection: socket.socket) -> None:
         self.received += 1
         connection.send(f"{self.init.rank} {self.init.epoch}".encode())
-        if self.keeps:
+        if self.act == "asks":
+            await self.ask()
+        if self.act == "keep":
             self.kept.append(connection)
         else:
             connection.close()
         await self.report()
+
+    async def ask(self) -> None:
+        call = ForeignCall(
+            caller=self.init.rank,
+            caller_epoch=self.init.epoch,
+            call_id=self.received,
+            frontend=1 - self.init.rank,
+            verb=ForeignVerb.GET,
+            response_id="resp",
+            principal="",
+        )
+        await self.control.send(call)
 
     async def report(self) -> None:
         await self.control.send(FrontendLoad(len(self.kept), 0, self.received, engines_ready=1))

@@ -1,0 +1,25 @@
+"""The ids of responses: which frontend has one is written in it, the rest nobody can guess.
+
+    resp_ · rank of the frontend (2 hex digits) · 128 random bits (32 hex digits)
+
+Sans-IO: text in and out; the random part is given. Clients take ids as they are. Must not know how
+a frontend is reached.
+"""
+
+import re
+
+# What two hex digits can name; `plan` checks it.
+FRONTENDS_MAX = 256
+_ID = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
+
+
+def response_id_of(frontend: int, random_hex: str) -> str:
+    """The id of a new response of this frontend."""
+    assert 0 <= frontend < FRONTENDS_MAX
+    return f"resp_{frontend:02x}{random_hex}"
+
+
+def frontend_of(response_id: str) -> int | None:
+    """The rank of the frontend that drew this id; None when none of ours did."""
+    match = _ID.fullmatch(response_id)
+    return None if match is None else int(match[1], 16)

@@ -1,0 +1,104 @@
+"""A response can be read and cancelled on whatever connection, whichever frontend has it."""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+import trio
+
+from triolet.api.response_id import frontend_of
+
+from .server import DEADLINE_S, Server, module_server, places, wait_until
+from .streams import SeenStream, body, open_socket, read_socket
+
+pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
+
+# Connections spread evenly: so many reach both frontends.
+CONNECTIONS = 4
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two frontends, one engine, steps of a hundredth of a second."""
+    folder = tmp_path_factory.mktemp("two")
+    with module_server(folder, "2", executor="null", null_step_s=0.01) as server:
+        trio.run(wait_all_linked, server)
+        yield server
+
+
+async def wait_all_linked(server: Server) -> None:
+    """It serves as soon as one frontend does; here both are wanted."""
+
+    async def all_linked() -> bool:
+        found = [p.facts["engines"] for name, p in places(await server.tree()) if "front" in name]
+        return found == [1, 1]
+
+    await wait_until(all_linked, "both frontends have the engine")
+
+
+@asynccontextmanager
+async def open_responses(server: Server) -> AsyncIterator[dict[str, tuple[Any, SeenStream]]]:
+    """{id: its socket and its stream}: a long response on each of some sockets."""
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        seen = []
+        for _ in range(CONNECTIONS):
+            socket = await stack.enter_async_context(open_socket(server.url))
+            stream = SeenStream()
+            await socket.send_message(json.dumps({"type": "response.create", **body(1500)}))
+            lanes: dict[str | None, SeenStream] = {None: stream}
+            nursery.start_soon(read_socket, socket, lanes)
+            seen.append((socket, stream))
+        await wait_until(lambda: all(len(s.token_ids) > 1 for _, s in seen), "all begin")
+        yield {stream.events[0]["response"]["id"]: (socket, stream) for socket, stream in seen}
+
+
+async def on_every_frontend(server: Server, method: str, path: str) -> list[httpx.Response]:
+    """The same request on as many connections."""
+    answers = []
+    async with AsyncExitStack() as stack:
+        for _ in range(CONNECTIONS):  # all open at once, so that they spread
+            client = await stack.enter_async_context(server.client())
+            answers.append(await client.request(method, path))
+    return answers
+
+
+async def test_every_connection_reaches_every_response(server: Server) -> None:
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_responses(server) as responses:
+            assert {frontend_of(response_id) for response_id in responses} == {0, 1}
+            for response_id, (_, stream) in responses.items():
+                path = f"/v1/responses/{response_id}"
+                for answer in await on_every_frontend(server, "GET", path):
+                    assert answer.status_code == 200, answer.text
+                    assert answer.json()["status"] == "in_progress"
+                finals = await on_every_frontend(server, "POST", f"{path}/cancel")
+                await stream.ended.wait()
+                assert stream.last["response"]["status"] == "cancelled"
+                assert [final.json() for final in finals] == [stream.last["response"]] * CONNECTIONS
+
+
+async def test_every_socket_cancels_every_response(server: Server) -> None:
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_responses(server) as responses:
+            by_frontend: dict[int | None, list[str]] = {0: [], 1: []}
+            for response_id in responses:
+                by_frontend[frontend_of(response_id)].append(response_id)
+            for mine, other in ((0, 1), (1, 0)):
+                socket, _ = responses[by_frontend[mine][0]]
+                (_, stream) = responses[by_frontend[other][-1]]
+                cancel = {"type": "response.cancel", "response_id": by_frontend[other][-1]}
+                await socket.send_message(json.dumps(cancel))
+                await stream.ended.wait()
+                assert stream.last["response"]["status"] == "cancelled"
+
+
+async def test_an_id_that_nobody_drew_is_not_found_on_any(server: Server) -> None:
+    with trio.fail_after(DEADLINE_S):
+        for rank in ("00", "01", "07", "zz"):
+            path = f"/v1/responses/resp_{rank}{'0' * 32}"
+            for answer in await on_every_frontend(server, "GET", path):
+                assert answer.status_code == 404, answer.text
+                assert answer.json()["error"]["code"] == "response_not_found"
