@@ -199,8 +199,8 @@ class Root:
     async def _answer(self, call: ControlCall) -> str:
         assert call is ControlCall.TREE
         lives = [
-            *sorted(self.frontends.lives.items()),
-            *sorted(self.engines.lives.items()),
+            *sorted((self.frontends.booting | self.frontends.lives).items()),
+            *sorted((self.engines.booting | self.engines.lives).items()),
         ]
         trees: list[ProcessTree | None] = [None] * len(lives)
         async with trio.open_nursery() as nursery:
@@ -218,6 +218,9 @@ class Root:
 
 async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) -> None:
     spec = life.process.spec
+    if not life.ready:
+        trees[place] = life.boot_tree()
+        return
     try:
         trees[place] = msgspec.json.decode(await life.tree(), type=ProcessTree)
     except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):

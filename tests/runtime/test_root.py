@@ -17,7 +17,14 @@ from triolet.nurseries.service import open_service
 from triolet.nurseries.task_tree import ProcessTree
 from triolet.runtime.control_server import ControlCall, ask_run
 from triolet.runtime.errors import NoEngineLeft, RunNotFound
-from triolet.runtime.events import ChildFailed, ChildReady, Draining, Serving
+from triolet.runtime.events import (
+    ChildFailed,
+    ChildProgress,
+    ChildReady,
+    ChildStarting,
+    Draining,
+    Serving,
+)
 from triolet.runtime.root import PortInUse, Root, ServePlan, bind_listener
 from triolet.runtime.run_folder import find_run
 
@@ -152,6 +159,36 @@ async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> N
     shown = {process.name: process.facts.get("state", "") for process in tree.processes}
     assert shown == {"frontend 0": "", "engine 0": "", "engine 1": "does not answer"}
     assert all(process.pid > 0 for process in tree.processes)
+
+
+@pytest.mark.slow
+async def test_the_tree_shows_what_still_boots() -> None:
+    async with open_bed(plan_of(engine=["ready", "hang"])) as bed:
+        while {event.child for event in bed.diary.of(ChildProgress)} < {"engine 0", "engine 1"}:
+            await trio.lowlevel.checkpoint()
+        tree = await bed.tree()
+    places = {process.name: process for process in tree.processes}
+    assert list(places) == ["frontend 0", "engine 0", "engine 1"]
+    assert "phase" not in places["engine 0"].facts
+    assert (places["engine 1"].facts["phase"], places["engine 1"].facts["done"]) == ("load", "50%")
+    assert places["engine 1"].pid > 0
+
+
+@pytest.mark.slow
+async def test_each_child_is_known_from_its_spawn_on() -> None:
+    booting: list[list[str]] = []
+
+    def look(event: object) -> None:
+        if isinstance(event, ChildStarting):
+            fleets = (root.frontends, root.engines)
+            booting.append([life.process.spec.name for f in fleets for life in f.booting.values()])
+
+    root = Root(plan_of(), look)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_service(root.run, name="root"):
+            assert [len(names) for names in booting] == [1, 2]
+            assert booting[-1] == ["frontend 0", "engine 0"]
+            assert root.frontends.booting == root.engines.booting == {}
 
 
 @pytest.mark.slow
