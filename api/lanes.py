@@ -55,7 +55,7 @@ class Lanes:
             self._check_new_activity(name)
             if name is not None:
                 self._names.add(name)
-            self._waiting[name] = deque()
+            self._waiting[name] = deque()  # bounded by queued_per_lane_max
             return Start(request, size_bytes)
         if len(queue) >= self.limits.queued_per_lane_max:
             raise _refusal(f"{self.limits.queued_per_lane_max} requests wait in this lane already")

@@ -34,7 +34,7 @@ class Outbox:
 
     def put(self, stream_id: str | None, event: Event) -> None:
         """Add the next event of a lane's response. The caller asks `is_full` before."""
-        queue = self._lanes.setdefault(stream_id, deque())
+        queue = self._lanes.setdefault(stream_id, deque())  # bounded with `_lanes`
         merged = merge_deltas(queue[-1], event) if queue else None
         if merged is None:
             queue.append(event)

@@ -1,7 +1,11 @@
 """Style as a test: the limits of STYLE by the number, held from the first commit."""
 
 import ast
-from collections.abc import Iterator
+import io
+import pathlib
+import re
+import tokenize
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -25,6 +29,7 @@ FIREWALLS = {
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",
 }
+NOTE = r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))"
 NESTERS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.AsyncWith, ast.Match)
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -120,6 +125,122 @@ def test_banned_constructs(module: Module) -> None:
     assert [
         w for w in wrong if "threading.Thread" not in w or module.name != "triolet.runtime.llm"
     ] == []
+
+
+@every_module
+def test_habits(module: Module) -> None:
+    found = [*notes_without_issue(module)]
+    if module.name.startswith("tests."):
+        found += [*sleeps_by_the_wall_clock(module), *mocks(module)]
+    else:
+        found += [*unbounded_queues(module), *names_from_elsewhere(module)]
+    assert not found
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Every call, with the spelling of what is called."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def unbounded_queues(module: Module) -> Iterator[str]:
+    """A queue without a bound of its own needs a comment within two lines that names the bound."""
+    lines = module.source.splitlines()
+    for name, call in _calls(module.tree):
+        made = [*call.args, *(word.value for word in call.keywords if word.arg == "factory")]
+        texts = [ast.unparse(each) for each in made]
+        bounded = len(call.args) > 1 or any(word.arg == "maxlen" for word in call.keywords)
+        is_deque = name in ("deque", "collections.deque") and not bounded
+        is_factory = name == "attrs.field" and "deque" in texts
+        is_channel = "open_memory_channel" in name and "math.inf" in texts
+        near = lines[max(0, call.lineno - 3) : call.lineno + 2]
+        if (is_deque or is_factory or is_channel) and not any(
+            "bound" in line.partition("#")[2].lower() for line in near
+        ):
+            yield f"line {call.lineno}: a queue whose bound no comment names"
+
+
+def notes_without_issue(module: Module) -> Iterator[str]:
+    """What is left to do is written in an issue: `TODO(#12)`."""
+    for token in tokenize.generate_tokens(io.StringIO(module.source).readline):
+        if token.type == tokenize.COMMENT and re.search(NOTE, token.string):
+            yield f"line {token.start[0]}: a note without its issue"
+
+
+def names_from_elsewhere(module: Module) -> Iterator[str]:
+    """`getattr` with a name that is not written here may be any name that somebody sends."""
+    for name, call in _calls(module.tree):
+        if name == "getattr" and not isinstance(call.args[1], ast.Constant):
+            yield f"line {call.lineno}: getattr of {ast.unparse(call.args[1])}"
+
+
+def sleeps_by_the_wall_clock(module: Module) -> Iterator[str]:
+    """A test sleeps under a clock that jumps, or waits for the thing itself."""
+    for function in _functions(module.tree):
+        clocks = {"autojump_clock", "mock_clock"} & {a.arg for a in function.args.args}
+        if not function.name.startswith("test_") or clocks:
+            continue
+        for name, call in _calls(function):
+            if name in ("trio.sleep", "trio.sleep_until", "time.sleep"):
+                yield f"line {call.lineno}: {function.name} sleeps"
+
+
+def mocks(module: Module) -> Iterator[str]:
+    """Fakes, never mocks."""
+    for item in module.imports():
+        if item.target.startswith("unittest"):
+            yield f"line {item.line}: {item.target}"
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("a = deque()", unbounded_queues),
+        ("a = deque(old)", unbounded_queues),
+        ("a = attrs.field(factory=deque, init=False)", unbounded_queues),
+        ("a, b = trio.open_memory_channel[int](math.inf)", unbounded_queues),
+        ("# bounded by its peers\n\n\na = deque()", unbounded_queues),
+        ("a = 1  # TODO: more", notes_without_issue),
+        ("a = getattr(b, name)", names_from_elsewhere),
+        ("async def test_a():\n    await trio.sleep(1)", sleeps_by_the_wall_clock),
+        ("from unittest.mock import patch", mocks),
+    ],
+)
+def test_a_rule_finds_what_breaks_it(source: str, rule: Callable[[Module], Iterator[str]]) -> None:
+    assert list(rule(Module("tests.x", pathlib.Path("x.py"), source, ast.parse(source))))
+
+
+@pytest.mark.parametrize(
+    ("source", "rule"),
+    [
+        ("a = deque((), 4)", unbounded_queues),
+        ("a = deque(maxlen=4)", unbounded_queues),
+        ("# Bounded by its peers.\n\na = deque()", unbounded_queues),
+        ("a, b = trio.open_memory_channel(4)", unbounded_queues),
+        ("a = 1  # TODO(#12): more", notes_without_issue),
+        ("a = getattr(b, 'name')", names_from_elsewhere),
+        ("async def test_a(autojump_clock):\n    await trio.sleep(1)", sleeps_by_the_wall_clock),
+    ],
+)
+def test_a_rule_lets_pass_what_keeps_it(
+    source: str, rule: Callable[[Module], Iterator[str]]
+) -> None:
+    assert not list(rule(Module("tests.x", pathlib.Path("x.py"), source, ast.parse(source))))
+
+
+def test_environment_variables_that_are_named_exist() -> None:
+    modules = [*house_modules(), *modules_of_tests()]
+    told = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("*/*.md")]
+    texts = [*(module.source for module in modules), *(path.read_text() for path in told)]
+    named = {name for text in texts for name in re.findall(r"\bTRIOLET_[A-Z_]*[A-Z]\b", text)}
+    used = {
+        node.value
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert named - used == set()
 
 
 def _reraises(handler: ast.ExceptHandler) -> bool:

@@ -272,7 +272,7 @@ class LinkedChannel:
 
     def _drop_events(self, peer: Peer, *, is_up: bool) -> bool:
         """Take back what waits of this peer; is it up for the reader, who saw none of that?"""
-        kept: deque[ChannelEvent] = deque()
+        kept: deque[ChannelEvent] = deque()  # bounded by what `_events` holds
         changes: list[ChannelEvent] = []
         for event in self._events:
             if event.peer != peer:

@@ -45,7 +45,7 @@ class NthFault:
     delay_frames: int = 2
     reached: bool = attrs.field(default=False, init=False)
     _seen: int = attrs.field(default=0, init=False)
-    _held: deque[tuple[int, object]] = attrs.field(factory=deque, init=False)  # at most one
+    _held: deque[tuple[int, object]] = attrs.field(factory=deque, init=False)  # bound: one
 
     def pass_on(self, receiver: Side, frame: T) -> list[T]:
         """What is delivered now; a delayed frame is held until enough others have passed."""
@@ -130,6 +130,7 @@ class _Mailbox:
     """What has arrived at one channel. Bounded by the links' unacknowledged messages."""
 
     links: LinkedChannel
+    # Bounded as the class says.
     _arrived: deque[_Frames | _Broken] = attrs.field(factory=deque, init=False)
     _reader: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
