@@ -63,8 +63,9 @@ async def facts_of(life: ChildLife) -> dict[str, Any]:
 
 async def wait_waits_for(what: str) -> None:
     """Until some task of this process says that it waits for this."""
-    while not any(node.waiting_for == what for node in _walk(task_tree())):
-        await trio.lowlevel.checkpoint()
+    with trio.fail_after(DEADLINE_S):  # of its own: callers may be shielded
+        while not any(node.waiting_for == what for node in _walk(task_tree())):
+            await trio.lowlevel.checkpoint()
 
 
 def _walk(node: TaskNode) -> Iterator[TaskNode]:

@@ -1,5 +1,6 @@
 """A life from spawn to death, with a real process that acts as it is told."""
 
+import select
 import signal
 import socket
 from collections.abc import Sequence
@@ -217,6 +218,22 @@ async def test_a_cancelled_life_does_not_wait_for_a_worker_for_ever(
                 await owner.wait_ready()
                 nursery.cancel_scope.cancel("the test stops the life")
         assert worker.poll() is None
+
+
+async def test_what_it_said_last_is_heard_even_when_it_is_stopped() -> None:
+    """Its workers are told of, and unread, in the moment of the cancellation."""
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"late {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGUSR1)
+                select.select([life.process.control], [], [])  # said; our loop stands still
+                nursery.cancel_scope.cancel("the test stops the life")
+                with trio.CancelScope(shield=True):
+                    await wait_waits_for("a worker of the dead engine to be gone")
+                worker.kill()
 
 
 async def test_the_latest_snapshot_wins() -> None:

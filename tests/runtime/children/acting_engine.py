@@ -5,6 +5,7 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 
 "ready"          READY, then tells what it heard when its tree is asked for
 "workers PID"    says that PID is its worker, then as "ready"
+"late PID"       READY, and at SIGUSR1 says that PID is its worker
 "raise"          raises before READY
 "refuse"         says that it can never start
 "hang"           neither READY nor progress
@@ -14,6 +15,7 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 
 import json
 import os
+import signal
 from typing import Any
 
 import msgspec
@@ -54,11 +56,17 @@ async def main(fds: ChildFds) -> None:
     acts = json.loads(init.settings.model)[str(init.rank)]
     act, _, argument = acts[min(init.epoch, len(acts)) - 1].partition(" ")
     await boot(act, argument, control, handshake)
-    await handshake.ready(msgspec.msgpack.encode(READY))
+    if act != "late":
+        await handshake.ready(msgspec.msgpack.encode(READY))
     if act == "noise":
         fds.control.send(b"\xffnoise")
     if act == "deaf":
         await trio.sleep_forever()
+    if act == "late":
+        with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+            await handshake.ready(msgspec.msgpack.encode(READY))
+            await anext(signals)
+        await tell_worker(control, int(argument))
     await serve(control, init)
 
 
@@ -72,8 +80,11 @@ async def boot(act: str, argument: str, control: ControlChannel, handshake: Chil
         case "hang":
             await trio.sleep_forever()
         case "workers":
-            pidfd = os.pidfd_open(int(argument))
-            await control.send(WorkersChanged([int(argument)]), [pidfd])
+            await tell_worker(control, int(argument))
+
+
+async def tell_worker(control: ControlChannel, pid: int) -> None:
+    await control.send(WorkersChanged([pid]), [os.pidfd_open(pid)])
 
 
 async def serve(control: ControlChannel, init: EngineInit) -> None:

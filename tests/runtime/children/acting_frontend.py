@@ -7,6 +7,7 @@ epoch as in `acting_engine`, so where they matter there is one frontend and epoc
 "keep"     as "ready", but closes connections when a drain begins only
 "asks"     as "ready", but first asks the other of two frontends for a response
 "deaf"     READY, and takes no message ever after
+"stunned"  as "deaf", but first reports that it could serve
 "raise"    raises before READY
 "refuse"   says that it can never start
 """
@@ -55,7 +56,11 @@ async def main(fds: ChildFds) -> None:
     await handshake.ready(msgspec.msgpack.encode(ready))
     if act == "deaf":
         await trio.sleep_forever()
-    await ActingFrontend(control, init, act).run()
+    frontend = ActingFrontend(control, init, act)
+    if act == "stunned":
+        await frontend.report()
+        await trio.sleep_forever()
+    await frontend.run()
 
 
 @attrs.define(eq=False)
