@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
+from ..nurseries.background import BackgroundTask
 from ..nurseries.process import Process
 from ..nurseries.waiting import waiting_for
 from ..transports.control_channel import ControlChannel
@@ -46,14 +47,20 @@ class BootReports:
             with waiting_for("progress of the workers"):
                 await self._reported.wait()
             self._reported = trio.Event()
-            await self.tell_rest()
+            await self._tell_rest()
 
-    async def tell_rest(self) -> None:
-        """Tell what still waits; for the end, when `run_progress` is over.
+    async def end_progress(self, task: BackgroundTask) -> None:
+        """End the task of `run_progress`, then tell what still waits: READY may follow at once.
 
-        Raises what `ControlChannel.send` raises. Cancellation: what was not told still waits, and
-        what is told twice then says nothing new.
+        Raises what `ControlChannel.send` raises. Cancellation: what was not told still waits.
         """
+        task.cancel("the workers are ready")
+        await task.wait_ended()
+        await self._tell_rest()
+
+    async def _tell_rest(self) -> None:
+        # A report leaves its slot when it was sent: cancelled in between, it is told twice, and
+        # then says nothing new.
         while self._progress:
             phase, fraction = next(iter(self._progress.items()))
             await self.handshake.progress(phase, fraction)

@@ -98,9 +98,7 @@ class EngineProcess:
         ):
             progress = await start_background_task(nursery, reports.run_progress, name="progress")
             async with open_service(self._executor.run, name="executor") as executor:
-                progress.cancel("the workers are ready")
-                await progress.wait_ended()
-                await reports.tell_rest()
+                await reports.end_progress(progress)
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:

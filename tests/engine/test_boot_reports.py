@@ -84,16 +84,18 @@ async def test_a_later_phase_does_not_hide_how_an_earlier_one_ended() -> None:
         nursery.cancel_scope.cancel("the test is over")
 
 
-async def test_the_rest_is_told_when_the_task_has_ended() -> None:
-    async with open_ends() as ends:
-        await ends.reports.tell_rest()
+async def test_what_is_reported_at_the_very_end_is_told_before_ready() -> None:
+    async with open_ends() as ends, trio.open_nursery() as nursery:
+        task = await start_background_task(nursery, ends.reports.run_progress, name="progress")
+        await trio.testing.wait_all_tasks_blocked()
         ends.reports.progress("load", 1.0)
         ends.reports.progress("check", 1.0)
-        await ends.reports.tell_rest()
-        await ends.reports.tell_rest()  # nothing is left
+        await ends.reports.end_progress(task)  # the task had no turn to send them
+        assert task.ended
         await ends.handshake.ready(b"ready")
-        assert await receive_progress(ends.root) == (1, "load", 1.0)
-        assert await receive_progress(ends.root) == (2, "check", 1.0)
+        # A report that was cancelled has taken a number.
+        assert (await receive_progress(ends.root))[1:] == ("load", 1.0)
+        assert (await receive_progress(ends.root))[1:] == ("check", 1.0)
         message, _ = await ends.root.receive_any()
         assert isinstance(message, Ready)
 

@@ -125,7 +125,7 @@ async def open_engine(
 async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path) -> None:
     async with open_engine(write_sizes(tmp_path), workers=2, max_num_seqs=3) as root:
         assert root.progress == sorted(root.progress)
-        assert root.progress[-1] == 1.0  # the last report is told before READY
+        assert root.progress[-1] == 1.0
         assert len(root.worker_pids) == len(root.worker_pidfds) == 2
         assert (root.ready.vocab_size, root.ready.max_num_seqs) == (VOCAB_SIZE, 3)
         assert root.ready.settings_digest
