@@ -223,7 +223,12 @@ async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) 
         return
     try:
         trees[place] = msgspec.json.decode(await life.tree(), type=ProcessTree)
-    except (trio.TooSlowError, trio.BrokenResourceError, trio.ClosedResourceError):
+    except (
+        trio.TooSlowError,
+        trio.BrokenResourceError,
+        trio.ClosedResourceError,
+        msgspec.MsgspecError,
+    ):
         # A process that does not answer is shown as such: it is the one people look for.
         trees[place] = ProcessTree(spec.name, life.process.pid, facts={"state": "does not answer"})
 

@@ -60,7 +60,7 @@ async def wait_all_linked(server: Server) -> None:
     async def all_linked() -> bool:
         processes = dict(places(await server.tree()))
         names = ("frontend 0", "frontend 1")
-        return all(name in processes and processes[name].facts["engines"] == 2 for name in names)
+        return all(name in processes and processes[name].facts.get("engines") == 2 for name in names)
 
     await wait_until(all_linked, "both frontends have both engines")
 
