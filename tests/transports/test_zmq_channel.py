@@ -130,7 +130,9 @@ async def test_a_spoke_whose_socket_is_gone_is_found_out_by_sending() -> None:
 
 
 async def test_a_spoke_that_does_not_read_is_broken_and_others_are_not() -> None:
-    settings = ZmqSettings(sockets=SocketSettings(high_water=5))
+    # No probe may find the stalled one before its pipe is full, however slow this machine is.
+    patient = LinkSettings(probe_delay_s=600.0)
+    settings = ZmqSettings(link=patient, sockets=SocketSettings(high_water=5))
     other = SPOKES[1]
     async with hub_and_context(settings) as (hub, reader, context):
         stalled = play(context, hub, 1, receive_high_water=1)
