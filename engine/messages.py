@@ -245,7 +245,6 @@ class EngineReady:
     numerics_id: str
     bitwise: bool
     settings_digest: str
-    worker_pids: list[int] = attrs.field(factory=list)
 
 
 @attrs.frozen
