@@ -17,8 +17,6 @@ import trio
 
 from ..engine.errors import EngineError
 from ..engine.messages import (
-    ENGINE_TO_FRONTEND,
-    FRONTEND_TO_ENGINE,
     Drain,
     TreeReply,
     TreeRequest,
@@ -40,14 +38,12 @@ from ..runtime.messages import (
     FrontendReady,
     PassConnection,
 )
-from ..runtime.runtime import make_frontend, open_frontend_services
+from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..transports.channel import Peer
-from ..transports.codec import Codec, MalformedMessage
+from ..transports.codec import MalformedMessage
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import ChildHandshake, perform_child_handshake
-from ..transports.endpoint import abstract_endpoint
 from ..transports.passed_fds import close_fds
-from ..transports.zmq_channel import open_hub
 from .application import Application
 from .connection_source import QueueSource, open_queue_source
 from .foreign_responses import ForeignResponses
@@ -74,18 +70,7 @@ async def main(child: ChildFds) -> None:
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
     me = Peer("frontend", init.rank, init.epoch)
-    endpoints = [
-        abstract_endpoint(init.run_id, me.role, me.rank, me.epoch, socket=name)
-        for name in ("input", "output")
-    ]
-    hub = open_hub(
-        me,
-        Codec(*ENGINE_TO_FRONTEND),
-        Codec(*FRONTEND_TO_ENGINE),
-        input_endpoint=endpoints[0],
-        output_endpoint=endpoints[1],
-    )
-    async with hub as channel:
+    async with open_frontend_hub(init.run_id, me) as channel:
         frontend = make_frontend(
             Frontend, settings.runtime, channel, inputs, epoch=me.epoch, rank=me.rank
         )
@@ -97,7 +82,8 @@ async def main(child: ChildFds) -> None:
             open_queue_source() as source,
         ):
             process = FrontendProcess(init, control, frontend, application, source)
-            where = FrontendReady(input_endpoint=endpoints[0], output_endpoint=endpoints[1])
+            input_endpoint, output_endpoint = channel.endpoints
+            where = FrontendReady(input_endpoint=input_endpoint, output_endpoint=output_endpoint)
             await process.run(handshake, where)
 
 

@@ -11,7 +11,7 @@ import pathlib
 import random
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from ..nurseries.waiting import waiting_for
 from ..transports.channel import HubEnd, Peer
 from ..transports.codec import Codec
 from ..transports.endpoint import abstract_endpoint
-from ..transports.zmq_channel import open_hub
+from ..transports.zmq_channel import HubChannel, open_hub
 from .admission import Admission
 from .config import RuntimeSettings
 from .core_client import CoreClient
@@ -105,18 +105,7 @@ async def open_runtime(
     run_id, epochs = secrets.token_hex(8), itertools.count(1)
     me = Peer("frontend", 0, next(epochs))
     inputs = InputProcessor.load(chosen)
-    endpoints = [
-        abstract_endpoint(run_id, me.role, me.rank, me.epoch, socket=name)
-        for name in ("input", "output")
-    ]
-    hub = open_hub(
-        me,
-        Codec(*ENGINE_TO_FRONTEND),
-        Codec(*FRONTEND_TO_ENGINE),
-        input_endpoint=endpoints[0],
-        output_endpoint=endpoints[1],
-    )
-    async with hub as channel:
+    async with open_frontend_hub(run_id, me) as channel:
         frontend = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
         assert isinstance(frontend, Runtime)
         directory = FrontendDirectory()
@@ -135,6 +124,24 @@ async def open_runtime(
         ):
             await wait_engines(frontend.client, chosen.engines, chosen.times.link_up_s)
             yield frontend
+
+
+def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:
+    """The channel of one frontend to all engines, at addresses that its run and epoch name.
+
+    Its sockets are bound by `open_frontend_services`.
+    """
+    input_endpoint, output_endpoint = (
+        abstract_endpoint(run_id, me.role, me.rank, me.epoch, socket=name)
+        for name in ("input", "output")
+    )
+    return open_hub(
+        me,
+        Codec(*ENGINE_TO_FRONTEND),
+        Codec(*FRONTEND_TO_ENGINE),
+        input_endpoint=input_endpoint,
+        output_endpoint=output_endpoint,
+    )
 
 
 def make_frontend(
