@@ -11,14 +11,13 @@ import math
 
 import attrs
 import trio
-from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from .application import Application
 from .corked_stream import CorkedStream
 from .errors import ApiError, bad_field, draining, internal_error
 from .fields import Fields, JsonObject, decode_object
-from .frame_guard import FrameGuard
-from .http import RECEIVE_BYTES, HttpConnection
+from .http import HttpConnection
 from .lanes import Lanes, Start
 from .limits import SocketLimits
 from .outbox import Outbox
@@ -26,14 +25,13 @@ from .response_registry import ActiveResponse
 from .response_run import run_response
 from .responses import Event
 from .responses_request import read_response_request, read_stream_id
+from .socket_opening import open_socket
 
 logger = logging.getLogger(__name__)
 GOING_AWAY = 1001
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
 SERVICE_RESTART = 1012
-# Messages that trio-websocket parsed and our reader has not taken; it takes them at once.
-MESSAGE_QUEUE = 4
 
 
 async def run_websocket(
@@ -44,29 +42,13 @@ async def run_websocket(
     Raises `BrokenResourceError` when the connection is lost. Cancellation: aborts its responses.
     """
     limits = application.settings.limits.socket
-    stream = CorkedStream(
-        connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
-    )
     counters = application.counters
     counters.sockets += 1
     counters.sockets_active += 1
     try:
-        async with trio.open_nursery() as nursery:
-            handshake = await wrap_server_stream(
-                nursery,
-                stream,
-                message_queue_size=MESSAGE_QUEUE,
-                max_message_size=limits.message_bytes_max,
-                receive_buffer_size=RECEIVE_BYTES,
-            )
-            headers = [(n.encode(), v.encode()) for n, v in connection.standing_headers]
-            socket = await handshake.accept(extra_headers=headers)
-            stream.open_gate()
+        async with open_socket(connection, limits, key=key) as (socket, stream):
             session = SocketSession(socket, stream, application, principal, limits)
             await _run_contained(session, application)
-            nursery.cancel_scope.cancel("the socket is over")
-    except* ConnectionClosed:
-        pass  # trio-websocket's reader met the end while it was writing
     finally:
         counters.sockets_active -= 1
 
@@ -84,15 +66,6 @@ async def _run_contained(session: "SocketSession", application: Application) -> 
         application.counters.connections_failed += 1
         logger.error("a socket failed; only it is closed", exc_info=group)
         await session.close(INTERNAL_ERROR, "internal error")
-
-
-def _handshake(key: str) -> bytes:
-    """The head that trio-websocket sees: ours, with the client's key and nothing else of it."""
-    return (
-        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-        b"Sec-WebSocket-Key: " + key.encode("ascii") + b"\r\n\r\n"
-    )
 
 
 @attrs.define(eq=False)

@@ -1,0 +1,60 @@
+"""Opens a WebSocket on a connection whose handshake was checked.
+
+What every session on a socket stands on: our head for trio-websocket instead of the client's, its
+frames past the guard, its writes through the cork. Must not know what is said on the socket: the
+Responses session runs on this, and so does the echo that the conformance cases are run against.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from .corked_stream import CorkedStream
+from .frame_guard import FrameGuard
+from .http import RECEIVE_BYTES, HttpConnection
+from .limits import SocketLimits
+
+# Messages that trio-websocket parsed and our reader has not taken; it takes them at once.
+MESSAGE_QUEUE = 4
+
+
+@asynccontextmanager
+async def open_socket(
+    connection: HttpConnection, limits: SocketLimits, *, key: str
+) -> AsyncIterator[tuple[WebSocketConnection, CorkedStream]]:
+    """Accept the handshake with the client's `key`; the block is the socket's life.
+
+    Raises `BrokenResourceError` (in a group) when the connection is lost. Resource handling: the
+    connection's stream stays open, unless the socket was closed; whoever opened it closes it.
+    Cancellation: ends the socket without a close frame.
+    """
+    stream = CorkedStream(
+        connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+            handshake = await wrap_server_stream(
+                nursery,
+                stream,
+                message_queue_size=MESSAGE_QUEUE,
+                max_message_size=limits.message_bytes_max,
+                receive_buffer_size=RECEIVE_BYTES,
+            )
+            headers = [(n.encode(), v.encode()) for n, v in connection.standing_headers]
+            socket = await handshake.accept(extra_headers=headers)
+            stream.open_gate()
+            yield socket, stream
+            nursery.cancel_scope.cancel("the socket is over")
+    except* ConnectionClosed:
+        pass  # trio-websocket's reader met the end while it was writing
+
+
+def _handshake(key: str) -> bytes:
+    """The head that trio-websocket sees: ours, with the client's key and nothing else of it."""
+    return (
+        b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: " + key.encode("ascii") + b"\r\n\r\n"
+    )
