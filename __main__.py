@@ -39,6 +39,7 @@ def serve(
     from .api.commands.plan import make_plan
     from .api.commands.report import make_report
     from .api.commands.serve import serve as run_server
+    from .runtime.config import SupervisionSettings
 
     with errors_as_sentences():
         plan = make_plan(
@@ -53,6 +54,9 @@ def serve(
             allowed_hosts=options.allowed_host,
             allowed_origins=options.allowed_origin,
             grace_s=options.grace,
+            supervision=SupervisionSettings(
+                restart_limit=options.restart_limit, restart_period_s=options.restart_period_s
+            ),
         )
         with make_report() as report:
             code = trio.run(run_server, plan, report)

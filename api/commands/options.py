@@ -11,8 +11,10 @@ import attrs
 from cyclopts import Parameter
 
 from ...engine.config import EngineSettings
+from ...runtime.config import SupervisionSettings
 
 _DEFAULTS = EngineSettings(model="")
+_RESTARTS = SupervisionSettings()
 # Options that may be given often: empty unless given, and there is no option to say so.
 _LIST: dict[str, Any] = {"negative": (), "show_default": False}
 
@@ -38,6 +40,9 @@ class EngineOptions:
     kv_blocks: Annotated[int, Parameter(help="KV cache in blocks of 16 tokens; 0: as fits.")] = (
         _DEFAULTS.kv_blocks
     )
+    null_step_s: Annotated[
+        float, Parameter(help="Seconds that each step of the null executor takes.")
+    ] = _DEFAULTS.null_step_s
 
 
 @attrs.frozen(kw_only=True)
@@ -64,6 +69,12 @@ class ServeOptions:
     frontends: Annotated[int, Parameter(help="Frontend processes.")] = 1
     model_name: Annotated[str, Parameter(help="What clients call the model.")] = ""
     grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = 10.0
+    restart_limit: Annotated[
+        int, Parameter(help="A process that dies more often within the period is given up.")
+    ] = _RESTARTS.restart_limit
+    restart_period_s: Annotated[
+        float, Parameter(help="Seconds over which its deaths are counted.")
+    ] = _RESTARTS.restart_period_s
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,7 @@ from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config import load_model_limits
-from ...runtime.config import RuntimeSettings, RuntimeTimes
+from ...runtime.config import RuntimeSettings, RuntimeTimes, SupervisionSettings
 from ...runtime.root import ServePlan
 from ..origin import OriginPolicy
 from ..response_id import FRONTENDS_MAX
@@ -40,6 +40,7 @@ def make_plan(
     allowed_hosts: tuple[str, ...],
     allowed_origins: tuple[str, ...],
     grace_s: float,
+    supervision: SupervisionSettings | None = None,
 ) -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
     if not is_loopback(host) and not api_keys:
@@ -59,6 +60,7 @@ def make_plan(
         engines=engines,
         frontends=frontends,
         model_name=name,
+        supervision=supervision or SupervisionSettings(),
         times=RuntimeTimes(grace_s=grace_s),
     )
     serve = ServeSettings(

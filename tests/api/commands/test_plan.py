@@ -8,6 +8,7 @@ import pytest
 from triolet.api.commands.plan import is_loopback, make_plan
 from triolet.api.frontend_process import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
+from triolet.runtime.config import SupervisionSettings
 
 WORDS: dict[str, Any] = {
     "engine": {},
@@ -28,6 +29,12 @@ def test_without_a_model_it_is_the_bundled_one() -> None:
     assert plan.model_name == "triolet-bundled"
     settings = settings_of_text(plan.frontend_settings)
     assert settings.runtime == plan.settings
+
+
+def test_restarts_are_counted_as_it_was_said() -> None:
+    supervision = SupervisionSettings(restart_limit=7, restart_period_s=9.0)
+    plan = make_plan(None, **WORDS, supervision=supervision)
+    assert plan.settings.supervision == supervision
 
 
 def test_an_open_address_needs_a_key() -> None:
