@@ -55,7 +55,7 @@ def serve(
             allowed_origins=options.allowed_origin,
             grace_s=options.grace,
             supervision=SupervisionSettings(
-                restart_limit=options.restart_limit, restart_period_s=options.restart_period_s
+                restart_limit=options.restart_limit, restart_period_s=options.restart_period
             ),
         )
         with make_report() as report:

@@ -52,7 +52,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--port", "70000"], "--port must be from 0 to 65535"),
         (["serve", "--grace", "-1"], "--grace must be at least 0"),
         (["serve", "--restart-limit", "-1"], "--restart-limit must be at least 0"),
-        (["serve", "--restart-period-s", "0"], "--restart-period-s must be at least"),
+        (["serve", "--restart-period", "0"], "--restart-period must be at least"),
         (["serve", "--host", "0.0.0.0"], "--api-key"),
         (["serve", "--api-key", ""], "--api-key"),
         (["serve", "--allowed-host", "a/b"], "--allowed-host"),

@@ -41,7 +41,8 @@ class EngineOptions:
         _DEFAULTS.kv_blocks
     )
     null_step_s: Annotated[
-        float, Parameter(help="Seconds that each step of the null executor takes.")
+        float,
+        Parameter(name="null-step", help="Seconds that each step of the null executor takes."),
     ] = _DEFAULTS.null_step_s
 
 
@@ -72,7 +73,7 @@ class ServeOptions:
     restart_limit: Annotated[
         int, Parameter(help="A process that dies more often within the period is given up.")
     ] = _RESTARTS.restart_limit
-    restart_period_s: Annotated[
+    restart_period: Annotated[
         float, Parameter(help="Seconds over which its deaths are counted.")
     ] = _RESTARTS.restart_period_s
 
