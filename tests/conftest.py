@@ -31,6 +31,7 @@ BUDGET_MINUTES = {
 TIER_OF_FOLDER = {
     "contracts": "contracts and cancellation",
     "cancellation": "contracts and cancellation",
+    "conformance": "contracts and cancellation",
     "end_to_end": "end to end",
     "chaos": "chaos",
     "fuzz": "fuzz",
