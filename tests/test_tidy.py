@@ -28,6 +28,7 @@ FIREWALLS = {
     "triolet.runtime.core_client": "one request's text must not end everybody's",
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",
+    "triolet.fuzz.fuzzer": "whatever is raised is the finding",
 }
 NOTE = r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))"
 NESTERS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.AsyncWith, ast.Match)
