@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # mypy sees the package under its own name, whatever the checkout's folder is called.
 TYPES := .cache/types
+NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
 .PHONY: serve test lint types bench fix clean
 
@@ -50,4 +51,6 @@ $(VENV)/installed: pyproject.toml | $(VENV)/bin/python
 
 $(VENV)/installed-for-tests: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/pip install --quiet --editable '.[test]'
+	@if command -v npm >/dev/null; then npm install $(NPM) openai@7 ws@8; \
+	else echo "npm is not here: the tests of its SDK are skipped"; fi
 	@touch $@ $(VENV)/installed
