@@ -62,6 +62,8 @@ class AddRequest:
     cache_salt: str = ""
     # A request that must wait for KV blocks from elsewhere before it can be scheduled.
     waits_for_remote_kv: bool = False
+    # Tell what happens to it (`RequestEvent`) between its tokens.
+    events: bool = False
 
 
 @attrs.frozen
@@ -134,9 +136,29 @@ class UtilityCall:
 # ---- engine -> frontend, on the link
 
 
+class RequestEventKind(enum.StrEnum):
+    """What an engine did with a request; told only to those that asked for it."""
+
+    QUEUED = "queued"  # it must wait; `detail`: how many are before it
+    SCHEDULED = "scheduled"  # its prompt is computed from now on
+    PREEMPTED = "preempted"  # it gave its place to others and waits
+    RESUMED = "resumed"  # scheduled again after a preemption; what it had is computed once more
+
+
+@attrs.frozen
+class RequestEvent:
+    """One event of one request. Told at most once: what a broken link loses is not repeated."""
+
+    kind: RequestEventKind
+    detail: int = 0
+
+
 @attrs.frozen(kw_only=True)
 class RequestOutput:
-    """New tokens of one request: `token_ids[0]` has output index `first_index`."""
+    """New tokens of one request: `token_ids[0]` has output index `first_index`.
+
+    `events` happened before these tokens; there may be events and no token.
+    """
 
     request_id: str
     attempt: int
@@ -147,6 +169,7 @@ class RequestOutput:
     error: str = ""
     cached_tokens: int = 0  # prompt tokens that needed no computing; set with the first token
     error_code: str = ""  # `EngineError.code` of what `error` says in words
+    events: tuple[RequestEvent, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

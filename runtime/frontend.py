@@ -31,6 +31,7 @@ from .input_processor import InputProcessor
 from .merged_slot import MergedSlot
 from .output_processor import OutputProcessor
 from .request_state import RequestStatus
+from .stream_credit import StreamCredit
 
 
 def ignore_load() -> None:
@@ -46,12 +47,13 @@ class RequestFlow:
     processor: OutputProcessor
     slot: MergedSlot
     ticket: Ticket
-    window: CreditWindow | None
+    credit: StreamCredit
     stream: GenerationStream | None = None
 
     def put(self, output: RequestOutput) -> None:
         """Turn tokens into text; an error of the engine's fails the request alone."""
-        self.ticket.release_tokens()
+        if output.token_ids:
+            self.ticket.release_tokens()
         if output.finish_reason is FinishReason.ERROR:
             self.slot.fail(error_of(self.request_id, output))
             return
@@ -69,9 +71,13 @@ class RequestFlow:
 
     def consumed(self, token_count: int) -> None:
         """The consumer took so many output tokens in all: the engine may go further."""
-        if self.window is None:
-            return
-        credit = self.window.handle_consumed(token_count)
+        self._pass_on(self.credit.handle_consumed(token_count))
+
+    def granted(self, tokens: int) -> None:
+        """The consumer allows so many tokens more."""
+        self._pass_on(self.credit.handle_granted(tokens))
+
+    def _pass_on(self, credit: int | None) -> None:
         if credit is not None:
             self.client.grant(self.request_id, credit)
 
@@ -128,6 +134,8 @@ class Frontend:
         cache_salt: str = "",
         priority: int = 0,
         streaming: bool = True,
+        events: bool = False,
+        credit: int | None = None,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -142,16 +150,17 @@ class Frontend:
             )
             ticket.charge_tokens(len(prepared.prompt_token_ids))
             window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
+            stream_credit = StreamCredit(window, credit)
             flow = RequestFlow(
                 request_id=request_id,
                 client=self.client,
                 processor=OutputProcessor.make(self.inputs.tokenizer, prepared.params),
                 slot=MergedSlot(only_when_finished=not streaming),
                 ticket=ticket,
-                window=window,
+                credit=stream_credit,
             )
             stream = GenerationStream(
-                request_id, prepared.prompt_token_ids, flow.slot, flow.consumed
+                request_id, prepared.prompt_token_ids, flow.slot, flow.consumed, flow.granted
             )
             flow.stream = stream
             request = AddRequest(
@@ -160,7 +169,8 @@ class Frontend:
                 prompt_token_ids=prepared.prompt_token_ids,
                 sampling=self.admission.with_seed(prepared.params),
                 eos_token_ids=list(self.inputs.tokenizer.eos_token_ids),
-                credit=window.credit if window is not None else None,
+                credit=stream_credit.credit,
+                events=events,
                 principal=principal,
                 cache_salt=cache_salt,
                 priority=priority,

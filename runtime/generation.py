@@ -11,7 +11,8 @@ from typing import Any, Protocol, Self
 
 import attrs
 
-from ..engine.messages import EngineStatistics, FinishReason
+from ..engine.errors import InvalidParameter
+from ..engine.messages import EngineStatistics, FinishReason, RequestEvent, RequestEventKind
 from ..engine.sampling_params import SamplingParams
 from .health import EngineHealth, EngineState, FrontendStatistics, Health, RuntimeStatistics
 from .merged_slot import MergedSlot
@@ -29,6 +30,8 @@ __all__ = [
     "Generator",
     "Health",
     "Prompt",
+    "RequestEvent",
+    "RequestEventKind",
     "RuntimeStatistics",
     "Usage",
 ]
@@ -65,6 +68,8 @@ class GenerationStream:
     slot: MergedSlot
     # Called with the number of output tokens taken so far, after each piece; grants credit.
     on_consumed: Callable[[int], None] | None = None
+    # Called with the number of tokens that a reader grants.
+    on_granted: Callable[[int], None] | None = None
 
     # What came with the first token; whoever fills the slot sets it.
     cached_tokens: int = 0
@@ -110,6 +115,17 @@ class GenerationStream:
             self.on_consumed(output.token_count)
         return output
 
+    def grant(self, tokens: int) -> None:
+        """So many more tokens may be generated, for a request that was opened with `credit`.
+
+        Never waits; at its credit a request is paused where it is. Of one that was opened without
+        (it has credit to its end) or has ended nothing changes. Raises `InvalidParameter`.
+        """
+        if tokens < 0:
+            raise InvalidParameter("credit", f"must be at least 0, not {tokens}")
+        if self.on_granted is not None:
+            self.on_granted(tokens)
+
     async def collect(self) -> Self:
         """Consume to the end and return the stream itself, for its `text`, `token_ids`, `usage`."""
         async for _ in self:
@@ -138,11 +154,15 @@ class Generator(Protocol):
         cache_salt: str = "",
         priority: int = 0,
         streaming: bool = True,
+        events: bool = False,
+        credit: int | None = None,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
         Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`. With `streaming`
         off the engine runs to the end whatever is consumed, and outputs come all at once.
+        With `events` outputs tell what happens to the request. With `credit` no more tokens are
+        generated than that, and what `stream.grant` adds to it.
         """
 
     def health(self) -> Health:

@@ -2,8 +2,10 @@
 
 Putting never waits and never fails. A slow consumer finds everything that came meanwhile merged
 into one output per choice, so that a stalled client costs one slot and no queue. The bound on the
-tokens in it is the request's credit (without credit: the model's length); a put carries at least
-one token or an end. Must not know engines, credit or the wire.
+tokens in it is the request's credit (without credit: the model's length). A put carries at least
+one token, an event or an end; events between two tokens are few, as a request at its credit has
+none. They split what is merged, so that they stay where they were among the tokens. Must not know
+engines, credit or the wire.
 
 It parks its consumer itself with `wait_task_rescheduled`: an event per wake-up costs more than all
 else in here together.
@@ -66,7 +68,7 @@ class MergedSlot:
         return sum(len(output.token_ids) for output in self._waiting)
 
     async def take(self) -> GenerationOutput:
-        """Wait until there is something and take all of one choice, merged.
+        """Wait until there is something and take all of one choice up to the next event, merged.
 
         Raises what `fail` was given, once everything before it was taken; `ClosedResourceError`
         after `close`; `BusyResourceError` when another task waits. A checkpoint in every case.
@@ -94,8 +96,17 @@ class MergedSlot:
         if len(self._waiting) == 1:
             return self._waiting.pop()
         choice = self._waiting[0].index
-        mine = [output for output in self._waiting if output.index == choice]
-        self._waiting = [output for output in self._waiting if output.index != choice]
+        mine: list[GenerationOutput] = []
+        rest: list[GenerationOutput] = []
+        closed = False
+        for output in self._waiting:
+            if output.index != choice:
+                rest.append(output)
+                continue
+            # Events come before their output's tokens: they are not moved before earlier ones.
+            closed = closed or (bool(output.events) and any(item.token_ids for item in mine))
+            (rest if closed else mine).append(output)
+        self._waiting = rest
         return merge(mine)
 
     async def _park(self) -> None:
@@ -123,4 +134,5 @@ def merge(outputs: list[GenerationOutput]) -> GenerationOutput:
         index=last.index,
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
+        events=tuple([event for output in outputs for event in output.events]),
     )

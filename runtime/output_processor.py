@@ -67,6 +67,7 @@ class OutputProcessor:
             self._choice,
             finish_reason,
             output.stop_token_id,
+            output.events,
         )
 
     def _shown_count(self, output: RequestOutput) -> int:
@@ -103,6 +104,7 @@ class OutputProcessor:
             self._choice,
             output.finish_reason,
             output.stop_token_id,
+            output.events,
         )
 
     def _stop(
@@ -117,4 +119,5 @@ class OutputProcessor:
             self._choice,
             FinishReason.STOP,
             matched,
+            output.events,
         )

@@ -6,7 +6,7 @@ Sans-IO: plain data. Must not know the wire: engine messages become these in `ou
 
 import attrs
 
-from ..engine.messages import FinishReason
+from ..engine.messages import FinishReason, RequestEvent
 
 
 @attrs.frozen
@@ -17,6 +17,8 @@ class GenerationOutput:
     the number of output tokens so far, these included; event numbers derive from it.
     `finish_reason` is set in the last output of a choice and only there; `stop_reason` is then
     the stop string or the stop token's id that ended it, None for the end of sequence.
+    `events`, for those who asked for them, happened before these tokens; an output may have events
+    and no token.
     """
 
     text: str
@@ -25,6 +27,7 @@ class GenerationOutput:
     index: int = 0
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    events: tuple[RequestEvent, ...] = ()
 
 
 @attrs.frozen

@@ -26,12 +26,14 @@ from ..messages import (
     FinishReason,
     Grant,
     LiveRequest,
+    RequestEvent,
+    RequestEventKind,
     RequestKey,
     RequestOutput,
     StepOutputs,
 )
 from ..step_messages import Step, StepResult, WorkerReady
-from .request import Frontend, Request, RequestStatus, make_request
+from .request import WAITING, Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .result_check import match_result
 from .scheduler import Scheduler, make_scheduler
@@ -54,8 +56,11 @@ class EngineCore:
     limits: RequestLimits = attrs.field(init=False)
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
-    # Outputs that no step brings; the shell takes them. Bounded by one for each ADD between steps.
+    # Outputs that no step brings; the shell takes them. Bounded by one for each ADD between steps
+    # and two events of each request in a step.
     _outputs: dict[Frontend, list[RequestOutput]] = attrs.field(factory=dict, init=False)
+    # Came since the last `schedule` and want events; bounded by what came.
+    _to_be_queued: list[Request] = attrs.field(factory=list, init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     _scheduled_at_s: float = attrs.field(default=0.0, init=False)
@@ -117,6 +122,8 @@ class EngineCore:
         if stop is not None:
             record = self._finish(added, stop)
             self._put_output(frontend, record.output_from(added.output_count))
+        elif added.events:
+            self._to_be_queued.append(added)
 
     def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
         """End these now, without an output: who aborts knows. Unknown ones are counted.
@@ -209,8 +216,13 @@ class EngineCore:
         return self._scheduler.has_work()
 
     def schedule(self, now: float) -> Step | None:
-        """The next step, to be given to the workers and answered with `finish_step`."""
+        """The next step, to be given to the workers and answered with `finish_step`.
+
+        What it does to requests that want events is in `take_outputs`, to be told before the step
+        brings them tokens.
+        """
         scheduled = self._scheduler.schedule()
+        self._put_events()
         if scheduled is None:
             return None
         self._scheduled_at_s = now
@@ -240,7 +252,7 @@ class EngineCore:
         return self._statistics.messages(outputs, self._scheduler)
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
-        """Outputs that no step has brought: refused requests, replays that had already ended."""
+        """Outputs that no step has brought: refusals, replays that had already ended, events."""
         if not self._outputs:
             return {}
         outputs, self._outputs = self._outputs, {}
@@ -319,6 +331,26 @@ class EngineCore:
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)
         self._scheduler.update(request)
+
+    def _put_events(self) -> None:
+        """Who came since the last time and must wait is told so, then what was scheduled."""
+        for request in self._to_be_queued:
+            if request.status in WAITING:
+                position = self._scheduler.waiting.position(request)
+                self._put_event(request, RequestEventKind.QUEUED, position)
+        self._to_be_queued.clear()
+        for request, kind in self._scheduler.take_events():
+            self._put_event(request, kind)
+
+    def _put_event(self, request: Request, kind: RequestEventKind, detail: int = 0) -> None:
+        output = RequestOutput(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            first_index=request.output_count,
+            token_ids=[],
+            events=(RequestEvent(kind, detail),),
+        )
+        self._put_output(request.frontend, output)
 
     def _put_output(self, frontend: Frontend, output: RequestOutput) -> None:
         self._outputs.setdefault(frontend, []).append(output)

@@ -82,6 +82,10 @@ class WaitingQueue:
         """The ready request whose turn it is."""
         return self._ready[0] if self._ready else None
 
+    def position(self, request: Request) -> int:
+        """How many ready requests have their turn before this one, which waits."""
+        return bisect.bisect_left(self._ready, self.order(request), key=self.order)
+
     def requests(self) -> list[Request]:
         """All that wait: the ready ones in order, then the parked ones in order."""
         return self._ready + sorted(self._parked, key=self.order)

@@ -44,6 +44,7 @@ class RequestStatus(enum.Enum):
 
 
 _S = RequestStatus
+WAITING = frozenset({_S.WAITING, _S.WAITING_FOR_REMOTE_KV})
 FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED})
 # {status: those that may follow}. A replay may meet a stop rule before it ever runs, so each
 # status may be followed by each end; nothing follows an end.
@@ -91,6 +92,8 @@ class Request:
     # Output index up to which it may be scheduled (exclusive). Only ever grows.
     credit: int
     status: RequestStatus = RequestStatus.WAITING
+    # Its frontend wants to be told when it is queued, scheduled, preempted.
+    events: bool = False
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
@@ -187,4 +190,5 @@ def make_request(
         stop_token_ids=frozenset(sampling.stop_token_ids),
         credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
         status=RequestStatus.WAITING_FOR_REMOTE_KV if remote else RequestStatus.WAITING,
+        events=add.events,
     )

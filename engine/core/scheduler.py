@@ -20,13 +20,15 @@ as the budget allows, in order; then waiting ones are admitted in order.
 
 import attrs
 
-from ..messages import FinishReason
+from ..messages import FinishReason, RequestEventKind
 from ..step_messages import NewRow, Step
 from .block_pool import BlockPool
 from .kv_cache_manager import KVCacheManager
 from .queue import WaitingQueue, insert_ordered, remove_ordered
 from .request import NO_ROW, STATUS_OF_REASON, Request, RequestStatus
 from .row_pool import RowPool
+
+_E = RequestEventKind
 
 
 @attrs.define(eq=False)
@@ -85,6 +87,8 @@ class Scheduler:
     # Number of the last step scheduled; the first is 1.
     step_number: int = attrs.field(default=0, init=False)
     preemptions: int = attrs.field(default=0, init=False)
+    # What was done to requests that want to know; taken after each `schedule`.
+    _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
     _rows: RowPool = attrs.field(init=False)
     # How many may run: each needs a row, and a token of the budget in every step.
     _running_max: int = attrs.field(init=False)
@@ -113,6 +117,13 @@ class Scheduler:
         request.move_to(STATUS_OF_REASON[reason])
         if request.row != NO_ROW and not request.in_flight:
             self._release(request)
+
+    def take_events(self) -> list[tuple[Request, RequestEventKind]]:
+        """What the last `schedule` did to requests that want to know, in order."""
+        if not self._events:
+            return []
+        events, self._events = self._events, []
+        return events
 
     def paused_count(self) -> int:
         """Running requests that are at their credit."""
@@ -214,6 +225,8 @@ class Scheduler:
             block_ids = self.kv_cache.grow(request, len(request.token_ids))
             assert block_ids is not None, "there is room"
             request.row = self._rows.take()
+            preempted = request.status is RequestStatus.PREEMPTED
+            self._note(request, _E.RESUMED if preempted else _E.SCHEDULED)
             request.move_to(RequestStatus.RUNNING)
             insert_ordered(self.running, request, self.waiting.order)
             new_row = NewRow(
@@ -261,6 +274,11 @@ class Scheduler:
         request.move_to(RequestStatus.PREEMPTED)
         self.waiting.add(request)
         self.preemptions += 1
+        self._note(request, _E.PREEMPTED)
+
+    def _note(self, request: Request, event: RequestEventKind) -> None:
+        if request.events:
+            self._events.append((request, event))
 
     def _release(self, request: Request) -> None:
         self.kv_cache.free(request)

@@ -68,6 +68,8 @@ class Call:
     cache_salt: str
     priority: int
     streaming: bool
+    events: bool = False
+    credit: int | None = None
 
 
 @attrs.define(eq=False)
@@ -101,6 +103,8 @@ class FakeGenerator:
         cache_salt: str = "",
         priority: int = 0,
         streaming: bool = True,
+        events: bool = False,
+        credit: int | None = None,
     ) -> AsyncIterator[GenerationStream]:
         await trio.lowlevel.checkpoint()
         if self.refuse is not None:
@@ -108,7 +112,17 @@ class FakeGenerator:
         assert request_id is not None
         params = params or SamplingParams()
         self.calls.append(
-            Call(prompt, params, request_id, principal, cache_salt, priority, streaming)
+            Call(
+                prompt,
+                params,
+                request_id,
+                principal,
+                cache_salt,
+                priority,
+                streaming,
+                events,
+                credit,
+            )
         )
         slot = MergedSlot(only_when_finished=not streaming)
         stream = GenerationStream(

@@ -17,7 +17,7 @@ from triolet.engine.messages import FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import PromptRefused, RequestFailed
 from triolet.runtime.frontend import error_of
-from triolet.runtime.generation import ChatPrompt
+from triolet.runtime.generation import ChatPrompt, RequestEvent, RequestEventKind
 from triolet.tests.inproc import open_bed
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
@@ -47,6 +47,43 @@ async def test_a_stop_string_ends_the_request_here_and_in_the_engine(
         assert stream.text == whole[: whole.index(stop)]
         assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
         await bed.wait_quiet()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_client_with_credit_gets_what_it_grants(
+    null_folder: pathlib.Path, streaming: bool
+) -> None:
+    async with open_bed(null_folder) as bed:
+        opened = bed.frontend.generate("the cat", PARAMS, streaming=streaming, credit=3)
+        async with opened as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.collect)
+            while bed.servers[0].core.statistics().paused == 0:
+                await trio.lowlevel.checkpoint()
+            assert bed.servers[0].core.statistics().output_tokens == 3
+            stream.grant(2)
+            while bed.servers[0].core.statistics().output_tokens < 5:
+                await trio.lowlevel.checkpoint()
+            async with bed.frontend.generate("another", PARAMS) as other:
+                await other.collect()
+            assert bed.servers[0].core.statistics().output_tokens == 5 + 16
+            stream.grant(100)
+        assert len(stream.token_ids) == 16
+        await bed.wait_quiet()
+
+
+async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, max_num_seqs=1) as bed:
+        long = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+        async with bed.frontend.generate("the cat", long) as first:
+            await first.__anext__()
+            async with bed.frontend.generate("the dog", PARAMS, events=True) as stream:
+                queued = await stream.__anext__()
+                assert queued.events == (RequestEvent(RequestEventKind.QUEUED, 0),)
+                assert (queued.text, queued.token_ids, queued.token_count) == ("", [], 0)
+                await first.collect()
+                told = [event for output in [o async for o in stream] for event in output.events]
+        assert told == [RequestEvent(RequestEventKind.SCHEDULED)]
+        assert len(stream.token_ids) == 16
 
 
 async def test_a_conversation_is_rendered(null_folder: pathlib.Path) -> None:

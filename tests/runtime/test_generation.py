@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from triolet.engine.errors import EngineDied
+from triolet.engine.errors import EngineDied, InvalidParameter
 from triolet.engine.messages import FinishReason
 from triolet.runtime.generation import GenerationOutput, GenerationStream, Usage
 from triolet.runtime.merged_slot import MergedSlot
@@ -49,6 +49,17 @@ async def test_tokens_before_a_death_are_given_and_then_the_error_once() -> None
         await stream.__anext__()
     with pytest.raises(StopAsyncIteration):
         await stream.__anext__()
+
+
+async def test_grants_are_passed_on_and_never_negative() -> None:
+    granted: list[int] = []
+    stream = GenerationStream("r1", [1], MergedSlot(), on_granted=granted.append)
+    stream.grant(3)
+    stream.grant(0)
+    with pytest.raises(InvalidParameter, match="credit"):
+        stream.grant(-1)
+    assert granted == [3, 0]
+    GenerationStream("r2", [1], MergedSlot()).grant(1)  # nobody limits it
 
 
 async def test_cancelling_the_consumer_does_not_end_the_stream() -> None:

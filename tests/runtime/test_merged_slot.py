@@ -1,5 +1,6 @@
 """The slot loses nothing and doubles nothing, however putting, taking and cancelling mix."""
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.errors import EngineDied
-from triolet.engine.messages import FinishReason
+from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.runtime.merged_slot import MergedSlot, merge
 from triolet.runtime.request_output import GenerationOutput
 
@@ -45,6 +46,22 @@ async def test_choices_are_not_mixed() -> None:
     slot.put(piece(1, index=1))
     assert await slot.take() == piece(0, 2, index=1)
     assert await slot.take() == piece(0, index=0)
+
+
+async def test_events_stay_where_they_were_among_the_tokens() -> None:
+    preempted, resumed = (
+        RequestEvent(kind) for kind in (RequestEventKind.PREEMPTED, RequestEventKind.RESUMED)
+    )
+    slot = MergedSlot()
+    slot.put(piece(0))
+    slot.put(piece(1))
+    slot.put(GenerationOutput("", [], 2, events=(preempted,)))
+    slot.put(GenerationOutput("", [], 2, events=(resumed,)))
+    slot.put(piece(2))
+    slot.put(piece(3, finish=FinishReason.LENGTH))
+    assert await slot.take() == piece(0, 2)
+    whole = piece(2, 2, finish=FinishReason.LENGTH)
+    assert await slot.take() == attrs.evolve(whole, events=(preempted, resumed))
 
 
 async def test_putting_wakes_the_consumer(autojump_clock: trio.testing.MockClock) -> None:

@@ -61,6 +61,7 @@ def add_request(
     min_tokens: int = 0,
     seed: int | None = 7,
     stop_token_ids: tuple[int, ...] = (),
+    events: bool = False,
 ) -> AddRequest:
     return AddRequest(
         request_id=request_id,
@@ -70,6 +71,7 @@ def add_request(
         eos_token_ids=eos or [],
         credit=credit,
         waits_for_remote_kv=remote,
+        events=events,
         sampling=SamplingParams(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
@@ -92,6 +94,7 @@ class Driver:
         had_work = self.core.has_work()
         step = self.core.schedule(0.0)
         assert had_work == (step is not None)
+        self.take()
         if step is not None:
             self.core.check_invariants()
             for frontend, message in self.core.finish_step(self.worker.execute(step), 0.0).items():
@@ -377,6 +380,54 @@ def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
     driver.core.grant("f0", [Grant("a", 1, None)])
     driver.run()
     assert driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
+
+
+# ---- events
+
+
+def events_of(driver: Driver, request_id: str) -> list[tuple[str, int, int]]:
+    """Kind, detail, and how many of its tokens its frontend had heard by then."""
+    told, tokens = [], 0
+    for _, output in driver.heard:
+        if output.request_id == request_id:
+            assert output.first_index == tokens
+            told += [(str(event.kind), event.detail, tokens) for event in output.events]
+            tokens += len(output.token_ids)
+    return told
+
+
+def test_who_asks_is_told_what_happens_and_when() -> None:
+    driver = Driver(make_core(kv_blocks=4, max_num_seqs=2))
+    for name in "abcd":
+        driver.core.add("f0", add_request(name, max_tokens=8, events=name != "c"), 0.0)
+    driver.step()
+    assert events_of(driver, "a") == [("scheduled", 0, 0)]
+    assert events_of(driver, "d") == [("queued", 1, 0)]
+    driver.run()
+    # Each needs three blocks in the end; of the four there are, the older one takes its third.
+    assert events_of(driver, "b")[:1] == [("scheduled", 0, 0)]
+    assert [kind for kind, _, _ in events_of(driver, "b")[1:]] == ["preempted", "resumed"]
+    assert events_of(driver, "d")[:2] == [("queued", 1, 0), ("scheduled", 0, 0)]
+    assert events_of(driver, "c") == []
+    assert len(driver.tokens("b")) == 8
+
+
+def test_a_request_that_ends_before_it_is_scheduled_is_told_nothing_of_queues() -> None:
+    driver = Driver(make_core(max_num_seqs=1))
+    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("b", events=True), 0.0)
+    driver.core.abort("f0", [RequestKey("b", 1)])
+    driver.run()
+    assert events_of(driver, "b") == []
+
+
+def test_a_request_without_credit_waits_in_no_line(driver: Driver) -> None:
+    driver.core.add("f0", add_request("a", credit=0, events=True), 0.0)
+    assert not driver.step()
+    assert events_of(driver, "a") == [("queued", 0, 0)]
+    driver.core.grant("f0", [Grant("a", 1, None)])
+    driver.run()
+    assert events_of(driver, "a") == [("queued", 0, 0), ("scheduled", 0, 0)]
 
 
 # ---- resync
