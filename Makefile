@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # mypy sees the package under its own name, whatever the checkout's folder is called.
 TYPES := .cache/types
+CLIENTS := .cache/clients
 NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
-.PHONY: serve test lint types bench fix clean
+.PHONY: serve test lint types bench clients fix clean
 
 serve: $(VENV)/installed
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
@@ -38,6 +39,12 @@ types: $(VENV)/installed-for-tests
 
 bench: $(VENV)/installed-for-tests
 	$(BIN)/python -m tests.benchmarks
+
+# Clients of others, each once against the server, from an environment of their own.
+clients: $(VENV)/installed-for-tests
+	@test -e $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS)
+	@$(CLIENTS)/bin/pip install --quiet --requirement tests/other_clients/requirements.txt
+	$(BIN)/python -m tests.other_clients $(CLIENTS)/bin/python
 
 clean:
 	rm -rf $(VENV) .cache build *.egg-info

@@ -1,0 +1,21 @@
+"""LiteLLM's chat call, whole and streamed.
+
+python litellm_chat.py URL
+"""
+
+import sys
+
+import litellm
+
+request = {
+    "model": "openai/triolet-bundled",
+    "api_base": f"{sys.argv[1]}/v1",
+    "api_key": "none",
+    "messages": [{"role": "user", "content": "What is the capital of France?"}],
+    "temperature": 0,
+}
+whole = litellm.completion(**request).choices[0].message.content
+pieces = [part.choices[0].delta.content for part in litellm.completion(**request, stream=True)]
+streamed = "".join(piece for piece in pieces if piece)
+assert whole == streamed != "", (whole, streamed)
+sys.stdout.write(f"{streamed} ({len(pieces)} pieces)")
