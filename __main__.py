@@ -1,4 +1,4 @@
-"""The command line: `triolet serve | run | tree`; imports what a command needs when it runs.
+"""The command line: `triolet serve | run | tree | bench`; a command imports its needs when it runs.
 
 Words to settings, errors to sentences, and nothing else. Must not know how anything is done.
 """
@@ -12,6 +12,7 @@ from cyclopts import App, Parameter
 
 from . import __version__
 from .api.commands.options import ChatOptions, EngineOptions, ServeOptions
+from .fuzz.load.options import BenchOptions
 
 app = App(
     name="triolet",
@@ -24,7 +25,7 @@ Model = Annotated[
 ]
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
-SERVE, ENGINE, CHAT = ServeOptions(), EngineOptions(), ChatOptions()
+SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
 
 
 @app.command
@@ -91,6 +92,23 @@ def tree(
 
     with errors_as_sentences():
         print(trio.run(partial(tree_text, run, as_json=json)))
+
+
+@app.command
+def bench(
+    model: Model = None,
+    *,
+    options: Annotated[BenchOptions, FLAT] = BENCH,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+) -> None:
+    """Press a running server, or one started for it, and show rates, latencies and CPU a token."""
+    from .api.commands.exits import errors_as_sentences
+    from .api.commands.report import make_report
+    from .fuzz.load.command import bench as run_bench
+    from .fuzz.load.runner import ServerGone
+
+    with errors_as_sentences(ServerGone), make_report() as report:
+        trio.run(partial(run_bench, model, options, engine=attrs.asdict(engine), on_event=report))
 
 
 def main() -> None:

@@ -106,13 +106,18 @@ def find_run(run_id: str | None = None) -> RunFolder:
 
     Raises `RunNotFound`, saying which runs there are.
     """
-    base = base_folder()
-    paths = sorted(base.iterdir()) if base.is_dir() else []
-    live = [f for path in paths if (f := _read(path)) is not None and _alive(f.facts)]
+    live = live_runs()
     matching = [f for f in live if run_id is None or f.facts.run_id.startswith(run_id)]
     if len(matching) == 1:
         return matching[0]
     raise RunNotFound(run_id or "", tuple(folder.facts.run_id for folder in live))
+
+
+def live_runs() -> list[RunFolder]:
+    """Every running server of this user."""
+    base = base_folder()
+    paths = sorted(base.iterdir()) if base.is_dir() else []
+    return [f for path in paths if (f := _read(path)) is not None and _alive(f.facts)]
 
 
 def _read(path: pathlib.Path) -> RunFolder | None:

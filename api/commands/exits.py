@@ -39,19 +39,20 @@ _SENTENCES = (
     UnsupportedPlatform,
     PermissionError,
 )
-_EXPECTED = (*_SENTENCES, BaseExceptionGroup, KeyboardInterrupt)
 
 
 @contextmanager
-def errors_as_sentences() -> Iterator[None]:
-    """Print an expected error as one sentence and exit with its code."""
+def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
+    """Print an expected error as one sentence and exit with its code; `more` are the command's."""
+    expected: tuple[type[BaseException], ...] = (*_SENTENCES, *more)
+    caught: tuple[type[BaseException], ...] = (*expected, BaseExceptionGroup, KeyboardInterrupt)
     try:
         yield
-    except _EXPECTED as error:
+    except caught as error:
         bare = single_error(error)
         if isinstance(bare, KeyboardInterrupt):
             sys.exit(EXIT_INTERRUPTED)
-        if not isinstance(bare, _SENTENCES):
+        if not isinstance(bare, expected):
             raise
         print(f"triolet: {_sentence(bare)}", file=sys.stderr)
         sys.exit(_code(bare))

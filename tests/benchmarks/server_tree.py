@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.request
 
-from .process_costs import costs_of_tree, cpu_spent
+from triolet.fuzz.load.process_costs import costs_of_tree, cpu_spent
 
 ROUNDS = 3
 IDLE_S = 10.0

@@ -14,8 +14,7 @@ import trio
 
 import triolet
 from triolet.engine.sampling_params import SamplingParams
-
-from .process_costs import costs_of_tree, cpu_spent
+from triolet.fuzz.load.process_costs import costs_of_tree, cpu_spent
 
 STREAMS = 64
 TOKENS = 400

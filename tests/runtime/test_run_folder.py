@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from triolet.runtime.errors import RunNotFound
-from triolet.runtime.run_folder import base_folder, find_run, make_run_folder
+from triolet.runtime.run_folder import base_folder, find_run, live_runs, make_run_folder
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +34,7 @@ def test_two_runs_must_be_told_apart() -> None:
         with pytest.raises(RunNotFound, match="say which one"):
             find_run()
         assert find_run("b").facts.run_id == "bb"
+        assert [run.facts.run_id for run in live_runs()] == ["aa", "bb"]
 
 
 def test_what_a_dead_owner_left_is_removed_and_never_found() -> None:

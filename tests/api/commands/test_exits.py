@@ -39,6 +39,13 @@ def test_a_bug_keeps_its_traceback() -> None:
         raise ZeroDivisionError
 
 
+def test_a_command_may_expect_errors_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught, errors_as_sentences(TimeoutError):
+        raise TimeoutError("too late")
+    assert caught.value.code == EXIT_FAILED
+    assert capsys.readouterr().err == "triolet: too late\n"
+
+
 def test_an_interrupt_has_the_shells_code() -> None:
     with pytest.raises(SystemExit) as caught, errors_as_sentences():
         raise BaseExceptionGroup("of a nursery", [KeyboardInterrupt()])

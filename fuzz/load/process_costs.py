@@ -1,4 +1,8 @@
-"""CPU time and memory of a process and all its descendants, from /proc; for benchmarks only."""
+"""CPU time and memory of a process and all its descendants, from /proc.
+
+Reads what the kernel counts anyway, so that measuring costs the measured nothing. Must not know
+what the processes do.
+"""
 
 import os
 from pathlib import Path
@@ -20,28 +24,47 @@ class Cost:
 
 
 def costs_of_tree(root_pid: int) -> dict[str, Cost]:
-    """The processes below `root_pid`, itself included, by name ("engine", "worker", …)."""
+    """The processes below `root_pid`, itself included, by name ("engine", "worker", "worker 2"…).
+
+    Empty when there is no such process, or it is another user's.
+    """
     found: dict[str, Cost] = {}
     pending = [root_pid]
     while pending:
-        pid = pending.pop()
+        pid = pending.pop(0)
         cost = _cost(pid, is_root=pid == root_pid)
         if cost is not None:
-            found[cost.name] = cost
+            found[_free_name(cost.name, found)] = cost
             pending += _children(pid)
     return found
 
 
 def cpu_spent(before: dict[str, Cost], after: dict[str, Cost]) -> dict[str, float]:
-    """Seconds of CPU by process name between two looks."""
-    return {name: cost.cpu_s - before[name].cpu_s for name, cost in after.items() if name in before}
+    """Seconds of CPU by process name between two looks; of those that were there both times."""
+    return {
+        name: cost.cpu_s - before[name].cpu_s
+        for name, cost in after.items()
+        if name in before and before[name].pid == cost.pid
+    }
+
+
+def _free_name(name: str, taken: dict[str, Cost]) -> str:
+    """The second of a kind is "worker 2"; children are listed in the order of their start."""
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name} {number}"
+    return free
 
 
 def _children(pid: int) -> list[int]:
     children: list[int] = []
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        children += [int(child) for child in (task / "children").read_text().split()]
-    return children
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += [int(child) for child in (task / "children").read_text().split()]
+    except OSError:
+        pass  # it has ended meanwhile
+    return sorted(children)
 
 
 def _cost(pid: int, *, is_root: bool) -> Cost | None:
@@ -60,5 +83,6 @@ def _name(command: list[str], *, is_root: bool) -> str:
         return "root"
     for word in command:
         if word.startswith("triolet.") and not word.endswith("boot"):
-            return word.removeprefix("triolet.").removesuffix(".process").rpartition(".")[2]
+            name = word.removeprefix("triolet.").removesuffix("_process").removesuffix(".process")
+            return name.rpartition(".")[2]
     return "other"

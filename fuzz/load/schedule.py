@@ -1,0 +1,125 @@
+"""Says which request is sent when, and with which prompt; the same seed says the same.
+
+Sans-IO: times come in as `now`, seconds since the run began. *Closed loop*: so many requests are in
+flight, the next one follows an end. *Open loop*: requests arrive as strangers do (Poisson), whether
+or not earlier ones have ended; what cannot be sent at once counts from when it was due, so a server
+that falls behind cannot hide it. Must not know protocols or clients.
+"""
+
+import math
+import random
+from collections import deque
+
+import attrs
+
+from ...engine.errors import InvalidParameter
+
+# Common words, about a token each in most vocabularies.
+WORDS = (
+    "the", "fox", "went", "down", "to", "river", "and", "saw", "a", "small", "boat", "with", "red",
+    "sail", "that", "was", "old", "but", "still", "good", "so", "it", "took", "long", "way", "home",
+    "in", "rain", "then", "night", "came", "over", "green", "hill",
+)  # fmt: skip
+
+
+@attrs.frozen
+class Ask:
+    """One request to be sent: its number in the run, when it was due (s), what it asks."""
+
+    number: int
+    due_s: float
+    prompt: str
+    tokens: int
+    seed: int
+
+
+@attrs.frozen(kw_only=True)
+class Load:
+    """What is asked of a server. `rate` 0 is the closed loop; `in_flight` bounds both.
+
+    `prompt_words` and `tokens` are the size of each request: words in, output tokens out. `rate` is
+    arrivals a second. Raises `InvalidParameter`, naming the field and its bound.
+    """
+
+    requests: int
+    in_flight: int = 64
+    rate: float = 0.0
+    prompt_words: int = 16
+    tokens: int = 64
+    seed: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        sizes = {
+            "requests": self.requests,
+            "in_flight": self.in_flight,
+            "prompt_words": self.prompt_words,
+            "tokens": self.tokens,
+        }
+        for name, value in sizes.items():
+            if value < 1:
+                raise InvalidParameter(name, f"must be at least 1, not {value}")
+        if not (math.isfinite(self.rate) and self.rate >= 0):
+            raise InvalidParameter("rate", f"must be a number of at least 0, not {self.rate:g}")
+
+
+@attrs.define(eq=False)
+class Schedule:
+    """What of a load is still to be sent; ask `take` when a place is free or time has passed."""
+
+    load: Load
+    # Requests that were taken and have not ended.
+    in_flight: int = attrs.field(default=0, init=False)
+    # Of the open loop: times still to come, oldest first. Bounded by the requests of the load.
+    _arrivals: deque[float] = attrs.field(factory=deque, init=False)
+    _taken: int = attrs.field(default=0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self.load.rate > 0:
+            chance = random.Random(f"arrivals {self.load.seed}")
+            at_s = 0.0
+            for _ in range(self.load.requests):
+                at_s += chance.expovariate(self.load.rate)
+                self._arrivals.append(at_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every request was taken and has ended."""
+        return self._taken == self.load.requests and self.in_flight == 0
+
+    def next_due_s(self) -> float:
+        """When `take` will give something without an end before; infinite if only an end helps."""
+        if self._taken == self.load.requests or self.in_flight == self.load.in_flight:
+            return math.inf
+        return self._arrivals[0] if self._arrivals else 0.0
+
+    def take(self, now: float) -> Ask | None:
+        """The next request, if it is due and a place is free."""
+        due_s = self.next_due_s()
+        if due_s > now:
+            return None
+        if self._arrivals:
+            self._arrivals.popleft()
+        else:
+            due_s = now
+        number = self._taken
+        self._taken += 1
+        self.in_flight += 1
+        return Ask(
+            number, due_s, make_prompt(self.load, number), self.load.tokens, self.load.seed + number
+        )
+
+    def handle_end(self) -> None:
+        """One request that was taken has ended, however it did."""
+        assert self.in_flight > 0
+        self.in_flight -= 1
+
+    def check_invariants(self) -> None:
+        """For property tests: the bounds hold."""
+        assert 0 <= self.in_flight <= self.load.in_flight
+        assert self.in_flight <= self._taken <= self.load.requests
+
+
+def make_prompt(load: Load, number: int) -> str:
+    """The text of one request, a function of seed and number: no two share a long prefix."""
+    chance = random.Random(f"prompt {load.seed} {number}")
+    return " ".join(chance.choices(WORDS, k=load.prompt_words))
