@@ -74,8 +74,9 @@ def canary(*, seed: Seed = SMOKE_SEED) -> None:
     with findings_as_sentences():
         for fuzzer in FUZZERS:
             for fault in fuzzer.faults:
-                number = run_canary(fuzzer, fault, seed=seed)
-                print(f"{fuzzer.name}: noticed in round {number}: {fault}", flush=True)
+                number, error = run_canary(fuzzer, fault, seed=seed)
+                how = f"{type(error).__name__} {error}".partition("\n")[0].strip()
+                print(f"{fuzzer.name}: {fault}: noticed in round {number}: {how}", flush=True)
 
 
 if __name__ == "__main__":

@@ -130,15 +130,15 @@ def run_fuzzer(fuzzer: AnyFuzzer, *, seed: int, events: int | None = None) -> Co
     return reached
 
 
-def run_canary(fuzzer: AnyFuzzer, fault: str, *, seed: int) -> int:
-    """Plant one fault; the number of the round that noticed it. Raises `NotNoticed`."""
+def run_canary(fuzzer: AnyFuzzer, fault: str, *, seed: int) -> tuple[int, Exception]:
+    """Plant one fault; which round noticed it, and as what. Raises `NotNoticed`."""
     target = fuzzer.faults[fault]
     for number in range(fuzzer.smoke_rounds):
         events = draw_round(fuzzer, seed, number)
         try:
             fuzzer.check(events, target)
-        except Exception:  # by design: noticing is failing, in whatever way
-            return number
+        except Exception as error:  # by design: noticing is failing, in whatever way
+            return number, error
     raise NotNoticed(fuzzer.name, fault, fuzzer.smoke_rounds)
 
 

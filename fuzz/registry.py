@@ -3,7 +3,23 @@
 Must not know what any of them does.
 """
 
-from . import fuzz_codec
+from . import (
+    fuzz_block_pool,
+    fuzz_codec,
+    fuzz_handshake,
+    fuzz_ledger,
+    fuzz_links,
+    fuzz_scheduler,
+    fuzz_supervision,
+)
 from .fuzzer import AnyFuzzer
 
-FUZZERS: tuple[AnyFuzzer, ...] = (fuzz_codec.FUZZER,)
+FUZZERS: tuple[AnyFuzzer, ...] = (
+    fuzz_block_pool.FUZZER,
+    fuzz_codec.FUZZER,
+    fuzz_handshake.FUZZER,
+    fuzz_ledger.FUZZER,
+    fuzz_links.FUZZER,
+    fuzz_scheduler.FUZZER,
+    fuzz_supervision.FUZZER,
+)

@@ -85,7 +85,9 @@ def test_shrinking_keeps_to_the_error_it_began_with() -> None:
 
 
 def test_a_canary_that_lives_is_an_error() -> None:
-    assert run_canary(TOY, "the limit is lower", seed=1) == 0
+    number, error = run_canary(TOY, "the limit is lower", seed=1)
+    assert number == 0
+    assert isinstance(error, AssertionError)
     blind = attrs.evolve(TOY, faults={"none at all": 100})
     with pytest.raises(NotNoticed, match="did not notice in 3 rounds: none at all"):
         run_canary(blind, "none at all", seed=1)

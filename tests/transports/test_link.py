@@ -2,14 +2,12 @@
 
 import itertools
 import math
-from collections import deque
-from collections.abc import Iterable
 
-import attrs
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from triolet.fuzz.link_pair import SETTINGS, LinkPair
 from triolet.transports.endpoint import GENERATION_MAX
 from triolet.transports.link import Link
 from triolet.transports.link_decisions import (
@@ -26,13 +24,6 @@ from triolet.transports.link_decisions import (
 )
 from triolet.transports.link_header import FrameKind, Header
 from triolet.transports.memory_channel import FaultKind, NthFault
-
-# Small counts reach every branch; the times are the real ones.
-SETTINGS = LinkSettings(ack_messages=3)
-# From the moment of a fault to both sides up again: probes given up, then LINK_UP or LINK_RESET at
-# their slowest, with a rest between.
-RECOVERY_MAX_S = 8.0
-OTHER = {Side.HUB: Side.SPOKE, Side.SPOKE: Side.HUB}
 
 
 def header(kind: FrameKind, generation: int, sequence: int = 0, acknowledged: int = 0) -> Header:
@@ -259,94 +250,9 @@ def test_what_no_sane_peer_sends_is_counted(link: Link, insane: Header) -> None:
 # ---- two ends and a network between them
 
 
-@attrs.define(eq=False)
-class Pair:
-    """A hub and a spoke. Payloads are (generation, number); what arrives is checked at once."""
-
-    faults: list[NthFault] = attrs.field(factory=list)
-    now: float = 0.0
-    ends: dict[Side, Link] = attrs.field(init=False)
-    # Towards each side, oldest first.
-    wires: dict[Side, deque[Header]] = attrs.field(factory=lambda: {s: deque() for s in Side})
-    sent: dict[tuple[Side, int], int] = attrs.field(factory=dict)
-    delivered: dict[tuple[Side, int], int] = attrs.field(factory=dict)
-    ups: dict[Side, int] = attrs.field(factory=lambda: dict.fromkeys(Side, 0))
-
-    def __attrs_post_init__(self) -> None:
-        self.ends = {side: Link(side, SETTINGS) for side in Side}
-        self.apply(Side.SPOKE, self.ends[Side.SPOKE].open(self.now))
-
-    def put(self, sender: Side, frame: Header) -> None:
-        frames = [frame]
-        for fault in self.faults:
-            frames = [out for item in frames for out in fault.pass_on(OTHER[sender], item)]
-        self.wires[OTHER[sender]].extend(frames)
-
-    def apply(self, side: Side, decisions: Iterable[Decision], number: int = 0) -> None:
-        link = self.ends[side]
-        for decision in decisions:
-            match decision:
-                case Transmit(header=frame):
-                    self.put(side, frame)
-                case Deliver():
-                    key = (side, link.generation)
-                    assert number == self.delivered.get(key, 0) + 1, "in order, once"
-                    self.delivered[key] = number
-                case ReportUp():
-                    self.ups[side] += 1
-                    assert self.ups[side] == 1, "up and down alternate"
-                case ReportDown():
-                    self.ups[side] -= 1
-                    assert self.ups[side] == 0, "up and down alternate"
-                case OpenGeneration(generation=generation):
-                    assert generation == link.generation
-        for end in self.ends.values():
-            end.check_invariants()
-
-    def send(self, side: Side) -> None:
-        link = self.ends[side]
-        if link.is_up:
-            frame = link.handle_send(self.now)
-            self.sent[side, frame.generation] = frame.sequence
-            self.put(side, frame)
-
-    def deliver(self, side: Side) -> None:
-        if self.wires[side]:
-            frame = self.wires[side].popleft()
-            self.apply(side, self.ends[side].handle_header(frame, self.now), frame.sequence)
-
-    def fire(self) -> None:
-        """Let the earliest deadline come."""
-        deadline = min(link.next_deadline() for link in self.ends.values())
-        if deadline < math.inf:
-            self.now = max(self.now, deadline)
-            for side, link in self.ends.items():
-                self.apply(side, link.handle_timeout(self.now))
-
-    def settle(self) -> None:
-        """No more faults from here: run until nothing is under way, in bounded time."""
-        start = self.now
-        while True:
-            while any(self.wires.values()):
-                for side in Side:
-                    self.deliver(side)
-            if all(link.next_deadline() == math.inf for link in self.ends.values()):
-                break
-            assert self.now - start < RECOVERY_MAX_S, "it recovers in bounded time"
-            self.fire()
-        hub, spoke = self.ends[Side.HUB], self.ends[Side.SPOKE]
-        assert hub.is_up
-        assert spoke.is_up
-        assert hub.generation == spoke.generation
-        # Never a silent loss: in the generation that is still up, all that was sent has arrived.
-        for side in Side:
-            sent = self.sent.get((side, hub.generation), 0)
-            assert self.delivered.get((OTHER[side], hub.generation), 0) == sent
-
-
-def run_conversation(fault: NthFault) -> Pair:
+def run_conversation(fault: NthFault) -> LinkPair:
     """Both sides send in bursts with pauses between, so that every kind of frame passes."""
-    pair = Pair([fault])
+    pair = LinkPair([fault])
     for burst in range(4):
         for _ in range(20):
             for side in Side:
@@ -378,42 +284,6 @@ def test_the_nth_frame_is_dropped_doubled_or_delayed(kind: FaultKind, receiver: 
             break
         if kind is FaultKind.DOUBLE:
             assert generation == 1, "a duplicate costs nothing"
-
-
-_STEPS = st.one_of(
-    st.tuples(
-        st.sampled_from(["send", "deliver", "drop", "double", "delay"]), st.sampled_from(Side)
-    ),
-    st.tuples(st.sampled_from(["fire", "wait", "break"]), st.sampled_from(Side)),
-)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(_STEPS, max_size=120))
-def test_any_network_any_order(steps: list[tuple[str, Side]]) -> None:
-    pair = Pair()
-    for step, side in steps:
-        wire = pair.wires[side]
-        match step:
-            case "send":
-                pair.send(side)
-            case "deliver":
-                pair.deliver(side)
-            case "drop" if wire:
-                wire.popleft()
-            case "double" if wire:
-                wire.appendleft(wire[0])
-            case "delay":
-                wire.rotate(-1)
-            case "fire":
-                pair.fire()
-            case "wait":
-                pair.now += 0.01
-            case "break":
-                link = pair.ends[side]
-                decisions = link.handle_broken(link.generation, "the test breaks it", pair.now)
-                pair.apply(side, decisions)
-    pair.settle()
 
 
 @given(

@@ -25,15 +25,14 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.messages import (
     AddRequest,
-    FinishReason,
     Grant,
     LiveRequest,
-    RequestKey,
     RequestOutput,
 )
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.step_messages import RowSampling, Step, WorkerReady
-from triolet.fuzz.checking_worker import CheckingWorker, expected_output
+from triolet.engine.step_messages import Step, WorkerReady
+from triolet.fuzz.checking_worker import CheckingWorker
+from triolet.fuzz.wanted_request import WantedRequest, make_wanted
 
 VOCAB = 9  # small, so that stop tokens are met often
 MODEL_LEN = 20
@@ -48,75 +47,8 @@ token_ids = st.integers(0, VOCAB - 1)
 token_lists = st.lists(token_ids, max_size=2)
 
 
-@attrs.define(eq=False)
-class Wanted:
-    """One request as its frontend sees it; `tokens` is the output it must get in the end."""
-
-    frontend: str
-    add: AddRequest
-    tokens: list[int]
-    reason: FinishReason
-    stop_token_id: int | None
-    received: int = 0
-    credit: int | None = None
-    waits_for_kv: bool = attrs.field(
-        default=attrs.Factory(lambda self: self.add.waits_for_remote_kv, takes_self=True)
-    )
-    aborted: bool = False
-    ended: bool = False
-
-    @property
-    def key(self) -> RequestKey:
-        return RequestKey(self.add.request_id, self.add.attempt)
-
-    @property
-    def is_live(self) -> bool:
-        return not (self.aborted or self.ended)
-
-    def hear(self, output: RequestOutput) -> None:
-        """Like a ledger: exactly the next tokens, exactly one end."""
-        assert self.is_live, "an output after the end"
-        assert output.first_index == self.received
-        end = self.received + len(output.token_ids)
-        assert output.token_ids == self.tokens[self.received : end]
-        replayed = len(self.add.output_token_ids)
-        assert self.credit is None or end <= max(self.credit, replayed)
-        self.received = end
-        if output.finish_reason is not None:
-            assert (output.finish_reason, output.stop_token_id) == (self.reason, self.stop_token_id)
-            assert self.received == len(self.tokens)
-            self.ended = True
-
-
-def make_wanted(frontend: str, add: AddRequest, model_len: int) -> Wanted:
-    """What must come out, by a slow and separate reading of the stop rules."""
-    sampling = add.sampling
-    ends = [] if sampling.ignore_eos else add.eos_token_ids
-    row_sampling = RowSampling(
-        temperature=1.0,
-        top_k=0,
-        top_p=1.0,
-        min_p=0.0,
-        seed=sampling.seed or 0,
-        min_tokens=sampling.min_tokens,
-        suppressed_until_min=sorted({*ends, *sampling.stop_token_ids}),
-    )
-    count = model_len - len(add.prompt_token_ids)
-    if sampling.max_tokens is not None:
-        count = min(count, sampling.max_tokens)
-    tokens = expected_output(add.prompt_token_ids, row_sampling, vocab_size=VOCAB, count=count)
-    for number, token_id in enumerate(tokens, 1):
-        if number < sampling.min_tokens:
-            continue
-        if token_id in ends:
-            return Wanted(frontend, add, tokens[:number], FinishReason.STOP, None)
-        if token_id in sampling.stop_token_ids:
-            return Wanted(frontend, add, tokens[:number], FinishReason.STOP, token_id)
-    return Wanted(frontend, add, tokens, FinishReason.LENGTH, None)
-
-
 class EngineCoreMachine(RuleBasedStateMachine):
-    requests: Bundle[Wanted] = Bundle("requests")
+    requests: Bundle[WantedRequest] = Bundle("requests")
 
     @initialize(
         kv_blocks=st.integers(2, 9),
@@ -141,7 +73,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         self.worker = CheckingWorker(kv_blocks, BLOCK_TOKENS, max_num_seqs, VOCAB)
         self.step: Step | None = None
         # {(frontend, request id): its newest attempt}
-        self.wanted: dict[tuple[str, str], Wanted] = {}
+        self.wanted: dict[tuple[str, str], WantedRequest] = {}
         self.count = 0
 
     # ---- what frontends do
@@ -154,7 +86,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
     )
     def add_burst(
         self, prompts: list[list[int]], max_tokens: int | None, credit: int | None
-    ) -> MultipleResults[Wanted]:
+    ) -> MultipleResults[WantedRequest]:
         """Several at once that run long, so that they have to fight for blocks."""
         return multiple(
             *(
@@ -181,7 +113,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         stops: tuple[list[int], list[int], bool],
         credit: int | None,
         remote: bool,
-    ) -> Wanted:
+    ) -> WantedRequest:
         return self.make_add(frontend, prompt, limits, stops, credit=credit, remote=remote)
 
     def make_add(
@@ -193,7 +125,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         *,
         credit: int | None,
         remote: bool = False,
-    ) -> Wanted:
+    ) -> WantedRequest:
         self.count += 1
         max_tokens, min_tokens = limits
         eos, stop_token_ids, ignore_eos = stops
@@ -215,10 +147,10 @@ class EngineCoreMachine(RuleBasedStateMachine):
             credit=credit,
             waits_for_remote_kv=remote,
         )
-        return self.send(make_wanted(frontend, add, self.core.max_model_len))
+        return self.send(self.want(frontend, add))
 
     @rule(target=requests, request=requests, keep=st.integers(0, 20))
-    def replay(self, request: Wanted, keep: int) -> Wanted:
+    def replay(self, request: WantedRequest, keep: int) -> WantedRequest:
         """A newer attempt, with some of the tokens as output already; also of what has ended."""
         newest = self.wanted[request.frontend, request.add.request_id]
         add = attrs.evolve(
@@ -228,9 +160,12 @@ class EngineCoreMachine(RuleBasedStateMachine):
             credit=newest.credit,
         )
         newest.aborted = True
-        return self.send(make_wanted(request.frontend, add, self.core.max_model_len))
+        return self.send(self.want(request.frontend, add))
 
-    def send(self, wanted: Wanted) -> Wanted:
+    def want(self, frontend: str, add: AddRequest) -> WantedRequest:
+        return make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
+
+    def send(self, wanted: WantedRequest) -> WantedRequest:
         wanted.received = len(wanted.add.output_token_ids)
         wanted.credit = wanted.add.credit
         self.wanted[wanted.frontend, wanted.add.request_id] = wanted
@@ -238,14 +173,14 @@ class EngineCoreMachine(RuleBasedStateMachine):
         return wanted
 
     @rule(target=requests, request=consumes(requests))
-    def abort(self, request: Wanted) -> MultipleResults[Wanted]:
+    def abort(self, request: WantedRequest) -> MultipleResults[WantedRequest]:
         self.core.abort(request.frontend, [request.key])
         request.aborted = True
         newest = self.wanted[request.frontend, request.add.request_id]
         return multiple(*([newest] if newest is not request else []))
 
     @rule(request=requests, credit=st.none() | st.integers(0, 12))
-    def grant(self, request: Wanted, credit: int | None) -> None:
+    def grant(self, request: WantedRequest, credit: int | None) -> None:
         if credit is None or request.credit is None:
             request.credit = None
         else:
@@ -255,7 +190,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         )
 
     @rule(request=requests, computed_tokens=st.integers(0, 20))
-    def remote_kv_arrived(self, request: Wanted, computed_tokens: int) -> None:
+    def remote_kv_arrived(self, request: WantedRequest, computed_tokens: int) -> None:
         if request.is_live and request.waits_for_kv:
             request.waits_for_kv = False
             tokens = request.add.prompt_token_ids + request.add.output_token_ids

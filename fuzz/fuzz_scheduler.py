@@ -1,0 +1,385 @@
+"""Fuzzes the engine core and its scheduler on the worker that checks every step.
+
+Invariant: each request gets exactly its tokens and one end, whatever is aborted, paused, preempted
+or replayed; and with credit for everybody everybody ends, and every block is free.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import attrs
+
+from ..engine.config import EngineSettings
+from ..engine.core.engine_core import EngineCore
+from ..engine.core.kv_cache_manager import KVCacheManager
+from ..engine.core.request import Request
+from ..engine.core.scheduler import Scheduler
+from ..engine.messages import (
+    AddRequest,
+    FinishReason,
+    Grant,
+    LiveRequest,
+    RequestKey,
+    RequestOutput,
+    StepOutputs,
+)
+from ..engine.sampling_params import SamplingParams
+from ..engine.step_messages import Step, StepResult, WorkerReady
+from .checking_worker import CheckingWorker
+from .fuzzer import Fuzzer
+from .wanted_request import WantedRequest, make_wanted
+
+VOCAB = 9  # small, so that stop tokens are met often
+MODEL_LEN = 20
+BLOCK_TOKENS = 3
+FRONTENDS = ("f0", "f1")
+# Far more than a request's tokens times the requests that one round can add.
+STEPS_TO_THE_END_MAX = 5000
+MakeCore = Callable[[EngineSettings, WorkerReady], EngineCore]
+
+
+@attrs.frozen
+class Sizes:
+    """The first event of a round: how little room there is."""
+
+    kv_blocks: int = 4
+    max_num_seqs: int = 3
+    max_num_batched_tokens: int = 5
+
+
+@attrs.frozen
+class Add:
+    """A new request."""
+
+    frontend: str
+    prompt: tuple[int, ...]
+    max_tokens: int | None
+    min_tokens: int
+    eos: tuple[int, ...]
+    stops: tuple[int, ...]
+    ignore_eos: bool
+    credit: int | None
+
+
+@attrs.frozen
+class Act:
+    """`abort`, `grant` or `replay` of whichever request; `number` is a credit or what is kept."""
+
+    what: str
+    which: int
+    number: int
+
+
+@attrs.frozen
+class Resync:
+    """A link was cut: what is lost and what is no longer wanted, bit by bit."""
+
+    frontend: str
+    bits: int
+
+
+@attrs.frozen
+class Run:
+    """So many half steps: a step is scheduled, or the one in flight is finished."""
+
+    halves: int
+
+
+Event = Sizes | Add | Act | Resync | Run
+
+
+def draw(chance: Random, count: int) -> list[Event]:
+    """A small room, and more requests than it holds."""
+    sizes = Sizes(chance.randint(2, 9), chance.randint(1, 4), chance.randint(1, 9))
+    return [sizes, *(_draw_event(chance) for _ in range(count - 1))]
+
+
+def _draw_event(chance: Random) -> Event:
+    what = chance.random()
+    if what < 0.3:
+        return Run(chance.randint(1, 12))
+    if what < 0.55:
+        return _draw_add(chance)
+    if what < 0.57:
+        return Resync(chance.choice(FRONTENDS), chance.getrandbits(40))
+    acts = ("abort", "grant", "grant", "replay")
+    return Act(chance.choice(acts), chance.randrange(60), chance.randrange(20))
+
+
+def _draw_add(chance: Random) -> Add:
+    def tokens(least: int, most: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(VOCAB) for _ in range(chance.randint(least, most)))
+
+    max_tokens = chance.choice((None, 1, 4, 12))
+    min_tokens = chance.randrange(5) if chance.random() < 0.3 else 0
+    return Add(
+        frontend=chance.choice(FRONTENDS),
+        prompt=tokens(1, 9),
+        max_tokens=max_tokens,
+        min_tokens=min_tokens if max_tokens is None else min(min_tokens, max_tokens),
+        eos=tokens(0, 1),
+        stops=tokens(0, 1) if chance.random() < 0.3 else (),
+        ignore_eos=chance.random() < 0.5,
+        credit=chance.choice((None, None, 0, 2, 6)),
+    )
+
+
+@attrs.define(eq=False)
+class _World:
+    """One engine core, its worker, and what each frontend wants of it."""
+
+    core: EngineCore
+    worker: CheckingWorker
+    # The newest attempt of each request, in the order in which they came.
+    wanted: dict[str, WantedRequest] = attrs.field(factory=dict)
+    step: Step | None = None
+    reached: Counter[str] = attrs.field(factory=Counter)
+
+    def apply(self, event: Event) -> None:
+        match event:
+            case Add():
+                self.add(event)
+            case Act() if self.wanted:
+                self.act(event, list(self.wanted.values())[event.which % len(self.wanted)])
+            case Resync():
+                self.resync(event)
+            case Run(halves=halves):
+                for _ in range(halves):
+                    self.half_step()
+        self.hear_all(self.core.take_outputs())
+        self.core.check_invariants()
+
+    def add(self, event: Add) -> None:
+        number = len(self.wanted) + 1
+        add = AddRequest(
+            request_id=f"r{number}",
+            attempt=1,
+            prompt_token_ids=list(event.prompt[: self.core.max_model_len - 1]),
+            sampling=SamplingParams(
+                max_tokens=event.max_tokens,
+                min_tokens=event.min_tokens,
+                seed=number,
+                stop_token_ids=event.stops,
+                ignore_eos=event.ignore_eos,
+            ),
+            eos_token_ids=list(event.eos),
+            credit=event.credit,
+        )
+        self.send(event.frontend, add)
+
+    def send(self, frontend: str, add: AddRequest) -> None:
+        wanted = make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
+        wanted.received, wanted.credit = len(add.output_token_ids), add.credit
+        self.wanted[add.request_id] = wanted
+        self.core.add(frontend, add, 0.0)
+
+    def act(self, event: Act, wanted: WantedRequest) -> None:
+        key = wanted.key
+        match event.what:
+            case "abort":
+                self.reached["aborted in a step"] += self.step is not None and wanted.is_live
+                self.core.abort(wanted.frontend, [key])
+                wanted.aborted = True
+            case "grant":
+                credit = None if event.number == 0 else event.number
+                self.grant(wanted, credit)
+            case "replay":
+                wanted.aborted = True
+                kept = wanted.tokens[: event.number]
+                attempt = key.attempt + 1
+                again = attrs.evolve(wanted.add, attempt=attempt, output_token_ids=kept)
+                self.send(wanted.frontend, again)
+                self.reached["replayed"] += 1
+
+    def grant(self, wanted: WantedRequest, credit: int | None) -> None:
+        if credit is None or wanted.credit is None:
+            wanted.credit = None
+        else:
+            wanted.credit = max(wanted.credit, credit)
+        key = wanted.key
+        self.core.grant(wanted.frontend, [Grant(key.request_id, key.attempt, credit)])
+
+    def resync(self, event: Resync) -> None:
+        live, bits = [], event.bits
+        for wanted in self.wanted.values():
+            if wanted.frontend != event.frontend or wanted.aborted:
+                continue
+            bits, is_wanted, is_behind = bits >> 2, bits & 1, bits >> 1 & 1
+            if not is_wanted:
+                wanted.aborted = True
+                continue
+            wanted.received, wanted.ended = wanted.received // (1 + is_behind), False
+            key = wanted.key
+            live.append(LiveRequest(key.request_id, key.attempt, wanted.received, wanted.credit))
+        outputs, unknown = self.core.resync(event.frontend, live)
+        assert not unknown, "so few are always remembered"
+        for output in outputs:
+            self.hear(output)
+            self.reached["sent again"] += 1
+
+    def half_step(self) -> None:
+        if self.step is None:
+            has_work = self.core.has_work()
+            self.step = self.core.schedule(0.0)
+            assert has_work == (self.step is not None)
+        else:
+            result = self.worker.execute(self.step)
+            self.step = None
+            self.finish(result)
+        self.core.check_invariants()
+
+    def finish(self, result: StepResult) -> None:
+        self.hear_all(self.core.finish_step(result, 0.0))
+
+    def hear_all(self, messages: dict[object, StepOutputs]) -> None:
+        for message in messages.values():
+            for output in message.outputs:
+                self.hear(output)
+
+    def hear(self, output: RequestOutput) -> None:
+        wanted = self.wanted[output.request_id]
+        assert wanted.add.attempt == output.attempt
+        wanted.hear(output)
+        if output.finish_reason is not None:
+            self.reached[f"ended: {output.finish_reason}"] += 1
+
+    def end(self) -> None:
+        """With credit for everybody, everybody ends; then nothing is held."""
+        for wanted in self.wanted.values():
+            if wanted.is_live:
+                self.grant(wanted, None)
+        for _ in range(STEPS_TO_THE_END_MAX):
+            if self.step is None and not self.core.has_work():
+                break
+            self.half_step()
+        assert all(not wanted.is_live for wanted in self.wanted.values()), "somebody waits on"
+        statistics = self.core.statistics()
+        assert statistics.kv_blocks_free == statistics.kv_blocks
+        assert self.core.unfinished_count() == 0
+        self.reached["preempted"] += statistics.preemptions
+
+
+def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
+    """All of it, then everybody's end."""
+    sizes = events[0] if events and isinstance(events[0], Sizes) else Sizes()
+    settings = EngineSettings(
+        model="none",
+        block_tokens=BLOCK_TOKENS,
+        max_num_seqs=sizes.max_num_seqs,
+        max_num_batched_tokens=sizes.max_num_batched_tokens,
+    )
+    ready = WorkerReady(
+        kv_blocks=sizes.kv_blocks,
+        max_model_len=MODEL_LEN,
+        vocab_size=VOCAB,
+        numerics_id="none",
+        bitwise=True,
+    )
+    worker = CheckingWorker(sizes.kv_blocks, BLOCK_TOKENS, sizes.max_num_seqs, VOCAB)
+    world = _World(make_core(settings, ready), worker)
+    for event in events:
+        world.apply(event)
+    world.end()
+    return world.reached
+
+
+# ---- planted faults
+
+
+def _core_with(
+    scheduler_type: type[Scheduler] = Scheduler, cache_type: type[KVCacheManager] = KVCacheManager
+) -> MakeCore:
+    def make(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
+        core = EngineCore(settings, ready)
+        old = core._scheduler
+        cache = cache_type(old.kv_cache.block_tokens, old.kv_cache.pool)
+        core._scheduler = scheduler_type(old.max_num_seqs, old.max_num_batched_tokens, cache)
+        return core
+
+    return make
+
+
+class _Rash(Scheduler):
+    """Planted: an abort frees the blocks that the step in flight still writes to."""
+
+    def end(self, request: Request, reason: FinishReason) -> None:
+        """Ends it as if no step were under way."""
+        request.in_flight = False
+        super().end(request, reason)
+
+    def check_invariants(self) -> None:
+        """Says nothing, so that the worker must find it."""
+
+
+class _Remembering(Scheduler):
+    """Planted: a preempted request believes that its tokens are still computed."""
+
+    def _preempt(self, request: Request) -> None:
+        computed = request.computed_tokens
+        super()._preempt(request)
+        request.computed_tokens = computed
+
+
+class _Tight(KVCacheManager):
+    """Planted: a full block is taken to have room for one more token."""
+
+    def blocks_missing(self, request: Request, tokens: int) -> int:
+        """Counts a token too few."""
+        return super().blocks_missing(request, max(1, tokens - 1))
+
+    def check_invariants(self, holders: object) -> None:
+        """Says nothing."""
+
+
+class _Leaky(KVCacheManager):
+    """Planted: one block of each request is never given back."""
+
+    def free(self, request: Request) -> None:
+        """Gives all but the first back."""
+        self.pool.release(request.block_ids[1:])
+        request.block_ids = []
+
+    def check_invariants(self, holders: object) -> None:
+        """Says nothing."""
+
+
+class _Deaf(EngineCore):
+    """Planted: credit that comes later is not heard."""
+
+    def _grant(self, request: Request, credit: int | None) -> None:
+        pass
+
+
+class _Talkative(EngineCore):
+    """Planted: an abort is taken note of when the step is over, and the token still comes."""
+
+    def abort(self, frontend: object, keys: list[RequestKey]) -> None:
+        """Does nothing while a step is in flight."""
+        if self._scheduler.in_flight is None:
+            super().abort(frontend, keys)
+
+
+FUZZER = Fuzzer[Event, MakeCore](
+    name="scheduler",
+    invariant="each request gets exactly its tokens and one end, and every block comes back",
+    draw=draw,
+    check=check,
+    target=EngineCore,
+    faults={
+        "an abort frees blocks of the step in flight": _core_with(_Rash),
+        "a preempted request keeps what it computed": _core_with(_Remembering),
+        "a block has room for one more": _core_with(cache_type=_Tight),
+        "a block leaks": _core_with(cache_type=_Leaky),
+        "credit is not heard": _Deaf,
+        "an abort comes too late": _Talkative,
+    },
+    round_events=60,
+    smoke_rounds=100,
+    reaches=frozenset(
+        {
+            *("ended: stop", "ended: length", "preempted", "replayed"),
+            *("sent again", "aborted in a step"),
+        }
+    ),
+)
