@@ -104,11 +104,16 @@ class StepRings:
 
     def submit(self, step: Step) -> None:
         """Hand a step to every worker. Raises `RingFull`, which the steps in flight rule out."""
-        self._steps.write(self._steps_codec.encode(step))
+        self._write(step)
 
     def submit_mask(self, mask: Mask) -> None:
         """Hand the mask of a submitted step to every worker; it may be computing already."""
-        self._steps.write(self._steps_codec.encode(mask))
+        self._write(mask)
+
+    def _write(self, message: Step | Mask) -> None:
+        [frame] = self._steps_codec.encode(message)  # no message of steps holds an array
+        assert isinstance(frame, bytearray)
+        self._steps.write(frame)
 
     async def result(self, number: int) -> StepResult:
         """Wait until every rank has answered step `number`; the output rank's tokens.
@@ -144,7 +149,7 @@ class StepRings:
     async def _take_answer(
         self, rank: int, answers: dict[int, Answer], others: trio.CancelScope | None = None
     ) -> None:
-        answer = self._results_codec.decode(await self._results[rank].wait_read())
+        answer = self._results_codec.decode((await self._results[rank].wait_read(),))
         assert isinstance(answer, Answer)
         answers[rank] = answer
         if isinstance(answer, StepFailure) and others is not None:

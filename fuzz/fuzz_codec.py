@@ -142,9 +142,9 @@ def _check_stable(codec: Codec, message: object) -> None:
 class _Believing(Codec):
     """Planted: what is refused comes up as some other error."""
 
-    def decode(self, frames: Sequence[Frame]) -> object:
+    def decode(self, frames: Sequence[Frame], room: int = 0) -> object:
         try:
-            return super().decode(frames)
+            return super().decode(frames, room)
         except MalformedMessage as error:
             raise ValueError(str(error)) from error
 
@@ -152,8 +152,8 @@ class _Believing(Codec):
 class _Forgetful(Codec):
     """Planted: an output's last token is lost."""
 
-    def decode(self, frames: Sequence[Frame]) -> object:
-        message = super().decode(frames)
+    def decode(self, frames: Sequence[Frame], room: int = 0) -> object:
+        message = super().decode(frames, room)
         ids = getattr(message, "token_ids", None)
         return attrs.evolve(message, token_ids=ids[:-1]) if ids else message  # type: ignore[misc]
 

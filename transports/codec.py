@@ -99,60 +99,72 @@ class Codec:
         self.message_types = message_types
         self.limits = limits if limits is not None else CodecLimits()
         self._kinds = {cls: kind for kind, cls in enumerate(message_types)}
+        # The kinds whose messages may have more than one frame; all others need no bookkeeping.
+        self._with_arrays = {
+            kind
+            for kind, cls in enumerate(message_types)
+            if Array in _classes_in(msgspec.inspect.type_info(cls))
+        }
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
         self._decoders: list[msgspec.msgpack.Decoder[Any]] = [
             msgspec.msgpack.Decoder(cls, dec_hook=_decode_array) for cls in message_types
         ]
 
-    def encode(self, message: object, buffer: bytearray | None = None) -> list[Frame]:
+    def encode(self, message: object, room: int = 0) -> list[Frame]:
         """The frames of one message. Arrays in frames of their own are views, not copies.
 
-        `buffer` is overwritten and becomes the first frame (see `encode_pool`). Raises `TypeError`
+        The first frame begins with `room` bytes, zero, for whatever carries it. Raises `TypeError`
         for a class that this codec does not list, `MessageTooLarge`.
         """
         kind = self._kinds.get(type(message))
         if kind is None:
             raise TypeError(f"{type(message).__name__} is no message of this codec")
-        head = bytearray(1) if buffer is None else buffer
-        head[:1] = bytes((kind,))
+        head = bytearray(room + 1)
+        head[room] = kind
         frames: list[Frame] = [head]
-        token = _frames_out.set(frames)
-        try:
-            self._encoder.encode_into(message, head, 1)
-        finally:
-            _frames_out.reset(token)
-        self._check_size_out(type(message).__name__, frames)
+        if kind in self._with_arrays:
+            token = _frames_out.set(frames)
+            try:
+                self._encoder.encode_into(message, head, room + 1)
+            finally:
+                _frames_out.reset(token)
+        else:
+            self._encoder.encode_into(message, head, room + 1)
+        size = len(head) - room if len(frames) == 1 else sum(map(_size, frames)) - room
+        if size > self.limits.bytes_max:
+            raise MessageTooLarge(type(message).__name__, size, self.limits.bytes_max, "bytes")
+        if len(frames) > self.limits.frames_max:
+            name = type(message).__name__
+            raise MessageTooLarge(name, len(frames), self.limits.frames_max, "frames")
         return frames
 
-    def decode(self, frames: Sequence[Frame]) -> object:
-        """The message in `frames`. Arrays of frames of their own are views of them.
+    def decode(self, frames: Sequence[Frame], room: int = 0) -> object:
+        """The message in `frames`, after `room` bytes of the first one that are not the codec's.
 
-        Frames that no array names are ignored: a newer sender's field. Raises `MalformedMessage`.
+        Arrays of frames of their own are views of them. Frames that no array names are ignored: a
+        newer sender's field. Raises `MalformedMessage`.
         """
         if not 0 < len(frames) <= self.limits.frames_max:
             raise MalformedMessage(f"{len(frames)} frames, limit {self.limits.frames_max}")
-        size = sum(map(_size, frames))
+        head = memoryview(frames[0])
+        size = head.nbytes - room if len(frames) == 1 else sum(map(_size, frames)) - room
         if size > self.limits.bytes_max:
             raise MalformedMessage(f"{size} bytes, limit {self.limits.bytes_max}")
-        head = memoryview(frames[0])
-        if not head or head[0] >= len(self._decoders):
-            raise MalformedMessage(f"unknown kind {head[0]}" if head else "first frame is empty")
-        token = _frames_in.set(_FramesIn(frames))
+        kind = head[room] if head.nbytes > room else -1
+        if not 0 <= kind < len(self._decoders):
+            raise MalformedMessage(f"unknown kind {kind}" if kind >= 0 else "first frame is empty")
         try:
-            return self._decoders[head[0]].decode(head[1:])
+            if kind not in self._with_arrays:
+                return self._decoders[kind].decode(head[room + 1 :])
+            token = _frames_in.set(_FramesIn(frames))
+            try:
+                return self._decoders[kind].decode(head[room + 1 :])
+            finally:
+                _frames_in.reset(token)
         except Exception as error:  # whatever the class's own validators raise, by design
-            name = self.message_types[head[0]].__name__
+            name = self.message_types[kind].__name__
             reason = f"{name}: {error}"[:REASON_CHARACTERS_MAX]
             raise MalformedMessage(reason) from error
-        finally:
-            _frames_in.reset(token)
-
-    def _check_size_out(self, kind: str, frames: list[Frame]) -> None:
-        size = sum(map(_size, frames))
-        if size > self.limits.bytes_max:
-            raise MessageTooLarge(kind, size, self.limits.bytes_max, "bytes")
-        if len(frames) > self.limits.frames_max:
-            raise MessageTooLarge(kind, len(frames), self.limits.frames_max, "frames")
 
 
 def _size(frame: Frame) -> int:

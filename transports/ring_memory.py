@@ -26,8 +26,8 @@ _GEOMETRY = struct.Struct("<IIIIQ")
 _MAGIC = 0x54524C54
 _VERSION = 1
 CACHE_LINE_BYTES = 64
-SLOT_HEADER = struct.Struct("<QQ")
-SLOT_HEADER_BYTES = 24
+SLOT_HEADER = struct.Struct("<QQQ")
+SLOT_HEADER_BYTES = SLOT_HEADER.size
 # A reader's bit of work is its rank's; more ranks than this on one host do not exist.
 READERS_MAX = 256
 SLOTS_MAX = 4096
@@ -54,7 +54,7 @@ class RingGeometry:
     slots: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_MAX)])
     slot_bytes: int = attrs.field(validator=attrs.validators.ge(1))
 
-    # Computed once: a step asks for places often.
+    # Computed once.
     _first_slot: int = attrs.field(init=False)
     _stride: int = attrs.field(init=False)
     total_bytes: int = attrs.field(init=False)
@@ -87,9 +87,9 @@ class RingMemory:
     def __init__(self, memory_fd: int) -> None:
         """Raises `RingBroken` unless the descriptor is a ring's sealed memory."""
         self.geometry = _read_geometry(memory_fd)
-        self._mapping = mmap.mmap(memory_fd, self.geometry.total_bytes)
-        self.bytes = memoryview(self._mapping)
-        self._words = self.bytes.cast("Q")
+        # Its slices are copies, which is what a reader wants; a view would be one object more.
+        self.bytes = mmap.mmap(memory_fd, self.geometry.total_bytes)
+        self._words = memoryview(self.bytes).cast("Q")
 
     def load(self, offset: int) -> int:
         """One aligned 8-byte word."""
@@ -101,8 +101,7 @@ class RingMemory:
 
     def close(self) -> None:
         self._words.release()
-        self.bytes.release()
-        self._mapping.close()
+        self.bytes.close()
 
 
 @attrs.define(eq=False)
@@ -171,8 +170,9 @@ def create_ring(*, readers: int, slots: int, slot_bytes: int) -> RingParts:
 
 
 _MEMFD_FLAGS = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-# One count is one message; non-blocking, since waiting is done by poll and by trio.
-_EVENTFD_FLAGS = os.EFD_CLOEXEC | os.EFD_NONBLOCK | os.EFD_SEMAPHORE
+# One count is one message. Blocking, so that a thread waits and takes in one system call; a task
+# takes once it is readable, and as nobody else reads this eventfd, that stays true.
+_EVENTFD_FLAGS = os.EFD_CLOEXEC | os.EFD_SEMAPHORE
 _SIDE_SOCKET_TYPE = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 
 

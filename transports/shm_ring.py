@@ -1,7 +1,7 @@
 """The step ring: one writer, a few readers, each of which gets every message, in order.
 
     writer                                   reader r
-    payload, sequence, then length  ->  slot
+    payload, then its header  ----->  slot
     eventfd of r  +1 ------------------------> wakes; one count is one message
                     consumed[r]  <------------ copied out, slot may be written again
 
@@ -11,8 +11,10 @@ exact: a write succeeds or raises `RingFull` at once, naming who lags. A reader 
 blocks the writer for longer than the ring has slots; what to do then is the caller's decision.
 
 A payload larger than a slot goes in a sealed memfd through a side socket, before the slot that
-announces it. Waiting burns nothing: `poll` in a worker's thread, trio's in the engine core. Must
-not know processes or what a step is. x86-64's store order is relied on for `consumed`.
+announces it. A message is one run of bytes, copied once on each side: a step costs one system call
+a side and nothing is made that is not handed on. Waiting burns nothing: a worker's thread blocks in
+reading its eventfd, the engine core's task in trio. Must not know processes or what a step is.
+x86-64's store order is relied on for `consumed`.
 """
 
 import os
@@ -26,9 +28,7 @@ from typing import Self
 import attrs
 import trio
 
-from .array import Frame
 from .codec import MalformedMessage, MessageTooLarge
-from .frames import frame_bytes, pack_frames, unpack_frames
 from .passed_fds import (
     ANCILLARY_BYTES,
     RECEIVE_FLAGS,
@@ -50,7 +50,6 @@ from .ring_memory import (
 # A step of 1 M prompt tokens is 5 MB; beyond this is a mistake, not a step.
 OVERSIZE_BYTES_MAX = 256 * 2**20
 _OVERSIZE_NUMBER = struct.Struct("<Q")
-_LENGTH_OFFSET = SLOT_HEADER.size
 
 
 @attrs.frozen
@@ -69,20 +68,10 @@ class RingFull(Exception):
 
 @attrs.frozen
 class RingClosed(Exception):
-    """The stop descriptor was written while a read waited, or before."""
+    """The reader was stopped while a read waited, or before."""
 
     def __str__(self) -> str:
-        return "the ring was closed by its stop signal"
-
-
-@attrs.frozen
-class RingReadTimeout(Exception):
-    """No message came in time; the ring is as before."""
-
-    timeout_s: float
-
-    def __str__(self) -> str:
-        return f"no message in the ring within {self.timeout_s:g} s"
+        return "the ring's reader was stopped"
 
 
 class _Side:
@@ -111,10 +100,13 @@ class RingWriter(_Side):
         self._eventfds = eventfds
         self._sides = sides
         self._oversize_sent = 0
-        readers = memory.geometry.readers
+        geometry = memory.geometry
+        self._slots = [geometry.slot_offset(number) for number in range(geometry.slots)]
         # Consumed counts as last seen: they only grow, and never past `written`.
-        self._consumed = [0] * readers
-        self._consumed_offsets = list(map(memory.geometry.consumed_offset, range(readers)))
+        self._consumed = [0] * geometry.readers
+        self._consumed_offsets = list(map(geometry.consumed_offset, range(geometry.readers)))
+        # So many messages fit by the counts as last seen: looked at again once they are written.
+        self._room_until = geometry.slots
         self.written = 0
 
     @classmethod
@@ -140,27 +132,24 @@ class RingWriter(_Side):
         """Messages that the slowest reader has not taken yet."""
         return self.written - min(self._look_at_consumed())
 
-    def write(self, frames: Sequence[Frame]) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Hand one message to every reader.
 
         Raises `RingFull` (nothing was written), `MessageTooLarge`, `OSError` where no memfd for an
         oversize payload can be had (nothing was written), `RingBroken`.
         """
-        geometry = self._memory.geometry
-        consumed = self._look_at_consumed()
-        oldest = min(consumed)
-        if self.written - oldest >= geometry.slots:
-            raise RingFull(tuple(r for r, count in enumerate(consumed) if count == oldest))
-        parts = pack_frames(frames)
-        length = sum(map(frame_bytes, parts))
-        offset = geometry.slot_offset(self.written)
-        if length <= geometry.slot_bytes:
-            oversize = 0
-            self._copy_in(offset + SLOT_HEADER_BYTES, parts)
+        if self.written == self._room_until:
+            self._make_room()
+        memory = self._memory.bytes
+        offset = self._slots[self.written % len(self._slots)]
+        length = len(data)
+        oversize = 0
+        if length <= self._memory.geometry.slot_bytes:
+            start = offset + SLOT_HEADER_BYTES
+            memory[start : start + length] = data
         else:
-            oversize = self._send_beside(parts, length)
-        SLOT_HEADER.pack_into(self._memory.bytes, offset, self.written, oversize)
-        self._memory.store(offset + _LENGTH_OFFSET, length)
+            oversize = self._send_beside(data)
+        SLOT_HEADER.pack_into(memory, offset, self.written, oversize, length)
         self.written += 1
         for fd in self._eventfds:
             os.eventfd_write(fd, 1)
@@ -181,24 +170,24 @@ class RingWriter(_Side):
             self._consumed[rank] = count
         return self._consumed
 
-    def _copy_in(self, offset: int, parts: list[Frame]) -> None:
-        memory = self._memory.bytes
-        for part in parts:
-            end = offset + frame_bytes(part)
-            memory[offset:end] = part
-            offset = end
+    def _make_room(self) -> None:
+        consumed = self._look_at_consumed()
+        oldest = min(consumed)
+        self._room_until = oldest + len(self._slots)
+        if self.written == self._room_until:
+            raise RingFull(tuple(r for r, count in enumerate(consumed) if count == oldest))
 
-    def _send_beside(self, parts: list[Frame], length: int) -> int:
+    def _send_beside(self, data: bytes | bytearray) -> int:
         """Pass a sealed memfd to every reader; returns its number, which is never used again.
 
         When one of several sends fails, readers that have the memfd already see by its number that
         no slot announced it, and drop it.
         """
-        if length > OVERSIZE_BYTES_MAX:
-            raise MessageTooLarge("a ring message", length, OVERSIZE_BYTES_MAX, "bytes")
+        if len(data) > OVERSIZE_BYTES_MAX:
+            raise MessageTooLarge("a ring message", len(data), OVERSIZE_BYTES_MAX, "bytes")
         self._oversize_sent += 1
         number = self._oversize_sent
-        fd = seal_in_memfd(parts, "triolet-ring-oversize")
+        fd = seal_in_memfd([data], "triolet-ring-oversize")
         try:
             for rank, side in enumerate(self._sides):
                 try:
@@ -219,8 +208,10 @@ class RingReader(_Side):
         self._memory = memory
         self._eventfd = eventfd
         self._side = side
-        self._consumed_offset = memory.geometry.consumed_offset(rank)
-        self._poll: tuple[int | None, select.poll] | None = None
+        geometry = memory.geometry
+        self._slots = [geometry.slot_offset(number) for number in range(geometry.slots)]
+        self._consumed_offset = geometry.consumed_offset(rank)
+        self._stopped = False
         self.rank = rank
         # A reader that attaches to a ring in use (none does today) goes on where its count stands.
         self.read_count = memory.load(self._consumed_offset)
@@ -243,46 +234,46 @@ class RingReader(_Side):
             raise
         return cls(memory, rank, eventfd=eventfd, side=_side_socket(side))
 
-    def read_nowait(self) -> list[Frame] | None:
-        """The next message's frames, or None if there is none yet. Raises `RingBroken`."""
-        try:
-            os.eventfd_read(self._eventfd)
-        except BlockingIOError:
-            return None
-        return self._take()
-
-    def read(self, stop_fd: int | None = None, timeout_s: float | None = None) -> list[Frame]:
+    def read(self) -> bytes | bytearray:
         """Wait for the next message, blocking this thread; not for trio's thread.
 
-        Raises `RingClosed` once `stop_fd` (an eventfd, not consumed here) is readable, even if
-        messages are left; `RingReadTimeout`, `RingBroken`.
+        Raises `RingClosed` once `stop` was called, even if messages are left; `RingBroken`.
         """
-        poll = self._poll_for(stop_fd)
-        timeout_ms = None if timeout_s is None else timeout_s * 1000
+        if self._stopped:
+            raise RingClosed
         while True:
-            ready = poll.poll(timeout_ms)
-            if not ready:
-                assert timeout_s is not None
-                raise RingReadTimeout(timeout_s)
-            if any(fd == stop_fd for fd, _ in ready):
-                raise RingClosed
-            frames = self.read_nowait()
-            if frames is not None:
-                return frames
+            try:
+                os.eventfd_read(self._eventfd)
+                break
+            except InterruptedError:
+                continue
+        if self._stopped:
+            raise RingClosed
+        return self._take()
 
-    async def wait_read(self) -> list[Frame]:
+    def stop(self) -> None:
+        """End `read`, the one that waits and every later one; from any thread, before `close`."""
+        self._stopped = True
+        # A count that announces nothing: it is spent on waking the read that waits, if one does.
+        os.eventfd_write(self._eventfd, 1)
+
+    async def wait_read(self) -> bytes | bytearray:
         """Wait for the next message in trio.
 
         Cancellation: either the message is returned or it is still in the ring. Raises
         `RingBroken`.
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        while True:
-            frames = self.read_nowait()
-            if frames is not None:
-                await trio.lowlevel.cancel_shielded_checkpoint()
-                return frames
-            await trio.lowlevel.wait_readable(self._eventfd)
+        await trio.lowlevel.wait_readable(self._eventfd)
+        os.eventfd_read(self._eventfd)
+        return self._take()
+
+    def read_nowait(self) -> bytes | bytearray | None:
+        """The next message, or None if there is none yet. Raises `RingBroken`."""
+        ready, _, _ = select.select([self._eventfd], [], [], 0)
+        if not ready:
+            return None
+        os.eventfd_read(self._eventfd)
+        return self._take()
 
     def close(self) -> None:
         """Unmap and close; no read may be waiting. Twice is harmless."""
@@ -290,40 +281,27 @@ class RingReader(_Side):
         if self._eventfd >= 0:
             os.close(self._eventfd)
         self._eventfd = -1
-        self._poll = None
         self._side.close()
 
-    def _poll_for(self, stop_fd: int | None) -> select.poll:
-        if self._poll is None or self._poll[0] != stop_fd:
-            poll = select.poll()
-            poll.register(self._eventfd, select.POLLIN)
-            if stop_fd is not None:
-                poll.register(stop_fd, select.POLLIN)
-            self._poll = (stop_fd, poll)
-        return self._poll[1]
-
-    def _take(self) -> list[Frame]:
+    def _take(self) -> bytes | bytearray:
         """Copy out the message that a count announced, then give its slot back."""
         memory = self._memory
-        offset = memory.geometry.slot_offset(self.read_count)
-        sequence, oversize = SLOT_HEADER.unpack_from(memory.bytes, offset)
-        length = memory.load(offset + _LENGTH_OFFSET)
-        if sequence != self.read_count:
-            raise RingBroken(f"slot holds message {sequence}, expected {self.read_count}")
-        data: Frame
+        number = self.read_count
+        offset = self._slots[number % len(self._slots)]
+        sequence, oversize, length = SLOT_HEADER.unpack_from(memory.bytes, offset)
+        if sequence != number:
+            raise RingBroken(f"slot holds message {sequence}, expected {number}")
+        data: bytes | bytearray
         if oversize:
             data = self._receive_beside(oversize)
         elif length <= memory.geometry.slot_bytes:
             start = offset + SLOT_HEADER_BYTES
-            data = bytes(memory.bytes[start : start + length])
+            data = memory.bytes[start : start + length]
         else:
             raise RingBroken(f"{length} bytes in a slot of {memory.geometry.slot_bytes}")
-        self.read_count += 1
-        memory.store(self._consumed_offset, self.read_count)
-        try:
-            return unpack_frames(data)
-        except MalformedMessage as error:
-            raise RingBroken(error.reason) from error
+        self.read_count = number + 1
+        memory.store(self._consumed_offset, number + 1)
+        return data
 
     def _receive_beside(self, number: int) -> bytearray:
         """The payload with this number; earlier ones were never announced and are dropped."""

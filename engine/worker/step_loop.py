@@ -1,9 +1,9 @@
 """The step loop of a worker: take a step from the ring, compute it, answer; in a thread of its own.
 
 The thread is the one `to_thread` child of the worker's nursery, so that trio stays responsive while
-a step computes. It ends when its stop eventfd is written, within a step's time. Whatever a step
-raises is answered with its traceback, and the loop goes on: the engine decides. Must not know
-models, processes or who listens.
+a step computes. It ends when it is told to stop, within a step's time. Whatever a step raises is
+answered with its traceback, and the loop goes on: the engine decides. Must not know models,
+processes or who listens.
 """
 
 import os
@@ -22,12 +22,12 @@ from .executor_interface import WorkerExecutor
 
 @attrs.define(eq=False)
 class StopSignal:
-    """An eventfd that ends every wait of the step thread; once set it stays set."""
+    """An eventfd that ends every pause of the step thread; once set it stays set."""
 
     fd: int = attrs.field(factory=lambda: os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
 
     def set(self) -> None:
-        """End the waits, from any thread."""
+        """End the pauses, from any thread."""
         os.eventfd_write(self.fd, 1)
 
     def pause(self, seconds: float) -> None:
@@ -78,6 +78,7 @@ class StepLoop:
                 await trio.sleep_forever()
             finally:
                 self.stop.set()
+                self.steps.stop()
 
     def _run_thread(self) -> None:
         try:
@@ -85,12 +86,14 @@ class StepLoop:
                 message = self._read()
                 # A mask here is that of a step which failed before it asked for it.
                 if isinstance(message, Step):
-                    self.results.write(self._results_codec.encode(self._answer(message)))
+                    [frame] = self._results_codec.encode(self._answer(message))
+                    assert isinstance(frame, bytearray)
+                    self.results.write(frame)
         except RingClosed:
             return
 
     def _read(self) -> object:
-        return self._steps_codec.decode(self.steps.read(self.stop.fd))
+        return self._steps_codec.decode((self.steps.read(),))
 
     def _answer(self, step: Step) -> StepResult | StepFailure:
         self.step, self.rows = step.number, len(step.rows)

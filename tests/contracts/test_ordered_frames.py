@@ -44,7 +44,7 @@ async def open_control() -> AsyncIterator[Carrier]:
 
 @contextlib.asynccontextmanager
 async def open_ring() -> AsyncIterator[Carrier]:
-    with create_ring(readers=1, slots=4, slot_bytes=4_012) as parts:
+    with create_ring(readers=1, slots=4, slot_bytes=4_000) as parts:
         writer = RingWriter.attach(parts.writer_fds())
         reader = RingReader.attach(parts.reader_fds(0), 0)
     with writer, reader:
@@ -54,14 +54,14 @@ async def open_ring() -> AsyncIterator[Carrier]:
         async def send(data: bytes) -> None:
             await room.acquire()
             try:
-                writer.write([data])
+                writer.write(data)
             except RingFull:
                 pytest.fail("the ring is full with a slot free")
 
         async def receive() -> bytes:
-            frames = await reader.wait_read()
+            data = await reader.wait_read()
             room.release()
-            return b"".join(frames)
+            return bytes(data)
 
         yield Carrier(send, receive)
 

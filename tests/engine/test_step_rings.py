@@ -35,12 +35,12 @@ class Worker:
     results: RingWriter
 
     def take(self) -> object:
-        frames = self.steps.read_nowait()
-        assert frames is not None
-        return Codec(*CORE_TO_WORKER).decode(frames)
+        data = self.steps.read_nowait()
+        assert data is not None
+        return Codec(*CORE_TO_WORKER).decode([data])
 
     def answer(self, message: StepResult | StepFailure) -> None:
-        self.results.write(Codec(*WORKER_TO_CORE).encode(message))
+        self.results.write(b"".join(Codec(*WORKER_TO_CORE).encode(message)))
 
 
 @contextmanager

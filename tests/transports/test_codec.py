@@ -131,11 +131,19 @@ def test_missing_fields_take_their_defaults() -> None:
     assert CODEC.decode(_wire(0, {"inner": {"name": "x"}})) == Outer(inner=Inner("x"))
 
 
-def test_encoding_into_a_reused_buffer_leaves_nothing_of_its_past() -> None:
-    buffer = bytearray(b"\xff" * 500)
-    frames = CODEC.encode(Empty(), buffer)
-    assert frames[0] is buffer
-    assert buffer == b"\x01\x80"
+@pytest.mark.parametrize("message", [Empty(), Tensors(Array("int8", (1,), b"x"))])
+def test_room_for_a_carrier_is_left_at_the_front_and_skipped(message: object) -> None:
+    plain, with_room = CODEC.encode(message), CODEC.encode(message, room=9)
+    assert with_room == [bytes(9) + bytes(plain[0])]
+    assert CODEC.decode(with_room, room=9) == message
+    for frame in (b"", bytes(8), bytes(9)):
+        with pytest.raises(MalformedMessage, match="empty"):
+            CODEC.decode([frame], room=9)
+
+
+def test_room_is_no_part_of_a_messages_size() -> None:
+    exact = Codec(Empty, limits=CodecLimits(bytes_max=2))
+    assert exact.decode(exact.encode(Empty(), room=50), room=50) == Empty()
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ class Core:
         return msgspec.msgpack.decode(payload, type=WorkerReady)
 
     async def run(self, step: Step) -> object:
-        self.steps.write(Codec(*CORE_TO_WORKER).encode(step))
-        return Codec(*WORKER_TO_CORE).decode(await self.results.wait_read())
+        self.steps.write(b"".join(Codec(*CORE_TO_WORKER).encode(step)))
+        return Codec(*WORKER_TO_CORE).decode([await self.results.wait_read()])
 
     async def tree(self) -> ProcessTree:
         await self.control.send(TreeRequest(12))

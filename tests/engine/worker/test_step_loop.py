@@ -64,11 +64,11 @@ class Core:
         )
 
     def send(self, message: Step | Mask) -> None:
-        self.steps.write(Codec(*CORE_TO_WORKER).encode(message))
+        self.steps.write(b"".join(Codec(*CORE_TO_WORKER).encode(message)))
 
     async def answer(self) -> object:
         with trio.fail_after(TEST_BOUND_S):
-            return Codec(*WORKER_TO_CORE).decode(await self.results.wait_read())
+            return Codec(*WORKER_TO_CORE).decode([await self.results.wait_read()])
 
 
 @pytest.fixture
