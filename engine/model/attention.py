@@ -3,8 +3,9 @@
 A token attends to its sequence in *key tiles* of 64 positions, at fixed absolute positions. Each
 pair of (token, key tile) is one small product of fixed shape, and the pairs of all tokens of all
 sequences go through the library in one batch: decode and prefill, long and short, are the same
-work. What the tiles contribute to a token is added in the order of positions. So a token's result
-is a function of its own query and of keys and values up to its position (see `layers` for why).
+work. Where a layer has a window, tiles that it does not reach into are left out. What the tiles
+contribute to a token is added in the order of positions. So a token's result is a function of its
+own query and of keys and values up to its position (see `layers` for why).
 
 The price is that the keys of a tile are gathered once for each token that reads them: a prefill
 does 2 to 3 times the work of one that shares them. An oracle may.
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from ..model_config import NO_WINDOW
 from .layers import exp2_
 
 KEY_TILE_TOKENS = 64
@@ -49,7 +51,7 @@ class KvCache:
 
     @classmethod
     def allocate(
-        cls, layers: int, blocks: int, shape: "HeadShape", *, block_tokens: int,
+        cls, layers: int, blocks: int, shape: "AttentionShape", *, block_tokens: int,
         dtype: torch.dtype, device: torch.device,
     ) -> "KvCache":  # fmt: skip
         """Zeroed memory: masked positions are multiplied by zero, so they must be finite."""
@@ -68,20 +70,26 @@ class KvCache:
 
 
 @attrs.frozen
-class HeadShape:
-    """How many heads of which size; `heads` is a multiple of `kv_heads`."""
+class AttentionShape:
+    """How many heads of which size; `heads` is a multiple of `kv_heads`.
+
+    `windows` are those that layers have, each once: how many tokens a token attends to, itself
+    included; 0 is all of them.
+    """
 
     heads: int
     kv_heads: int
     size: int
+    windows: tuple[int, ...] = (NO_WINDOW,)
 
 
 @attrs.frozen(eq=False)
 class PairGroup:
     """Some tokens of a step and all their key tiles, small enough to be gathered at once.
 
-    Tokens are sorted by their number of key tiles, most first. Pairs are ordered by key tile, then
-    token: those of key tile k are of the first `counts[k]` tokens.
+    Tokens are sorted by their number of key tiles, most first. A token's key tiles are numbered
+    from the first that its window reaches into. Pairs are ordered by key tile, then token: those
+    of key tile k are of the first `counts[k]` tokens.
     """
 
     tokens: Tensor  # (n,) indices into the step's tokens
@@ -89,8 +97,16 @@ class PairGroup:
     pair_queries: Tensor  # (P,) the same as indices into the step's tokens
     pair_places: Tensor  # (P,) key tile × n + index into `tokens`
     slots: Tensor  # (P × 64,) where the keys of each pair are
-    mask: Tensor  # (P, 1, 64) 0, or -inf for positions after the token's own
+    mask: Tensor  # (P, 1, 64) 0, or -inf for positions after the token's own or out of its window
     counts: list[int]
+
+
+@attrs.frozen(eq=False)
+class ReadPlan:
+    """What the tokens of one step read, in layers with one window."""
+
+    groups: list[PairGroup]
+    places: Tensor  # (T,) where each token's result is among those of all groups, in their order
 
 
 @attrs.frozen(eq=False)
@@ -98,13 +114,12 @@ class AttentionPlan:
     """What all layers of one step need to know: where tokens are written and what they read."""
 
     slots: Tensor  # (T,) where each token's key and value go
-    groups: list[PairGroup]
-    places: Tensor  # (T,) where each token's result is among those of all groups, in their order
+    reads: dict[int, ReadPlan]  # by window
 
 
 def plan_attention(
     block_tables: Tensor, rows: Sequence[int], positions: Sequence[int], *,
-    block_tokens: int, shape: HeadShape, device: torch.device,
+    block_tokens: int, shape: AttentionShape, device: torch.device,
 ) -> AttentionPlan:  # fmt: skip
     """Plan one step: token i belongs to row `rows[i]` of `block_tables` and has `positions[i]`.
 
@@ -113,43 +128,62 @@ def plan_attention(
     """
     row_T = torch.tensor(rows, dtype=torch.int64)
     position_T = torch.tensor(positions, dtype=torch.int64)
-    tile_counts = position_T // KEY_TILE_TOKENS + 1
-    order = torch.sort(tile_counts, descending=True, stable=True).indices
     pairs_max = max(1, GATHERED_VALUES_MAX // (shape.kv_heads * shape.size * KEY_TILE_TOKENS))
-    group_of = (torch.cumsum(tile_counts[order], 0) - 1) // pairs_max
-    sizes = torch.unique_consecutive(group_of, return_counts=True)[1].tolist()
-    groups = [
-        _plan_group(
-            block_tables,
-            tokens,
-            row_n=row_T[tokens],
-            position_n=position_T[tokens],
-            block_tokens=block_tokens,
-        )
-        for tokens in torch.split(order, sizes)
-    ]
+    reads = {}
+    for window in shape.windows:
+        tokens = _TokenTiles.of(row_T, position_T, window)
+        order = torch.sort(tokens.counts, descending=True, stable=True).indices
+        group_of = (torch.cumsum(tokens.counts[order], 0) - 1) // pairs_max
+        sizes = torch.unique_consecutive(group_of, return_counts=True)[1].tolist()
+        groups = [
+            _moved(_plan_group(block_tables, part, tokens.at(part), block_tokens), device)
+            for part in torch.split(order, sizes)
+        ]
+        reads[window] = ReadPlan(groups, torch.argsort(order).to(device))
     slots = _slots(block_tables, row_T, position_T, block_tokens)
-    moved = [_moved(group, device) for group in groups]
-    return AttentionPlan(slots.to(device), moved, torch.argsort(order).to(device))
+    return AttentionPlan(slots.to(device), reads)
+
+
+@attrs.frozen(eq=False)
+class _TokenTiles:
+    """Which key tiles some tokens read: `counts` of them, from the first that is in the window."""
+
+    rows: Tensor
+    positions: Tensor
+    window: int
+    first: Tensor
+    counts: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor, positions: Tensor, window: int) -> "_TokenTiles":
+        begins = (positions - (window - 1)).clamp(min=0) if window else torch.zeros_like(positions)
+        first = begins // KEY_TILE_TOKENS
+        return cls(rows, positions, window, first, positions // KEY_TILE_TOKENS + 1 - first)
+
+    def at(self, tokens: Tensor) -> "_TokenTiles":
+        taken = (x[tokens] for x in (self.first, self.counts))
+        return _TokenTiles(self.rows[tokens], self.positions[tokens], self.window, *taken)
 
 
 def _plan_group(
-    block_tables: Tensor, tokens: Tensor, *, row_n: Tensor, position_n: Tensor, block_tokens: int
+    block_tables: Tensor, tokens: Tensor, tiles: _TokenTiles, block_tokens: int
 ) -> PairGroup:
-    tile_counts = position_n // KEY_TILE_TOKENS + 1
-    tiles = torch.arange(int(tile_counts[0]))
-    grid = tiles[:, None] < tile_counts[None, :]
+    grid = torch.arange(int(tiles.counts[0]))[:, None] < tiles.counts[None, :]
     pairs = torch.nonzero(grid)
     # A product alone in its batch may be split over threads and summed otherwise: repeat it.
     if len(pairs) == 1:
         pairs = pairs.repeat(2, 1)
     tile_P, token_P = pairs.unbind(1)
-    key_positions = tile_P[:, None] * KEY_TILE_TOKENS + torch.arange(KEY_TILE_TOKENS)
-    own_positions = position_n[token_P][:, None]
+    key_begins = (tiles.first[token_P] + tile_P) * KEY_TILE_TOKENS
+    key_positions = key_begins[:, None] + torch.arange(KEY_TILE_TOKENS)
+    own_positions = tiles.positions[token_P][:, None]
+    hidden = key_positions > own_positions
+    if tiles.window:
+        hidden |= key_positions <= own_positions - tiles.window
     # What is masked reads the token's own slot: always there, never another sequence's.
-    readable = torch.minimum(key_positions, own_positions)
-    mask = torch.zeros(key_positions.shape).masked_fill_(key_positions > own_positions, -math.inf)
-    slots = _slots(block_tables, row_n[token_P][:, None], readable, block_tokens)
+    readable = torch.where(hidden, own_positions, key_positions)
+    mask = torch.zeros(key_positions.shape).masked_fill_(hidden, -math.inf)
+    slots = _slots(block_tables, tiles.rows[token_P][:, None], readable, block_tokens)
     return PairGroup(
         tokens=tokens,
         pair_tokens=token_P,
@@ -191,7 +225,7 @@ def _aligned(x: Tensor, channels: int) -> Tensor:
     return x if x.shape[-1] == channels else pad(x, (0, channels - x.shape[-1]))
 
 
-def paged_attention(query_THD: Tensor, cache: KvCache, layer: int, plan: AttentionPlan) -> Tensor:
+def paged_attention(query_THD: Tensor, cache: KvCache, layer: int, plan: ReadPlan) -> Tensor:
     """Attend with float32 queries in one layer; the result is (T, H, D), float32.
 
     The step's own keys and values have been written to the cache before.

@@ -16,15 +16,13 @@ Letters in names: T tokens (of all sequences, one after another), N and K output
 H heads, D size of a head. Must not know weights' names, sequences or blocks.
 """
 
-import math
 from collections.abc import Callable
+from functools import cache
 
 import attrs
 import torch
 from torch import Tensor
 from torch.nn import functional
-
-from ..model_config import Llama3Scaling
 
 # Rows and columns of a product in bitwise mode. 16 rows are half as fast per row as many; 64
 # columns are wide enough for one thread's kernel and give narrow layers several strips.
@@ -36,8 +34,6 @@ PACKED_INPUTS_MAX = 16384
 # torch splits element-wise work from 32768 items on; half of that is safe, and a multiple of any
 # vector's length (torch unrolls to two vectors, 32 items at most).
 PIECE_ITEMS = 16384
-# float64 angles: at position 100 000 a float32 angle is off by up to 0.004.
-ANGLE_DTYPE = torch.float64
 
 Linear = Callable[[Tensor], Tensor]
 
@@ -111,8 +107,25 @@ class PlainLinear:
         return functional.linear(x_TK, self._weight_NK)
 
 
-def make_linear(weight_NK: Tensor, *, bitwise: bool) -> Linear:
-    """A linear layer without bias over a weight in Hugging Face's layout (outputs first)."""
+@attrs.define(eq=False)
+class BiasedLinear:
+    """A product plus a bias; a sum of two numbers is rounded exactly, wherever it is computed."""
+
+    _product: Linear
+    _bias_N: Tensor
+
+    def __call__(self, x_TK: Tensor) -> Tensor:
+        """The biased products, contiguous."""
+        return self._product(x_TK).add_(self._bias_N)
+
+
+def make_linear(weight_NK: Tensor, bias_N: Tensor | None = None, *, bitwise: bool) -> Linear:
+    """A linear layer over a weight in Hugging Face's layout (outputs first)."""
+    product = _make_product(weight_NK, bitwise=bitwise)
+    return product if bias_N is None else BiasedLinear(product, bias_N)
+
+
+def _make_product(weight_NK: Tensor, *, bitwise: bool) -> Linear:
     if not bitwise:
         return PlainLinear(weight_NK)
     narrow = weight_NK.shape[1] <= PACKED_INPUTS_MAX
@@ -121,16 +134,37 @@ def make_linear(weight_NK: Tensor, *, bitwise: bool) -> Linear:
     return StripLinear.of(weight_NK)
 
 
+@cache
 def has_packed_linear() -> bool:
-    """Whether this build of torch has oneDNN; decides about bits, so it is in the numerics id."""
-    return torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+    """Whether `PackedLinear` works here; decides about bits, so it is in the numerics id.
+
+    Its two operators are private to torch: a build may lack oneDNN, and a release may rename them
+    or change what they take. Asked by trying; without them the strips are as bitwise, and slower.
+    """
+    if not torch._C._has_mkldnn:
+        return False
+    weight, x = torch.eye(TILE_ROWS), torch.eye(TILE_ROWS)
+    try:
+        return torch.equal(PackedLinear.of(weight)(x), x)
+    except (AttributeError, TypeError, RuntimeError):
+        return False
 
 
-def rms_norm(x_TK: Tensor, weight_K: Tensor, epsilon: float) -> Tensor:
-    """Root mean square norm, computed in float32. The mean is the one sum, in a fixed order."""
-    x = x_TK.float()
-    mean = (x * x).sum(-1, keepdim=True) * (1.0 / x.shape[-1])
-    return (x / (mean + epsilon).sqrt()).to(x_TK.dtype) * weight_K
+@attrs.define(eq=False)
+class RmsNorm:
+    """Root mean square norm of the last dimension, computed in float32.
+
+    The weight may differ between heads, (H, D). The mean is the one sum, in a fixed order.
+    """
+
+    _weight: Tensor
+    _epsilon: float
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The normed values, in the dtype of `x`."""
+        exact = x.float()
+        mean = (exact * exact).sum(-1, keepdim=True) * (1.0 / x.shape[-1])
+        return (exact / (mean + self._epsilon).sqrt()).to(x.dtype) * self._weight
 
 
 def silu_and_multiply(gate_up_T2N: Tensor) -> Tensor:
@@ -161,73 +195,3 @@ def _in_pieces(function: Callable[..., Tensor], x: Tensor) -> Tensor:
         else:
             piece.copy_(function(piece))
     return x
-
-
-@attrs.define(eq=False)
-class RotaryTable:
-    """Cosines and signed sines of all positions, float32, computed once.
-
-    Channel i of a head is paired with channel i + D/2 (Hugging Face's layout). The sines of the
-    first half carry a minus, so that `x * cos + swapped_halves(x) * sin` is the rotation.
-    """
-
-    _cosines_PD: Tensor
-    _sines_PD: Tensor
-
-    @classmethod
-    def of(
-        cls,
-        head_size: int,
-        positions: int,
-        *,
-        theta: float,
-        scaling: Llama3Scaling | None,
-        device: torch.device,
-    ) -> "RotaryTable":
-        """The table for positions 0 … `positions` - 1.
-
-        It is filled in pieces of fixed shape at fixed positions, so that it does not depend on the
-        number of threads or of positions.
-        """
-        frequencies = torch.tensor(_frequencies(head_size, theta, scaling), dtype=ANGLE_DTYPE)
-        rows = max(1, PIECE_ITEMS // head_size)
-        cosines, sines = [], []
-        for begin in range(0, positions, rows):
-            angles = torch.arange(begin, begin + rows, dtype=ANGLE_DTYPE)[:, None] * frequencies
-            cosine, sine = angles.cos().float(), angles.sin().float()
-            cosines.append(torch.cat((cosine, cosine), dim=-1))
-            sines.append(torch.cat((-sine, sine), dim=-1))
-        return cls(
-            torch.cat(cosines)[:positions].to(device), torch.cat(sines)[:positions].to(device)
-        )
-
-    def at(self, positions_T: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of these tokens, (T, 1, D) each; looked up once for all layers."""
-        cosines = self._cosines_PD.index_select(0, positions_T)
-        return cosines.unsqueeze(1), self._sines_PD.index_select(0, positions_T).unsqueeze(1)
-
-
-def rotate(x_THD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotary embedding of queries or keys, computed and returned in float32."""
-    x = x_THD.float()
-    swapped = x.roll(x.shape[-1] // 2, -1)
-    return x * rotation[0] + swapped.mul_(rotation[1])
-
-
-def _frequencies(head_size: int, theta: float, scaling: Llama3Scaling | None) -> list[float]:
-    plain = [theta ** (-2.0 * pair / head_size) for pair in range(head_size // 2)]
-    if scaling is None:
-        return plain
-    return [_scaled(frequency, scaling) for frequency in plain]
-
-
-def _scaled(frequency: float, scaling: Llama3Scaling) -> float:
-    """Llama 3's rule: short waves as they are, long ones stretched, between them a blend."""
-    wavelength = 2 * math.pi / frequency
-    turns = scaling.original_max_position_embeddings / wavelength
-    if turns > scaling.high_freq_factor:
-        return frequency
-    if turns < scaling.low_freq_factor:
-        return frequency / scaling.factor
-    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    return (1 - share) * frequency / scaling.factor + share * frequency

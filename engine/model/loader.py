@@ -26,6 +26,9 @@ INDEX_FILE = "model.safetensors.index.json"
 # 2 kB per tensor would be generous; models have thousands of tensors.
 INDEX_BYTES_MAX = 64 * 2**20
 
+# Standard deviation: enough to be seen in any logit.
+DUMMY_BIAS = 0.1
+
 Progress = Callable[[float], None]
 
 
@@ -74,8 +77,8 @@ class FolderWeights:
 class DummyWeights:
     """Random weights from the names alone: the same in every process, for any thread count.
 
-    Norms are 1 and matrices scaled by their width. Embeddings are, too: small beside what layers
-    add to them, so that a tied head does not just repeat its input.
+    Norms are 1, biases small, and matrices scaled by their width. Embeddings are, too: small beside
+    what layers add to them, so that a tied head does not just repeat its input.
     """
 
     dtype: torch.dtype
@@ -83,11 +86,13 @@ class DummyWeights:
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor that `name` and `shape` determine."""
-        if len(shape) == 1:
+        is_bias = name.endswith(".bias")
+        if len(shape) == 1 and not is_bias:
             return torch.ones(shape, dtype=self.dtype, device=self.device)
         seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
         generator = torch.Generator().manual_seed(seed)
-        weight = torch.empty(shape).normal_(generator=generator) / math.sqrt(shape[-1])
+        weight = torch.empty(shape).normal_(generator=generator)
+        weight = weight * DUMMY_BIAS if is_bias else weight / math.sqrt(shape[-1])
         return weight.to(dtype=self.dtype, device=self.device, copy=True)
 
 

@@ -13,11 +13,15 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from ..errors import ModelFolderError
-from ..model_config import ModelConfig
-from .attention import HeadShape, KvCache
-from .llama import ForwardBatch, load_llama
+from ..model_config import LLAMA, MISTRAL, QWEN2, QWEN3, ModelConfig
+from .attention import AttentionShape, KvCache
+from .decoder import DecoderLayer, ForwardBatch
+from .layer_weights import LayerWeights, load_decoder
+from .llama import load_llama_layer
 from .loader import DummyWeights, Progress, WeightSource, open_folder_weights
+from .mistral import load_mistral_layer
+from .qwen2 import load_qwen2_layer
+from .qwen3 import load_qwen3_layer
 
 DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -40,15 +44,20 @@ class Model(Protocol):
         """Where it is."""
 
     @property
-    def head_shape(self) -> HeadShape:
+    def attention_shape(self) -> AttentionShape:
         """What the cache and the attention plan are made for."""
 
     def forward(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
         """Compute one step's tokens into `cache`; the wanted logits, (R, V) float32."""
 
 
-_LOADERS: MappingProxyType[str, Callable[..., Model]] = MappingProxyType(
-    {"LlamaForCausalLM": load_llama, "MistralForCausalLM": load_llama}
+LAYER_LOADERS: MappingProxyType[str, Callable[[LayerWeights], DecoderLayer]] = MappingProxyType(
+    {
+        LLAMA: load_llama_layer,
+        MISTRAL: load_mistral_layer,
+        QWEN2: load_qwen2_layer,
+        QWEN3: load_qwen3_layer,
+    }
 )
 
 
@@ -65,9 +74,6 @@ def load_model(
 
     Raises `ModelFolderError`. `progress` gets the fraction of the weights' bytes that are loaded.
     """
-    loader = _LOADERS.get(config.architecture)
-    if loader is None:
-        raise ModelFolderError(str(folder), f"architecture {config.architecture} is not supported")
     dtype = compute_dtype(config, bitwise=bitwise)
     source: AbstractContextManager[WeightSource]
     if load_format == "dummy":
@@ -75,8 +81,14 @@ def load_model(
     else:
         source = open_folder_weights(folder, dtype=dtype, device=device, progress=progress)
     with source as weights:
-        model = loader(
-            config, weights, positions=positions, bitwise=bitwise, dtype=dtype, device=device
+        model = load_decoder(
+            config,
+            weights,
+            LAYER_LOADERS[config.architecture],
+            positions=positions,
+            bitwise=bitwise,
+            dtype=dtype,
+            device=device,
         )
     progress(1.0)
     return model

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..model.attention import KvCache, plan_attention
-from ..model.llama import ForwardBatch
+from ..model.decoder import ForwardBatch
 from ..model.registry import Model
 from ..step_messages import Mask, Step
 from .input_batch import InputBatch, StepInputs
@@ -36,7 +36,7 @@ class ModelRunner:
         cache = KvCache.allocate(
             model.config.layers,
             blocks,
-            model.head_shape,
+            model.attention_shape,
             block_tokens=block_tokens,
             dtype=model.dtype,
             device=model.device,
@@ -80,7 +80,7 @@ class ModelRunner:
             inputs.rows,
             inputs.positions,
             block_tokens=self._cache.block_tokens,
-            shape=model.head_shape,
+            shape=model.attention_shape,
             device=model.device,
         )
         wanted = [sampling.token_index for sampling in inputs.samplings]

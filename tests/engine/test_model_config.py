@@ -8,11 +8,15 @@ import pytest
 
 from triolet.engine.errors import ModelFolderError
 from triolet.engine.model_config import (
-    CONFIG_BYTES_MAX,
-    Llama3Scaling,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
     load_model_config,
     load_model_limits,
 )
+from triolet.engine.model_folder import CONFIG_BYTES_MAX
+from triolet.engine.rope_config import Rope
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -24,13 +28,6 @@ CONFIG: dict[str, Any] = {
     "max_position_embeddings": 256,
     "eos_token_id": 2,
     "bos_token_id": 1,
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
 }
 
 
@@ -45,22 +42,11 @@ def write(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
 def test_defaults_are_those_of_the_format(tmp_path: pathlib.Path) -> None:
     config = load_model_config(write(tmp_path))
     assert (config.kv_heads, config.head_size) == (4, 16)
-    assert (config.norm_epsilon, config.rope_theta, config.rope_scaling) == (1e-6, 10_000.0, None)
+    assert (config.norm_epsilon, config.rope) == (1e-6, Rope(10_000.0, None))
+    assert (config.layers, config.windows) == (2, (0, 0))
+    assert (config.attention_bias, config.mlp_bias) == (False, False)
     assert (config.tied_embeddings, config.dtype) == (False, "float32")
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"rope_scaling": LLAMA3, "rope_theta": 5e5},
-        {"rope_parameters": {**LLAMA3, "rope_theta": 5e5}},
-    ],
-)
-def test_rope_of_old_and_new_folders(tmp_path: pathlib.Path, changes: dict[str, Any]) -> None:
-    config = load_model_config(write(tmp_path, **changes))
-    assert config.rope_theta == 5e5
-    assert config.rope_scaling == Llama3Scaling(8.0, 1.0, 4.0, 8192)
 
 
 @pytest.mark.parametrize("name", ["dtype", "torch_dtype"])
@@ -74,6 +60,57 @@ def test_generation_config_decides_about_end_tokens(tmp_path: pathlib.Path) -> N
     config = load_model_config(tmp_path)
     assert config.eos_token_ids == (7, 9)
     assert config.bos_token_id == 1
+
+
+def test_what_a_family_leaves_out_is_what_transformers_takes_it_for(tmp_path: pathlib.Path) -> None:
+    plain = {"num_attention_heads": 64, "hidden_size": 128, "max_position_embeddings": None}
+    found = {}
+    for name in (LLAMA, MISTRAL, QWEN2, QWEN3):
+        config = load_model_config(write(tmp_path, architectures=[name], **plain))
+        found[name] = (config.kv_heads, config.head_size, config.windows, config.max_model_len)
+    assert found == {
+        LLAMA: (64, 2, (0, 0), 2048),
+        MISTRAL: (8, 2, (4096, 4096), 131_072),
+        QWEN2: (32, 2, (0, 0), 32_768),
+        QWEN3: (32, 128, (0, 0), 32_768),
+    }
+    (tmp_path / "config.json").write_text(
+        json.dumps({**CONFIG, "architectures": [MISTRAL], "num_key_value_heads": None})
+    )
+    assert load_model_config(tmp_path).kv_heads == 4  # null is not "left out"
+
+
+USED = {"architectures": [QWEN2], "num_key_value_heads": 2, "use_sliding_window": True}
+SLIDING, FULL = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({**USED, "use_sliding_window": False, "sliding_window": 8}, (0, 0)),
+        ({**USED, "sliding_window": 8, "max_window_layers": 0}, (8, 8)),
+        ({**USED, "sliding_window": 8, "max_window_layers": 1}, (0, 8)),
+        ({**USED, "sliding_window": 8, "max_window_layers": 2}, (0, 0)),
+        ({**USED, "sliding_window": 8, "layer_types": [SLIDING, FULL]}, (8, 0)),
+        ({"architectures": [MISTRAL], "num_key_value_heads": 2, "sliding_window": 8}, (8, 8)),
+    ],
+)
+def test_windows_of_layers(
+    tmp_path: pathlib.Path, changes: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    assert load_model_config(write(tmp_path, **changes)).windows == windows
+
+
+def test_a_stretch_of_rope_lengthens_what_is_served(tmp_path: pathlib.Path) -> None:
+    write(tmp_path, rope_scaling={"rope_type": "linear", "factor": 4.0})
+    assert load_model_config(tmp_path).max_model_len == 1024
+    assert load_model_limits(tmp_path).max_model_len == 1024
+
+
+def test_code_in_the_folder_is_not_looked_at(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "modeling.py").write_text("raise SystemExit")
+    write(tmp_path, auto_map={"AutoModelForCausalLM": "modeling.Model"})
+    assert load_model_config(tmp_path).architecture == LLAMA
 
 
 def test_limits_are_read_of_any_architecture(tmp_path: pathlib.Path) -> None:
@@ -97,17 +134,19 @@ def test_limits_are_read_of_any_architecture(tmp_path: pathlib.Path) -> None:
         ("rms_norm_eps", 0),
         ("rms_norm_eps", "small"),
         ("rope_theta", 10**400),
-        ("rope_scaling", {"rope_type": "yarn"}),
-        ("rope_scaling", {**LLAMA3, "low_freq_factor": 4.0}),
+        ("rope_scaling", {"rope_type": "longrope"}),
         ("rope_scaling", []),
+        ("num_hidden_layers", -1),
+        ("num_hidden_layers", 10**12),
+        ("vocab_size", 10**12),
         ("tie_word_embeddings", "yes"),
         ("dtype", "float8"),
         ("eos_token_id", "</s>"),
         ("eos_token_id", [1, -2]),
         ("architectures", ["GPT2LMHeadModel"]),
         ("architectures", None),
-        ("attention_bias", True),
-        ("mlp_bias", True),
+        ("attention_bias", 1),
+        ("mlp_bias", "no"),
         ("hidden_act", "gelu"),
         ("quantization_config", {"bits": 4}),
         ("sliding_window", 4096),
@@ -119,9 +158,35 @@ def test_a_field_that_cannot_be_served_is_named(
     with pytest.raises(ModelFolderError) as caught:
         load_model_config(write(tmp_path, **{field: value}))
     assert caught.value.path == str(tmp_path / "config.json")
-    known = {"eos_token_id": ("eos_token_id",), "rope_scaling": ("rope", "low_freq")}
+    known = {"eos_token_id": ("eos_token_id",), "rope_scaling": ("rope",)}
     words = known.get(field, (field.removesuffix("_key_value_heads"), "num_attention_heads"))
     assert any(word in caught.value.reason for word in words)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "LlamaForCausalLM, Mistral.* are"),
+        ({"architectures": [MISTRAL], "attention_bias": True}, "attention_bias is not served"),
+        ({"architectures": [QWEN2], "attention_bias": True}, "attention_bias is not served"),
+        ({"architectures": [QWEN3], "mlp_bias": True}, "mlp_bias is not served"),
+        ({"architectures": [MISTRAL], "layer_types": [FULL, FULL]}, "layer_types are not served"),
+        ({**USED, "layer_types": [FULL]}, "one type for each of 2 layers"),
+        ({**USED, "layer_types": [FULL, "linear_attention"]}, "must be full_attention or"),
+        ({**USED, "layer_types": [FULL, []]}, "must be full_attention or"),
+        (
+            {**USED, "use_sliding_window": False, "layer_types": [FULL, SLIDING]},
+            "no sliding_window",
+        ),
+        ({**USED, "use_sliding_window": 1}, "use_sliding_window must be true or false"),
+        ({**USED, "max_window_layers": -1}, "max_window_layers must be a whole number from 0"),
+    ],
+)
+def test_a_variant_that_is_not_served_is_named(
+    tmp_path: pathlib.Path, changes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ModelFolderError, match=reason):
+        load_model_config(write(tmp_path, **{**changes, "num_key_value_heads": 2}))
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000])

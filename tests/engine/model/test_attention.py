@@ -1,5 +1,6 @@
 """Paged attention against the textbook's, for any mixture of rows and any block table."""
 
+import attrs
 import pytest
 import torch
 from hypothesis import given
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from triolet.engine.model import attention
 from triolet.engine.model.attention import (
-    HeadShape,
+    AttentionShape,
     KvCache,
     paged_attention,
     plan_attention,
@@ -16,7 +17,7 @@ from triolet.engine.model.attention import (
 )
 
 CPU = torch.device("cpu")
-SHAPE = HeadShape(heads=4, kv_heads=2, size=12)
+SHAPE = AttentionShape(heads=4, kv_heads=2, size=12)
 
 
 def make_cache(blocks: int, block_tokens: int) -> KvCache:
@@ -25,14 +26,19 @@ def make_cache(blocks: int, block_tokens: int) -> KvCache:
     )
 
 
-def textbook(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, first: int) -> Tensor:
+def textbook(
+    query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, first: int, window: int = 0
+) -> Tensor:
     """Causal attention in float64 of the last tokens of one sequence, from position `first`."""
     groups = SHAPE.heads // SHAPE.kv_heads
     key = key_TKD.double().repeat_interleave(groups, dim=1)
     value = value_TKD.double().repeat_interleave(groups, dim=1)
     scores = torch.einsum("qhd,khd->hqk", query_THD.double(), key) / SHAPE.size**0.5
-    later = torch.arange(len(key)) > torch.arange(first, first + len(query_THD))[:, None]
-    weights = scores.masked_fill(later, -torch.inf).softmax(-1)
+    keys, own = torch.arange(len(key)), torch.arange(first, first + len(query_THD))[:, None]
+    hidden = keys > own
+    if window:
+        hidden |= keys < own - window + 1
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, value)
 
 
@@ -40,11 +46,13 @@ def textbook(query_THD: Tensor, key_TKD: Tensor, value_TKD: Tensor, first: int) 
 @given(
     rows=st.lists(st.tuples(st.integers(0, 140), st.integers(1, 20)), min_size=1, max_size=5),
     block_tokens=st.sampled_from([1, 8, 16, 48]),
+    window=st.sampled_from([1, 2, 17, 64, 65, 150]),
     seed=st.integers(0, 10**6),
 )
 def test_any_mixture_is_textbook_attention(
-    rows: list[tuple[int, int]], block_tokens: int, seed: int
+    rows: list[tuple[int, int]], block_tokens: int, window: int, seed: int
 ) -> None:
+    shape = attrs.evolve(SHAPE, windows=(0, window))
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape: int) -> Tensor:
@@ -53,7 +61,7 @@ def test_any_mixture_is_textbook_attention(
     width = -(-160 // block_tokens)
     tables = torch.randperm(len(rows) * width, generator=generator).view(len(rows), width)
     cache = make_cache(len(rows) * width, block_tokens)
-    expected: list[Tensor] = []
+    expected: dict[int, list[Tensor]] = {0: [], window: []}
     queries: list[Tensor] = []
     numbers: list[int] = []
     positions: list[int] = []
@@ -65,15 +73,28 @@ def test_any_mixture_is_textbook_attention(
         )  # fmt: skip
         write_cache(cache, 0, everything, keys_TKD=key, values_TKD=value)
         query = random(new, 4, 12)
-        expected.append(textbook(query, key, value, cached))
+        for reach, results in expected.items():
+            results.append(textbook(query, key, value, cached, reach))
         queries.append(query)
         numbers += [number] * new
         positions += range(cached, cached + new)
     plan = plan_attention(
-        tables, numbers, positions, block_tokens=block_tokens, shape=SHAPE, device=CPU
+        tables, numbers, positions, block_tokens=block_tokens, shape=shape, device=CPU
     )
-    attended = paged_attention(torch.cat(queries), cache, 0, plan)
-    assert torch.allclose(attended.double(), torch.cat(expected), atol=1e-5)
+    for reach, results in expected.items():
+        attended = paged_attention(torch.cat(queries), cache, 0, plan.reads[reach])
+        assert torch.allclose(attended.double(), torch.cat(results), atol=1e-5)
+
+
+def test_tiles_that_no_window_reaches_into_are_not_read() -> None:
+    shape = attrs.evolve(SHAPE, windows=(0, 65, 66))
+    tables = torch.arange(20).view(1, 20)
+    plan = plan_attention(tables, [0], [255], block_tokens=16, shape=shape, device=CPU)
+    tiles = {window: len(read.groups[0].counts) for window, read in plan.reads.items()}
+    assert tiles == {0: 4, 65: 2, 66: 2}
+    (group,) = plan.reads[65].groups
+    assert torch.isfinite(group.mask).sum() == 65
+    assert group.slots.min() == 255 - 64  # what is masked is not even read
 
 
 def test_groups_keep_to_what_may_be_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +104,10 @@ def test_groups_keep_to_what_may_be_gathered(monkeypatch: pytest.MonkeyPatch) ->
     plan = plan_attention(
         tables, [0, 1, 2, 3, 3, 2], positions, block_tokens=16, shape=SHAPE, device=CPU
     )
-    assert sorted(torch.cat([group.tokens for group in plan.groups]).tolist()) == list(range(6))
-    for group in plan.groups:
+    assert sorted(torch.cat([group.tokens for group in plan.reads[0].groups]).tolist()) == list(
+        range(6)
+    )
+    for group in plan.reads[0].groups:
         tiles = [positions[token] // 64 + 1 for token in group.tokens.tolist()]
         assert tiles == sorted(tiles, reverse=True)
         assert sum(group.counts) == sum(tiles)
@@ -101,5 +124,5 @@ def test_one_token_with_more_keys_than_scratch(monkeypatch: pytest.MonkeyPatch) 
     key, value, query = torch.randn(150, 2, 12), torch.randn(150, 2, 12), torch.randn(150, 4, 12)
     plan = plan_attention(tables, [0] * 150, range(150), block_tokens=16, shape=SHAPE, device=CPU)
     write_cache(cache, 0, plan, keys_TKD=key, values_TKD=value)
-    attended = paged_attention(query, cache, 0, plan)
+    attended = paged_attention(query, cache, 0, plan.reads[0])
     assert torch.allclose(attended.double(), textbook(query, key, value, 0), atol=1e-5)

@@ -1,6 +1,6 @@
 """Layers alone: right by torch's own, and each row for itself in bitwise mode."""
 
-import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,17 +11,14 @@ from triolet.engine.model.layers import (
     PIECE_ITEMS,
     PackedLinear,
     PlainLinear,
-    RotaryTable,
+    RmsNorm,
     StripLinear,
     exp2_,
     has_packed_linear,
     make_linear,
     padded_rows,
-    rms_norm,
-    rotate,
     silu_and_multiply,
 )
-from triolet.engine.model_config import Llama3Scaling
 
 CPU = torch.device("cpu")
 
@@ -85,10 +82,10 @@ def test_the_widest_packed_linear_does_not_depend_on_threads() -> None:
         assert torch.equal(linear(x), one)
 
 
-def test_rms_norm() -> None:
+def test_the_root_mean_square_norm() -> None:
     x, weight = random(16, 60), random(60, seed=1)
     expected = functional.rms_norm(x, (60,), weight, 1e-5)
-    assert torch.allclose(rms_norm(x, weight, 1e-5), expected, atol=1e-6)
+    assert torch.allclose(RmsNorm(weight, 1e-5)(x), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 400])
@@ -107,36 +104,45 @@ def test_exp2_of_an_item_does_not_depend_on_its_place(items: int) -> None:
     assert torch.allclose(alone, 2 ** x[-40:])
 
 
-def table(positions: int, scaling: Llama3Scaling | None = None) -> RotaryTable:
-    return RotaryTable.of(16, positions, theta=10_000.0, scaling=scaling, device=CPU)
+def test_a_norm_of_heads_has_a_weight_for_each() -> None:
+    x, weight = random(16, 3, 8), random(3, 8, seed=1)
+    whole = RmsNorm(weight, 1e-5)(x)
+    for head in range(3):
+        assert torch.allclose(
+            whole[:, head], functional.rms_norm(x[:, head], (8,), weight[head], 1e-5)
+        )
 
 
-def test_rotation_turns_pairs_by_position_and_keeps_lengths() -> None:
-    x = random(3, 2, 16)
-    positions = torch.tensor([0, 1, 200])
-    turned = rotate(x, table(256).at(positions))
-    assert torch.equal(turned[0], x[0])
-    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-5)
-    angle = 200 * 10_000 ** (-2 * 3 / 16)
-    first, second = float(x[2, 1, 3]), float(x[2, 1, 11])
-    expected = first * math.cos(angle) - second * math.sin(angle)
-    assert float(turned[2, 1, 3]) == pytest.approx(expected, abs=1e-5)
-    assert float(turned[2, 1, 11]) == pytest.approx(
-        second * math.cos(angle) + first * math.sin(angle), abs=1e-5
-    )
+@pytest.mark.parametrize("bitwise", [True, False])
+def test_a_bias_is_added_to_the_product(bitwise: bool) -> None:
+    weight, bias, x = random(40, 24), random(40, seed=1), random(16, 24, seed=2)
+    y = make_linear(weight, bias, bitwise=bitwise)(x)
+    assert torch.equal(y, make_linear(weight, bitwise=bitwise)(x) + bias)
+    assert torch.allclose(y, functional.linear(x, weight, bias), atol=1e-5)
 
 
-def test_the_table_does_not_depend_on_its_length() -> None:
-    at = torch.arange(0, 1500, 7)
-    for mine, other in zip(table(1500).at(at), table(4000).at(at), strict=True):
-        assert torch.equal(mine, other)
+@pytest.fixture
+def other_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    has_packed_linear.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    has_packed_linear.cache_clear()
 
 
-def test_llama3_scaling_stretches_long_waves_alone() -> None:
-    scaling = Llama3Scaling(8.0, 1.0, 4.0, 64)
-    at = torch.tensor([40])
-    plain, scaled = table(64).at(at)[0][0, 0], table(64, scaling).at(at)[0][0, 0]
-    assert float(plain[0]) == float(scaled[0])
-    lowest = 40 * 10_000 ** (-2 * 7 / 16)
-    assert float(scaled[7]) == pytest.approx(math.cos(lowest / 8), abs=1e-6)
-    assert float(plain[7]) == pytest.approx(math.cos(lowest), abs=1e-6)
+class OtherOperators:
+    """A release of torch in which an operator is gone, or takes something else."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def _reorder_linear_weight(self, *args: object) -> torch.Tensor:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [AttributeError("gone"), RuntimeError("schema"), TypeError("?")])
+def test_without_the_private_operators_strips_do_it(
+    other_torch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    other_torch.setattr(torch.ops, "mkldnn", OtherOperators(error))
+    assert not has_packed_linear()
+    assert isinstance(make_linear(torch.ones(3, 4), bitwise=True), StripLinear)

@@ -119,3 +119,6 @@ def test_dummy_weights_depend_on_the_name_alone() -> None:
     assert not torch.equal(matrix("x", 1), matrix("y", 1))
     assert matrix("x", 1).std() == pytest.approx(0.1, rel=0.1)
     assert DummyWeights(torch.float32, CPU).take("norm", (3,)).tolist() == [1, 1, 1]
+    assert DummyWeights(torch.float32, CPU).take("k.bias", (900,)).std() == pytest.approx(
+        0.1, rel=0.1
+    )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from triolet.engine.model.attention import KvCache, plan_attention
-from triolet.engine.model.llama import ForwardBatch
+from triolet.engine.model.decoder import ForwardBatch
 from triolet.engine.model.registry import Model, load_model
 from triolet.engine.model_config import load_model_config
 
@@ -39,8 +39,8 @@ TINY: Mapping[str, Any] = {
 
 
 def write_config(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
-    """A folder with the config of the tiny model, changed; None removes a field."""
-    values = {k: v for k, v in {**TINY, **changes}.items() if v is not None}
+    """A folder with the config of the tiny model, changed; None is null."""
+    values = {**TINY, **changes}
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(values))
     return folder
@@ -84,7 +84,7 @@ class Driver:
         self.cache = KvCache.allocate(
             model.config.layers,
             blocks,
-            model.head_shape,
+            model.attention_shape,
             block_tokens=BLOCK_TOKENS,
             dtype=model.dtype,
             device=CPU,
@@ -102,7 +102,7 @@ class Driver:
             rows,
             positions,
             block_tokens=BLOCK_TOKENS,
-            shape=self.model.head_shape,
+            shape=self.model.attention_shape,
             device=CPU,
         )
         batch = ForwardBatch(

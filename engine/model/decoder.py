@@ -1,0 +1,144 @@
+"""The frame that all dense decoder families share, over paged keys and values.
+
+One forward pass takes the new tokens of all rows of a step, one after another, whatever mixture of
+prefill and decode that is: embedding, layers (attention, then MLP, each added to what it read),
+last norm, head. A family's own file says of what its layers are made. What makes a pass bitwise or
+plain is in `layers` and `attention`. Must not know requests, blocks, files or families.
+
+Letters as in `layers`; R rows of logits, V vocabulary.
+"""
+
+import attrs
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from ..model_config import ModelConfig
+from .attention import AttentionPlan, AttentionShape, KvCache, paged_attention, write_cache
+from .layers import Linear, RmsNorm, padded_rows, silu_and_multiply
+from .rotary import RotaryTable, rotate
+
+
+@attrs.frozen(eq=False)
+class ForwardBatch:
+    """One step's tokens, one after another. All tensors are on the model's device."""
+
+    token_ids_T: Tensor
+    positions_T: Tensor
+    attention: AttentionPlan
+    logit_tokens_R: Tensor  # the tokens whose logits are wanted, as indices into T
+
+
+@attrs.frozen(eq=False)
+class StepContext:
+    """What every layer of one pass is given beside the hidden state."""
+
+    rotation: tuple[Tensor, Tensor]
+    plan: AttentionPlan
+    cache: KvCache
+
+
+@attrs.frozen(eq=False)
+class SelfAttention:
+    """Attention of one layer; `index` is the layer's in the cache.
+
+    `query_key_value` is three projections in one product. `query_key_norm`, for families that have
+    it, is of each head by itself, queries' and keys' side by side.
+    """
+
+    index: int
+    window: int
+    shape: AttentionShape
+    query_key_value: Linear
+    output: Linear
+    query_key_norm: RmsNorm | None = None
+
+    def __call__(self, x_TN: Tensor, step: StepContext) -> Tensor:
+        """Keep the step's keys and values, then attend; rows beyond its tokens are padding."""
+        heads, turned = self.shape.heads, self.shape.heads + self.shape.kv_heads
+        tokens, rows = len(step.plan.slots), len(x_TN)
+        heads_THD = self.query_key_value(x_TN).view(rows, -1, self.shape.size)
+        query_key = heads_THD[:, :turned]
+        if self.query_key_norm is not None:
+            query_key = self.query_key_norm(query_key)
+        query_key = rotate(query_key, step.rotation)[:tokens]
+        values_TKD = heads_THD[:tokens, turned:]
+        keys_TKD = query_key[:, heads:]
+        write_cache(step.cache, self.index, step.plan, keys_TKD=keys_TKD, values_TKD=values_TKD)
+        query_THD = query_key[:, :heads].contiguous()
+        reads = step.plan.reads[self.window]
+        attended_TN = paged_attention(query_THD, step.cache, self.index, reads).reshape(tokens, -1)
+        padded = functional.pad(attended_TN, (0, 0, 0, rows - tokens)).to(x_TN.dtype)
+        return self.output(padded)
+
+
+@attrs.frozen(eq=False)
+class GatedMlp:
+    """`down(silu(gate(x)) * up(x))`; gate and up are one product."""
+
+    gate_up: Linear
+    down: Linear
+
+    def __call__(self, x_TN: Tensor) -> Tensor:
+        """The MLP of each row."""
+        return self.down(silu_and_multiply(self.gate_up(x_TN)))
+
+
+@attrs.frozen(eq=False)
+class DecoderLayer:
+    """One layer, norms before its parts."""
+
+    attention_norm: RmsNorm
+    attention: SelfAttention
+    mlp_norm: RmsNorm
+    mlp: GatedMlp
+
+    def __call__(self, hidden: Tensor, step: StepContext) -> Tensor:
+        """The hidden state after this layer."""
+        hidden = hidden + self.attention(self.attention_norm(hidden), step)
+        return hidden + self.mlp(self.mlp_norm(hidden))
+
+
+@attrs.frozen(eq=False)
+class Decoder:
+    """A loaded model. Immutable; the cache is given with each pass."""
+
+    config: ModelConfig
+    dtype: torch.dtype
+    device: torch.device
+    _embedding_VN: Tensor
+    _layers: list[DecoderLayer]
+    _norm: RmsNorm
+    _head: Linear
+    _rotary: RotaryTable
+
+    @property
+    def attention_shape(self) -> AttentionShape:
+        """What the cache and the attention plan are made for."""
+        return attention_shape(self.config)
+
+    def forward(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
+        """Write the keys and values of these tokens; return the wanted logits, (R, V) float32.
+
+        Without wanted logits (R = 0) the last norm and the head are skipped.
+        """
+        padding = (0, padded_rows(len(batch.token_ids_T)) - len(batch.token_ids_T))
+        token_ids, positions = (
+            functional.pad(x, padding) for x in (batch.token_ids_T, batch.positions_T)
+        )
+        hidden = functional.embedding(token_ids, self._embedding_VN)
+        step = StepContext(self._rotary.at(positions), batch.attention, cache)
+        for layer in self._layers:
+            hidden = layer(hidden, step)
+        wanted = len(batch.logit_tokens_R)
+        if wanted == 0:
+            return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
+        last = hidden.new_zeros((padded_rows(wanted), self.config.hidden_size))
+        last[:wanted] = hidden[batch.logit_tokens_R]
+        return self._head(self._norm(last))[:wanted].float()
+
+
+def attention_shape(config: ModelConfig) -> AttentionShape:
+    """Sizes of heads, and the windows that layers have."""
+    windows = tuple(sorted(set(config.windows)))
+    return AttentionShape(config.heads, config.kv_heads, config.head_size, windows)

@@ -1,0 +1,111 @@
+"""Turns a source's tensors into layers: the words in which a family's file describes itself.
+
+A family names each part as its checkpoints do; sizes come from the config, and the source checks
+them. Must not know which family asks.
+"""
+
+from collections.abc import Callable
+
+import attrs
+import torch
+from torch import Tensor
+
+from ..model_config import ModelConfig
+from .decoder import Decoder, DecoderLayer
+from .layers import Linear, RmsNorm, make_linear
+from .loader import WeightSource
+from .rotary import RotaryTable
+
+
+@attrs.frozen(eq=False)
+class LayerWeights:
+    """The weights of one layer: names are under `prefix`. `index` is the layer's.
+
+    All methods raise `ModelFolderError` for what is missing or of another shape.
+    """
+
+    config: ModelConfig
+    index: int
+    source: WeightSource
+    prefix: str
+    bitwise: bool
+
+    @property
+    def window(self) -> int:
+        """Of this layer's attention, in tokens."""
+        return self.config.windows[self.index]
+
+    def norm(self, name: str) -> RmsNorm:
+        """A norm over the hidden state."""
+        return RmsNorm(self._take(name, self.config.hidden_size), self.config.norm_epsilon)
+
+    def head_norm(self, query: str, key: str) -> RmsNorm:
+        """A norm of each query head by one weight and of each key head by another."""
+        query_D, key_D = (self._take(name, self.config.head_size) for name in (query, key))
+        heads = [query_D] * self.config.heads + [key_D] * self.config.kv_heads
+        return RmsNorm(torch.stack(heads), self.config.norm_epsilon)
+
+    def query_key_value(self, query: str, key: str, value: str, *, bias: bool) -> Linear:
+        """The projections to all heads, as one product."""
+        queries, keys = (
+            heads * self.config.head_size for heads in (self.config.heads, self.config.kv_heads)
+        )
+        parts = ((query, queries), (key, keys), (value, keys))
+        return self.linear(*parts, inputs=self.config.hidden_size, bias=bias)
+
+    def attention_output(self, name: str, *, bias: bool) -> Linear:
+        """The projection of all heads back to the hidden state."""
+        inputs = self.config.heads * self.config.head_size
+        return self.linear((name, self.config.hidden_size), inputs=inputs, bias=bias)
+
+    def gate_up(self, gate: str, up: str, *, bias: bool = False) -> Linear:
+        """Both halves of a gated MLP's first product."""
+        middle = self.config.intermediate_size
+        parts = ((gate, middle), (up, middle))
+        return self.linear(*parts, inputs=self.config.hidden_size, bias=bias)
+
+    def down(self, name: str, *, bias: bool = False) -> Linear:
+        """A gated MLP's second product."""
+        outputs = (name, self.config.hidden_size)
+        return self.linear(outputs, inputs=self.config.intermediate_size, bias=bias)
+
+    def linear(self, *parts: tuple[str, int], inputs: int, bias: bool) -> Linear:
+        """Projections of the same `inputs` as one product: (name, outputs) of each."""
+        weight = _joined([self._take(name, rows, inputs) for name, rows in parts])
+        biases = [self._take(name, rows, kind="bias") for name, rows in parts] if bias else []
+        return make_linear(weight, _joined(biases) if bias else None, bitwise=self.bitwise)
+
+    def _take(self, name: str, *shape: int, kind: str = "weight") -> Tensor:
+        return self.source.take(f"{self.prefix}{name}.{kind}", shape)
+
+
+def load_decoder(
+    config: ModelConfig, source: WeightSource, load_layer: Callable[[LayerWeights], DecoderLayer],
+    *, positions: int, bitwise: bool, dtype: torch.dtype, device: torch.device,
+) -> Decoder:  # fmt: skip
+    """A whole model whose layers `load_layer` makes; `positions` bounds those ever computed.
+
+    Raises `ModelFolderError` for a missing tensor or a wrong shape.
+    """
+    size = (config.vocab_size, config.hidden_size)
+    embedding = source.take("model.embed_tokens.weight", size)
+    head = embedding if config.tied_embeddings else source.take("lm_head.weight", size)
+    layers = [
+        load_layer(LayerWeights(config, index, source, f"model.layers.{index}.", bitwise))
+        for index in range(config.layers)
+    ]
+    norm = RmsNorm(source.take("model.norm.weight", size[1:]), config.norm_epsilon)
+    return Decoder(
+        config=config,
+        dtype=dtype,
+        device=device,
+        embedding_VN=embedding,
+        layers=layers,
+        norm=norm,
+        head=make_linear(head, bitwise=bitwise),
+        rotary=RotaryTable.of(config.head_size, positions, config.rope, device=device),
+    )
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return torch.cat(parts) if len(parts) > 1 else parts[0]

@@ -1,0 +1,28 @@
+"""Qwen2 and Qwen2.5: queries, keys and values have biases, attention's output has none.
+
+Layers from `max_window_layers` on may have a window; no published checkpoint uses it.
+"""
+
+from .decoder import DecoderLayer, GatedMlp, SelfAttention, attention_shape
+from .layer_weights import LayerWeights
+
+
+def load_qwen2_layer(weights: LayerWeights) -> DecoderLayer:
+    """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
+    return DecoderLayer(
+        attention_norm=weights.norm("input_layernorm"),
+        attention=SelfAttention(
+            index=weights.index,
+            window=weights.window,
+            shape=attention_shape(weights.config),
+            query_key_value=weights.query_key_value(
+                "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", bias=True
+            ),
+            output=weights.attention_output("self_attn.o_proj", bias=False),
+        ),
+        mlp_norm=weights.norm("post_attention_layernorm"),
+        mlp=GatedMlp(
+            gate_up=weights.gate_up("mlp.gate_proj", "mlp.up_proj"),
+            down=weights.down("mlp.down_proj"),
+        ),
+    )

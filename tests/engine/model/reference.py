@@ -1,0 +1,125 @@
+"""The field's reference implementation beside ours: same logits, same greedy tokens.
+
+`transformers` makes a tiny random model of a family and saves it; ours is loaded from that folder.
+Each family's test file lists the configs that it is compared with.
+"""
+
+import pathlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from triolet.engine.model.registry import Model, load_model
+from triolet.engine.model_config import load_model_config
+
+from .tiny_models import CPU, Driver, random_tokens
+
+# float32 against float32, summed in another order.
+RELATIVE_ERROR_MAX = 1e-4
+VOCABULARY = 131
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 160,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+# Past two key tiles of 64, and no multiple of anything.
+PROMPT_TOKENS = 150
+
+
+def save_reference(folder: pathlib.Path, model_class: Any, **changes: Any) -> Any:
+    """A random model of this class, saved to `folder` in shards."""
+    torch.manual_seed(7)
+    reference = model_class(model_class.config_class(**{**SIZES, **changes}))
+    reference.eval()
+    with torch.no_grad():
+        for name, parameter in reference.named_parameters():
+            if parameter.dim() > 1 or name.endswith("bias"):
+                parameter.normal_(std=0.2)
+            else:
+                parameter.uniform_(0.5, 1.5)
+    reference.save_pretrained(folder, max_shard_size="200KB")
+    assert (folder / "model.safetensors.index.json").exists()
+    return reference
+
+
+def load(folder: pathlib.Path, *, bitwise: bool) -> Model:
+    """Our model of the folder."""
+    config = load_model_config(folder)
+    return load_model(
+        folder,
+        config,
+        load_format="auto",
+        bitwise=bitwise,
+        positions=config.max_model_len,
+        device=CPU,
+        progress=lambda fraction: None,
+    )
+
+
+def check_against_reference(folder: pathlib.Path, model_class: Any, **changes: Any) -> None:
+    """Compare logits of whole and chunked prompts in both modes, and greedy batches of 1 and 8."""
+    reference = save_reference(folder, model_class, **changes)
+    tokens = random_tokens(PROMPT_TOKENS, seed=3, vocab_size=VOCABULARY)
+    with torch.no_grad():
+        expected = reference(torch.tensor([tokens])).logits[0]
+    for bitwise in (True, False):
+        model = load(folder, bitwise=bitwise)
+        whole = _logits(model, tokens, PROMPT_TOKENS)
+        _assert_near(whole, expected)
+        chunked = _logits(model, tokens, 48)
+        _assert_near(chunked, expected)
+        assert not bitwise or torch.equal(chunked, whole)
+    prompts = [random_tokens(5 + 20 * row, seed=row, vocab_size=VOCABULARY) for row in range(8)]
+    wanted = [generate(reference, prompt, max_tokens=16) for prompt in prompts]
+    model = load(folder, bitwise=True)
+    assert _greedy(model, prompts, 16) == wanted
+    assert [_greedy(model, [prompt], 16)[0] for prompt in prompts[-2:]] == wanted[-2:]
+
+
+def generate(reference: Any, prompt: Sequence[int], *, max_tokens: int) -> list[int]:
+    """Greedy tokens by `transformers`, past any end of sequence."""
+    # No token ends it: `min_new_tokens` would forbid the end of sequence instead.
+    reference.generation_config.eos_token_id = None
+    make_settings: Any = transformers.GenerationConfig
+    settings = make_settings(max_new_tokens=max_tokens, do_sample=False)
+    prompt_11 = torch.tensor([list(prompt)])
+    ids = reference.generate(
+        prompt_11, attention_mask=torch.ones_like(prompt_11), generation_config=settings
+    )
+    tokens: list[int] = ids[0, len(prompt) :].tolist()
+    return tokens
+
+
+def _logits(model: Model, tokens: list[int], chunk: int) -> Tensor:
+    driver = Driver(model, [list(range(13))])
+    begins = range(0, len(tokens), chunk)
+    return torch.cat([driver.step([(0, begin, tokens[begin : begin + chunk])]) for begin in begins])
+
+
+def _assert_near(logits: Tensor, expected: Tensor) -> None:
+    error = float((logits - expected).abs().max() / expected.abs().max())
+    assert error < RELATIVE_ERROR_MAX, error
+
+
+def _greedy(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+    """All prompts in one batch, then a token of each in every step."""
+    tables = [list(range(12 * row, 12 * row + 12)) for row in range(len(prompts))]
+    driver = Driver(model, tables)
+    sequences = [list(prompt) for prompt in prompts]
+    work = [(row, 0, prompt) for row, prompt in enumerate(prompts)]
+    for _ in range(max_tokens):
+        logits = driver.step(work)
+        ends = torch.tensor([len(tokens) for _, _, tokens in work]).cumsum(0) - 1
+        for sequence, token in zip(sequences, logits[ends].argmax(-1).tolist(), strict=True):
+            sequence.append(token)
+        work = [(row, len(tokens) - 1, tokens[-1:]) for row, tokens in enumerate(sequences)]
+    return [sequence[len(prompt) :] for prompt, sequence in zip(prompts, sequences, strict=True)]

@@ -1,0 +1,149 @@
+"""The promise of bitwise mode: a row's logits are the same bits whatever is computed beside it."""
+
+import pathlib
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from triolet.engine.model.attention import plan_attention
+from triolet.engine.model.decoder import ForwardBatch
+from triolet.engine.model.registry import Model
+from triolet.engine.model_config import MISTRAL, QWEN2, QWEN3
+
+from .tiny_models import Driver, load_dummy, random_tokens
+
+# Bits are compared over whole prompts in many ways: seconds, together.
+pytestmark = pytest.mark.slow
+# Past two key tiles of 64, and no multiple of anything.
+LENGTH = 150
+TOKENS = random_tokens(LENGTH, seed=1)
+TABLE = list(range(10))
+
+
+ODD_SIZES = {
+    "hidden_size": 60,
+    "intermediate_size": 77,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "head_dim": 6,
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama, one kv head": {"num_key_value_heads": 1},
+    "llama, all kv heads": {"num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True},
+    "llama, odd sizes": ODD_SIZES,
+    "mistral": {"architectures": [MISTRAL], "sliding_window": 70},
+    "qwen2": {
+        "architectures": [QWEN2],
+        "sliding_window": 33,
+        "use_sliding_window": True,
+        "max_window_layers": 1,
+    },
+    "qwen3": {"architectures": [QWEN3], "head_dim": 32},
+    "qwen3, odd sizes": {**ODD_SIZES, "architectures": [QWEN3], "attention_bias": True},
+}
+
+
+@pytest.fixture(params=list(MODELS))
+def model(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Model:
+    return load_dummy(tmp_path, **MODELS[request.param])
+
+
+def whole_prompt(model: Model) -> Tensor:
+    return Driver(model, [TABLE]).step([(0, 0, TOKENS)])
+
+
+def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Model) -> None:
+    expected = whole_prompt(model)
+    for size in (1, 7, 16, 64):
+        driver = Driver(model, [TABLE])
+        parts = [
+            driver.step([(0, begin, TOKENS[begin : begin + size])])
+            for begin in range(0, LENGTH, size)
+        ]
+        assert torch.equal(torch.cat(parts), expected), f"chunks of {size}"
+
+
+def test_neighbours_do_not_change_bits(model: Model) -> None:
+    expected = whole_prompt(model)
+    for others in (1, 2, 7):
+        tables = [list(range(10 * row, 10 * row + 10)) for row in range(others + 1)]
+        driver = Driver(model, tables)
+        lengths = [1 + 37 * row % 160 for row in range(others)]
+        work = [(row, 0, random_tokens(lengths[row], row + 2)) for row in range(others)]
+        work.insert(others // 2, (others, 0, TOKENS))
+        begin = sum(len(tokens) for _, _, tokens in work[: others // 2])
+        logits = driver.step(work)
+        assert torch.equal(logits[begin : begin + LENGTH], expected), f"{others} neighbours"
+
+
+def test_decode_beside_prefill_gives_the_bits_of_a_prefill(model: Model) -> None:
+    expected = whole_prompt(model)
+    driver = Driver(model, [TABLE, list(range(10, 20)), list(range(20, 30))])
+    driver.step([(0, 0, TOKENS[:140])])
+    for index in range(140, LENGTH):
+        beside = (1 + index % 2, 15 * (index - 140), random_tokens(15, index))
+        first, rest = (0, index, [TOKENS[index]]), beside
+        logits = driver.step([rest, first] if index % 3 else [first, rest])
+        row = 15 if index % 3 else 0
+        assert torch.equal(logits[row], expected[index]), index
+
+
+def test_the_block_table_does_not_change_bits(model: Model) -> None:
+    expected = whole_prompt(model)
+    scattered = Driver(model, [[251, 3, 77, 4, 200, 9, 8, 7, 100, 1]]).step([(0, 0, TOKENS)])
+    assert torch.equal(scattered, expected)
+
+
+def test_what_an_earlier_request_left_in_a_block_does_not_change_bits(model: Model) -> None:
+    expected = whole_prompt(model)
+    driver = Driver(model, [TABLE])
+    driver.step([(0, 0, random_tokens(160, seed=9))])
+    assert torch.equal(driver.step([(0, 0, TOKENS)]), expected)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_the_number_of_threads_does_not_change_bits(model: Model, threads: int) -> None:
+    expected = whole_prompt(model)
+    torch.set_num_threads(threads)
+    assert torch.equal(whole_prompt(model), expected)
+    driver = Driver(model, [TABLE])
+    # One token alone first: a single small product, where threads have nothing else to do.
+    ends = [*range(1, 9), *range(25, LENGTH + 1, 25)]
+    parts = [
+        driver.step([(0, begin, TOKENS[begin:end])])
+        for begin, end in zip([0, *ends], ends, strict=False)
+    ]
+    assert torch.equal(torch.cat(parts), expected)
+
+
+def test_logits_are_neither_flat_nor_infinite(model: Model) -> None:
+    logits = whole_prompt(model)
+    assert logits.dtype == torch.float32
+    assert torch.isfinite(logits).all()
+    assert (logits.std(-1) > 0.1).all()
+    assert len(set(logits.argmax(-1).tolist())) > 10
+
+
+def test_without_wanted_logits_none_are_computed(tmp_path: pathlib.Path) -> None:
+    model = load_dummy(tmp_path)
+    driver = Driver(model, [TABLE])
+    assert driver.step([(0, 0, [5])]).shape == (1, 101)
+    empty = torch.tensor([], dtype=torch.int64)
+    assert model.attention_shape.kv_heads == 2
+    plan = plan_attention(
+        driver.tables, [0], [1], block_tokens=16, shape=model.attention_shape, device=model.device
+    )
+    batch = ForwardBatch(torch.tensor([5]), torch.tensor([1]), plan, empty)
+    assert model.forward(batch, driver.cache).shape == (0, 101)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_plain_mode_is_near_bitwise_mode(tmp_path: pathlib.Path, dtype: str) -> None:
+    exact = whole_prompt(load_dummy(tmp_path))
+    model = load_dummy(tmp_path, bitwise=False, dtype=dtype)
+    assert model.dtype == {"float32": torch.float32, "bfloat16": torch.bfloat16}[dtype]
+    error = (whole_prompt(model) - exact).abs().max() / exact.abs().max()
+    assert error < {"float32": 1e-5, "bfloat16": 0.05}[dtype]
