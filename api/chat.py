@@ -48,7 +48,7 @@ class ChatAnswer:
 
     def usage_chunk(self, usage: Usage) -> JsonObject:
         """The last chunk of a stream that asked for usage: it has no choices."""
-        return {**self._head("chat.completion.chunk"), "choices": [], "usage": _usage(usage)}
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_object(usage)}
 
     def completion(self, stream: GenerationStream) -> JsonObject:
         """The whole answer of a request that does not stream."""
@@ -63,7 +63,9 @@ class ChatAnswer:
         if self.with_token_ids:
             choice["token_ids"] = list(stream.token_ids)
         head = self._head("chat.completion")
-        return {**head, "choices": [choice], "usage": _usage(stream.usage)}
+        if self.with_token_ids:
+            head["prompt_token_ids"] = list(stream.prompt_token_ids)
+        return {**head, "choices": [choice], "usage": usage_object(stream.usage)}
 
     def _head(self, kind: str) -> JsonObject:
         return {
@@ -95,7 +97,8 @@ class ChatAnswer:
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
 
-def _usage(usage: Usage) -> JsonObject:
+def usage_object(usage: Usage) -> JsonObject:
+    """Token counts in OpenAI's shape, for chat and completions alike."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,

@@ -17,6 +17,7 @@ import trio
 from ..nurseries.error_groups import single_errors_unwrapped
 from .bounded_stream import BoundedStream
 from .errors import ApiError
+from .fields import JsonObject, decode_object
 from .http_request import HttpRequest
 from .limits import HttpLimits
 
@@ -25,6 +26,12 @@ VERSIONS = frozenset({"1.0", "1.1"})
 JSON_TYPE = "application/json"
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 Headers = Iterable[tuple[str, str]]
+
+
+def is_json_type(content_type: str) -> bool:
+    """Whether a `Content-Type` header says JSON; its parameters do not matter."""
+    name = content_type.partition(";")[0].strip().lower()
+    return name == JSON_TYPE or (name.startswith("application/") and name.endswith("+json"))
 
 
 @attrs.define(eq=False)
@@ -105,6 +112,20 @@ class HttpConnection:
             return bytes(body)
         self._closing = True
         raise ApiError(408, f"No whole body within {self.limits.body_s:g} s", "request_timeout")
+
+    async def read_json(self) -> JsonObject:
+        """The whole body as a JSON object.
+
+        Raises `ApiError` as `read_body`, 415 for a body that is declared as something else, and
+        400 for what is no JSON object.
+        """
+        assert self.request is not None
+        declared = self.request.header("content-type")
+        if declared is not None and not is_json_type(declared):
+            raise ApiError(
+                415, "The body must be sent as application/json", "unsupported_media_type"
+            )
+        return decode_object(await self.read_body())
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
         while True:

@@ -1,19 +1,38 @@
 """Reads what Responses and chat requests have in common: messages, sampling, our `runtime` object.
 
-Sans-IO: `Fields` in, values or `ApiError` out. OpenAI's top level ignores fields that nobody knows;
-fields we know but do not serve are refused only when they ask for something (`tools: []` does
-not). Our own `runtime` object is strict. Must not know event or answer formats.
+Sans-IO: JSON values in, values or `ApiError` out. OpenAI's top level ignores fields that nobody
+knows; fields we know but do not serve are refused only when they ask for something (`tools: []`
+does not). Our own `runtime` object is strict. Must not know event or answer formats.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
 from ..engine.errors import InvalidParameter
-from ..engine.sampling_params import SamplingParams
+from ..engine.sampling_params import (
+    SEED_MAX,
+    STOP_STRING_CHARACTERS_MAX,
+    STOP_STRINGS_MAX,
+    TOKENS_MAX,
+    SamplingParams,
+)
 from .errors import ApiError, bad_field, to_api_error, unsupported
-from .fields import Fields, kind
+from .fields import Fields, JsonObject, kind
+from .schema import (
+    Body,
+    Field,
+    Flag,
+    Harmless,
+    Integer,
+    Nested,
+    Number,
+    Text,
+    Texts,
+    TokenIds,
+    wrong_type,
+)
 
 TEXT_PARTS = ("text", "input_text", "output_text")
 ROLES = ("system", "developer", "user", "assistant")
@@ -21,24 +40,58 @@ ROLES = ("system", "developer", "user", "assistant")
 TEMPLATE_ROLES = {"developer": "system"}
 PRIORITY_MAX = 2**31 - 1
 CACHE_SALT_CHARACTERS_MAX = 256
-RUNTIME_FIELDS = frozenset(
-    {
-        "token_ids",
-        "input_token_ids",
-        "events",
-        "priority",
-        "cache_salt",
-        "seed",
-        "stop",
-        "stop_token_ids",
-        "min_tokens",
-        "top_k",
-        "min_p",
-        "ignore_eos",
-        "skip_special_tokens",
-        "include_stop_str_in_output",
-    }
+# Pulled out of the air: a conversation of a thousand turns is beyond every model's length, and a
+# template must not render for seconds what the length then refuses.
+MESSAGES_MAX = 8192
+PARTS_MAX = 1024
+# No model of today takes more; each id is looked at in a loop.
+PROMPT_TOKENS_MAX = 2**20
+STOP_TOKEN_IDS_MAX = 1024  # pulled out of the air; families have up to ten
+
+# Sampling fields that OpenAI lacks and vLLM's clients send.
+SAMPLING_FIELDS: dict[str, Field] = {
+    "seed": Field(Integer(minimum=0, maximum=SEED_MAX), "Same seed, same tokens."),
+    "stop": Field(
+        Texts(items_max=STOP_STRINGS_MAX, characters_max=STOP_STRING_CHARACTERS_MAX),
+        "Strings that end the answer; they are not part of it.",
+    ),
+    "stop_token_ids": Field(
+        TokenIds(items_max=STOP_TOKEN_IDS_MAX), "Token ids that end the answer."
+    ),
+    "min_tokens": Field(
+        Integer(minimum=0, maximum=TOKENS_MAX), "So many tokens before anything may end it."
+    ),
+    "top_k": Field(
+        Integer(minimum=-1, maximum=2**31 - 1), "Draw from so many tokens; 0 or -1 is all."
+    ),
+    "min_p": Field(
+        Number(minimum=0, maximum=1), "Draw from tokens at least so probable as this × the best."
+    ),
+    "ignore_eos": Field(Flag(), "Go on after an end of sequence."),
+    "skip_special_tokens": Field(Flag(), "Leave special tokens out of the text."),
+    "include_stop_str_in_output": Field(Flag(), "Keep the stop string in the text."),
+}
+PRIORITY = Field(
+    Integer(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX), "Lower is scheduled earlier."
 )
+CACHE_SALT = Field(
+    Text(characters_max=CACHE_SALT_CHARACTERS_MAX),
+    "Share cached prefixes with the same salt only.",
+)
+RUNTIME = Body(
+    {
+        "token_ids": Field(Flag(), "Deltas carry token ids and the index of the first."),
+        "events": Field(Flag(), "Send notices of the server, such as a drain."),
+        "input_token_ids": Field(
+            TokenIds(items_min=1, items_max=PROMPT_TOKENS_MAX), "Replaces the text of the prompt."
+        ),
+        "priority": PRIORITY,
+        "cache_salt": CACHE_SALT,
+        **SAMPLING_FIELDS,
+    },
+    strict=True,
+)
+RUNTIME_FIELD = Field(Nested(RUNTIME), "Our extensions, all opt-in.")
 
 
 @attrs.frozen(kw_only=True)
@@ -56,46 +109,29 @@ class RuntimeOptions:
     cache_salt: str = ""
 
 
+_OPTIONS = frozenset(field.name for field in attrs.fields(RuntimeOptions))
+
+
 def read_runtime(top: Fields) -> tuple[RuntimeOptions, dict[str, Any]]:
     """The `runtime` object: options, and arguments for `SamplingParams`. Raises `ApiError`."""
-    fields = top.nested("runtime")
-    if fields is None:
+    value = top.get("runtime")
+    if value is None:
         return RuntimeOptions(), {}
-    fields.refuse_unknown(RUNTIME_FIELDS)
-    priority = fields.integer("priority") or 0
-    if abs(priority) > PRIORITY_MAX:
-        raise bad_field(fields.at("priority"), f"must be within ±{PRIORITY_MAX}")
-    cache_salt = fields.string("cache_salt") or ""
-    if len(cache_salt) > CACHE_SALT_CHARACTERS_MAX:
-        raise bad_field(fields.at("cache_salt"), f"has over {CACHE_SALT_CHARACTERS_MAX} characters")
-    options = RuntimeOptions(
-        token_ids=bool(fields.boolean("token_ids")),
-        events=bool(fields.boolean("events")),
-        input_token_ids=fields.integers("input_token_ids"),
-        priority=priority,
-        cache_salt=cache_salt,
-    )
-    if options.input_token_ids == []:
-        raise bad_field(fields.at("input_token_ids"), "must not be empty")
-    return options, read_sampling_extensions(fields)
+    return split_runtime(RUNTIME_FIELD.kind.read(value, top.at("runtime")))
 
 
-def read_sampling_extensions(fields: Fields) -> dict[str, Any]:
-    """Sampling fields that OpenAI lacks and vLLM's clients send; absent ones are left out."""
-    found = {
-        "seed": fields.integer("seed"),
-        "stop": fields.strings("stop"),
-        "stop_token_ids": fields.integers("stop_token_ids"),
-        "min_tokens": fields.integer("min_tokens"),
-        "top_k": fields.integer("top_k"),
-        "min_p": fields.number("min_p"),
-        "ignore_eos": fields.boolean("ignore_eos"),
-        "skip_special_tokens": fields.boolean("skip_special_tokens"),
-        "include_stop_str_in_output": fields.boolean("include_stop_str_in_output"),
-    }
-    if found["top_k"] == -1:  # vLLM's and Hugging Face's spelling of "off"
+def split_runtime(values: Mapping[str, Any]) -> tuple[RuntimeOptions, dict[str, Any]]:
+    """Read values of the `runtime` object as options, and arguments for `SamplingParams`."""
+    options = {name: value for name, value in values.items() if name in _OPTIONS}
+    return RuntimeOptions(**options), sampling_arguments(values)
+
+
+def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for `SamplingParams` among the read values of `SAMPLING_FIELDS`."""
+    found = {name: value for name, value in values.items() if name in SAMPLING_FIELDS}
+    if found.get("top_k") == -1:  # vLLM's and Hugging Face's spelling of "off"
         found["top_k"] = 0
-    return present(found)
+    return found
 
 
 def present(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,9 +147,6 @@ def sampling_params(arguments: dict[str, Any], names: dict[str, str]) -> Samplin
         raise to_api_error(error, names) from None
 
 
-Harmless = Callable[[object], bool]
-
-
 def refuse_unserved(fields: Fields, unserved: Mapping[str, tuple[Harmless, str]]) -> None:
     """Raise `ApiError` for the first field that asks for what we do not do.
 
@@ -125,24 +158,13 @@ def refuse_unserved(fields: Fields, unserved: Mapping[str, tuple[Harmless, str]]
             raise unsupported(fields.at(name), reason)
 
 
-def is_empty(value: object) -> bool:
-    """Harmless: an empty array, object or string, false or zero."""
-    return not value
-
-
-def one_of(*harmless: object) -> Harmless:
-    """Harmless: one of these values (compared with their types: true is not 1)."""
-    return lambda value: any(type(value) is type(h) and value == h for h in harmless)
-
-
-def never(value: object) -> bool:
-    """Whatever is given asks for something."""
-    return False
-
-
 def read_model(fields: Fields, served: str) -> str:
     """The model asked for; absent means ours. Raises `ApiError` 404 for another."""
-    model = fields.string("model")
+    return check_model(fields.string("model"), served)
+
+
+def check_model(model: str | None, served: str) -> str:
+    """The served model's name. Raises `ApiError` 404 when another is asked for."""
     if model is not None and model != served:
         raise ApiError(
             404, f"The model {model[:200]!r} is not served here", "model_not_found", param="model"
@@ -173,6 +195,8 @@ def read_content(message: Fields) -> str:
     if not isinstance(content, list):
         reason = f"must be a string or an array of parts, not {kind(content)}"
         raise bad_field(message.at("content"), reason, "invalid_type")
+    if len(content) > PARTS_MAX:
+        raise bad_field(message.at("content"), f"must have at most {PARTS_MAX} parts")
     pieces = []
     for part in message.objects("content") or []:
         part_type = part.string("type")
@@ -183,3 +207,46 @@ def read_content(message: Fields) -> str:
             raise bad_field(part.at("text"), "is missing", "missing_required_parameter")
         pieces.append(text)
     return "".join(pieces)
+
+
+_PART_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"type": {"enum": list(TEXT_PARTS)}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+MESSAGE_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": list(ROLES)},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "maxItems": PARTS_MAX, "items": _PART_SCHEMA},
+            ]
+        },
+    },
+    "required": ["role", "content"],
+}
+
+
+@attrs.frozen
+class Messages:
+    """A conversation, as chat templates read it: at least one message of role and text."""
+
+    def read(self, value: object, path: str) -> list[dict[str, Any]]:
+        """See `schema.Kind`."""
+        if not isinstance(value, list):
+            raise wrong_type(path, "an array", value)
+        if not 1 <= len(value) <= MESSAGES_MAX:
+            raise bad_field(path, f"must not be empty, and have at most {MESSAGES_MAX} messages")
+        found = []
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise wrong_type(f"{path}[{index}]", "an object", item)
+            found.append(read_message(Fields(item, f"{path}[{index}]")))
+        return found
+
+    def schema(self) -> JsonObject:
+        """See `schema.Kind`."""
+        bounds = {"minItems": 1, "maxItems": MESSAGES_MAX}
+        return {"type": "array", **bounds, "items": MESSAGE_SCHEMA}

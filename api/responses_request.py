@@ -13,11 +13,7 @@ from ..runtime.generation import ChatPrompt, Prompt
 from .errors import ApiError, bad_field
 from .fields import Fields, JsonObject
 from .prompt_fields import (
-    Harmless,
     RuntimeOptions,
-    is_empty,
-    never,
-    one_of,
     present,
     read_message,
     read_model,
@@ -25,6 +21,7 @@ from .prompt_fields import (
     refuse_unserved,
     sampling_params,
 )
+from .schema import Harmless, is_empty, never, one_of
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 # OpenAI's bounds on metadata.

@@ -11,13 +11,9 @@ import attrs
 
 from .application import Application
 from .authentication import ANONYMOUS
+from .completion_routes import create_chat_completion, create_completion
 from .errors import ApiError
-from .generation_routes import (
-    cancel_response,
-    create_chat_completion,
-    create_response,
-    get_response,
-)
+from .generation_routes import cancel_response, create_response, get_response
 from .http import HttpConnection
 from .http_request import HttpRequest
 from .operation_routes import (
@@ -29,6 +25,7 @@ from .operation_routes import (
     get_version,
     list_models,
 )
+from .tokenizer_routes import detokenize, get_tokenizer_info, tokenize
 
 Parameters = dict[str, str]
 Handler = Callable[[HttpConnection, Application, str, Parameters], Awaitable[None]]
@@ -64,6 +61,10 @@ ROUTES = (
     Route("POST", "/v1/responses/{id}/cancel", cancel_response),
     Route("GET", "/v1/responses/{id}", get_response),
     Route("POST", "/v1/chat/completions", create_chat_completion),
+    Route("POST", "/v1/completions", create_completion),
+    Route("POST", "/tokenize", tokenize),
+    Route("POST", "/detokenize", detokenize),
+    Route("GET", "/tokenizer_info", get_tokenizer_info),
     Route("GET", "/v1/models", list_models),
     Route("GET", "/v1/models/{id...}", get_model),
     Route("GET", "/metrics", get_metrics),

@@ -35,6 +35,8 @@ class ChatTemplate:
     _templates: Mapping[str, jinja2.Template]
     # {"bos_token": "<s>", …}, for templates to refer to.
     _special_tokens: Mapping[str, str]
+    # The text of the default one, as the folder has it.
+    source: str = ""
 
     @classmethod
     def load(
@@ -58,7 +60,7 @@ class ChatTemplate:
             except jinja2.TemplateSyntaxError as error:
                 reason = f"the chat template is wrong in line {error.lineno}: {error.message}"
                 raise ChatTemplateBroken(str(folder), reason) from error
-        return cls(templates, special_tokens)
+        return cls(templates, special_tokens, sources[DEFAULT])
 
     def render(
         self,

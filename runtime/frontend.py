@@ -6,7 +6,7 @@ and releases, whatever happened between. Must not know HTTP, sockets or how engi
 """
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import attrs
@@ -25,7 +25,7 @@ from .admission import Admission, Ticket
 from .config import RuntimeSettings
 from .core_client import CoreClient
 from .errors import PromptRefused, RequestFailed
-from .generation import GenerationStream, Prompt
+from .generation import ChatPrompt, GenerationStream, Prompt
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .input_processor import InputProcessor
 from .merged_slot import MergedSlot
@@ -192,6 +192,22 @@ class Frontend:
                 yield ticket
         finally:
             self.on_load()
+
+    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """See `generation.Generator`."""
+        return await self.inputs.tokenize(prompt, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """See `generation.Generator`."""
+        return await self.inputs.detokenize(token_ids)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """See `generation.Generator`."""
+        return self.inputs.tokenizer.token_strings(token_ids)
+
+    def tokenizer_info(self) -> dict[str, object]:
+        """See `generation.Generator`."""
+        return self.inputs.info()
 
     def health(self) -> Health:
         """Ready means that at least one engine takes work now."""

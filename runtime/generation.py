@@ -165,6 +165,21 @@ class Generator(Protocol):
         generated than that, and what `stream.grant` adds to it.
         """
 
+    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text or conversation, of any length. Raises the `InvalidRequest` family.
+
+        No engine is asked. Cancellation waits for the end of one slice.
+        """
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included. Raises `InvalidParameter`."""
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        """How the vocabulary spells each token; "" for an id that it does not have."""
+
+    def tokenizer_info(self) -> dict[str, object]:
+        """Facts about the tokenizer as JSON: special tokens, the chat template, sizes."""
+
     def health(self) -> Health:
         """Whether work can be taken now, and why not. Never waits."""
 

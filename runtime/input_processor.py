@@ -10,6 +10,7 @@ Must not know engines, admission or streams.
 
 import pathlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import attrs
@@ -106,6 +107,38 @@ class InputProcessor:
                 token_ids = _ids(prompt)
         self._check_ids(token_ids, min(max_model_len or self.max_model_len, self.max_model_len))
         return PreparedPrompt(token_ids, params)
+
+    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text or conversation, whatever its length.
+
+        Raises and is cancelled as `prepare`.
+        """
+        text = self.render(prompt) if isinstance(prompt, ChatPrompt) else prompt
+        return await self._encode(text, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included.
+
+        Raises `InvalidParameter` for an id that the model lacks. Cancellation waits for the end.
+        """
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
+        decode = partial(self.tokenizer.decode, list(token_ids), skip_special_tokens=False)
+        if len(token_ids) * CHARACTERS_PER_TOKEN <= self.limits.inline_characters_max:
+            return decode()
+        return await trio.to_thread.run_sync(decode, limiter=self._limiter)
+
+    def info(self) -> dict[str, object]:
+        """What `tokenizer_config.json` says of special tokens, the chat template, and sizes."""
+        template = self.chat_template
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **self.tokenizer.special_tokens,
+            "chat_template": template.source if template is not None else None,
+            "model_max_length": self.max_model_len,
+            "vocab_size": self.vocab_size,
+            "eos_token_ids": list(self.tokenizer.eos_token_ids),
+        }
 
     def render(self, prompt: ChatPrompt) -> str:
         """The text of a conversation.

@@ -125,6 +125,10 @@ class Tokenizer:
         """Text of token ids as a whole; unknown ids are left out."""
         return self._backend.decode(token_ids, skip_special_tokens=skip_special_tokens)
 
+    def token_strings(self, token_ids: Iterable[int]) -> list[str]:
+        """How the vocabulary spells each token, bytes in their stand-ins; "" for unknown ids."""
+        return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
+
     def id_of(self, token: str) -> int | None:
         """The id of one token by its spelling, None if there is no such token."""
         return self._backend.token_to_id(token)

@@ -18,6 +18,7 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.connection import run_connection
 from triolet.api.settings import ServeSettings
+from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.generation import (
@@ -34,6 +35,7 @@ from triolet.runtime.generation import (
 from triolet.runtime.merged_slot import MergedSlot
 
 PROMPT_TOKENS = [7, 8, 9]
+VOCABULARY = 0x10FFFF
 
 
 @attrs.frozen
@@ -150,7 +152,7 @@ class FakeGenerator:
     def _script_for(self, prompt: Prompt) -> Script:
         if isinstance(prompt, ChatPrompt):
             return self.scripts.get(prompt.messages[-1]["content"], self.script)
-        return self.script
+        return self.scripts.get(prompt, self.script) if isinstance(prompt, str) else self.script
 
     async def _fill(self, stream: GenerationStream, script: Script, params: SamplingParams) -> None:
         count = 0
@@ -174,6 +176,25 @@ class FakeGenerator:
             stream.slot.put(GenerationOutput(item.text, ids, count, finish_reason=reason))
             if reason is not None:
                 return
+
+    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """A token for each character, and a 1 before them that is special."""
+        await trio.lowlevel.checkpoint()
+        if isinstance(prompt, ChatPrompt):
+            prompt = "".join(message["content"] for message in prompt.messages)
+        return [1] * add_special_tokens + [ord(character) for character in prompt]
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        await trio.lowlevel.checkpoint()
+        if max(token_ids, default=0) > VOCABULARY:
+            raise InvalidParameter("prompt", f"must have token ids from 0 to {VOCABULARY}")
+        return "".join(chr(token_id) for token_id in token_ids)
+
+    def token_strings(self, token_ids: Sequence[int]) -> list[str]:
+        return [chr(token_id) for token_id in token_ids]
+
+    def tokenizer_info(self) -> dict[str, object]:
+        return {"eos_token": "</s>"}
 
     def health(self) -> Health:
         state = EngineState.READY if self.is_ready else EngineState.STARTING

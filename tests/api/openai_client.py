@@ -43,6 +43,32 @@ def chat(client: openai.OpenAI) -> dict[str, Any]:
     }
 
 
+def completions(client: openai.OpenAI) -> dict[str, Any]:
+    chunks = list(
+        client.completions.create(
+            model="toy",
+            prompt=["a", "b"],
+            stream=True,
+            echo=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    texts = ["", ""]
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    usage = chunks[-1].usage
+    assert usage is not None
+    whole = client.completions.create(model="toy", prompt=[97, 98], max_tokens=2)
+    choice = whole.choices[0]
+    return {
+        "texts": texts,
+        "tokens": usage.total_tokens,
+        "whole": [choice.text, choice.finish_reason],
+        "request_id": bool(whole._request_id),
+    }
+
+
 def responses(client: openai.OpenAI) -> dict[str, Any]:
     with client.responses.stream(model="toy", input="hi") as stream:
         types = [event.type for event in stream]
@@ -108,7 +134,13 @@ def errors(client: openai.OpenAI) -> dict[str, Any]:
 def main() -> None:
     client = openai.OpenAI(base_url=sys.argv[1], api_key="key", max_retries=0, timeout=WAIT_S)
     models = [model.id for model in client.models.list()]
-    steps = {"chat": chat, "responses": responses, "lanes": lanes, "cancel": cancel}
+    steps = {
+        "chat": chat,
+        "completions": completions,
+        "responses": responses,
+        "lanes": lanes,
+        "cancel": cancel,
+    }
     seen = {name: step(client) for name, step in steps.items()}
     print(json.dumps({"models": models, **seen, "errors": errors(client)}))  # noqa: T201
 

@@ -32,9 +32,9 @@ def test_the_usual_fields() -> None:
     assert request.sampling == SamplingParams(
         max_tokens=9, temperature=0.5, stop=("a", "b"), seed=1, ignore_eos=True, min_tokens=2
     )
-    assert request.stream
-    assert request.include_usage
-    assert request.options.token_ids
+    assert request.options.stream
+    assert request.options.include_usage
+    assert request.options.with_token_ids
 
 
 def test_the_newer_name_of_max_tokens_wins() -> None:
@@ -81,7 +81,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
          "unsupported_parameter", "messages[0].content[0].type"),
         ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
-        ({"max_tokens": 0}, "invalid_parameter", "max_completion_tokens"),
+        ({"max_tokens": 0}, "invalid_parameter", "max_tokens"),
         ({"stop": [1]}, "invalid_type", "stop[0]"),
         ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
         ({"model": "gpt"}, "model_not_found", "model"),

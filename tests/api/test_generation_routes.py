@@ -1,4 +1,4 @@
-"""Responses and chat over HTTP, whole and streamed, against a scripted generator."""
+"""Responses over HTTP, whole and streamed, against a scripted generator."""
 
 import pytest
 import trio
@@ -113,38 +113,6 @@ async def test_an_engine_error_output_fails_the_response() -> None:
         for path in ("/v1/responses", "/v1/chat/completions"):
             answer = await client.request("POST", path, {**CHAT, **RESPONSE})
             assert (answer.status, answer.error["code"]) == (500, "request_failed")
-
-
-async def test_a_whole_chat_completion() -> None:
-    async with open_client(make_application()) as client:
-        answer = await client.request("POST", "/v1/chat/completions", CHAT)
-    body = answer.json
-    assert body["choices"][0]["message"]["content"] == "Hello world"
-    assert body["choices"][0]["finish_reason"] == "stop"
-    assert body["usage"]["completion_tokens"] == 3
-
-
-async def test_a_streamed_chat_completion_with_usage() -> None:
-    request = {**CHAT, "stream": True, "stream_options": {"include_usage": True}}
-    async with open_client(make_application()) as client:
-        answer = await client.request("POST", "/v1/chat/completions", request)
-    *chunks, usage, done = answer.events()
-    assert done == {"type": "[DONE]"}
-    assert usage["choices"] == []
-    assert usage["usage"]["total_tokens"] == 6
-    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == (
-        "Hello world"
-    )
-    assert chunks[0]["choices"][0]["delta"]["role"] == "assistant"
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-
-
-async def test_a_failure_within_a_chat_stream_is_an_error_event() -> None:
-    generator = FakeGenerator([Say("a"), Fail(DIED, after_s=0.01)])
-    async with open_client(make_application(generator)) as client:
-        answer = await client.request("POST", "/v1/chat/completions", {**CHAT, "stream": True})
-    last = list(answer.events())[-1]
-    assert last["error"]["code"] == "engine_died"
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])

@@ -36,6 +36,12 @@ async def test_the_unmodified_sdk() -> None:
     seen = json.loads(process.stdout)
     assert seen["models"] == ["toy"]
     assert seen["chat"] == {"text": "Hello world", "tokens": 3, "whole": "Hello world"}
+    assert seen["completions"] == {
+        "texts": ["aHello world", "bHello world"],
+        "tokens": 12,
+        "whole": ["Hello", "length"],
+        "request_id": True,
+    }
     assert seen["responses"]["streamed"] == seen["responses"]["whole"] == "Hello world"
     assert seen["responses"]["types"][0] == "response.created"
     assert seen["responses"]["types"][-1] == "response.completed"

@@ -105,7 +105,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"runtime": {"seed": -1}}, "invalid_parameter", "runtime.seed"),
         ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
         ({"runtime": {"input_token_ids": []}}, "invalid_value", "runtime.input_token_ids"),
-        ({"runtime": {"priority": 2**40}}, "invalid_value", "runtime.priority"),
+        ({"runtime": {"priority": 2**40}}, "invalid_parameter", "runtime.priority"),
         ({"runtime": {"cache_salt": "x" * 999}}, "invalid_value", "runtime.cache_salt"),
         ({"input": None}, "missing_required_parameter", "input"),
         ({"input": []}, "invalid_value", "input"),

@@ -167,3 +167,25 @@ async def test_loading_reads_the_models_limits(tmp_path: pathlib.Path) -> None:
         inputs = InputProcessor.load(RuntimeSettings(engine=engine))
         assert (inputs.max_model_len, inputs.vocab_size) == (expected, 400)
         assert inputs.chat_template is None
+
+
+async def test_texts_of_any_length_are_tokenised_and_put_back(inputs: InputProcessor) -> None:
+    text = "the cat sat. " * 1000
+    token_ids = await inputs.tokenize(text, add_special_tokens=False)
+    assert len(token_ids) > inputs.max_model_len
+    assert await inputs.detokenize(token_ids) == text
+    assert await inputs.detokenize([]) == ""
+    assert "".join(inputs.tokenizer.token_strings(token_ids))[:3] == "the"
+    assert inputs.tokenizer.token_strings([2**31 - 1]) == [""]
+    rendered = await inputs.tokenize(HELLO, add_special_tokens=False)
+    assert await inputs.detokenize(rendered) == inputs.render(HELLO)
+    for wrong in (-1, inputs.vocab_size):
+        with pytest.raises(InvalidParameter):
+            await inputs.detokenize([wrong])
+
+
+def test_facts_about_the_tokenizer_are_plain(inputs: InputProcessor) -> None:
+    info = inputs.info()
+    assert info["chat_template"]
+    assert (info["eos_token"], info["vocab_size"]) == ("<|end|>", 330)
+    assert json.loads(json.dumps(info)) == info

@@ -1,0 +1,110 @@
+"""What chat completions and completions have in common: fields, and how they become parameters.
+
+Sans-IO: tables and read values in, typed values or `ApiError` out. Sampling fields that OpenAI
+lacks are taken at the top level too, where vLLM's clients and benchmarks put them. Must not know
+prompts or how answers look.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ..engine.sampling_params import TEMPERATURE_MAX, TOKENS_MAX, SamplingParams
+from .errors import bad_field
+from .prompt_fields import (
+    CACHE_SALT,
+    PRIORITY,
+    RUNTIME_FIELD,
+    SAMPLING_FIELDS,
+    RuntimeOptions,
+    sampling_arguments,
+    sampling_params,
+    split_runtime,
+)
+from .schema import Body, Field, Flag, Integer, Nested, Number, Text, Unserved, is_empty, one_of
+
+_PENALTIES = "penalties are not served"
+_GRAMMAR = "only plain text is served"
+MAX_TOKENS = Integer(minimum=1, maximum=TOKENS_MAX)
+STREAM_OPTIONS = Body(
+    {
+        "include_usage": Field(Flag(), "A last chunk tells the usage."),
+        "continuous_usage_stats": Field(Unserved(is_empty, "usage comes with the last chunk")),
+    }
+)
+SHARED_FIELDS: dict[str, Field] = {
+    "model": Field(Text(), "The served model; absent means it."),
+    "temperature": Field(Number(minimum=0, maximum=TEMPERATURE_MAX), "0 is greedy."),
+    "top_p": Field(
+        Number(minimum=0, maximum=1, is_above=True), "Draw from the most probable tokens up to it."
+    ),
+    **SAMPLING_FIELDS,
+    "stream": Field(Flag(), "Answer with server-sent events as tokens come."),
+    "stream_options": Field(Nested(STREAM_OPTIONS), "Only with `stream`."),
+    "priority": PRIORITY,
+    "cache_salt": CACHE_SALT,
+    "return_token_ids": Field(Flag(), "Choices carry token ids, and the prompt's."),
+    "runtime": RUNTIME_FIELD,
+    "n": Field(Unserved(one_of(1), "only one choice is served; send the request again")),
+    "best_of": Field(Unserved(one_of(1), "only one choice is served")),
+    "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
+    "logit_bias": Field(Unserved(is_empty, "logit_bias is not served")),
+    "prompt_logprobs": Field(Unserved(one_of(False), "logprobs are not served")),
+    "frequency_penalty": Field(Unserved(is_empty, _PENALTIES)),
+    "presence_penalty": Field(Unserved(is_empty, _PENALTIES)),
+    "repetition_penalty": Field(Unserved(one_of(1, 1.0), _PENALTIES)),
+    "structured_outputs": Field(Unserved(is_empty, _GRAMMAR)),
+    "guided_json": Field(Unserved(is_empty, _GRAMMAR)),
+    "guided_regex": Field(Unserved(is_empty, _GRAMMAR)),
+    "guided_choice": Field(Unserved(is_empty, _GRAMMAR)),
+    "guided_grammar": Field(Unserved(is_empty, _GRAMMAR)),
+    "truncate_prompt_tokens": Field(
+        Unserved(one_of(-1), "nothing is dropped from the prompt; shorten it")
+    ),
+}
+
+
+@attrs.frozen(kw_only=True)
+class CompletionOptions:
+    """What both requests say beside prompt and sampling. `include_usage` adds a last chunk."""
+
+    stream: bool = False
+    include_usage: bool = False
+    return_token_ids: bool = False
+    runtime: RuntimeOptions = attrs.field(factory=RuntimeOptions)
+
+    @property
+    def with_token_ids(self) -> bool:
+        """Whether answers carry token ids, by whichever name it was asked for."""
+        return self.return_token_ids or self.runtime.token_ids
+
+
+def read_shared(
+    values: Mapping[str, Any], *, max_tokens: int | None
+) -> tuple[CompletionOptions, SamplingParams]:
+    """Options and parameters out of values that a table has read. Raises `ApiError`."""
+    stream = values.get("stream", False)
+    stream_options = values.get("stream_options")
+    if stream_options is not None and not stream:
+        raise bad_field("stream_options", "is only allowed with `stream`")
+    runtime = RuntimeOptions()
+    extensions: dict[str, Any] = {}
+    if "runtime" in values:
+        runtime, extensions = split_runtime(values["runtime"])
+    for name in ("priority", "cache_salt"):
+        if name in values and name not in values.get("runtime", {}):
+            runtime = attrs.evolve(runtime, **{name: values[name]})
+    arguments = sampling_arguments(values)
+    for name in ("temperature", "top_p"):
+        if name in values:
+            arguments[name] = values[name]
+    if max_tokens is not None:
+        arguments["max_tokens"] = max_tokens
+    options = CompletionOptions(
+        stream=stream,
+        include_usage=bool(stream_options and stream_options.get("include_usage")),
+        return_token_ids=values.get("return_token_ids", False),
+        runtime=runtime,
+    )
+    return options, sampling_params({**arguments, **extensions}, {})
