@@ -26,13 +26,14 @@ async def open_socket(
 ) -> AsyncIterator[tuple[WebSocketConnection, CorkedStream]]:
     """Accept the handshake with the client's `key`; the block is the socket's life.
 
-    Raises `BrokenResourceError` (in a group) when the connection is lost. Resource handling: the
-    connection's stream stays open, unless the socket was closed; whoever opened it closes it.
-    Cancellation: ends the socket without a close frame.
+    Raises `BrokenResourceError` when the connection is lost: bare before the block is entered, in a
+    group afterwards. Resource handling: the connection's stream stays open, unless the socket was
+    closed; whoever opened it closes it. Cancellation: ends the socket without a close frame.
     """
     stream = CorkedStream(
         connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
     )
+    is_open = False
     try:
         async with trio.open_nursery() as nursery:
             handshake = await wrap_server_stream(
@@ -45,10 +46,13 @@ async def open_socket(
             headers = [(n.encode(), v.encode()) for n, v in connection.standing_headers]
             socket = await handshake.accept(extra_headers=headers)
             stream.open_gate()
+            is_open = True
             yield socket, stream
             nursery.cancel_scope.cancel("the socket is over")
     except* ConnectionClosed:
         pass  # trio-websocket's reader met the end while it was writing
+    if not is_open:
+        raise trio.BrokenResourceError("the client left within its handshake")
 
 
 def _handshake(key: str) -> bytes:

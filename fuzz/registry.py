@@ -6,6 +6,8 @@ Must not know what any of them does.
 from . import (
     fuzz_block_pool,
     fuzz_codec,
+    fuzz_connections,
+    fuzz_frames,
     fuzz_handshake,
     fuzz_ledger,
     fuzz_links,
@@ -17,6 +19,8 @@ from .fuzzer import AnyFuzzer
 FUZZERS: tuple[AnyFuzzer, ...] = (
     fuzz_block_pool.FUZZER,
     fuzz_codec.FUZZER,
+    fuzz_connections.FUZZER,
+    fuzz_frames.FUZZER,
     fuzz_handshake.FUZZER,
     fuzz_ledger.FUZZER,
     fuzz_links.FUZZER,

@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import pytest
 import trio
 import trio.testing
 
@@ -48,3 +49,15 @@ async def test_leaving_the_block_ends_its_tasks() -> None:
         assert await SocketClient(client).handshake() == 101
         nursery.cancel_scope.cancel("the server is left")
     assert nursery.cancel_scope.cancelled_caught
+
+
+async def test_a_client_that_leaves_within_its_handshake_is_gone_and_no_error_of_ours() -> None:
+    client, server = trio.testing.memory_stream_pair()
+    socket = SocketClient(client)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(socket.handshake)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("it leaves")
+    await client.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await serve_once(server, [])

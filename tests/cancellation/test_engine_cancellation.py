@@ -15,11 +15,11 @@ import trio.testing
 
 from triolet.engine.messages import Utility
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.bed import Bed, open_bed
 from triolet.nurseries.background import BackgroundTask
 from triolet.nurseries.service import ServiceEnded
 from triolet.nurseries.task_tree import find_background_tasks
 from triolet.tests.contracts.engines import write_sizes
-from triolet.tests.inproc import Bed, open_bed
 from triolet.tests.leaks import check_no_leaks
 from triolet.tests.runtime.model_folders import byte_level_tokenizer, write_folder
 

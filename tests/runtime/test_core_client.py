@@ -8,8 +8,8 @@ import trio
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import AddRequest, RequestOutput, Utility
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
-from triolet.tests.inproc import Bed, is_quiet, open_bed
 from triolet.transports.link_decisions import Side
 from triolet.transports.memory_channel import FaultKind, NthFault
 

@@ -15,10 +15,10 @@ from triolet.engine.errors import (
 )
 from triolet.engine.messages import FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.bed import open_bed
 from triolet.runtime.errors import PromptRefused, RequestFailed
 from triolet.runtime.frontend import error_of
 from triolet.runtime.generation import ChatPrompt, RequestEvent, RequestEventKind
-from triolet.tests.inproc import open_bed
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
 

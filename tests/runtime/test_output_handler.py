@@ -5,8 +5,8 @@ import pathlib
 import trio
 
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.bed import open_bed
 from triolet.runtime.output_handler import SLICE_OUTPUTS
-from triolet.tests.inproc import open_bed
 
 
 async def test_a_client_that_never_reads_delays_nobody(null_folder: pathlib.Path) -> None:

@@ -17,9 +17,9 @@ import trio
 from triolet.api.commands.chat import GREETING, HINT, Conversation, chat
 from triolet.api.commands.options import ChatOptions
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.bed import Bed, open_bed
 from triolet.runtime.events import ChildReady, OnEvent
 
-from ...inproc import Bed, open_bed
 from ...leaks import check_no_leaks
 from ...runtime.acting import Diary
 

@@ -1,7 +1,8 @@
 """A whole frontend and its engines in one process, over the memory mesh: no process, no socket.
 
-For tests of everything between a prompt and the schedule. The mesh can drop, double and delay the
-n-th frame; engines can be lost. Tokens come from the null executor, so they are exact.
+For tests and fuzzers of everything between a prompt and the schedule. The mesh can drop, double and
+delay the n-th frame; engines can be lost. Tokens come from the null executor, so they are exact.
+Must not know what is asked of the frontend.
 """
 
 import itertools
@@ -13,19 +14,19 @@ from typing import Any
 import attrs
 import trio
 
-from triolet.engine.config import EngineSettings
-from triolet.engine.inproc import open_inproc_engine
-from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
-from triolet.engine.server import EngineServer
-from triolet.nurseries.service import open_service
-from triolet.runtime.config import RuntimeSettings, StreamSettings
-from triolet.runtime.input_processor import InputProcessor
-from triolet.runtime.membership import EngineDirectory
-from triolet.runtime.runtime import Runtime, make_frontend, open_frontend_services
-from triolet.transports.channel import Peer
-from triolet.transports.codec import Codec
-from triolet.transports.link_decisions import LinkSettings
-from triolet.transports.memory_channel import MemoryHub, MemoryMesh, NthFault
+from ..engine.config import EngineSettings
+from ..engine.inproc import open_inproc_engine
+from ..engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
+from ..engine.server import EngineServer
+from ..nurseries.service import open_service
+from ..runtime.config import RuntimeSettings, StreamSettings
+from ..runtime.input_processor import InputProcessor
+from ..runtime.membership import EngineDirectory
+from ..runtime.runtime import Runtime, make_frontend, open_frontend_services
+from ..transports.channel import Peer
+from ..transports.codec import Codec
+from ..transports.link_decisions import LinkSettings
+from ..transports.memory_channel import MemoryHub, MemoryMesh, NthFault
 
 ME = Peer("frontend", 0, 1)
 
@@ -42,6 +43,7 @@ class Bed:
 
     @property
     def client(self) -> Any:
+        """The frontend's side of its engines."""
         return self.frontend.client
 
     async def wait_engines(self, count: int) -> None:

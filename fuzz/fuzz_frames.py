@@ -1,0 +1,186 @@
+"""Fuzzes WebSocket frames over real sockets: good ones, then one that is spoiled or breaks a rule.
+
+Invariant: answers are whole events, a broken rule is closed with its code, and nothing is held.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import attrs
+import trio
+
+from ..api.application import Application
+from ..api.connection import run_connection
+from ..api.connection_source import ConnectionSource
+from ..api.server import serve_connections
+from ..nurseries.error_groups import single_errors_unwrapped
+from .fuzzer import Fuzzer
+from .served import DEADLINE_S, Serve, Served, open_served
+from .tcp_client import Ending, converse
+from .websocket_frames import (
+    CLOSE,
+    HANDSHAKE,
+    PING,
+    PONG,
+    TEXT,
+    FrameScript,
+    draw_script,
+    read_server_frames,
+)
+
+IN_FLIGHT = 10
+FRAMES_MAX = 300
+# 1011, a fault of ours, is none of them.
+CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012})
+
+
+@attrs.frozen
+class Talk:
+    """One connection: its frames after the handshake, and how it ends."""
+
+    script: FrameScript
+    ending: Ending
+    # Where the bytes are cut off, counted from the end; 0: nowhere.
+    cut: int
+
+
+def draw(chance: Random, count: int) -> list[Talk]:
+    """Most are read to the end, so that it is known what became of them."""
+    return [_draw_talk(chance) for _ in range(count)]
+
+
+def _draw_talk(chance: Random) -> Talk:
+    script = draw_script(chance, FRAMES_MAX)
+    ending = chance.choice((Ending.RESET, Ending.CLOSE, *[Ending.HALF] * 4))
+    return Talk(script, ending, chance.randrange(200) if ending is Ending.RESET else 0)
+
+
+def check(talks: Sequence[Talk], serve: Serve) -> Counter[str]:
+    """All of them against one server, some at once; then it must be as it was."""
+    return trio.run(_check, talks, serve)
+
+
+async def _check(talks: Sequence[Talk], serve: Serve) -> Counter[str]:
+    reached: Counter[str] = Counter()
+    with single_errors_unwrapped():
+        async with open_served(serve) as served:
+            limiter = trio.CapacityLimiter(IN_FLIGHT)
+            async with trio.open_nursery() as nursery:
+                for talk in talks:
+                    nursery.start_soon(_run_one, served, talk, limiter, reached)
+            await served.check_unharmed()
+    return reached
+
+
+async def _run_one(
+    served: Served, talk: Talk, limiter: trio.CapacityLimiter, reached: Counter[str]
+) -> None:
+    data = HANDSHAKE + b"".join(talk.script.frames)
+    data = data[: len(data) - talk.cut]
+    async with limiter:
+        left = await converse(served.address, (data,), talk.ending, deadline_s=DEADLINE_S)
+    reached[talk.ending.value] += 1
+    if talk.ending is Ending.HALF and not left.was_reset:
+        reached["frames"] += len(talk.script.frames)
+        code = read_close_code(left.received)
+        reached[f"closed with {code}"] += 1
+        wanted = talk.script.close_code
+        assert wanted in (None, code), f"closed with {code} instead of {wanted}"
+
+
+def read_close_code(data: bytes) -> int | None:
+    """The code of the server's close frame, None without one. Asserts that all before is sound."""
+    head, _, rest = data.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 101 "), head[:200]
+    code: int | None = None
+    for received in read_server_frames(rest):
+        assert code is None, "a frame after a close frame"
+        if received.opcode == TEXT:
+            _check_event(received.payload)
+        elif received.opcode == CLOSE:
+            code = int.from_bytes(received.payload[:2], "big") if received.payload else 1000
+            assert code in CLOSE_CODES, received
+        else:
+            assert received.opcode in (PING, PONG), received
+    return code
+
+
+def _check_event(text: bytes) -> None:
+    event = json.loads(text)
+    assert isinstance(event["type"], str)
+    if event["type"] == "error":
+        assert 400 <= event["status"] < 500, event
+        assert event["error"]["code"], event
+        assert event["error"]["message"], event
+
+
+# ---- planted faults
+
+
+async def _serve_without_limits(source: ConnectionSource, application: Application) -> None:
+    """Planted: floods are taken as they come."""
+    limits = application.settings.limits
+    socket = attrs.evolve(limits.socket, idle_frames_burst=10**9, fragments_per_message_max=10**9)
+    application.settings = attrs.evolve(
+        application.settings, limits=attrs.evolve(limits, socket=socket)
+    )
+    await serve_connections(source, application)
+
+
+@attrs.define(eq=False)
+class _Filtered(trio.abc.HalfCloseableStream):
+    """A transport that loses close frames, or lengthens what is sent first by a byte."""
+
+    stream: trio.SocketStream
+    is_silent: bool
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        start = bytes(data).find(b"\x88")
+        if self.is_silent and not bytes(data).startswith(b"HTTP") and start >= 0:
+            data = bytes(data)[:start]
+        elif not self.is_silent and bytes(data).startswith(b"\x81"):
+            data = bytes(data) + b"\x00"
+        await self.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self.stream.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self.stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+def _serve_filtered(*, is_silent: bool) -> Serve:
+    async def serve(source: ConnectionSource, application: Application) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                stream = trio.SocketStream(await source.accept())
+                nursery.start_soon(run_connection, _Filtered(stream, is_silent), application)
+
+    return serve
+
+
+FUZZER = Fuzzer[Talk, Serve](
+    name="frames",
+    invariant="answers are whole events, a broken rule is closed with its code, nothing is held",
+    draw=draw,
+    check=check,
+    target=serve_connections,
+    faults={
+        "floods are not limited": _serve_without_limits,
+        "close frames are not sent": _serve_filtered(is_silent=True),
+        "a byte follows each burst": _serve_filtered(is_silent=False),
+    },
+    round_events=40,
+    smoke_rounds=5,
+    reaches=frozenset(
+        {"reset", "close", "half", *(f"closed with {code}" for code in (1002, 1007, 1008, 1009))}
+    ),
+)

@@ -1,0 +1,110 @@
+"""The server's own connection code on a real socket in this process, with a real engine behind it.
+
+For fuzzers of what clients send: after any of it, the server must still serve, hold nothing and
+have failed nowhere. Must not know what was sent.
+"""
+
+import json
+import os
+import pathlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from ..api.application import Application
+from ..api.connection_source import ConnectionSource, ListenerSource
+from ..api.limits import HttpLimits, ServerLimits, SocketLimits
+from ..api.server import serve_connections
+from ..api.settings import ServeSettings
+from ..engine.model.bundled import bundled_model_folder
+from .bed import Bed, open_bed
+from .tcp_client import Ending, converse
+
+BUNDLED = pathlib.Path(bundled_model_folder())
+# What `serve_connections` is; canaries put a wrong one in its place.
+Serve = Callable[[ConnectionSource, Application], Awaitable[None]]
+# Short, so that a client that says nothing more is soon let go; the sizes are the real ones.
+LIMITS = ServerLimits(
+    http=HttpLimits(head_s=0.5, body_s=0.5, idle_s=0.5, write_s=5.0, linger_s=0.5),
+    socket=SocketLimits(close_s=0.5, write_s=5.0, ping_s=0.3, pong_s=0.3),
+)
+# For one connection, and for the server to let go of all; far above what the limits make of it.
+DEADLINE_S = 20.0
+# Statuses that a client's fault may be answered with; 500 is a fault of ours.
+FAULT_STATUSES = frozenset(
+    {400, 401, 403, 404, 405, 408, 409, 411, 413, 414, 415, 422, 426, 429, 431, 501, 503, 505}
+)
+GOOD_STATUSES = frozenset({100, 101, 200, 204})
+PLAIN = b'{"input":"hi","max_output_tokens":2}'
+
+
+@attrs.define(eq=False)
+class Served:
+    """One server and what is behind it."""
+
+    address: tuple[str, int]
+    application: Application
+    bed: Bed
+    fds_before: int
+
+    async def check_unharmed(self) -> None:
+        """It serves a plain request, and then holds nothing of anybody's."""
+        status, body = await self.post("/v1/responses", PLAIN)
+        assert status == 200, (status, body)
+        assert body["status"] in ("completed", "incomplete"), body
+        with trio.move_on_after(DEADLINE_S):
+            await self._wait_idle()
+        counters = self.application.counters
+        assert counters.connections_active == 0, "a connection is held"
+        assert self.active_requests == 0, "a request is held"
+        assert counters.connections_failed == 0, "a connection failed by a fault of ours"
+        assert not [key for key in counters.answers if key[2] == 500], "an answer was 500"
+        assert count_fds() <= self.fds_before, "a descriptor is held"
+
+    async def _wait_idle(self) -> None:
+        """Looks again and again: what ends last is not known."""
+        while self.application.counters.connections_active or self.active_requests:
+            await trio.lowlevel.checkpoint()
+
+    @property
+    def active_requests(self) -> int:
+        """Requests that the frontend has not let go of."""
+        return self.bed.frontend.admission.active_requests
+
+    async def post(self, path: str, body: bytes) -> tuple[int, Any]:
+        """One whole request on a connection of its own; the status and the JSON."""
+        head = (
+            f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        ).encode()
+        left = await converse(self.address, (head, body), Ending.WAIT, deadline_s=DEADLINE_S)
+        status, _, answer = split_answer(left.received)
+        return status, json.loads(answer) if answer[:1] == b"{" else answer
+
+
+@asynccontextmanager
+async def open_served(serve: Serve = serve_connections) -> AsyncIterator[Served]:
+    """A server that serves the bundled model with the null executor, on loopback."""
+    async with open_bed(BUNDLED, max_num_seqs=16) as bed, await ListenerSource.open() as source:
+        application = Application(bed.frontend, ServeSettings(limits=LIMITS))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, source, application)
+            yield Served(source.address, application, bed, count_fds())
+            nursery.cancel_scope.cancel("the round is over")
+
+
+def count_fds() -> int:
+    """Descriptors of this process."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+def split_answer(data: bytes) -> tuple[int, bytes, bytes]:
+    """Status, head and body of the one answer in `data`. Asserts that it is one."""
+    head, mark, body = data.partition(b"\r\n\r\n")
+    assert mark, f"no whole head in {data[:200]!r}"
+    version, status, _ = head.split(b" ", 2)
+    assert version == b"HTTP/1.1", head[:200]
+    return int(status), head, body
