@@ -54,6 +54,9 @@ class EngineSettings:
             _at_least(name, vars_of(self)[name], 1)
         for name in ("threads", "kv_blocks", "kv_memory_bytes_max", "max_model_len", "null_step_s"):
             _at_least(name, vars_of(self)[name], 0)
+        if self.executor == "torch" and self.workers != 1:
+            reason = "must be 1: the torch executor computes a model on one device"
+            raise InvalidParameter("workers", f"{reason}. Use more engines instead")
         for name in ("boot_timeout_s", "step_timeout_s", "orphan_s"):
             _at_least(name, vars_of(self)[name], 0.001)
 

@@ -41,9 +41,10 @@ class LayerWeights:
 
     def head_norm(self, query: str, key: str) -> RmsNorm:
         """A norm of each query head by one weight and of each key head by another."""
-        query_D, key_D = (self._take(name, self.config.head_size) for name in (query, key))
-        heads = [query_D] * self.config.heads + [key_D] * self.config.kv_heads
-        return RmsNorm(torch.stack(heads), self.config.norm_epsilon)
+        size = self.config.head_size
+        query_HD = self._take(query, size).expand(self.config.heads, size)
+        key_KD = self._take(key, size).expand(self.config.kv_heads, size)
+        return RmsNorm(torch.cat((query_HD, key_KD)), self.config.norm_epsilon)
 
     def query_key_value(self, query: str, key: str, value: str, *, bias: bool) -> Linear:
         """The projections to all heads, as one product."""

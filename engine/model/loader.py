@@ -1,15 +1,16 @@
 """Where a model's weights come from: a folder of safetensors shards, or a seed.
 
 A model asks for each weight by its Hugging Face name and the shape that its config implies; a
-source gives exactly that or raises. So a folder whose weights do not fit its config is refused
-while it loads, with the file and tensor named. Must not know architectures or what the weights do.
+source gives exactly that or raises. What a folder has is compared with what a model will ask for
+before a value is read: what is missing, of another shape or left over is refused with the file and
+tensor named. Must not know architectures or what the weights do.
 """
 
 import hashlib
-import json
 import math
 import pathlib
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
@@ -19,13 +20,18 @@ from torch import Tensor
 
 from ..errors import ModelFolderError
 from ..model_config import CONFIG_FILE
-from .safetensors_reader import SafetensorsFile, open_safetensors
+from ..model_folder import read_object
+from .safetensors_reader import SafetensorsFile, TensorEntry, open_safetensors
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 # 2 kB per tensor would be generous; models have thousands of tensors.
 INDEX_BYTES_MAX = 64 * 2**20
 
+# Shards are files of the folder itself. Links in it may lead anywhere: the hub's own cache does so.
+_SHARD_NAME = re.compile(r"[^/\\]+\.safetensors")
+# What checkpoints carry that no model takes: tables that are computed, and a head beside a tie.
+_UNUSED = re.compile(r"\.rotary_emb\.inv_freq$|^lm_head\.weight$")
 # Standard deviation: enough to be seen in any logit.
 DUMMY_BIAS = 0.1
 
@@ -37,6 +43,18 @@ class WeightSource(Protocol):
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """A new tensor in memory of its own. Raises `ModelFolderError` if there is none such."""
+
+
+@attrs.define(eq=False)
+class PlannedWeights:
+    """Gives tensors without values, and remembers what was taken: all that a model asks for."""
+
+    taken: dict[str, tuple[int, ...]] = attrs.field(factory=dict, init=False)
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor on the meta device."""
+        self.taken[name] = shape
+        return torch.empty(shape, device="meta")
 
 
 @attrs.define(eq=False)
@@ -52,8 +70,29 @@ class FolderWeights:
     _bytes_all: int
     _bytes_taken: int = attrs.field(default=0, init=False)
 
+    def check(self, planned: Mapping[str, tuple[int, ...]]) -> None:
+        """Compare with all that will be taken, by the headers alone.
+
+        Raises `ModelFolderError`. A tensor that nobody takes is a fault, too: weights that have
+        biases where the config says none would be computed otherwise than they were trained.
+        """
+        for name, shape in planned.items():
+            self._find(name, shape)
+        rest = [name for name in self._shards if name not in planned and not _UNUSED.search(name)]
+        if rest:
+            path = str(self._shards[rest[0]].path)
+            reason = f"has a tensor {rest[0]!r:.200} that the model of {CONFIG_FILE} has no use for"
+            raise ModelFolderError(path, reason)
+
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor `name`, checked against the shape that the config implies."""
+        shard, entry = self._find(name, shape)
+        weight = shard.read(name, dtype=self.dtype, device=self.device)
+        self._bytes_taken += entry.end - entry.begin
+        self._progress(min(1.0, self._bytes_taken / max(1, self._bytes_all)))
+        return weight
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> tuple[SafetensorsFile, TensorEntry]:
         shard = self._shards.get(name)
         if shard is None:
             raise ModelFolderError(self._folder, f"has no tensor {name}")
@@ -67,10 +106,7 @@ class FolderWeights:
             )
         if not entry.dtype.is_floating_point:
             raise ModelFolderError(str(shard.path), f"tensor {name} is {entry.dtype}, no float")
-        weight = shard.read(name, dtype=self.dtype, device=self.device)
-        self._bytes_taken += entry.end - entry.begin
-        self._progress(min(1.0, self._bytes_taken / max(1, self._bytes_all)))
-        return weight
+        return shard, entry
 
 
 @attrs.define(eq=False)
@@ -142,18 +178,14 @@ def _read_index(folder: pathlib.Path) -> dict[str, str] | None:
     path = folder / INDEX_FILE
     if (folder / SINGLE_FILE).exists() or not path.exists():
         return None
-    with path.open("rb") as file:
-        content = file.read(INDEX_BYTES_MAX + 1)
-    if len(content) > INDEX_BYTES_MAX:
-        raise ModelFolderError(str(path), f"is larger than {INDEX_BYTES_MAX} bytes")
-    try:
-        index = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ModelFolderError(str(path), f"is not JSON: {error}") from error
-    shards = index.get("weight_map") if isinstance(index, dict) else None
+    shards = read_object(path, INDEX_BYTES_MAX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise ModelFolderError(str(path), "has no weight_map")
     for name in shards.values():
-        if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-            raise ModelFolderError(str(path), f"names a shard {name!r:.80} outside of the folder")
+        plain = isinstance(name, str) and name.isprintable() and _SHARD_NAME.fullmatch(name)
+        if not plain:
+            raise ModelFolderError(
+                str(path),
+                f"names a shard {name!r:.80}, which is no .safetensors file of the folder",
+            )
     return shards

@@ -1,28 +1,39 @@
 """Which architectures there are, and how a model is made from a folder or from a seed.
 
 A closed table: the architecture's name in `config.json` selects a function written here, and no
-code is ever taken from a model folder. Must not know steps, requests or processes.
+code is ever taken from a model folder. A folder is checked as a whole, and against the memory there
+is, before a value is read. Must not know steps, requests or processes.
 """
 
+import math
+import os
 import pathlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ..model_config import LLAMA, MISTRAL, QWEN2, QWEN3, ModelConfig
+from ..errors import ModelFolderError
+from ..model_config import LLAMA, MISTRAL, QWEN2, QWEN3, ModelConfig, load_model_config
 from .attention import AttentionShape, KvCache
 from .decoder import DecoderLayer, ForwardBatch
 from .layer_weights import LayerWeights, load_decoder
 from .llama import load_llama_layer
-from .loader import DummyWeights, Progress, WeightSource, open_folder_weights
+from .loader import (
+    DummyWeights,
+    PlannedWeights,
+    Progress,
+    WeightSource,
+    open_folder_weights,
+)
 from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
 
+META = torch.device("meta")
 DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 )
@@ -66,24 +77,63 @@ def compute_dtype(config: ModelConfig, *, bitwise: bool) -> torch.dtype:
     return torch.float32 if bitwise else DTYPES[config.dtype]
 
 
+def check_model_folder(folder: pathlib.Path) -> ModelConfig:
+    """Everything about a folder that can be known without reading a weight's values.
+
+    Opens config and weight files, allocates nothing of a weight's size, imports and runs nothing
+    of the folder. Raises `ModelFolderError` for whatever is wrong: any input gives one or other.
+    """
+    config = load_model_config(folder)
+    dtype = compute_dtype(config, bitwise=True)
+    planned = plan_weights(config)
+    with open_folder_weights(folder, dtype=dtype, device=META, progress=_ignore) as weights:
+        weights.check(planned)
+    return config
+
+
+def plan_weights(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor that a model of this config takes."""
+    planned = PlannedWeights()
+    load_decoder(
+        config,
+        planned,
+        LAYER_LOADERS[config.architecture],
+        positions=1,
+        bitwise=False,
+        dtype=torch.float32,
+        device=META,
+    )
+    return planned.taken
+
+
 def load_model(
     folder: pathlib.Path, config: ModelConfig, *, load_format: str, bitwise: bool, positions: int,
     device: torch.device, progress: Progress,
 ) -> Model:  # fmt: skip
     """Load the model of `folder`, or its dummy twin from `config.json` alone ("dummy").
 
-    Raises `ModelFolderError`. `progress` gets the fraction of the weights' bytes that are loaded.
+    Raises `ModelFolderError`, also for weights that exceed the device's memory. `progress` gets
+    the fraction of the weights' bytes that are loaded.
     """
     dtype = compute_dtype(config, bitwise=bitwise)
-    source: AbstractContextManager[WeightSource]
-    if load_format == "dummy":
-        source = nullcontext(DummyWeights(dtype, device))
-    else:
-        source = open_folder_weights(folder, dtype=dtype, device=device, progress=progress)
-    with source as weights:
+    planned = plan_weights(config)
+    with ExitStack() as stack:
+        source: WeightSource = DummyWeights(dtype, device)
+        if load_format != "dummy":
+            source = weights = stack.enter_context(
+                open_folder_weights(folder, dtype=dtype, device=device, progress=progress)
+            )
+            weights.check(planned)
+        needed = sum(math.prod(shape) for shape in planned.values()) * dtype.itemsize
+        if needed > (there := memory_bytes(device)):
+            raise ModelFolderError(
+                str(folder),
+                f"needs {needed / 2**30:.1f} GiB for its weights as {dtype}, and {device} has"
+                f" {there / 2**30:.1f} GiB",
+            )
         model = load_decoder(
             config,
-            weights,
+            source,
             LAYER_LOADERS[config.architecture],
             positions=positions,
             bitwise=bitwise,
@@ -92,3 +142,14 @@ def load_model(
         )
     progress(1.0)
     return model
+
+
+def memory_bytes(device: torch.device) -> int:
+    """All memory of a device, free or not: more than that can never be had."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[1]
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _ignore(fraction: float) -> None:
+    """Nothing is loaded, so nobody waits for it."""

@@ -9,6 +9,7 @@ read: what is not asked for costs nothing. Must not know which tensors a model n
 import json
 import math
 import mmap
+import os
 import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,13 +86,15 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
     Raises `ModelFolderError`, naming the file and the fault.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise ModelFolderError(str(path), "is not a file")
         with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise ModelFolderError(str(path), "is empty")
             # Private and writable, because torch warns about read-only buffers; nobody writes.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ModelFolderError(str(path), "is empty") from error
     with mapped, memoryview(mapped) as content:
         entries, values_begin = _read_header(path, content)
         with content[values_begin:] as values:
@@ -132,7 +135,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(path: pathlib.Path, name: str, value: object) -> TensorEntry:
     def fault(reason: str) -> ModelFolderError:
-        return ModelFolderError(str(path), f"tensor {name:.200}: {reason}")
+        return ModelFolderError(str(path), f"tensor {name!r:.200}: {reason}")
 
     if not isinstance(value, dict):
         raise fault("its entry is not an object")
@@ -161,9 +164,9 @@ def _check_cover(path: pathlib.Path, entries: list[TensorEntry], values_bytes: i
     position = 0
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
         if entry.begin < position:
-            raise ModelFolderError(str(path), f"tensor {entry.name} overlaps the one before it")
+            raise ModelFolderError(str(path), f"tensor {entry.name!r:.200} overlaps the one before")
         if entry.begin > position:
-            raise ModelFolderError(str(path), f"has a hole before tensor {entry.name}")
+            raise ModelFolderError(str(path), f"has a hole before tensor {entry.name!r:.200}")
         position = entry.end
     if position > values_bytes:
         raise ModelFolderError(

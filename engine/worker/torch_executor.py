@@ -4,6 +4,7 @@ On a CPU it is bitwise unless the settings say otherwise, and then the oracle th
 are compared with. Must not know rings, tasks or processes.
 """
 
+import logging
 import os
 import pathlib
 import time
@@ -17,16 +18,22 @@ from ..errors import InvalidParameter
 from ..messages import BootPhase
 from ..model.layers import has_packed_linear
 from ..model.loader import numerics_files
-from ..model.registry import compute_dtype, load_model
+from ..model.registry import compute_dtype, load_model, memory_bytes
 from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask
-from .kv_plan import plan_kv
+from .kv_plan import KvPlan, plan_kv
 from .model_runner import ModelRunner
 from .numerics import numerics_id, processor_name
 
+logger = logging.getLogger(__name__)
 # Counts changes of layers, attention or sampler that change any bit of any result.
 REVISION = 1
+# Told once by each worker, since it is a matter of the installation and not of the model.
+NO_PACKED_LINEAR = (
+    "torch %s lacks the oneDNN operators that our linear layers use on a CPU; strips take their"
+    " place: as bitwise, and about half as fast"
+)
 KV_LAYOUT = "layer,kv head,slot,channel"
 
 
@@ -38,10 +45,6 @@ class TorchExecutor:
     rank: int
     _runner: ModelRunner | None = attrs.field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        if self.settings.workers != 1:
-            raise InvalidParameter("workers", "must be 1: the torch executor runs on one device")
-
     def load(self, progress: Progress) -> WorkerReady:
         """Read, cast and place the weights, take the KV memory, hash the files."""
         settings = self.settings
@@ -52,6 +55,9 @@ class TorchExecutor:
         dtype = compute_dtype(config, bitwise=settings.bitwise)
         token_bytes = 2 * config.layers * config.kv_heads * config.head_size * dtype.itemsize
         plan = plan_kv(settings, model_len=config.max_model_len, token_bytes=token_bytes)
+        _check_memory(plan, settings.block_tokens * token_bytes, device)
+        if settings.bitwise and device.type == "cpu" and not has_packed_linear():
+            logger.warning(NO_PACKED_LINEAR, torch.__version__)
         progress(BootPhase.LOAD_WEIGHTS, 0.0)
         model = load_model(
             folder,
@@ -90,6 +96,13 @@ class TorchExecutor:
         begin = time.perf_counter()
         rows, tokens = self._runner.run(step, wait_mask)
         return StepResult(step.number, rows, tokens, compute_s=time.perf_counter() - begin)
+
+
+def _check_memory(plan: KvPlan, block_bytes: int, device: torch.device) -> None:
+    there = memory_bytes(device)
+    if plan.blocks * block_bytes > there:
+        fit = there // block_bytes
+        raise InvalidParameter("kv_blocks", f"must be at most {fit}, which is all of {device}")
 
 
 def _threads_default() -> int:

@@ -6,32 +6,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch import Tensor
 
-from triolet.engine.model.layer_weights import LayerWeights, load_decoder
-from triolet.engine.model.loader import DummyWeights
-from triolet.engine.model.registry import LAYER_LOADERS
+from triolet.engine.model.layer_weights import LayerWeights
+from triolet.engine.model.loader import PlannedWeights
+from triolet.engine.model.registry import plan_weights
 from triolet.engine.model_config import load_model_config
 
 from .reference import SIZES
-from .tiny_models import CPU, write_config
-
-
-class RecordingWeights(DummyWeights):
-    """Remembers what was taken."""
-
-    taken: dict[str, tuple[int, ...]]
-
-    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        assert name not in self.taken
-        self.taken[name] = shape
-        return super().take(name, shape)
-
-
-def recording() -> RecordingWeights:
-    weights = RecordingWeights(torch.float32, CPU)
-    weights.taken = {}
-    return weights
+from .tiny_models import write_config
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -59,22 +41,17 @@ def test_a_family_takes_what_its_checkpoints_have(
     with torch.device("meta"):
         reference = model_class(model_class.config_class(**settings))
     expected = {name: tuple(tensor.shape) for name, tensor in reference.named_parameters()}
-    weights = recording()
-    head = {"head_dim": None, "rope_theta": None}
+    absent = {"head_dim": None, "rope_theta": None}
     config = load_model_config(
-        write_config(tmp_path, architectures=[model_class.__name__], **{**head, **settings})
+        write_config(tmp_path, architectures=[model_class.__name__], **{**absent, **settings})
     )
-    load_decoder(
-        config, weights, LAYER_LOADERS[config.architecture],
-        positions=8, bitwise=False, dtype=torch.float32, device=CPU,
-    )  # fmt: skip
-    assert weights.taken == expected
+    assert plan_weights(config) == expected
 
 
 def test_heads_are_normed_by_their_kind(tmp_path: pathlib.Path) -> None:
-    weights = recording()
+    weights = PlannedWeights()
     config = load_model_config(write_config(tmp_path))
     layer = LayerWeights(config, 0, weights, "layer.", bitwise=True)
     norm = layer.head_norm("q", "k")
     assert weights.taken == {"layer.q.weight": (16,), "layer.k.weight": (16,)}
-    assert norm(torch.ones(16, 6, 16)).shape == (16, 6, 16)
+    assert norm(torch.ones(16, 6, 16, device="meta")).shape == (16, 6, 16)

@@ -91,6 +91,8 @@ def test_a_shard_without_its_tensor_is_named(tmp_path: pathlib.Path) -> None:
         '{"weight_map": {"a": "../one.safetensors"}}',
         '{"weight_map": {"a": "/etc/passwd"}}',
         '{"weight_map": {"a": ".."}}',
+        '{"weight_map": {"a": "pytorch_model.bin"}}',
+        '{"weight_map": {"a": "\\ud800.safetensors"}}',
     ],
 )
 def test_a_bad_index_is_refused(tmp_path: pathlib.Path, content: str) -> None:

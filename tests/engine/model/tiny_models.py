@@ -14,7 +14,8 @@ from torch import Tensor
 
 from triolet.engine.model.attention import KvCache, plan_attention
 from triolet.engine.model.decoder import ForwardBatch
-from triolet.engine.model.registry import Model, load_model
+from triolet.engine.model.loader import SINGLE_FILE, DummyWeights
+from triolet.engine.model.registry import Model, load_model, plan_weights
 from triolet.engine.model_config import load_model_config
 
 CPU = torch.device("cpu")
@@ -60,6 +61,15 @@ def safetensors_bytes(tensors: Mapping[str, Tensor]) -> bytes:
         values += raw
     head = json.dumps(header).encode()
     return struct.pack("<Q", len(head)) + head + values
+
+
+def write_model(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
+    """A whole folder: config, and the dummy weights of its model in one file."""
+    planned = plan_weights(load_model_config(write_config(folder, **changes)))
+    weights = DummyWeights(torch.float32, CPU)
+    tensors = {name: weights.take(name, shape) for name, shape in planned.items()}
+    (folder / SINGLE_FILE).write_bytes(safetensors_bytes(tensors))
+    return folder
 
 
 def load_dummy(folder: pathlib.Path, *, bitwise: bool = True, **changes: Any) -> Model:

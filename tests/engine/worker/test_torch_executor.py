@@ -9,11 +9,12 @@ import torch
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.engine.messages import BootPhase
-from triolet.engine.model.loader import SINGLE_FILE, DummyWeights
+from triolet.engine.model.layers import has_packed_linear
+from triolet.engine.model.loader import SINGLE_FILE
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, WorkerReady
 from triolet.engine.worker.torch_executor import TorchExecutor
 
-from ..model.tiny_models import CPU, safetensors_bytes, write_config
+from ..model.tiny_models import write_config, write_model
 
 
 def make(folder: pathlib.Path, **changes: Any) -> TorchExecutor:
@@ -27,27 +28,6 @@ def ready(folder: pathlib.Path, **changes: Any) -> WorkerReady:
 
 def no_mask() -> Mask:
     raise AssertionError("no row is masked")
-
-
-def write_weights(folder: pathlib.Path) -> None:
-    """The dummy weights of the tiny model as a file."""
-    source = DummyWeights(torch.float32, CPU)
-    shapes = {"model.embed_tokens.weight": (101, 64), "model.norm.weight": (64,)}
-    for layer in range(2):
-        names = {
-            "self_attn.q_proj": (64, 64),
-            "self_attn.k_proj": (32, 64),
-            "self_attn.v_proj": (32, 64),
-            "self_attn.o_proj": (64, 64),
-            "mlp.gate_proj": (176, 64),
-            "mlp.up_proj": (176, 64),
-            "mlp.down_proj": (64, 176),
-            "input_layernorm": (64,),
-            "post_attention_layernorm": (64,),
-        }
-        shapes |= {f"model.layers.{layer}.{name}.weight": s for name, s in names.items()}
-    tensors = {name: source.take(name, shape) for name, shape in shapes.items()}
-    (folder / SINGLE_FILE).write_bytes(safetensors_bytes(tensors))
 
 
 def first_token(executor: TorchExecutor) -> int:
@@ -67,8 +47,7 @@ def first_token(executor: TorchExecutor) -> int:
 
 
 def test_from_folder_to_tokens(tmp_path: pathlib.Path) -> None:
-    write_config(tmp_path)
-    write_weights(tmp_path)
+    write_model(tmp_path)
     progress: list[tuple[str, float]] = []
     executor = make(tmp_path, load_format="auto")
     found = executor.load(lambda *report: progress.append(report))
@@ -94,8 +73,7 @@ def test_kv_memory_is_counted_in_bytes_of_this_model(tmp_path: pathlib.Path) -> 
 
 
 def test_the_numerics_id_is_of_what_decides_about_bits(tmp_path: pathlib.Path) -> None:
-    write_config(tmp_path)
-    write_weights(tmp_path)
+    write_model(tmp_path)
     one = ready(tmp_path, load_format="auto").numerics_id
     assert one.startswith("torch-")
     assert ready(tmp_path, load_format="auto", threads=2, max_num_seqs=7).numerics_id == one
@@ -132,6 +110,38 @@ def test_cuda_computes_the_same_model(tmp_path: pathlib.Path) -> None:
     assert not cuda.load(lambda phase, fraction: None).bitwise
     cpu.load(lambda phase, fraction: None)
     assert first_token(cuda) == first_token(cpu)
+
+
+def test_memory_that_no_machine_has_is_refused_before_it_is_asked_for(
+    tmp_path: pathlib.Path,
+) -> None:
+    with pytest.raises(InvalidParameter, match="kv_blocks must be at most"):
+        ready(write_config(tmp_path), kv_blocks=10**12)
+    wide = {"hidden_size": 2**18, "intermediate_size": 2**18, "num_hidden_layers": 4096}
+    with pytest.raises(
+        ModelFolderError, match=r"GiB for its weights as torch.float32, and cpu has"
+    ):
+        ready(write_config(tmp_path, **wide))
+
+
+def test_a_torch_without_onednns_operators_is_told_of(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = make(write_config(tmp_path))
+    assert expected.load(lambda phase, fraction: None).bitwise
+    assert caplog.text == ""
+    monkeypatch.setattr(torch._C, "_has_mkldnn", False)
+    has_packed_linear.cache_clear()
+    try:
+        executor = make(tmp_path)
+        found = executor.load(lambda phase, fraction: None)
+    finally:
+        monkeypatch.undo()
+        has_packed_linear.cache_clear()
+    assert f"torch {torch.__version__} lacks the oneDNN operators" in caplog.text
+    assert found.bitwise
+    assert found.numerics_id != ready(tmp_path).numerics_id
+    assert first_token(executor) == first_token(expected)
 
 
 def test_a_folder_without_weights_is_refused(tmp_path: pathlib.Path) -> None:
