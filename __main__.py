@@ -1,8 +1,9 @@
-"""The command line: `triolet serve | run | tree | bench`; a command imports its needs when it runs.
+"""The command line of `triolet`; each command imports what it needs when it runs.
 
 Words to settings, errors to sentences, and nothing else. Must not know how anything is done.
 """
 
+import sys
 from functools import partial
 from typing import Annotated
 
@@ -11,21 +12,47 @@ import trio
 from cyclopts import App, Parameter
 
 from . import __version__
-from .api.commands.options import ChatOptions, EngineOptions, ServeOptions
+from .api.commands.options import (
+    ChatOptions,
+    EngineOptions,
+    FileOptions,
+    ServeOptions,
+)
+from .api.commands.plan import RareSettings, make_plan
+from .api.commands.sources import Sources, environment, settings_file
+from .engine.errors import InvalidParameter
 from .fuzz.load.options import BenchOptions
 
+HELP = """Serve a large language model; its token streams come back.
+
+First steps: `triolet run` chats with the bundled model, `triolet serve` serves it to any OpenAI
+client, `triolet serve FOLDER` serves yours. `triolet tree` shows a running server from inside.
+
+Options may also stand in the environment (`--max-model-len 4096` is `TRIOLET_MAX_MODEL_LEN=4096`)
+and in a file (`--config FILE`): the command line goes before the environment, that before the
+file. `triolet config show` tells each value and where it comes from.
+"""
+
+sources = Sources()
 app = App(
     name="triolet",
     version=__version__,
-    help="Serve a large language model; its token streams come back.",
+    help=HELP,
+    config=[environment(), settings_file, sources],
 )
+app.register_install_completion_command(help="Install completion for this shell.")
+config = App(name="config", help="Look at the settings.")
+app.command(config)
 
 Model = Annotated[
     str | None, Parameter(help="Model folder in Hugging Face format; without it the bundled one.")
 ]
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
+# The same, but not in `--help`, which is for the first hour.
+HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
+RARE, FILE = RareSettings(), FileOptions()
 
 
 @app.command
@@ -34,13 +61,17 @@ def serve(
     *,
     options: Annotated[ServeOptions, FLAT] = SERVE,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    rare: Annotated[RareSettings, HIDDEN] = RARE,
+    file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
-    """Serve a model over HTTP and WebSocket (OpenAI's Responses and chat completions)."""
+    """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions.
+
+    Ctrl-C serves out what is in flight, a second one aborts. Addresses that others can reach need
+    an API key.
+    """
     from .api.commands.exits import errors_as_sentences
-    from .api.commands.plan import make_plan
     from .api.commands.report import make_report
     from .api.commands.serve import serve as run_server
-    from .runtime.config import SupervisionSettings
 
     with errors_as_sentences():
         plan = make_plan(
@@ -55,9 +86,9 @@ def serve(
             allowed_hosts=options.allowed_host,
             allowed_origins=options.allowed_origin,
             grace_s=options.grace,
-            supervision=SupervisionSettings(
-                restart_limit=options.restart_limit, restart_period_s=options.restart_period
-            ),
+            restart_limit=options.restart_limit,
+            restart_period_s=options.restart_period,
+            rare=rare,
         )
         with make_report() as report:
             code = trio.run(run_server, plan, report)
@@ -70,8 +101,9 @@ def run(
     *,
     options: Annotated[ChatOptions, FLAT] = CHAT,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
-    """Chat with a model in the terminal."""
+    """Chat with a model in the terminal, without a server."""
     from .api.commands.chat import chat
     from .api.commands.exits import errors_as_sentences
     from .api.commands.report import make_report
@@ -100,6 +132,7 @@ def bench(
     *,
     options: Annotated[BenchOptions, FLAT] = BENCH,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Press a running server, or one started for it, and show rates, latencies and CPU a token."""
     from .api.commands.exits import errors_as_sentences
@@ -111,9 +144,46 @@ def bench(
         trio.run(partial(run_bench, model, options, engine=attrs.asdict(engine), on_event=report))
 
 
+@config.command
+def show(
+    model: Model = None,
+    *,
+    options: Annotated[ServeOptions, FLAT] = SERVE,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    rare: Annotated[RareSettings, HIDDEN] = RARE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+    json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False,
+) -> None:
+    """Show every setting of `serve` with its value and its source; takes the options of `serve`."""
+    from .api.commands.config_show import settings_text
+
+    print(settings_text((options, engine, rare, file), model, sources, as_json=json))
+
+
+@app.command
+def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False) -> None:
+    """Describe this machine and installation, for a report of a fault. Nothing secret is in it."""
+    from .api.commands.doctor import findings_text
+
+    text, is_sound = findings_text(as_json=json)
+    print(text)
+    raise SystemExit(not is_sound)
+
+
 def main() -> None:
     """Entry point of the `triolet` program."""
-    app()
+    run_words(None)
+
+
+def run_words(words: list[str] | None) -> None:
+    """Run the command that `words` (or the program's arguments) say."""
+    try:
+        app(words)
+    except InvalidParameter as error:  # of an options class, before its command was called
+        from .api.commands.exits import EXIT_USAGE, sentence
+
+        print(f"triolet: {sentence(error)}", file=sys.stderr)
+        raise SystemExit(EXIT_USAGE) from None
 
 
 if __name__ == "__main__":

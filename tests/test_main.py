@@ -6,14 +6,14 @@ import sys
 import pytest
 
 import triolet
-from triolet.__main__ import app
+from triolet.__main__ import run_words
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of the program with these words."""
     code = 0
     try:
-        app(words)
+        run_words(words)
     except SystemExit as exit_:
         code = exit_.code if isinstance(exit_.code, int) else 0
     captured = capsys.readouterr()

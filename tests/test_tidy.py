@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from triolet.__main__ import app
+
 from .house import ROOT, Module, house_modules, house_target, modules_of_tests
 
 FILE_LINES_MAX = 400
@@ -241,7 +243,14 @@ def test_environment_variables_that_are_named_exist() -> None:
         for node in ast.walk(module.tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
-    assert named - used == set()
+    options = {option for name in ("serve", "run", "bench") for option in _option_variables(name)}
+    assert named - used - options == set()
+
+
+def _option_variables(command: str) -> Iterator[str]:
+    """Every option of a command is a variable as well."""
+    for argument in app[command].assemble_argument_collection():
+        yield "TRIOLET_" + re.sub(r"[-.]", "_", argument.name.removeprefix("--")).upper()
 
 
 def _reraises(handler: ast.ExceptHandler) -> bool:

@@ -54,14 +54,16 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
             sys.exit(EXIT_INTERRUPTED)
         if not isinstance(bare, expected):
             raise
-        print(f"triolet: {_sentence(bare)}", file=sys.stderr)
+        print(f"triolet: {sentence(bare)}", file=sys.stderr)
         sys.exit(_code(bare))
 
 
-def _sentence(error: BaseException) -> str:
+def sentence(error: BaseException) -> str:
     """The error's own, but that an option is called as it is on the command line."""
     if isinstance(error, InvalidParameter):
-        option = error.parameter.removesuffix("_s").replace("_", "-")
+        name = error.parameter
+        # Nested settings are options under their own names.
+        option = (name if "." in name else name.removesuffix("_s")).replace("_", "-")
         return f"--{option} {error.reason}"
     return str(error)
 

@@ -15,6 +15,9 @@ from ...runtime.config import SupervisionSettings
 
 _DEFAULTS = EngineSettings(model="")
 _RESTARTS = SupervisionSettings()
+# In `config show`, in files and in the environment, but not in `--help`, which is for the first
+# hour.
+_RARE: dict[str, Any] = {"show": False}
 # Options that may be given often: empty unless given, and there is no option to say so.
 _LIST: dict[str, Any] = {"negative": (), "show_default": False}
 
@@ -40,6 +43,25 @@ class EngineOptions:
     kv_blocks: Annotated[int, Parameter(help="KV cache in blocks of 16 tokens; 0: as fits.")] = (
         _DEFAULTS.kv_blocks
     )
+    max_num_seqs: Annotated[int, Parameter(help="Most requests that one step computes.")] = (
+        _DEFAULTS.max_num_seqs
+    )
+    max_num_batched_tokens: Annotated[
+        int, Parameter(help="Most tokens that one step computes; bounds the gap between tokens.")
+    ] = _DEFAULTS.max_num_batched_tokens
+    kv_memory_bytes_max: Annotated[
+        int, Parameter(help="Most memory for KV blocks where --kv-blocks is 0.", **_RARE)
+    ] = _DEFAULTS.kv_memory_bytes_max
+    boot_timeout_s: Annotated[
+        float, Parameter(name="boot-timeout", help="A start may stand still so long.", **_RARE)
+    ] = _DEFAULTS.boot_timeout_s
+    step_timeout_s: Annotated[
+        float, Parameter(name="step-timeout", help="One step may take so long.", **_RARE)
+    ] = _DEFAULTS.step_timeout_s
+    orphan_s: Annotated[
+        float,
+        Parameter(name="orphan", help="Requests outlive their frontend so long.", **_RARE),
+    ] = _DEFAULTS.orphan_s
     null_step_s: Annotated[
         float,
         Parameter(name="null-step", help="Seconds that each step of the null executor takes."),
@@ -76,6 +98,18 @@ class ServeOptions:
     restart_period: Annotated[
         float, Parameter(help="Seconds over which its deaths are counted.")
     ] = _RESTARTS.restart_period_s
+
+
+@attrs.frozen(kw_only=True)
+class FileOptions:
+    """What every command takes that has settings."""
+
+    config: Annotated[
+        str,
+        Parameter(
+            help="Settings file in TOML: a table for each command, keys as the options' names."
+        ),
+    ] = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -5,6 +5,7 @@ unknown architecture, an address that must not be open. Must not know argument p
 """
 
 import ipaddress
+import math
 import pathlib
 from typing import Any
 
@@ -15,16 +16,45 @@ from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config import load_model_limits
-from ...runtime.config import RuntimeSettings, RuntimeTimes, SupervisionSettings
+from ...nurseries.shutdown_ladder import LadderTimes
+from ...runtime.config import (
+    AdmissionLimits,
+    InputLimits,
+    RuntimeSettings,
+    RuntimeTimes,
+    StreamSettings,
+    SupervisionSettings,
+)
 from ...runtime.root import ServePlan
+from ..limits import ServerLimits
 from ..origin import OriginPolicy
 from ..response_id import FRONTENDS_MAX
 from ..settings import FrontendSettings, ServeSettings, settings_to_text
+
+RESTARTS = SupervisionSettings()
 
 
 @attrs.frozen
 class KeyNeeded(InvalidParameter):
     """An address that others can reach needs a key."""
+
+
+@attrs.frozen(kw_only=True)
+class RareSettings:
+    """What hardly anyone changes; options by dotted names, as `--limits.http.head-s`.
+
+    In a file: `head_s = 2` below `[serve.limits.http]`. In the environment:
+    `TRIOLET_LIMITS_HTTP_HEAD_S`.
+    """
+
+    limits: ServerLimits = attrs.field(factory=ServerLimits)
+    admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
+    input: InputLimits = attrs.field(factory=InputLimits)
+    streams: StreamSettings = attrs.field(factory=StreamSettings)
+    ladder: LadderTimes = attrs.field(factory=LadderTimes)
+    # Of restarts: the first delay, the longest.
+    backoff_min: float = RESTARTS.backoff_min_s
+    backoff_max: float = RESTARTS.backoff_max_s
 
 
 def make_plan(
@@ -40,16 +70,15 @@ def make_plan(
     allowed_hosts: tuple[str, ...],
     allowed_origins: tuple[str, ...],
     grace_s: float,
-    supervision: SupervisionSettings | None = None,
+    restart_limit: int = RESTARTS.restart_limit,
+    restart_period_s: float = RESTARTS.restart_period_s,
+    rare: RareSettings | None = None,
 ) -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
-    if not is_loopback(host) and not api_keys:
-        raise KeyNeeded(
-            "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
-        )
+    rare = rare or RareSettings()
+    _check_address(host, port, is_open=not api_keys)
     _check_edge(api_keys, allowed_hosts, allowed_origins)
-    if not 0 <= port <= 65535:
-        raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
+    check_numbers("limits", rare.limits)
     if not 1 <= frontends <= FRONTENDS_MAX:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
     folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
@@ -60,14 +89,23 @@ def make_plan(
         engines=engines,
         frontends=frontends,
         model_name=name,
-        supervision=supervision or SupervisionSettings(),
-        times=RuntimeTimes(grace_s=grace_s),
+        supervision=SupervisionSettings(
+            restart_limit=restart_limit,
+            restart_period_s=restart_period_s,
+            backoff_min_s=rare.backoff_min,
+            backoff_max_s=rare.backoff_max,
+        ),
+        admission=rare.admission,
+        input=rare.input,
+        streams=rare.streams,
+        times=RuntimeTimes(grace_s=grace_s, ladder=rare.ladder),
     )
     serve = ServeSettings(
         api_keys=api_keys,
         allowed_hosts=(*allowed_hosts, *([] if is_loopback(host) else [host])),
         allowed_origins=allowed_origins,
         grace_s=grace_s,
+        limits=rare.limits,
     )
     return ServePlan(
         settings=settings,
@@ -81,6 +119,15 @@ def make_plan(
     )
 
 
+def _check_address(host: str, port: int, *, is_open: bool) -> None:
+    if not is_loopback(host) and is_open:
+        raise KeyNeeded(
+            "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
+        )
+    if not 0 <= port <= 65535:
+        raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
+
+
 def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
     """What every frontend would stumble over, later and less clearly."""
     if not all(key.strip() for key in keys):
@@ -90,6 +137,16 @@ def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[st
             OriginPolicy.of(*policy)
         except ValueError as error:
             raise InvalidParameter(name, f"is wrong: {error}") from error
+
+
+def check_numbers(name: str, limits: Any) -> None:
+    """Every limit of the tree is finite and above zero. Raises `InvalidParameter`, dotted name."""
+    for field, value in attrs.asdict(limits, recurse=False).items():
+        dotted = f"{name}.{field}"
+        if attrs.has(type(value)):
+            check_numbers(dotted, value)
+        elif isinstance(value, int | float) and not 0 < value < math.inf:
+            raise InvalidParameter(dotted, f"must be finite and above 0, not {value:g}")
 
 
 def is_loopback(host: str) -> bool:

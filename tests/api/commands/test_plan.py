@@ -1,14 +1,16 @@
 """What is wrong with a command is said before anything is spawned."""
 
+import math
 import pathlib
 from typing import Any
 
 import pytest
 
-from triolet.api.commands.plan import is_loopback, make_plan
+from triolet.api.commands.plan import RareSettings, is_loopback, make_plan
 from triolet.api.frontend_process import settings_of_text
+from triolet.api.limits import HttpLimits, ServerLimits
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.runtime.config import SupervisionSettings
+from triolet.runtime.config import StreamSettings, SupervisionSettings
 
 WORDS: dict[str, Any] = {
     "engine": {},
@@ -32,9 +34,28 @@ def test_without_a_model_it_is_the_bundled_one() -> None:
 
 
 def test_restarts_are_counted_as_it_was_said() -> None:
-    supervision = SupervisionSettings(restart_limit=7, restart_period_s=9.0)
-    plan = make_plan(None, **WORDS, supervision=supervision)
-    assert plan.settings.supervision == supervision
+    plan = make_plan(None, **WORDS, restart_limit=7, restart_period_s=9.0)
+    assert plan.settings.supervision == SupervisionSettings(restart_limit=7, restart_period_s=9.0)
+
+
+def test_rare_options_reach_the_settings() -> None:
+    rare = RareSettings(
+        limits=ServerLimits(connections_max=7),
+        streams=StreamSettings(window_tokens=9),
+        backoff_max=11.0,
+    )
+    plan = make_plan(None, **WORDS, rare=rare)
+    assert plan.settings.streams.window_tokens == 9
+    assert plan.settings.supervision.backoff_max_s == 11
+    assert settings_of_text(plan.frontend_settings).serve.limits.connections_max == 7
+
+
+@pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan])
+def test_limits_are_finite_and_above_zero(wrong: float) -> None:
+    rare = RareSettings(limits=ServerLimits(http=HttpLimits(head_s=wrong)))
+    with pytest.raises(InvalidParameter, match="above 0") as caught:
+        make_plan(None, **WORDS, rare=rare)
+    assert caught.value.parameter == "limits.http.head_s"
 
 
 def test_an_open_address_needs_a_key() -> None:

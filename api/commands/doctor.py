@@ -1,0 +1,179 @@
+"""`triolet doctor`: what a report of a fault should say of the machine and the installation.
+
+Each finding is a fact or a fault; a fault names the way out. Nothing secret is read: no key, no
+environment beyond the names that are set. Nothing is started, and no heavy package is imported, so
+that it answers where those are broken. Must not know what the facts are used for.
+"""
+
+import ctypes
+import importlib.metadata
+import os
+import pathlib
+import platform
+import resource
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+
+import attrs
+import msgspec
+
+from ... import __version__
+from ...engine.errors import EngineError
+from ...engine.model.bundled import bundled_model_folder
+from ...engine.model_config import load_model_limits
+from ...runtime.platform import UnsupportedPlatform, check_platform
+from ...runtime.run_folder import base_folder, live_runs
+from .sources import PREFIX
+
+# What decides how fast a CPU computes, as `/proc/cpuinfo` spells it.
+_ISA_FLAGS = ("avx2", "f16c", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
+# Each connection is one descriptor; below this a busy server runs out.
+_DESCRIPTORS_LEAST = 1024
+_SHOWN_RUNS_MAX = 8
+
+
+@attrs.frozen
+class Finding:
+    """One line of the report. A fault has a `remedy`."""
+
+    topic: str
+    fact: str
+    remedy: str = ""
+
+
+def findings_text(*, as_json: bool) -> tuple[str, bool]:
+    """The report, and whether it holds no fault."""
+    findings = list(all_findings())
+    is_sound = not any(finding.remedy for finding in findings)
+    if as_json:
+        return msgspec.json.format(msgspec.json.encode(findings)).decode(), is_sound
+    width = max(len(finding.topic) for finding in findings)
+    lines = []
+    for finding in findings:
+        lines.append(f"{finding.topic:{width}}  {finding.fact}")
+        if finding.remedy:
+            lines.append(f"{'':{width}}  FAULT: {finding.remedy}")
+    return "\n".join(lines), is_sound
+
+
+def all_findings() -> Iterator[Finding]:
+    """Every finding; one that cannot be made is a finding too."""
+    for topic, look in _LOOKS.items():
+        try:
+            yield from look()
+        except (OSError, ValueError, ImportError) as error:
+            yield Finding(topic, f"could not be read: {error}")
+
+
+def _versions() -> Iterator[Finding]:
+    yield Finding("triolet", f"{__version__} in {pathlib.Path(__file__).parents[2]}")
+    yield Finding("python", f"{platform.python_version()} ({sys.executable})")
+    requirements = importlib.metadata.requires("triolet") or []
+    for requirement in requirements:
+        if "extra ==" in requirement:
+            continue
+        name = requirement
+        for stop in " ;<>=!~[":
+            name = name.split(stop)[0]
+        try:
+            yield Finding(name, importlib.metadata.version(name))
+        except importlib.metadata.PackageNotFoundError:
+            yield Finding(name, "is not installed", f"pip install '{requirement}'")
+
+
+def _system() -> Iterator[Finding]:
+    libc = " ".join(platform.libc_ver()) or "unknown libc"
+    yield Finding("system", f"{platform.platform()}, {libc}")
+    try:
+        check_platform()
+    except UnsupportedPlatform as error:
+        yield Finding("kernel calls", "incomplete", str(error))
+    else:
+        yield Finding("kernel calls", "pidfd, memfd, eventfd")
+
+
+def _processor() -> Iterator[Finding]:
+    text = pathlib.Path("/proc/cpuinfo").read_text()
+    fields: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        fields[name.strip()] = value.strip()
+    flags = fields.get("flags", "").split()
+    known = " ".join(flag for flag in _ISA_FLAGS if flag in flags) or "none of note"
+    usable = len(os.sched_getaffinity(0))
+    yield Finding(
+        "processor", f"{fields.get('model name', platform.machine())}, {usable} cores usable"
+    )
+    yield Finding("instructions", known)
+    yield Finding("cgroup limits", f"cpu {_cgroup('cpu.max')}, memory {_cgroup('memory.max')}")
+
+
+def _cgroup(name: str) -> str:
+    path = pathlib.Path("/sys/fs/cgroup") / name
+    return path.read_text().strip() if path.exists() else "unknown"
+
+
+def _memory() -> Iterator[Finding]:
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if ":" in line}
+    total, free = kib["MemTotal"] / 2**20, kib["MemAvailable"] / 2**20
+    yield Finding("memory", f"{total:.1f} GiB, {free:.1f} GiB available")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    remedy = f"ulimit -n {_DESCRIPTORS_LEAST} or more" if soft < _DESCRIPTORS_LEAST else ""
+    yield Finding("descriptors", f"{soft} (at most {hard})", remedy)
+
+
+def _accelerator() -> Iterator[Finding]:
+    driver = pathlib.Path("/proc/driver/nvidia/version")
+    if driver.exists():
+        yield Finding("accelerator", driver.read_text().splitlines()[0])
+    else:
+        yield Finding("accelerator", "none")
+
+
+def _child_ends_with_parent() -> Iterator[Finding]:
+    """PR_GET_PDEATHSIG answers where the death signal can be set; some sandboxes forbid it."""
+    libc, signal_number = ctypes.CDLL(None, use_errno=True), ctypes.c_int()
+    if libc.prctl(2, ctypes.byref(signal_number), 0, 0, 0) == 0:
+        yield Finding("death signal", "can be set")
+    else:
+        remedy = "allow prctl(PR_SET_PDEATHSIG) in the sandbox"
+        yield Finding("death signal", os.strerror(ctypes.get_errno()), remedy)
+
+
+def _folders() -> Iterator[Finding]:
+    base = base_folder()
+    parent = base if base.exists() else base.parent
+    remedy = "" if os.access(parent, os.W_OK) else "set XDG_RUNTIME_DIR to a folder of yours"
+    yield Finding("run folder", str(base), remedy)
+    yield Finding("temporary folder", tempfile.gettempdir())
+    try:
+        load_model_limits(str(bundled_model_folder()))
+    except EngineError as error:
+        yield Finding("bundled model", str(error), "install the package again")
+    else:
+        yield Finding("bundled model", "readable")
+
+
+def _runs() -> Iterator[Finding]:
+    runs = list(live_runs())
+    for run in runs[:_SHOWN_RUNS_MAX]:
+        facts = run.facts
+        yield Finding("running server", f"{facts.run_id}, pid {facts.pid}, {facts.url}")
+    if not runs:
+        yield Finding("running server", "none of this user")
+    names = sorted(name for name in os.environ if name.startswith(PREFIX))
+    yield Finding("environment", " ".join(names) or f"no {PREFIX}* set")
+
+
+_LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "packages": _versions,
+    "system": _system,
+    "processor": _processor,
+    "memory": _memory,
+    "accelerator": _accelerator,
+    "death signal": _child_ends_with_parent,
+    "folders": _folders,
+    "running server": _runs,
+}

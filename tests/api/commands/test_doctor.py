@@ -1,0 +1,54 @@
+"""`triolet doctor`: facts, faults with a way out, and nothing secret."""
+
+import json
+import pathlib
+import resource
+from collections.abc import Iterator
+
+import pytest
+
+from triolet.__main__ import run_words
+from triolet.api.commands import doctor
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
+    with pytest.raises(SystemExit) as ended:
+        run_words(["doctor", *words])
+    return ended.value.code, capsys.readouterr().out
+
+
+def test_a_sound_machine(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIOLET_API_KEY", "secret")
+    code, out = run([], capsys)
+    assert code == 0
+    for word in ("triolet", "python", "trio ", "torch", "processor", "memory", "TRIOLET_API_KEY"):
+        assert word in out
+    assert "secret" not in out
+    assert "FAULT" not in out
+
+
+def test_json_has_the_same_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out = run(["--json"], capsys)
+    topics = [finding["topic"] for finding in json.loads(out)]
+    assert topics[:2] == ["triolet", "python"]
+    assert "death signal" in topics
+
+
+def test_a_fault_names_the_remedy_and_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 256))
+    code, out = run([], capsys)
+    assert code == 1
+    assert "FAULT: ulimit -n 1024" in out
+
+
+def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Iterator[doctor.Finding]:
+        yield doctor.Finding("memory", pathlib.Path("/nowhere").read_text())
+
+    monkeypatch.setitem(doctor._LOOKS, "memory", broken)
+    found = [finding for finding in doctor.all_findings() if finding.topic == "memory"]
+    assert found[0].fact.startswith("could not be read: ")
