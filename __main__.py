@@ -21,6 +21,7 @@ from .api.commands.options import (
 from .api.commands.plan import RareSettings, make_plan
 from .api.commands.sources import Sources, environment, settings_file
 from .engine.errors import InvalidParameter
+from .fuzz.chaos.options import ChaosOptions
 from .fuzz.load.options import BenchOptions
 
 HELP = """Serve a large language model; its token streams come back.
@@ -52,6 +53,7 @@ FLAT = Parameter(name="*")
 # The same, but not in `--help`, which is for the first hour.
 HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
+CHAOS = ChaosOptions()
 RARE, FILE = RareSettings(), FileOptions()
 
 
@@ -168,6 +170,14 @@ def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = 
     text, is_sound = findings_text(as_json=json)
     print(text)
     raise SystemExit(not is_sound)
+
+
+@app.command
+def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
+    """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
+    from .fuzz.chaos.command import chaos as run_chaos
+
+    raise SystemExit(run_chaos(options))
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ know what the bytes mean.
 Deadlines are of progress: a large write is cut into pieces, each with its own.
 """
 
-import os
 import socket
 import struct
 
@@ -27,49 +26,23 @@ class BoundedStream(trio.abc.HalfCloseableStream):
     transport: trio.abc.Stream
     write_s: float
     aborted: bool = attrs.field(default=False, init=False)
-    _is_socket: bool = attrs.field(init=False)
-    # A piece waits for the kernel: nothing may overtake it.
-    _is_waiting: bool = attrs.field(default=False, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._is_socket = isinstance(self.transport, trio.SocketStream)
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Write everything. Raises `BrokenResourceError` also when a piece is late.
 
-        What the kernel takes at once, it gets at once, without a deadline or a switch of tasks.
         Cancellation aborts the connection, unless nothing was to be written.
         """
-        try:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        except trio.Cancelled:
-            if data:
-                await self.abort()
-            raise
         view = memoryview(data)
-        view = view[self._write_now(view) :]
         for start in range(0, len(view), PIECE_BYTES):
             await self._send_piece(view[start : start + PIECE_BYTES])
 
-    def _write_now(self, view: memoryview) -> int:
-        """How many bytes the kernel took; 0 also for an error, which the slow way will meet."""
-        if not self._is_socket or self._is_waiting:
-            return 0
-        assert isinstance(self.transport, trio.SocketStream)
-        try:
-            return os.write(self.transport.socket.fileno(), view[:PIECE_BYTES])
-        except OSError:
-            return 0
-
     async def _send_piece(self, piece: memoryview) -> None:
         is_sent = False
-        self._is_waiting = True
         try:
             with trio.move_on_after(self.write_s):
                 await self.transport.send_all(piece)
                 is_sent = True
         finally:
-            self._is_waiting = False
             if not is_sent:
                 await self.abort()
         if not is_sent:

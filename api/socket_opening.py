@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
+from .corked_stream import CorkedStream
 from .frame_guard import FrameGuard
-from .frame_stream import FrameStream
 from .http import RECEIVE_BYTES, HttpConnection
 from .limits import SocketLimits
 
@@ -23,14 +23,14 @@ MESSAGE_QUEUE = 4
 @asynccontextmanager
 async def open_socket(
     connection: HttpConnection, limits: SocketLimits, *, key: str
-) -> AsyncIterator[tuple[WebSocketConnection, FrameStream]]:
+) -> AsyncIterator[tuple[WebSocketConnection, CorkedStream]]:
     """Accept the handshake with the client's `key`; the block is the socket's life.
 
     Raises `BrokenResourceError` when the connection is lost: bare before the block is entered, in a
     group afterwards. Resource handling: the connection's stream stays open, unless the socket was
     closed; whoever opened it closes it. Cancellation: ends the socket without a close frame.
     """
-    stream = FrameStream(
+    stream = CorkedStream(
         connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
     )
     is_open = False

@@ -14,6 +14,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from .chaos.options import ChaosOptions
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
 from .registry import FUZZERS
 
@@ -21,6 +22,7 @@ app = App(name="python -m triolet.fuzz", help="Programs that press the runtime."
 # As one: a fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
 EXIT_FOUND = 1
+CHAOS = ChaosOptions()
 
 Seed = Annotated[int, Parameter(help="What decides everything that is drawn.")]
 Events = Annotated[int | None, Parameter(help="How many events; without it a smoke run.")]
@@ -77,6 +79,14 @@ def canary(*, seed: Seed = SMOKE_SEED) -> None:
                 number, error = run_canary(fuzzer, fault, seed=seed)
                 how = f"{type(error).__name__} {error}".partition("\n")[0].strip()
                 print(f"{fuzzer.name}: {fault}: noticed in round {number}: {how}", flush=True)
+
+
+@app.command
+def chaos(*, options: Annotated[ChaosOptions, Parameter(name="*")] = CHAOS) -> None:
+    """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
+    from .chaos.command import chaos as run_chaos
+
+    sys.exit(run_chaos(options))
 
 
 if __name__ == "__main__":

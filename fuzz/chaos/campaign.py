@@ -1,0 +1,245 @@
+"""One campaign: a real tree, bystanders on it, one fault after another, and what all of it showed.
+
+A shell: `fault_plan` says what comes, `faults` makes and proves it, `checkers` judge. Faults come
+in segments; between two the bystanders end and the run must be as it was in the beginning. The
+root is killed last.
+"""
+
+import contextlib
+import pathlib
+import random
+import tempfile
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from ...engine.model.bundled import bundled_model_folder
+from ...engine.model_config import load_model_limits
+from ...runtime.control_server import ControlCallFailed
+from . import faults
+from .checkers import (
+    Disturbance,
+    Expected,
+    QuietLook,
+    judge_abort,
+    judge_facts,
+    judge_quiet,
+    judge_root_death,
+    judge_stream,
+)
+from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
+from .fault_run import FaultRunner
+from .history import Ending, StreamHistory, Violation
+from .load import Bystanders, run_script
+from .options import ChaosOptions
+from .report import FaultOutcome, Report
+from .scripts import PROBES, SCRIPTS, check_null_tokens
+from .served_run import ServedRun, open_served_run
+from .waits import NotInTime, wait_until
+
+# Faults between two quiet looks: one of each kind.
+SEGMENT_FAULTS = len(DECK)
+BYSTANDERS_HTTP, BYSTANDERS_SOCKETS = 2, 2
+# A quiet run is as it was within this: the last abort, the last close, the last report of load.
+QUIET_S = 20.0
+# "Nothing is left behind within a second."
+ROOT_DEATH_S = 1.0
+CANCELS_IN_TURN = (FaultKind.CANCEL_SOCKET, FaultKind.CANCEL_HTTP)
+
+
+async def run_campaign(options: ChaosOptions) -> Report:
+    """Run it to its end. Raises `Lost` or `NotInTime` if the run does not even come up.
+
+    Cancellation: the run is stopped, nothing of it is left.
+    """
+    plan = make_plan(
+        options.seed,
+        options.faults,
+        engines=options.engines,
+        frontends=options.frontends,
+        scripts=len(PROBES),
+    )
+    report = Report(options.seed, digest(plan), options.words_of_replay())
+    began_s = trio.current_time()
+    with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
+        async with open_served_run(pathlib.Path(folder), options.words_of_serve()) as run:
+            campaign = Campaign(options, run, report)
+            try:
+                await campaign.run(plan)
+            except NotInTime as late:
+                report.violations.append(Violation("I8", str(late)))
+            report.violations += log_violations(run.log())
+    report.seconds = trio.current_time() - began_s
+    return report
+
+
+def log_violations(log: str) -> list[Violation]:
+    """What must never be in the log of a run whose processes are killed."""
+    return [
+        Violation("I10", f"the log has {word!r}: {line[:200]}")
+        for line in log.splitlines()
+        for word in ("Traceback", "given up")
+        if word in line
+    ]
+
+
+@attrs.define(eq=False)
+class Campaign:
+    """The campaign's state: what is expected, what was done, what was seen."""
+
+    options: ChaosOptions
+    served: ServedRun
+    report: Report
+    disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
+    _expected: list[Expected] = attrs.field(factory=list, init=False)
+    _baseline: QuietLook | None = attrs.field(default=None, init=False)
+
+    async def run(self, plan: Sequence[Fault]) -> None:
+        """All segments, then the end of the root. Raises `NotInTime`."""
+        places = self.options.places()
+        await wait_until(lambda: self.served.is_whole(places), "the tree is whole", seconds=30.0)
+        await self._learn()
+        self._baseline = await self.served.quiet_look()
+        for start in range(0, len(plan), SEGMENT_FAULTS):
+            await self._run_segment(plan[start : start + SEGMENT_FAULTS])
+            await self._check_quiet()
+            await self._check_abort(CANCELS_IN_TURN[start // SEGMENT_FAULTS % 2])
+        await self._kill_root()
+
+    async def _learn(self) -> None:
+        """The right answer of every script, from undisturbed runs of all at once."""
+        histories: dict[int, StreamHistory] = {}
+
+        async def learn(number: int, transport: Transport) -> None:
+            script = SCRIPTS[number]
+            history = await run_script(self.served.port, script, f"script {number}", transport)
+            histories[number] = history
+
+        for _ in range(2):  # the second time everything that is made lazily is there
+            async with trio.open_nursery() as nursery:
+                for number in range(len(SCRIPTS)):
+                    nursery.start_soon(learn, number, list(Transport)[number % 2])
+        for number, script in enumerate(SCRIPTS):
+            history = histories[number]
+            self.report.violations += history.violations
+            if history.ending is not Ending.FINISHED or len(history.token_ids) != script.tokens:
+                raise NotInTime(f"{history.name} gives its tokens undisturbed", 0.0)
+            self._expected.append(Expected(tuple(history.token_ids), history.text))
+            if self.options.executor == "null":
+                vocab = load_model_limits(str(bundled_model_folder())).vocab_size
+                self.report.violations += check_null_tokens(script, history.token_ids, vocab)
+
+    # ---- a segment
+
+    async def _run_segment(self, plan: Sequence[Fault]) -> None:
+        chance = random.Random(f"{self.options.seed}/{plan[0].number}")
+        bystanders = Bystanders(self.served.port, chance)
+        runner = FaultRunner(self.served, self.options.places())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bystanders.run, BYSTANDERS_HTTP, BYSTANDERS_SOCKETS)
+            async with trio.open_nursery() as slow:
+                for fault in plan:
+                    outcome = FaultOutcome(fault.number, fault.kind, fault.place)
+                    self.report.outcomes.append(outcome)
+                    await runner.run(fault, outcome, slow)
+            bystanders.stopping = True
+        self._judge([*bystanders.histories, *runner.histories], runner)
+
+    def _judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
+        for history in histories:
+            found = judge_stream(history, self._expected[history.script], runner.disturbances)
+            self.report.violations += found
+            self.report.count_stream(history, runner.blame(history))
+        self.report.checks.update(
+            {"I1": len(histories), "I3": len(histories), "I7": len(histories)}
+        )
+        self.report.checks.update(runner.checks)
+        self.disturbances = runner.disturbances
+
+    # ---- between segments
+
+    async def _check_quiet(self) -> None:
+        """Wait until the run is as it was; what still is not after a while is a violation."""
+        baseline = self._baseline
+        assert baseline is not None
+        found: list[Violation] = [Violation("I8", "the run's tree could not be asked for")]
+        deadline_s = trio.current_time() + QUIET_S
+        while found and trio.current_time() < deadline_s:
+            try:
+                found = judge_quiet(baseline, await self.served.quiet_look())
+            except ControlCallFailed as failed:
+                found = [Violation("I8", f"the run's tree: {failed}")]
+            if found:
+                await trio.sleep(0.1)
+        self.report.violations += found
+        self.report.checks.update(["I4", "I5", "I6", "I9"])
+
+    async def _check_abort(self, kind: FaultKind) -> None:
+        """I12 with nothing else under way: the engine's own step counter tells how long it took."""
+        fault = Fault(
+            number=len(self.report.outcomes),
+            kind=kind,
+            rank=0,
+            transport=Transport.SOCKET,
+            script=0,
+            token=8,
+            seconds=0.0,
+        )
+        outcome = FaultOutcome(fault.number, kind, "")
+        runner = FaultRunner(self.served, self.options.places())
+        async with trio.open_nursery() as nursery:
+            await runner.run(fault, outcome, nursery)
+        at_end = await self._engine_steps()
+        free: list[Violation] = [Violation("I12", "not looked at")]
+        while free:
+            look = await self.served.quiet_look()
+            free = [v for place in look.places for v in judge_facts(place, look.places[place])]
+        when_free = await self._engine_steps()
+        self.report.violations += [
+            *outcome.violations,
+            *([Violation("I14", f"an abort without load: {outcome.void}")] if outcome.void else []),
+            *judge_abort(at_end, when_free, self.options.step_s()),
+        ]
+        self._judge(runner.histories, runner)
+
+    async def _engine_steps(self) -> dict[str, int]:
+        processes = await self.served.processes()
+        return {
+            place: int(process.facts["step"])
+            for place, process in processes.items()
+            if place.startswith("engine") and "/" not in place
+        }
+
+    async def _kill_root(self) -> None:
+        """The last act, with streams under way."""
+        number = len(self.report.outcomes)
+        outcome = FaultOutcome(number, FaultKind.KILL_ROOT, "root")
+        self.report.outcomes.append(outcome)
+        histories: list[StreamHistory] = []
+
+        async def stream(transport: Transport) -> None:
+            name = f"stream over {transport} at the root's death"
+            histories.append(await run_script(self.served.port, PROBES[0], name, transport))
+
+        async with trio.open_nursery() as nursery:
+            for transport in Transport:
+                nursery.start_soon(stream, transport)
+            await trio.sleep(20 * self.options.step)
+            began_s = trio.current_time()
+            try:
+                outcome.proof = await faults.kill(self.served.pid)
+            except faults.Void as void:
+                outcome.void = str(void)
+            self.served.popen.wait()
+            with contextlib.suppress(NotInTime):
+                await wait_until(
+                    lambda: not any(self.served.remains()), "all is gone", seconds=ROOT_DEATH_S
+                )
+            outcome.recovery_s = trio.current_time() - began_s
+            remains = self.served.remains()
+        open_ = [h.name for h in histories if h.ending is not Ending.LOST]
+        outcome.violations += judge_root_death(*remains, open_, ROOT_DEATH_S)
+        for history in histories:
+            self.report.count_stream(history, FaultKind.KILL_ROOT)
+        self.report.checks.update(["I5", "I6"])

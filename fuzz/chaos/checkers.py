@@ -1,0 +1,258 @@
+"""Judges what was seen from outside against what was promised: histories and looks, to violations.
+
+Sans-IO: plain values in, violations out. Nothing here asks the server how it did; the numbers of
+the invariants are those of `reference/reliability.md`. Every rule has a test that plants its
+breach. Must not know how anything was observed.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import attrs
+
+from .history import Ending, StreamHistory, Violation
+
+# The one error that a stream may end with when its engine dies, and what it must say of itself.
+ENGINE_DIED = "engine_died"
+RETRY_HINT = "may be sent again"
+# A frontend that has just come up may have a connection before its first engine.
+NO_ENGINE = "no_engine"
+# Two busy cores hold everybody up for some tenths of a second; a stall of somebody else's engine
+# would last as long as its restart.
+GAP_MAX_S = 5.0
+# Death is noticed by pidfd in milliseconds; this is a frontend's news of it on a loaded machine.
+HEALTH_TRUTH_S = 2.0
+# Steps that an aborted request may still be part of: the one that runs and the one made up already.
+ABORT_STEPS_MAX = 2
+# From the frontend's order to the engine that reads it, on two busy cores.
+ABORT_NEWS_S = 0.2
+# What one process may gain over a campaign: allocator slack, never a leak per request or fault.
+RSS_GROWTH_BYTES_MAX = 64 * 2**20
+
+
+@attrs.frozen
+class Expected:
+    """What the undisturbed run of one script gave."""
+
+    token_ids: Sequence[int]
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class Disturbance:
+    """What was done to one process, `place` in the tree, and when; `until_s` is its recovery."""
+
+    place: str
+    is_death: bool
+    since_s: float
+    until_s: float
+
+    @property
+    def engine(self) -> str:
+        """The engine that it concerns, "" if none."""
+        return self.place.partition("/")[0] if self.place.startswith("engine") else ""
+
+    def meets(self, begin_s: float, end_s: float) -> bool:
+        """Whether it was on at some moment of this time."""
+        return self.since_s <= end_s and begin_s <= self.until_s
+
+
+@attrs.frozen(kw_only=True)
+class Look:
+    """One process when everything was quiet."""
+
+    pid: int
+    epoch: int
+    fds: int
+    memfds: int
+    rss_bytes: int
+    facts: Mapping[str, str | int | float]
+
+
+@attrs.frozen(kw_only=True)
+class QuietLook:
+    """The whole run when everything was quiet: {place: its process} and what the kernel lists."""
+
+    places: Mapping[str, Look]
+    # All processes that carry the run's mark, and the dead ones nobody has reaped.
+    pids: frozenset[int]
+    zombies: tuple[int, ...]
+    abstract_sockets: int
+    shared_memory: tuple[str, ...]
+    connections: int
+
+
+def judge_stream(
+    history: StreamHistory, expected: Expected, disturbances: Sequence[Disturbance]
+) -> list[Violation]:
+    """All that was wrong with one stream; [] if it was as promised, its disturbances given."""
+    found = [*history.violations, *_content(history, expected)]
+    found += _ending(history, disturbances)
+    begun_s = history.gap_ended_s - history.gap_s
+    calm = not any(d.meets(begun_s, history.gap_ended_s) for d in disturbances)
+    if history.gap_s > GAP_MAX_S and calm:
+        found.append(
+            Violation("I7", f"{history.name}: a pause of {history.gap_s:.1f} s without a fault")
+        )
+    return found
+
+
+def _content(history: StreamHistory, expected: Expected) -> Iterator[Violation]:
+    """I1: the same tokens and text as the undisturbed run, as far as they go."""
+    seen = history.token_ids
+    whole = history.ending is Ending.FINISHED
+    for index, token in enumerate(seen):
+        if index >= len(expected.token_ids) or token != expected.token_ids[index]:
+            yield Violation("I1", f"{history.name}: token {index} is {token}, not what it must be")
+            break
+    if whole and len(seen) < len(expected.token_ids):
+        yield Violation(
+            "I1", f"{history.name}: ended with {len(seen)} of {len(expected.token_ids)} tokens"
+        )
+    same = history.text == expected.text if whole else expected.text.startswith(history.text)
+    if not same:
+        yield Violation("I1", f"{history.name}: the text is not that of the undisturbed run")
+
+
+def _ending(history: StreamHistory, disturbances: Sequence[Disturbance]) -> Iterator[Violation]:
+    """I3 and I7: one end, and a bad one only where a death explains it."""
+    deaths = [d for d in disturbances if d.is_death and d.meets(history.started_s, history.ended_s)]
+    told = f"{history.name}: {history.code or history.ending}: {history.message}"
+    match history.ending:
+        case None | Ending.HANGING:
+            yield Violation("I3", f"{history.name}: no end after {len(history.token_ids)} tokens")
+        case Ending.FAILED if history.code == ENGINE_DIED:
+            # The sentence begins with the engine's name: "engine 1 (epoch 7) died: …".
+            if not any(d.engine and _names(history.message, d.engine) for d in deaths):
+                yield Violation("I7", f"{told}: no such engine was killed")
+            if RETRY_HINT not in history.message:
+                yield Violation("I13", f"{told}: without a hint that it may be sent again")
+        case Ending.REFUSED if history.code == NO_ENGINE:
+            if not any(d.is_death for d in deaths):
+                yield Violation("I7", f"{told}: while every engine was up")
+        case Ending.FAILED | Ending.REFUSED:
+            yield Violation("I13", f"{told}: not an error that a death calls for")
+        case Ending.LOST:
+            wanted = None if history.frontend is None else f"frontend {history.frontend}"
+            if not any(
+                d.place == wanted if wanted else d.place.startswith("frontend") for d in deaths
+            ):
+                yield Violation("I7", f"{told}: its frontend was not killed")
+        case Ending.FINISHED | Ending.CANCELLED | Ending.LEFT:
+            pass
+
+
+def _names(message: str, engine: str) -> bool:
+    return message.startswith((f"{engine} ", f"{engine}:", f"{engine},"))
+
+
+def judge_quiet(baseline: QuietLook, now: QuietLook) -> list[Violation]:
+    """I4, I5, I6, I9: a quiet run holds what it held before, and everything of it is free."""
+    found = [*_judge_processes(baseline, now)]
+    for place, look in now.places.items():
+        found += judge_facts(place, look)
+        before = baseline.places.get(place)
+        if before is not None:
+            found += _judge_holdings(place, before, look)
+    for what, before_count, count in (
+        ("abstract sockets", baseline.abstract_sockets, now.abstract_sockets),
+        ("connections of clients", baseline.connections, now.connections),
+    ):
+        if count > before_count:
+            found.append(Violation("I6", f"{count} {what}, {before_count} at the beginning"))
+    new = set(now.shared_memory) - set(baseline.shared_memory)
+    if new:
+        found.append(Violation("I6", f"named shared memory: {', '.join(sorted(new))}"))
+    return found
+
+
+def _judge_processes(baseline: QuietLook, now: QuietLook) -> Iterator[Violation]:
+    if set(now.places) != set(baseline.places):
+        yield Violation("I5", f"the tree has {sorted(now.places)}, not {sorted(baseline.places)}")
+    strangers = now.pids - {look.pid for look in now.places.values()}
+    if strangers:
+        yield Violation("I5", f"processes outside of the tree: {sorted(strangers)}")
+    if now.zombies:
+        yield Violation("I5", f"dead processes that nobody has reaped: {list(now.zombies)}")
+
+
+def judge_facts(place: str, look: Look) -> Iterator[Violation]:
+    """I4 for one process: nothing runs or waits, every block is free."""
+    facts = look.facts
+    for name in ("running", "waiting", "requests"):
+        if facts.get(name, 0) != 0:
+            yield Violation("I4", f"{place}: {facts[name]} {name} when all clients have left")
+    blocks = facts.get("kv blocks")
+    if blocks is not None:
+        free, _, total = str(blocks).removesuffix(" free").partition(" of ")
+        if free != total:
+            yield Violation("I4", f"{place}: KV blocks {blocks} when all clients have left")
+
+
+def _judge_holdings(place: str, before: Look, now: Look) -> Iterator[Violation]:
+    if now.fds > before.fds:
+        yield Violation("I6", f"{place}: {now.fds} descriptors, {before.fds} at the beginning")
+    if now.memfds > before.memfds:
+        yield Violation("I6", f"{place}: {now.memfds} memfds, {before.memfds} at the beginning")
+    grown = now.rss_bytes - before.rss_bytes
+    if grown > RSS_GROWTH_BYTES_MAX:
+        yield Violation("I9", f"{place}: grew by {grown / 2**20:.0f} MiB")
+
+
+def judge_epochs(
+    before: Mapping[str, int], now: Mapping[str, int], killed: str, deaths: int
+) -> list[Violation]:
+    """I7 and I10: after so many deaths at one place exactly this one has a new epoch, by as many.
+
+    {place: epoch} before and after; for a worker it is its engine's epoch that changes. Every spawn
+    takes the next number, so that a restart too many shows as well.
+    """
+    place = killed.partition("/")[0]
+    found = [
+        Violation("I7", f"{other}: epoch {before[other]} became {now.get(other)}: {place}?")
+        for other in before
+        if (other != place or not deaths) and now.get(other) != before[other]
+    ]
+    following = max(before.values()) + deaths
+    if deaths and now.get(place) != following:
+        found.append(
+            Violation("I10", f"{place}: epoch {now.get(place)} after {deaths} deaths: {following}?")
+        )
+    return found
+
+
+def judge_abort(
+    at_end: Mapping[str, int], when_free: Mapping[str, int], step_s: float
+) -> list[Violation]:
+    """I12: within two steps of the order to abort nothing of the request is left in its engine.
+
+    {engine: steps} when the client was told of the end, and when all was free; nothing else ran,
+    and a step takes `step_s` at least (0: not known).
+    """
+    news = ABORT_NEWS_S / step_s if step_s else math.inf
+    return [
+        Violation("I12", f"{place}: {when_free[place] - steps} steps more for an aborted request")
+        for place, steps in at_end.items()
+        if when_free[place] - steps > ABORT_STEPS_MAX + news
+    ]
+
+
+def judge_health(place: str, noticed_s: float | None) -> list[Violation]:
+    """I10: /health says that an engine is not ready soon after it died. None: it never did."""
+    if noticed_s is not None and noticed_s <= HEALTH_TRUTH_S:
+        return []
+    when = "never" if noticed_s is None else f"after {noticed_s:.1f} s"
+    return [Violation("I10", f"/health told of the death of {place} {when}")]
+
+
+def judge_root_death(
+    pids: Sequence[int], sockets: Sequence[str], unbroken: Sequence[str], after_s: float
+) -> list[Violation]:
+    """I5 and I6 after kill -9 of the root: what is still there `after_s` seconds later."""
+    found = []
+    if pids:
+        found.append(Violation("I5", f"{after_s:g} s after the root: processes {list(pids)}"))
+    if sockets:
+        found.append(Violation("I6", f"{after_s:g} s after the root: sockets {list(sockets)}"))
+    found += [Violation("I3", f"{name}: still open after the root's death") for name in unbroken]
+    return found

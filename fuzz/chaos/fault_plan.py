@@ -1,0 +1,173 @@
+"""Which faults a campaign makes, and when: a pure function of its seed.
+
+Sans-IO: no clock, no processes. `campaign` carries the plan out. A fault's moment is a *progress
+event* (so many tokens of its probe stream were seen), not a time, so that a seed hits the same
+moments on a slow machine.
+
+Kinds are dealt like cards: every kind comes once before any comes again, so that a short campaign
+has all of them and a long one has equal shares.
+"""
+
+import enum
+import hashlib
+import random
+from collections.abc import Sequence
+
+import attrs
+
+# Half of the moments are at the beginning, where requests change state most.
+EARLY_TOKENS = (0, 1, 2, 3)
+LATE_TOKENS_MAX = 40
+# Stops: from far below a step's deadline to what the shortest wait of the server (2 s) outlasts.
+STOPS_S = (0.01, 0.1, 0.5, 1.0, 2.0)
+# A slow reader stays so long, over several of the faults that follow.
+SLOW_S = (1.0, 2.0, 4.0)
+# A successor dies so long after it was seen: while it is spawned, forks its worker, boots, serves.
+BOOTS_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
+
+
+class FaultKind(enum.StrEnum):
+    """What is done; the value is what people read."""
+
+    KILL_WORKER = "kill worker"
+    KILL_ENGINE = "kill engine"
+    KILL_FRONTEND = "kill frontend"
+    KILL_SUCCESSOR = "kill successor"  # an engine, then the one that boots in its place
+    KILL_STOPPED = "kill stopped"  # an engine that was stopped before
+    KILL_ROOT = "kill root"
+    STOP_WORKER = "stop worker"
+    STOP_ENGINE = "stop engine"
+    STOP_FRONTEND = "stop frontend"
+    STOP_ROOT = "stop root"
+    CANCEL_HTTP = "cancel by HTTP"
+    CANCEL_SOCKET = "response.cancel"
+    LEAVE = "leave"
+    FIN = "disconnect FIN"
+    RST = "disconnect RST"
+    HALF_CLOSE = "half-close"
+    NEVER_READS = "never reads"
+    SLOW_READER = "1 byte/s"
+
+
+# The root dies once, as the last act.
+DECK = tuple(kind for kind in FaultKind if kind is not FaultKind.KILL_ROOT)
+ON_ENGINE = frozenset(
+    {
+        FaultKind.KILL_WORKER,
+        FaultKind.KILL_ENGINE,
+        FaultKind.KILL_SUCCESSOR,
+        FaultKind.KILL_STOPPED,
+        FaultKind.STOP_WORKER,
+        FaultKind.STOP_ENGINE,
+    }
+)
+ON_FRONTEND = frozenset({FaultKind.KILL_FRONTEND, FaultKind.STOP_FRONTEND})
+KILLS = frozenset(
+    {
+        FaultKind.KILL_WORKER,
+        FaultKind.KILL_ENGINE,
+        FaultKind.KILL_SUCCESSOR,
+        FaultKind.KILL_STOPPED,
+        FaultKind.KILL_FRONTEND,
+    }
+)
+STOPS = frozenset(
+    {
+        FaultKind.STOP_WORKER,
+        FaultKind.STOP_ENGINE,
+        FaultKind.STOP_FRONTEND,
+        FaultKind.STOP_ROOT,
+    }
+)
+CANCELS = frozenset({FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET})
+DISCONNECTS = frozenset({FaultKind.LEAVE, FaultKind.FIN, FaultKind.RST, FaultKind.HALF_CLOSE})
+SLOW = frozenset({FaultKind.NEVER_READS, FaultKind.SLOW_READER})
+# These exist on a socket alone.
+_ON_SOCKET = frozenset({FaultKind.CANCEL_SOCKET, FaultKind.LEAVE})
+
+
+class Transport(enum.StrEnum):
+    """How a stream travels."""
+
+    SSE = "sse"
+    SOCKET = "socket"
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """One fault. `rank` is that of the engine or frontend it hits, where it hits one.
+
+    It is made when its probe, a stream of the script with this number, has shown `token` tokens;
+    with 0, as soon as the request was sent. `seconds` is how long a stop or a slow reader lasts, or
+    how long a successor lives.
+    """
+
+    number: int
+    kind: FaultKind
+    rank: int
+    transport: Transport
+    script: int
+    token: int
+    seconds: float
+
+    @property
+    def place(self) -> str:
+        """The process that it hits, by its place in the task tree; "" if it hits none."""
+        if self.kind in (FaultKind.KILL_ROOT, FaultKind.STOP_ROOT):
+            return "root"
+        if self.kind in ON_FRONTEND:
+            return f"frontend {self.rank}"
+        if self.kind in (FaultKind.KILL_WORKER, FaultKind.STOP_WORKER):
+            return f"engine {self.rank}/worker 0"
+        return f"engine {self.rank}" if self.kind in ON_ENGINE else ""
+
+    @property
+    def deaths(self) -> int:
+        """How many lives it ends."""
+        return 2 if self.kind is FaultKind.KILL_SUCCESSOR else int(self.kind in KILLS)
+
+
+def make_plan(seed: int, count: int, *, engines: int, frontends: int, scripts: int) -> list[Fault]:
+    """The faults of this seed, in order. A longer plan begins as a shorter one does."""
+    chance = random.Random(seed)
+    plan: list[Fault] = []
+    deck: list[FaultKind] = []
+    for number in range(count):
+        if not deck:
+            deck = list(DECK)
+            chance.shuffle(deck)
+        plan.append(_make_fault(chance, number, deck.pop(), engines, frontends, scripts=scripts))
+    return plan
+
+
+def _make_fault(  # every draw is made for every kind, so that kinds may be added at the end
+    chance: random.Random, number: int, kind: FaultKind, *ranks: int, scripts: int
+) -> Fault:
+    engines, frontends = ranks
+    engine, frontend = chance.randrange(engines), chance.randrange(frontends)
+    transport = chance.choice(list(Transport))
+    script = chance.randrange(scripts)
+    early, late = chance.choice(EARLY_TOKENS), chance.randint(4, LATE_TOKENS_MAX)
+    token = early if chance.random() < 0.5 else late
+    seconds = {
+        **dict.fromkeys(STOPS, chance.choice(STOPS_S)),
+        **dict.fromkeys(SLOW, chance.choice(SLOW_S)),
+        FaultKind.KILL_SUCCESSOR: chance.choice(BOOTS_S),
+    }
+    if kind in CANCELS:
+        token = max(1, token)  # a response is cancelled by its id, which its first event tells
+    return Fault(
+        number=number,
+        kind=kind,
+        rank=frontend if kind in ON_FRONTEND else engine,
+        transport=Transport.SOCKET if kind in _ON_SOCKET else transport,
+        script=script,
+        token=token,
+        seconds=seconds.get(kind, 0.0),
+    )
+
+
+def digest(plan: Sequence[Fault]) -> str:
+    """Tells two plans apart; the same seed gives the same one."""
+    text = "\n".join(repr(attrs.astuple(fault)) for fault in plan)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,283 @@
+"""Carries out one fault of the plan against the served run: probe, moment, fault, proof, recovery.
+
+Every fault has a probe, a stream of its own whose progress says when. What is killed must come back
+alone and be told by /health; what is stopped must go on; a stream that is aborted or left must be
+gone on the server's side. Must not know what streams should hold: the histories are judged later.
+"""
+
+import math
+from collections import Counter
+
+import attrs
+import trio
+
+from . import faults
+from .checkers import Disturbance, judge_epochs, judge_health
+from .clients import EventConnection, Lost, open_events, reset
+from .fault_plan import CANCELS, KILLS, SLOW, STOPS, Fault, FaultKind
+from .history import Ending, StreamHistory, Violation
+from .load import STREAM_DEADLINE_S, read_history, start_history
+from .observers import CLOSE_WAIT, ESTABLISHED, tcp_socket
+from .report import FaultOutcome
+from .scripts import PROBES
+from .served_run import ServedRun, epochs_of
+from .waits import NotInTime, wait_until
+
+# A null engine is back in two seconds on a quiet machine, a torch one in five; two busy cores
+# need a multiple.
+RECOVERY_S = 60.0
+# From a client's end to the server's own end of the connection.
+NOTICE_S = 10.0
+# For /health to tell of a death at all; how late it may be is the checkers' affair.
+HEALTH_S = 5.0
+
+
+@attrs.define(eq=False)
+class FaultRunner:
+    """Makes the faults of one segment and remembers what they explain."""
+
+    served: ServedRun
+    places: list[str]
+    histories: list[StreamHistory] = attrs.field(factory=list, init=False)
+    disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
+    checks: Counter[str] = attrs.field(factory=Counter, init=False)
+    # {history's name: the kind of fault that its client suffered}
+    _victims: dict[str, FaultKind] = attrs.field(factory=dict, init=False)
+    _kinds: dict[Disturbance, FaultKind] = attrs.field(factory=dict, init=False)
+
+    async def run(self, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery) -> None:
+        """Make one fault and see its recovery; `nursery` holds what outlasts it.
+
+        Raises `NotInTime` when the run does not come back: then nothing further makes sense.
+        """
+        try:
+            if fault.kind in SLOW:
+                nursery.start_soon(self._run_slow, fault, outcome)
+            elif fault.kind in KILLS | STOPS:
+                await self._run_on_process(fault, outcome, nursery)
+            else:
+                await self._run_on_client(fault, outcome)
+        except faults.Void as void:
+            outcome.void = str(void)
+        except Lost as lost:
+            outcome.void = f"its probe lost the connection: {lost}"
+
+    def blame(self, history: StreamHistory) -> FaultKind | None:
+        """The fault that ended this stream, if one did."""
+        if history.name in self._victims:
+            return self._victims[history.name]
+        if history.ending not in (Ending.FAILED, Ending.REFUSED, Ending.LOST):
+            return None
+        met = [
+            kind
+            for disturbance, kind in self._kinds.items()
+            if disturbance.is_death and disturbance.meets(history.ended_s, history.ended_s)
+        ]
+        return met[0] if met else None
+
+    # ---- faults on processes
+
+    async def _run_on_process(
+        self, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
+    ) -> None:
+        before = await self.served.processes()
+        await nursery.start(self._run_probe, fault)
+        since_s = trio.current_time()
+        is_death = fault.kind in KILLS
+        pid = before[fault.place].pid
+        try:
+            if is_death:
+                await self._kill(fault, outcome, pid, epochs_of(before))
+            else:
+                outcome.proof = await faults.stop(pid, fault.seconds)
+            resumed_s = trio.current_time()
+            await wait_until(
+                lambda: self.served.is_whole(self.places),
+                f"the tree is whole after fault {fault.number} ({fault.kind} {fault.place})",
+                seconds=RECOVERY_S,
+            )
+            outcome.recovery_s = trio.current_time() - (since_s if is_death else resumed_s)
+        finally:
+            disturbance = Disturbance(
+                place=fault.place, is_death=is_death, since_s=since_s, until_s=trio.current_time()
+            )
+            self.remember(disturbance, fault.kind)
+        after = epochs_of(await self.served.processes())
+        outcome.violations += judge_epochs(epochs_of(before), after, fault.place, fault.deaths)
+        self.checks.update(["I10", "I11"])
+
+    async def _kill(
+        self, fault: Fault, outcome: FaultOutcome, pid: int, before: dict[str, int]
+    ) -> None:
+        if fault.kind is FaultKind.KILL_STOPPED:
+            outcome.proof = await faults.kill_stopped(pid)
+        else:
+            outcome.proof = await faults.kill(pid)
+        if fault.kind is not FaultKind.KILL_FRONTEND:
+            await self._check_health(fault, outcome, before)
+        if fault.kind is FaultKind.KILL_SUCCESSOR:
+            outcome.proof += f", {await faults.kill(await self._successor(fault, pid))}"
+
+    async def _successor(self, fault: Fault, pid: int) -> int:
+        """The pid of the process that took this one's place, so long after it was seen first."""
+        found = 0
+
+        async def is_there() -> bool:
+            nonlocal found
+            process = (await self.served.processes()).get(fault.place)
+            found = process.pid if process else pid
+            return found != pid
+
+        await wait_until(is_there, f"{fault.place} has a successor", seconds=RECOVERY_S)
+        await trio.sleep(fault.seconds)
+        return found
+
+    def remember(self, disturbance: Disturbance, kind: FaultKind) -> None:
+        """It is over: what it did may be put down to it."""
+        self.disturbances.append(disturbance)
+        self._kinds[disturbance] = kind
+
+    async def _check_health(
+        self, fault: Fault, outcome: FaultOutcome, before: dict[str, int]
+    ) -> None:
+        engine = fault.place.partition("/")[0]
+
+        async def is_told() -> bool:
+            try:
+                return (await self.served.engine_states())[engine] != (before[engine], "ready")
+            except Lost:
+                return False
+
+        noticed_s: float | None = None
+        try:
+            noticed_s = await wait_until(is_told, "/health tells", seconds=HEALTH_S)
+        except NotInTime:
+            pass
+        outcome.violations += judge_health(engine, noticed_s)
+        self.checks.update(["I10"])
+
+    async def _run_probe(
+        self, fault: Fault, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """A stream that goes on to its end; started when the fault's moment has come."""
+        history = self.begin(fault)
+        moment = trio.Event()
+
+        def look() -> None:
+            if len(history.token_ids) >= fault.token and not moment.is_set():
+                moment.set()
+                task_status.started()
+
+        try:
+            with trio.move_on_after(STREAM_DEADLINE_S):
+                async with open_events(fault.transport, self.served.port) as connection:
+                    await connection.create(PROBES[fault.script].body())
+                    look()
+                    await read_history(connection, history, look)
+        except Lost as lost:
+            history.lose(str(lost), trio.current_time())
+        history.give_up(trio.current_time())
+        if not moment.is_set():
+            task_status.started()
+
+    # ---- faults of clients
+
+    async def _run_on_client(self, fault: Fault, outcome: FaultOutcome) -> None:
+        history = self.begin(fault, is_victim=True)
+        try:
+            with trio.move_on_after(STREAM_DEADLINE_S):
+                async with open_events(fault.transport, self.served.port) as connection:
+                    await self._reach(fault, connection, history)
+                    if fault.kind in CANCELS:
+                        await self._cancel(fault, outcome, connection, history)
+                    else:
+                        await self._disconnect(fault, outcome, connection, history)
+        except Lost as lost:
+            history.lose(str(lost), trio.current_time())
+            raise
+        finally:
+            history.give_up(trio.current_time())
+
+    async def _reach(
+        self, fault: Fault, connection: EventConnection, history: StreamHistory
+    ) -> None:
+        """Ask, and read as far as the fault's moment. Raises `Lost`."""
+        await connection.create(PROBES[fault.script].body())
+        while len(history.token_ids) < fault.token and history.ending is None:
+            history.see(await connection.receive(), trio.current_time())
+
+    async def _cancel(
+        self,
+        fault: Fault,
+        outcome: FaultOutcome,
+        connection: EventConnection,
+        history: StreamHistory,
+    ) -> None:
+        outcome.proof = await faults.cancel(fault, self.served.port, connection, history)
+        await read_history(connection, history)
+        if history.ending is not Ending.CANCELLED:
+            raise faults.Void(f"the stream's end was {history.ending} {history.message}")
+        self.checks.update(["I12"])
+
+    async def _disconnect(
+        self,
+        fault: Fault,
+        outcome: FaultOutcome,
+        connection: EventConnection,
+        history: StreamHistory,
+    ) -> None:
+        port = self.served.port
+        mine = connection.stream.socket.getsockname()[1]
+        began_s = trio.current_time()
+        outcome.proof = await faults.disconnect(fault, port, connection, history)
+
+        async def is_closed() -> bool:
+            end = tcp_socket(port, mine)
+            return end is None or end.state not in (ESTABLISHED, CLOSE_WAIT)
+
+        with trio.move_on_after(NOTICE_S) as scope:
+            if fault.kind is FaultKind.HALF_CLOSE:
+                await _read_away(connection)
+                history.leave(trio.current_time())
+            await wait_until(is_closed, "the server closes its end", seconds=math.inf)
+            outcome.recovery_s = trio.current_time() - began_s
+        if scope.cancelled_caught:
+            history.leave(trio.current_time())
+            outcome.violations.append(
+                Violation("I6", f"the server holds a connection {NOTICE_S:g} s after its client")
+            )
+        self.checks.update(["I6"])
+
+    async def _run_slow(self, fault: Fault, outcome: FaultOutcome) -> None:
+        """Holds a connection while other faults happen; whatever ends it first is no proof."""
+        history = self.begin(fault, is_victim=True)
+        try:
+            async with open_events(fault.transport, self.served.port, tiny=True) as connection:
+                await self._reach(fault, connection, history)
+                try:
+                    outcome.proof = await faults.hold(fault, self.served.port, connection)
+                finally:
+                    history.leave(trio.current_time())
+                    reset(connection.stream)
+        except faults.Void as void:
+            outcome.void = str(void)
+        except (Lost, trio.BrokenResourceError) as lost:
+            outcome.void = f"it lost the connection: {lost}"
+            history.lose(str(lost), trio.current_time())
+
+    def begin(self, fault: Fault, *, is_victim: bool = False) -> StreamHistory:
+        """The history of a fault's probe; a victim is one that the fault itself will end."""
+        name = f"probe of fault {fault.number} ({fault.kind} {fault.place})"
+        history = start_history(name, PROBES[fault.script], fault.transport)
+        self.histories.append(history)
+        if is_victim:
+            self._victims[name] = fault.kind
+        return history
+
+
+async def _read_away(connection: EventConnection) -> None:
+    try:
+        while True:
+            await connection.receive()
+    except Lost:
+        pass

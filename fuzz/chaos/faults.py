@@ -1,0 +1,170 @@
+"""Makes faults, and proves each by what the kernel shows: a fault without proof did not happen.
+
+One function for each family of kinds. They say what was seen as proof, or raise `Void`. Must not
+know what the server should do about a fault.
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import termios
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from .clients import EventConnection, Lost, SocketConnection, ask, reset
+from .fault_plan import Fault, FaultKind
+from .history import StreamHistory
+from .observers import FIN_WAIT1, FIN_WAIT2, GONE, TIME_WAIT, start_ticks, state_of, tcp_socket
+from .waits import NotInTime, wait_until
+
+# From a signal to what /proc shows of it; the kernel needs microseconds, a busy machine more, and
+# the end of half a gigabyte of torch some tenths.
+PROOF_S = 5.0
+LOOK_S = 0.005
+# Of a slow reader: between two looks at what waits for it.
+HELD_LOOK_S = 0.1
+# Whom it waits for may be stopped meanwhile; until then it is held on to.
+HELD_S = 5.0
+_INT = struct.Struct("i")
+
+
+@attrs.frozen
+class Void(Exception):
+    """The fault did not take effect, or nobody can tell; `reason` says why."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+async def kill(pid: int) -> str:
+    """SIGKILL; proven when the process is dead or gone, by pid and start time."""
+    ticks = start_ticks(pid)
+    if not ticks or state_of(pid) in "ZX":
+        raise Void("it was dead before the signal")
+    os.kill(pid, signal.SIGKILL)
+
+    def is_dead() -> bool:
+        return state_of(pid) in ("Z", "X", GONE) or start_ticks(pid) != ticks
+
+    await _prove(is_dead, f"pid {pid} is dead")
+    return f"pid {pid} is {state_of(pid) if start_ticks(pid) == ticks else GONE}"
+
+
+async def kill_stopped(pid: int) -> str:
+    """SIGSTOP, then SIGKILL; proven when /proc shows T in between, and death after."""
+    os.kill(pid, signal.SIGSTOP)
+    await _prove(lambda: state_of(pid) == "T", f"pid {pid} is stopped")
+    return f"it was T, then {await kill(pid)}"
+
+
+async def stop(pid: int, seconds: float) -> str:
+    """SIGSTOP, then SIGCONT; proven when /proc shows T in between, and something else after.
+
+    Cancellation: the process runs again.
+    """
+    try:
+        os.kill(pid, signal.SIGSTOP)
+        await _prove(lambda: state_of(pid) == "T", f"pid {pid} is stopped")
+        await trio.sleep(seconds)
+        if state_of(pid) != "T":
+            raise Void(f"pid {pid} did not stay stopped")
+    except ProcessLookupError:
+        raise Void(f"pid {pid} is gone") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    await _prove(lambda: state_of(pid) != "T", f"pid {pid} goes on")
+    return f"pid {pid} was T for {seconds:g} s"
+
+
+async def _prove(condition: Callable[[], bool], what: str) -> None:
+    try:
+        await wait_until(condition, what, seconds=PROOF_S, look_s=LOOK_S)
+    except NotInTime as late:
+        raise Void(str(late)) from None
+
+
+async def cancel(
+    fault: Fault, port: int, connection: EventConnection, history: StreamHistory
+) -> str:
+    """Abort a stream by its id; proven by the server's answer, and later by the stream's end."""
+    if history.ending is not None:
+        raise Void(f"it had ended before ({history.ending})")
+    if fault.kind is FaultKind.CANCEL_SOCKET:
+        assert isinstance(connection, SocketConnection)
+        await connection.send({"type": "response.cancel", "response_id": history.response_id})
+        return "sent"
+    try:
+        status, answer = await ask(port, "POST", f"/v1/responses/{history.response_id}/cancel")
+    except Lost as lost:
+        raise Void(f"the cancel had no answer: {lost}") from None
+    if status != 200:
+        raise Void(f"the cancel was answered {status}: {answer}")
+    return f"answered {answer['status']}"
+
+
+async def disconnect(
+    fault: Fault, port: int, connection: EventConnection, history: StreamHistory
+) -> str:
+    """End the connection in this kind's way; proven by what the kernel did with our end of it."""
+    if history.ending is not None:
+        raise Void(f"it had ended before ({history.ending})")
+    stream = connection.stream
+    mine = stream.socket.getsockname()[1]
+    match fault.kind:
+        case FaultKind.LEAVE:
+            await connection.leave()
+            history.leave(trio.current_time())
+            return "close frame sent"
+        case FaultKind.RST:
+            reset(stream)
+            history.leave(trio.current_time())
+            if tcp_socket(mine, port) is not None:
+                raise Void("our end is still there: no RST was sent")
+            return "our end is gone at once"
+        case FaultKind.FIN:
+            history.leave(trio.current_time())
+            while unread_bytes(stream):  # closing with unread bytes would be a reset
+                await stream.receive_some(65536)
+            stream.socket.close()
+            return "closed with nothing unread"
+        case _:
+            await stream.send_eof()
+            end = tcp_socket(mine, port)
+            if end is not None and end.state not in (FIN_WAIT1, FIN_WAIT2, TIME_WAIT):
+                raise Void(f"our end is in state {end.state}")
+            return f"our end is in state {end.state if end else GONE}"
+
+
+async def hold(fault: Fault, port: int, connection: EventConnection) -> str:
+    """Read nothing, or a byte a second, as long as the fault says.
+
+    Proven when the server's end holds bytes that it cannot send.
+    """
+    mine = connection.stream.socket.getsockname()[1]
+    ends_s = trio.current_time() + fault.seconds
+    most = read = 0
+    while trio.current_time() < ends_s or not most:
+        if trio.current_time() > ends_s + HELD_S:
+            raise Void("the server's end was never held up")
+        await trio.sleep(HELD_LOOK_S)
+        theirs = tcp_socket(port, mine)
+        most = max(most, theirs.unsent if theirs else 0)
+        due = int(trio.current_time() - (ends_s - fault.seconds))  # a byte for each second
+        if fault.kind is FaultKind.SLOW_READER and read < due:
+            read += len(await connection.stream.receive_some(1))
+    return f"up to {most} bytes waited in the server's end, {read} were read"
+
+
+def unread_bytes(stream: trio.SocketStream) -> int:
+    """What has arrived and was not read."""
+    answer = fcntl.ioctl(stream.socket.fileno(), termios.FIONREAD, _INT.pack(0))
+    (count,) = _INT.unpack(answer)
+    assert isinstance(count, int)
+    return count

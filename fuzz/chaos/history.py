@@ -1,0 +1,166 @@
+"""What one client saw of one stream, and whether that is a stream at all.
+
+Sans-IO: wire events in with `now`, a record out. The rules checked here need no knowledge of any
+fault: indices without gap or repeat, one terminal event, accounts that agree with what was seen.
+What a stream should have held, and how it was allowed to end, is `checkers`' affair.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ...api.response_id import frontend_of
+from .fault_plan import Transport
+
+# The events before the first delta are numbered 0 to 3, the delta of token k (from 1) 3 + k.
+LAST_OPENING_NUMBER = 3
+DELTA = "response.output_text.delta"
+TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
+
+
+class Ending(enum.StrEnum):
+    """How a stream was over for its client."""
+
+    FINISHED = "finished"  # the engine ended it: length or stop
+    CANCELLED = "cancelled"
+    FAILED = "failed"  # a typed error after it was admitted
+    REFUSED = "refused"  # a typed error instead of a stream
+    LOST = "lost"  # the connection ended without a last event
+    LEFT = "left"  # the client went away itself
+    HANGING = "hanging"  # nothing came for longer than anything may take
+
+
+@attrs.frozen
+class Violation:
+    """An invariant that did not hold, by its number, with what shows it."""
+
+    invariant: str
+    evidence: str
+
+
+@attrs.define(eq=False)
+class StreamHistory:
+    """One stream. `see` takes its events; `lose`, `leave` and `give_up` the ends without one."""
+
+    name: str
+    script: int
+    transport: Transport
+    started_s: float
+    response_id: str = attrs.field(default="", init=False)
+    token_ids: list[int] = attrs.field(factory=list, init=False)
+    ending: Ending | None = attrs.field(default=None, init=False)
+    # Of the error event, or why the connection was lost.
+    code: str = attrs.field(default="", init=False)
+    message: str = attrs.field(default="", init=False)
+    ended_s: float = attrs.field(default=0.0, init=False)
+    # The longest time between two events, and when it was over.
+    gap_s: float = attrs.field(default=0.0, init=False)
+    gap_ended_s: float = attrs.field(default=0.0, init=False)
+    violations: list[Violation] = attrs.field(factory=list, init=False)
+    _pieces: list[str] = attrs.field(factory=list, init=False)
+    _last_number: int = attrs.field(default=-1, init=False)
+    _last_s: float = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._last_s = self.started_s
+
+    @property
+    def frontend(self) -> int | None:
+        """The rank of the frontend that has it; None before its first event."""
+        return frontend_of(self.response_id)
+
+    @property
+    def text(self) -> str:
+        """The text of all deltas."""
+        return "".join(self._pieces)
+
+    def see(self, event: Mapping[str, Any], now: float) -> None:
+        """Take one event."""
+        if now - self._last_s > self.gap_s:
+            self.gap_s, self.gap_ended_s = now - self._last_s, now
+        self._last_s = now
+        kind = event.get("type")
+        if self.ending is not None:
+            invariant = "I12" if self.ending is Ending.CANCELLED and kind == DELTA else "I3"
+            self._violate(invariant, f"{kind} came after the end ({self.ending})")
+            return
+        self._check_number(event)
+        if kind == "response.created":
+            self.response_id = event["response"]["id"]
+        elif kind == DELTA:
+            self._see_delta(event)
+        elif kind == "response.output_text.done" and event["text"] != self.text:
+            self._violate("I1", "the text of output_text.done is not that of the deltas")
+        elif kind in TERMINAL:
+            self._see_end(event, now)
+
+    def lose(self, reason: str, now: float) -> None:
+        """The connection ended."""
+        self._end(Ending.LOST, now, message=reason)
+
+    def leave(self, now: float) -> None:
+        """We ended it ourselves."""
+        self._end(Ending.LEFT, now)
+
+    def give_up(self, now: float) -> None:
+        """It did not end in time."""
+        self._end(Ending.HANGING, now)
+
+    def _end(self, ending: Ending, now: float, *, code: str = "", message: str = "") -> None:
+        if self.ending is None:
+            self.ending, self.ended_s, self.code, self.message = ending, now, code, message
+
+    def _check_number(self, event: Mapping[str, Any]) -> None:
+        number = event.get("sequence_number")
+        if number is None:
+            return  # an error event that belongs to no response
+        if number <= self._last_number:
+            self._violate("I1", f"event number {number} came after {self._last_number}")
+        self._last_number = number
+
+    def _see_delta(self, event: Mapping[str, Any]) -> None:
+        first, tokens = event["token_index"], event["token_ids"]
+        if first != len(self.token_ids):
+            word = "repeated" if first < len(self.token_ids) else "missing"
+            self._violate(
+                "I1", f"token index {first} where {len(self.token_ids)} is next: tokens {word}"
+            )
+        self.token_ids += tokens
+        self._pieces.append(event["delta"])
+        if event["sequence_number"] != LAST_OPENING_NUMBER + len(self.token_ids):
+            self._violate(
+                "I1",
+                f"event number {event['sequence_number']} of a delta that ends with token"
+                f" {len(self.token_ids)}",
+            )
+
+    def _see_end(self, event: Mapping[str, Any], now: float) -> None:
+        if event["type"] == "error":
+            error = event["error"]
+            ending = Ending.FAILED if self.response_id else Ending.REFUSED
+            self._end(ending, now, code=error["code"], message=error["message"])
+            return
+        response = event["response"]
+        usage = response.get("usage") or {}
+        if usage.get("output_tokens", 0) < len(self.token_ids):
+            self._violate(
+                "I4", f"usage counts {usage.get('output_tokens')} of {len(self.token_ids)} tokens"
+            )
+        if event["type"] == "response.failed":
+            error = response["error"]
+            self._end(Ending.FAILED, now, code=error["code"], message=error["message"])
+        elif response["status"] == "cancelled":
+            self._end(Ending.CANCELLED, now)
+        else:
+            self._end(Ending.FINISHED, now)
+            if usage.get("output_tokens") != len(self.token_ids):
+                self._violate(
+                    "I4",
+                    f"usage counts {usage.get('output_tokens')} tokens, seen were"
+                    f" {len(self.token_ids)}",
+                )
+
+    def _violate(self, invariant: str, evidence: str) -> None:
+        self.violations.append(Violation(invariant, f"{self.name}: {evidence}"))

@@ -1,0 +1,151 @@
+"""Bystanders: clients that ask for one script after another while faults happen to others.
+
+They behave well and watch closely: every stream leaves a history. One that is refused or loses its
+connection waits a little and goes on, as a good client would. Must not know which faults there are.
+"""
+
+import random
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from .clients import EventConnection, Lost, SocketConnection, open_events
+from .fault_plan import Transport
+from .history import StreamHistory
+from .scripts import BYSTANDERS, SCRIPTS, Script
+
+# Nothing that a stream may have to wait for lasts so long: stops are 2 s, restarts some seconds
+# on two busy cores.
+STREAM_DEADLINE_S = 40.0
+# A client that lost its server waits so long before it comes again.
+BACKOFF_S = 0.2
+LANES = ("a", "b", "c")
+
+
+def start_history(name: str, script: Script, transport: Transport) -> StreamHistory:
+    """An empty record of a stream that begins now."""
+    return StreamHistory(name, SCRIPTS.index(script), transport, trio.current_time())
+
+
+async def read_history(
+    connection: EventConnection,
+    history: StreamHistory,
+    on_event: Callable[[], None] = lambda: None,
+) -> None:
+    """Read a stream, alone on its connection, to its end, whatever that is."""
+    try:
+        while history.ending is None:
+            history.see(await connection.receive(), trio.current_time())
+            on_event()
+    except Lost as lost:
+        history.lose(str(lost), trio.current_time())
+
+
+async def run_script(port: int, script: Script, name: str, transport: Transport) -> StreamHistory:
+    """One stream on a connection of its own, from its request to its end."""
+    history = start_history(name, script, transport)
+    with trio.move_on_after(STREAM_DEADLINE_S):
+        try:
+            async with open_events(transport, port) as connection:
+                await connection.create(script.body())
+                await read_history(connection, history)
+        except Lost as lost:
+            history.lose(str(lost), trio.current_time())
+    history.give_up(trio.current_time())
+    return history
+
+
+@attrs.define(eq=False)
+class Bystanders:
+    """Some clients on `port`, until `stopping` is set; then each ends what it has begun.
+
+    `histories` fills, one entry for each stream, and is taken by whoever judges.
+    """
+
+    port: int
+    chance: random.Random
+    histories: list[StreamHistory] = attrs.field(factory=list, init=False)
+    stopping: bool = attrs.field(default=False, init=False)
+    _count: int = attrs.field(default=0, init=False)
+
+    async def run(self, http: int, sockets: int) -> None:
+        """So many HTTP clients and sockets with three lanes each. Returns when they have ended."""
+        async with trio.open_nursery() as nursery:
+            for number in range(http):
+                nursery.start_soon(self._run_http, name=f"bystander http {number}")
+            for number in range(sockets):
+                nursery.start_soon(self._run_socket, name=f"bystander socket {number}")
+
+    async def _run_http(self) -> None:
+        while not self.stopping:
+            script = self.chance.choice(BYSTANDERS)
+            history = await run_script(self.port, script, self._name(), Transport.SSE)
+            self.histories.append(history)
+            if history.code or history.message:
+                await trio.sleep(BACKOFF_S)
+
+    async def _run_socket(self) -> None:
+        while not self.stopping:
+            try:
+                async with open_events(Transport.SOCKET, self.port) as connection:
+                    assert isinstance(connection, SocketConnection)
+                    await _Lanes(self, connection).run()
+            except Lost:
+                await trio.sleep(BACKOFF_S)
+
+    def begin(self, lane: str) -> tuple[Script, StreamHistory]:
+        """A next stream on a lane."""
+        script = self.chance.choice(BYSTANDERS)
+        history = start_history(f"{self._name()} lane {lane}", script, Transport.SOCKET)
+        self.histories.append(history)
+        return script, history
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"bystander {self._count}"
+
+
+@attrs.define(eq=False)
+class _Lanes:
+    """The lanes of one socket: each begins anew when its stream has ended."""
+
+    bystanders: Bystanders
+    connection: SocketConnection
+    _running: dict[str, StreamHistory] = attrs.field(factory=dict, init=False)
+
+    async def run(self) -> None:
+        """Until all have ended and the bystanders stop; a lane that hangs is given up."""
+        try:
+            for lane in LANES:
+                await self._begin(lane)
+            while self._running:
+                oldest_s = min(history.started_s for history in self._running.values())
+                with trio.move_on_at(oldest_s + STREAM_DEADLINE_S) as scope:
+                    await self._take(await self.connection.receive())
+                if scope.cancelled_caught:
+                    return
+        except Lost as lost:
+            for history in self._running.values():
+                history.lose(str(lost), trio.current_time())
+            raise
+        finally:
+            for history in self._running.values():
+                history.give_up(trio.current_time())
+
+    async def _begin(self, lane: str) -> None:
+        script, self._running[lane] = self.bystanders.begin(lane)
+        await self.connection.create(script.body(stream_id=lane))
+
+    async def _take(self, event: dict[str, object]) -> None:
+        lane = event.get("stream_id")
+        assert isinstance(lane, str)
+        history = self._running[lane]
+        history.see(event, trio.current_time())
+        if history.ending is None:
+            return
+        del self._running[lane]
+        if history.code:
+            await trio.sleep(BACKOFF_S)
+        if not self.bystanders.stopping:
+            await self._begin(lane)

@@ -1,0 +1,55 @@
+"""What can be said to the chaos command, and the server that it means.
+
+Plain data with defaults; the command line's parser reads the annotations. Must not know how a
+campaign runs.
+"""
+
+from typing import Annotated
+
+import attrs
+from cyclopts import Parameter
+
+# Every place may die for ever: that a limit holds is tested elsewhere.
+_RESTARTS = ("--restart-limit", "1000000")
+
+
+@attrs.frozen(kw_only=True)
+class ChaosOptions:
+    """One campaign."""
+
+    seed: Annotated[int, Parameter(help="What decides every fault and its moment.")] = 1
+    faults: Annotated[int, Parameter(help="How many, before the root's death.")] = 300
+    engines: Annotated[int, Parameter(help="Engines; two show that one may die.")] = 2
+    frontends: Annotated[int, Parameter(help="Frontends; two show that one may die.")] = 2
+    executor: Annotated[str, Parameter(help="What computes, as of serve: null or torch.")] = "null"
+    step: Annotated[float, Parameter(help="Seconds of a step of the null executor.")] = 0.01
+    json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False
+
+    def words_of_serve(self) -> list[str]:
+        """Options of `triolet serve`. One thread computes: two would wait for each other."""
+        return [
+            *("--engines", str(self.engines), "--frontends", str(self.frontends)),
+            *("--executor", self.executor, "--null-step", str(self.step), "--threads", "1"),
+            *_RESTARTS,
+        ]
+
+    def words_of_replay(self) -> list[str]:
+        """The command that makes the same faults again."""
+        return [
+            *("triolet", "chaos", "--seed", str(self.seed), "--faults", str(self.faults)),
+            *("--engines", str(self.engines), "--frontends", str(self.frontends)),
+            *("--executor", self.executor, "--step", str(self.step)),
+        ]
+
+    def step_s(self) -> float:
+        """How long a step takes at least; 0 if that is not known."""
+        return self.step if self.executor == "null" else 0.0
+
+    def places(self) -> list[str]:
+        """Every process of the whole tree."""
+        return [
+            "root",
+            *(f"frontend {rank}" for rank in range(self.frontends)),
+            *(f"engine {rank}" for rank in range(self.engines)),
+            *(f"engine {rank}/worker 0" for rank in range(self.engines)),
+        ]

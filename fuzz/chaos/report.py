@@ -1,0 +1,154 @@
+"""What a campaign found, as a table for people and JSON for programs.
+
+Sans-IO: counts and text. Must not know how faults are made.
+"""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+from rich.table import Table
+
+from .fault_plan import FaultKind
+from .history import Ending, StreamHistory, Violation
+
+# Of all planned faults; more than these without proof, and the campaign has shown too little.
+VOID_SHARE_MAX = 0.1
+
+
+@attrs.define(eq=False)
+class FaultOutcome:
+    """What became of one planned fault. `recovery_s` is None where nothing has to recover."""
+
+    number: int
+    kind: FaultKind
+    place: str
+    proof: str = ""
+    void: str = ""
+    recovery_s: float | None = None
+    violations: list[Violation] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class Report:
+    """Everything that the command says at the end."""
+
+    seed: int
+    digest: str
+    replay: Sequence[str]
+    outcomes: list[FaultOutcome] = attrs.field(factory=list)
+    # Those that belong to no single fault.
+    violations: list[Violation] = attrs.field(factory=list)
+    endings: Counter[str] = attrs.field(factory=Counter)
+    # {fault kind: {ending or error code: streams}} of streams that a fault ended.
+    touched: dict[FaultKind, Counter[str]] = attrs.field(factory=dict)
+    # {invariant: how often it was checked}
+    checks: Counter[str] = attrs.field(factory=Counter)
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def count_stream(self, history: StreamHistory, kind: FaultKind | None) -> None:
+        """Take in one stream that is over; `kind` is the fault that ended it, if one did."""
+        ending = history.ending or Ending.HANGING
+        self.endings[ending] += 1
+        self.tokens += len(history.token_ids)
+        if kind is not None:
+            self.touched.setdefault(kind, Counter())[history.code or str(ending)] += 1
+
+    def all_violations(self) -> list[Violation]:
+        """Of the faults and of the whole."""
+        return [*self.violations, *(v for each in self.outcomes for v in each.violations)]
+
+    def voids(self) -> int:
+        """Faults without proof."""
+        return sum(1 for each in self.outcomes if each.void)
+
+    def is_green(self) -> bool:
+        """No violation, and nearly every fault has happened."""
+        void_max = max(1, VOID_SHARE_MAX * len(self.outcomes))
+        return not self.all_violations() and self.voids() <= void_max
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, in plain values."""
+        return {
+            "seed": self.seed,
+            "plan": self.digest,
+            "green": self.is_green(),
+            "faults": len(self.outcomes),
+            "void": self.voids(),
+            "seconds": round(self.seconds, 1),
+            "tokens_checked": self.tokens,
+            "streams": dict(self.endings),
+            "checks": dict(sorted(self.checks.items())),
+            "kinds": {row["kind"]: row for row in self.rows()},
+            "violations": [attrs.asdict(v) for v in self.all_violations()],
+            "voids": [
+                {"number": each.number, "kind": each.kind, "reason": each.void}
+                for each in self.outcomes
+                if each.void
+            ],
+            "proofs": [
+                {"number": each.number, "kind": each.kind, "place": each.place, "proof": each.proof}
+                for each in self.outcomes
+                if not each.void
+            ],
+            "replay": shlex.join(self.replay),
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each kind that was planned."""
+        rows = []
+        for kind in FaultKind:
+            mine = [each for each in self.outcomes if each.kind is kind]
+            if mine:
+                times = sorted(o.recovery_s for o in mine if o.recovery_s is not None)
+                rows.append(
+                    {
+                        "kind": str(kind),
+                        "planned": len(mine),
+                        "proven": sum(1 for each in mine if not each.void),
+                        "streams": dict(self.touched.get(kind, Counter())),
+                        "recovery_s": [round(quantile(times, q), 2) for q in (0.5, 0.99, 1.0)]
+                        if times
+                        else [],
+                        "violations": sum(len(each.violations) for each in mine),
+                    }
+                )
+        return rows
+
+    def table(self) -> Table:
+        """The rows for people."""
+        title = f"seed {self.seed}, plan {self.digest}: {len(self.outcomes)} faults"
+        table = Table(title=f"{title} in {self.seconds:.0f} s")
+        for head in ("fault", "planned", "proven", "streams it ended"):
+            table.add_column(head)
+        table.add_column("recovery p50 / p99 / max, s")
+        table.add_column("violations")
+        for row in self.rows():
+            ended = ", ".join(f"{count} {what}" for what, count in sorted(row["streams"].items()))
+            recovery = " / ".join(f"{each:.2f}" for each in row["recovery_s"]) or "-"
+            counts = (str(row["planned"]), str(row["proven"]))
+            table.add_row(row["kind"], *counts, ended or "-", recovery, str(row["violations"]))
+        return table
+
+    def sentences(self) -> list[str]:
+        """What the table does not say; the last line is the verdict."""
+        streams = ", ".join(f"{count} {what}" for what, count in sorted(self.endings.items()))
+        checks = ", ".join(f"{name} {count}" for name, count in sorted(self.checks.items()))
+        lines = [
+            f"streams: {streams}; {self.tokens} tokens compared",
+            f"checks: {checks}",
+            *(f"void: fault {o.number} ({o.kind}): {o.void}" for o in self.outcomes if o.void),
+            *(f"VIOLATION {v.invariant}: {v.evidence}" for v in self.all_violations()),
+        ]
+        if self.is_green():
+            return [*lines, f"green: every invariant held; {self.voids()} faults void"]
+        return [*lines, f"RED; the same schedule again: {shlex.join(self.replay)}"]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """The value below which this share of them lies; the next one above, where none is exact."""
+    assert ordered
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

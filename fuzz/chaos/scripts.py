@@ -1,0 +1,62 @@
+"""The requests of a campaign: few, and always the same, so that each has one right answer.
+
+Sans-IO: plain data and pure functions. A script's answer is learnt once from an undisturbed run;
+with the null executor it is also recomputed here, since there a token is a pure function of seed,
+position and the token before.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from ...engine.worker.null_executor import null_token
+from .history import Violation
+
+PROMPTS = (
+    "Tell me a story about a fox.",
+    "The old lantern went out, and then",
+    "Who lives at the end of the lane?",
+)
+# Short ones end while a fault is on, long ones live through several.
+SHORT_TOKENS, MIDDLE_TOKENS = 24, 90
+# A probe must outlive its moment and its fault: the latest moment is at token 40.
+PROBE_TOKENS = 240
+
+
+@attrs.frozen
+class Script:
+    """One request of exactly `tokens` tokens."""
+
+    prompt: str
+    seed: int
+    tokens: int
+
+    def body(self, **fields: Any) -> dict[str, Any]:
+        """As a Responses request; `fields` are added."""
+        return {
+            "input": self.prompt,
+            "max_output_tokens": self.tokens,
+            "temperature": 0.8,
+            "runtime": {"seed": self.seed, "ignore_eos": True, "token_ids": True},
+            **fields,
+        }
+
+
+PROBES = tuple(Script(prompt, seed, PROBE_TOKENS) for seed, prompt in enumerate(PROMPTS))
+BYSTANDERS = tuple(
+    Script(prompt, seed, tokens)
+    for seed, prompt in enumerate(PROMPTS, 10)
+    for tokens in (SHORT_TOKENS, MIDDLE_TOKENS)
+)
+SCRIPTS = PROBES + BYSTANDERS
+
+
+def check_null_tokens(script: Script, token_ids: Sequence[int], vocab_size: int) -> list[Violation]:
+    """Whether these are the null executor's tokens; the first depends on the prompt, too."""
+    for position in range(1, len(token_ids)):
+        wanted = null_token(script.seed, position, token_ids[position - 1], vocab_size=vocab_size)
+        if token_ids[position] != wanted:
+            evidence = f"token {position} of seed {script.seed} is {token_ids[position]}"
+            return [Violation("I2", f"{evidence}, computed here it is {wanted}")]
+    return []

@@ -1,0 +1,209 @@
+"""Every rule lets a good run pass and finds the breach that is planted here."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from triolet.fuzz.chaos.checkers import (
+    ABORT_STEPS_MAX,
+    RSS_GROWTH_BYTES_MAX,
+    Disturbance,
+    Expected,
+    Look,
+    QuietLook,
+    judge_abort,
+    judge_epochs,
+    judge_health,
+    judge_quiet,
+    judge_root_death,
+    judge_stream,
+)
+from triolet.fuzz.chaos.history import StreamHistory
+
+from .histories import TEXT, TOKENS, created, delta, failed, finished, history_of
+
+EXPECTED = Expected(TOKENS, TEXT)
+WHOLE = [created(), delta(0, 4), finished()]
+DIED = "engine 1 (epoch 7) died: was killed by SIGKILL. The request may be sent again"
+ENGINE_DEATH = Disturbance(place="engine 1/worker 0", is_death=True, since_s=10.1, until_s=12.0)
+FRONTEND_DEATH = attrs.evolve(ENGINE_DEATH, place="frontend 1")
+STOP = attrs.evolve(ENGINE_DEATH, is_death=False)
+
+
+def lost(*events: dict[str, Any]) -> StreamHistory:
+    history = history_of(*events)
+    history.lose("reset", 10.5)
+    return history
+
+
+def hanging() -> StreamHistory:
+    history = history_of(created(), delta(0))
+    history.give_up(50.0)
+    return history
+
+
+def paused(until_s: float) -> StreamHistory:
+    history = history_of(created(), delta(0))
+    history.see(delta(1, 3), until_s)
+    history.see(finished(), until_s)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("history", "disturbances"),
+    [
+        (history_of(*WHOLE), []),
+        (history_of(*WHOLE), [ENGINE_DEATH]),
+        (history_of(created(), delta(0), failed(DIED)), [ENGINE_DEATH]),
+        (lost(created(), delta(0)), [FRONTEND_DEATH]),
+        (lost(), [FRONTEND_DEATH]),  # before its first event nobody knows which frontend it was
+        (paused(18.0), [STOP]),
+    ],
+    ids=str,
+)
+def test_a_stream_as_it_should_be(history: StreamHistory, disturbances: list[Disturbance]) -> None:
+    assert judge_stream(history, EXPECTED, disturbances) == []
+
+
+@pytest.mark.parametrize(
+    ("history", "disturbances", "invariant"),
+    [
+        # Another token, too many of them, too few, another text.
+        (history_of(created(), delta(0, token_ids=[99])), [], "I1"),
+        (history_of(created(), delta(0, 4), delta(4, token_ids=[15])), [], "I1"),
+        (history_of(created(), delta(0), finished()), [], "I1"),
+        (history_of(created(), delta(0, delta="x"), failed(DIED)), [ENGINE_DEATH], "I1"),
+        # What the wire shows is passed on.
+        (history_of(created(), delta(1)), [], "I1"),
+        # No end, by itself or within its time.
+        (history_of(created(), delta(0)), [], "I3"),
+        (hanging(), [ENGINE_DEATH], "I3"),
+        # Ends that nothing explains.
+        (history_of(created(), failed(DIED)), [], "I7"),
+        (history_of(created(), failed(DIED)), [STOP], "I7"),
+        (
+            history_of(created(), failed(DIED)),
+            [attrs.evolve(ENGINE_DEATH, place="engine 0")],
+            "I7",
+        ),
+        (
+            history_of(created(), failed(DIED)),
+            [attrs.evolve(ENGINE_DEATH, place="engine 11")],
+            "I7",
+        ),
+        (
+            history_of(created(), failed(DIED)),
+            [attrs.evolve(ENGINE_DEATH, since_s=30.0, until_s=31.0)],
+            "I7",
+        ),
+        (lost(created(), delta(0)), [ENGINE_DEATH], "I7"),
+        (lost(created(), delta(0)), [attrs.evolve(FRONTEND_DEATH, place="frontend 0")], "I7"),
+        (paused(18.0), [], "I7"),
+        # Errors that no death calls for, or that do not say what to do.
+        (history_of(created(), failed("no", "internal_error")), [ENGINE_DEATH], "I13"),
+        (history_of(created(), failed("engine 1 died")), [ENGINE_DEATH], "I13"),
+    ],
+    ids=str,
+)
+def test_a_stream_that_breaks_a_promise(
+    history: StreamHistory, disturbances: list[Disturbance], invariant: str
+) -> None:
+    found = judge_stream(history, EXPECTED, disturbances)
+    assert invariant in [violation.invariant for violation in found]
+    assert all("a stream" in violation.evidence for violation in found)
+
+
+def test_to_have_no_engine_takes_a_death() -> None:
+    refusal = {"type": "error", "error": {"code": "no_engine", "message": "none is ready"}}
+    assert judge_stream(history_of(refusal), EXPECTED, [ENGINE_DEATH]) == []
+    (violation,) = judge_stream(history_of(refusal), EXPECTED, [])
+    assert violation.invariant == "I7"
+
+
+IDLE: dict[str, str | int | float] = {"running": 0, "waiting": 0, "kv blocks": "64 of 64 free"}
+ROOT = Look(pid=1, epoch=0, fds=10, memfds=0, rss_bytes=2**25, facts={})
+ENGINE = Look(pid=2, epoch=1, fds=20, memfds=2, rss_bytes=2**25, facts=IDLE)
+FRONTEND = Look(pid=3, epoch=2, fds=20, memfds=0, rss_bytes=2**25, facts={"requests": 0})
+QUIET = QuietLook(
+    places={"root": ROOT, "engine 0": ENGINE, "frontend 0": FRONTEND},
+    pids=frozenset({1, 2, 3}),
+    zombies=(),
+    abstract_sockets=4,
+    shared_memory=(),
+    connections=0,
+)
+
+
+def with_look(place: str, look: Look, **changes: Any) -> QuietLook:
+    places = {**QUIET.places, place: attrs.evolve(look, **changes)}
+    return attrs.evolve(QUIET, places=places)
+
+
+def test_a_quiet_run_that_is_as_it_was() -> None:
+    assert judge_quiet(QUIET, QUIET) == []
+    restarted = with_look("engine 0", ENGINE, epoch=9, fds=19)
+    assert judge_quiet(QUIET, restarted) == []
+
+
+@pytest.mark.parametrize(
+    ("now", "invariant"),
+    [
+        (with_look("engine 0", ENGINE, facts={**IDLE, "running": 1}), "I4"),
+        (with_look("engine 0", ENGINE, facts={**IDLE, "waiting": 1}), "I4"),
+        (with_look("engine 0", ENGINE, facts={**IDLE, "kv blocks": "63 of 64 free"}), "I4"),
+        (with_look("frontend 0", FRONTEND, facts={"requests": 1}), "I4"),
+        (with_look("engine 1", ENGINE), "I5"),
+        (attrs.evolve(QUIET, pids=frozenset({1, 2, 3, 4})), "I5"),
+        (attrs.evolve(QUIET, zombies=(9,)), "I5"),
+        (with_look("root", ROOT, fds=11), "I6"),
+        (with_look("engine 0", ENGINE, memfds=3), "I6"),
+        (attrs.evolve(QUIET, abstract_sockets=5), "I6"),
+        (attrs.evolve(QUIET, shared_memory=("/dev/shm/x",)), "I6"),
+        (attrs.evolve(QUIET, connections=1), "I6"),
+        (with_look("root", ROOT, rss_bytes=ROOT.rss_bytes + RSS_GROWTH_BYTES_MAX + 1), "I9"),
+    ],
+    ids=str,
+)
+def test_what_is_left_when_all_is_quiet(now: QuietLook, invariant: str) -> None:
+    assert invariant in [violation.invariant for violation in judge_quiet(QUIET, now)]
+
+
+BEFORE = {"frontend 0": 1, "engine 0": 5, "engine 1": 3}
+
+
+@pytest.mark.parametrize(
+    ("now", "killed", "deaths", "invariants"),
+    [
+        ({**BEFORE, "engine 1": 6}, "engine 1", 1, []),
+        ({**BEFORE, "engine 1": 6}, "engine 1/worker 0", 1, []),
+        ({**BEFORE, "engine 1": 7}, "engine 1", 2, []),
+        (BEFORE, "engine 1", 0, []),
+        ({**BEFORE, "engine 1": 6}, "engine 1", 0, ["I7"]),  # a stop must not end a life
+        ({**BEFORE, "engine 1": 7}, "engine 1", 1, ["I10"]),  # it was started twice
+        (BEFORE, "engine 1", 1, ["I10"]),  # the dead epoch is still listed
+        ({**BEFORE, "engine 1": 6, "frontend 0": 7}, "engine 1", 1, ["I7"]),
+    ],
+)
+def test_epochs(now: dict[str, int], killed: str, deaths: int, invariants: list[str]) -> None:
+    found = judge_epochs(BEFORE, now, killed, deaths)
+    assert [violation.invariant for violation in found] == invariants
+
+
+def test_an_abort_takes_two_steps_and_the_time_of_the_news() -> None:
+    assert judge_abort({"engine 0": 7}, {"engine 0": 7 + ABORT_STEPS_MAX}, 10.0) == []
+    (violation,) = judge_abort({"engine 0": 7}, {"engine 0": 8 + ABORT_STEPS_MAX}, 10.0)
+    assert violation.invariant == "I12"
+    assert judge_abort({"engine 0": 7}, {"engine 0": 1000}, 0.0) == []  # steps of unknown length
+
+
+def test_health_must_tell_and_soon() -> None:
+    assert judge_health("engine 0", 0.1) == []
+    assert [v.invariant for v in judge_health("engine 0", 3.0)] == ["I10"]
+    assert [v.invariant for v in judge_health("engine 0", None)] == ["I10"]
+
+
+def test_nothing_outlives_the_root() -> None:
+    assert judge_root_death([], [], [], 1.0) == []
+    found = judge_root_death([4], ["@triolet-x"], ["a stream"], 1.0)
+    assert [violation.invariant for violation in found] == ["I5", "I6", "I3"]
