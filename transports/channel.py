@@ -14,9 +14,12 @@ import attrs
 import trio
 
 
-@attrs.frozen(order=True)
+@attrs.frozen(order=True, cache_hash=True)
 class Peer:
-    """One incarnation of a process: a successor of the same rank is another peer."""
+    """One incarnation of a process: a successor of the same rank is another peer.
+
+    Its hash is kept, as links and requests are looked up by peer for every message.
+    """
 
     role: str
     rank: int
@@ -42,9 +45,12 @@ class PeerDown:
     reason: str
 
 
-@attrs.frozen
+@attrs.define
 class Received:
-    """One message, in order, once, within the current generation."""
+    """One message, in order, once, within the current generation.
+
+    A value, never changed; not frozen because one is made per message.
+    """
 
     peer: Peer
     message: object

@@ -48,7 +48,8 @@ from .link_decisions import (
 from .link_header import FrameKind, Header
 
 _NOTHING: tuple[Decision, ...] = ()
-_DELIVER: tuple[Decision, ...] = (Deliver(),)
+# What nearly every message comes to; `linked_channel` knows it by identity.
+DELIVER_ALONE: tuple[Decision, ...] = (Deliver(),)
 _LISTENING = frozenset({LinkState.OPENING, LinkState.UP})
 _HUB_ONLY = frozenset({FrameKind.LINK_ACCEPT, FrameKind.LINK_RESET})
 
@@ -124,13 +125,17 @@ class Link:
     def handle_header(self, header: Header, now: float) -> Sequence[Decision]:
         """One header arrived. With `Deliver` among the decisions its payload is to be handed up."""
         kind = header.kind
+        if (
+            kind is FrameKind.DATA
+            and self.state is LinkState.UP
+            and header.generation == self.generation
+        ):
+            return self._handle_data(header, now)
         if kind is FrameKind.LINK_UP:
             return self._handle_link_up(header, now)
         if header.generation != self.generation or self.state not in _LISTENING:
             self._stale += 1
             return _NOTHING
-        if kind is FrameKind.DATA and self.state is LinkState.UP:
-            return self._handle_data(header, now)
         if not self._is_sane(header):
             self._violations += 1
             return _NOTHING
@@ -272,10 +277,10 @@ class Link:
             return self._handle_gap(header, now)
         self._received += 1
         if self._received - self._told >= self.settings.ack_messages:
-            return (*_DELIVER, Transmit(self._make_header(FrameKind.ACK)))
+            return (*DELIVER_ALONE, Transmit(self._make_header(FrameKind.ACK)))
         if self._ack_at == math.inf:
             self._ack_at = now + self.settings.ack_delay_s
-        return _DELIVER
+        return DELIVER_ALONE
 
     def _handle_in_generation(self, header: Header, now: float) -> Sequence[Decision]:
         """ACCEPT, ACK or PROBE; or DATA that arrived before the answer to LINK_UP."""

@@ -1,4 +1,4 @@
-"""The header frame of every message on a link, and what each kind of it means.
+"""The header that every message on a link begins with, and what each kind of it means.
 
 Sans-IO: bytes to a `Header` and back. Must not know what to do about a header (`link`) nor how it
 travels (`zmq_channel`, `memory_channel`).
@@ -8,6 +8,8 @@ import enum
 import struct
 
 import attrs
+
+from .array import Frame
 
 # kind, generation, sequence, acknowledged. Sequences are 64 bits wide and never wrap.
 _HEADER = struct.Struct(">BHQQ")
@@ -30,7 +32,7 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 
 @attrs.frozen
 class MalformedHeader(Exception):
-    """Not a header of ours; the frame is counted and dropped."""
+    """Not a header of ours; the message is counted and dropped."""
 
     reason: str
 
@@ -56,12 +58,20 @@ class Header:
         """`HEADER_BYTES` bytes, big endian."""
         return _HEADER.pack(self.kind, self.generation, self.sequence, self.acknowledged)
 
+    def write_to(self, frame: bytearray) -> None:
+        """Over the first `HEADER_BYTES` bytes of `frame`."""
+        _HEADER.pack_into(frame, 0, self.kind, self.generation, self.sequence, self.acknowledged)
 
-def decode_header(frame: bytes) -> Header:
-    """Raises `MalformedHeader` for a wrong length or an unknown kind."""
-    if len(frame) != HEADER_BYTES:
-        raise MalformedHeader(f"{len(frame)} bytes instead of {HEADER_BYTES}")
-    kind_number, generation, sequence, acknowledged = _HEADER.unpack(frame)
+
+def decode_header(frame: Frame) -> Header:
+    """The header that `frame` begins with.
+
+    Raises `MalformedHeader` if it is too short or of an unknown kind.
+    """
+    try:
+        kind_number, generation, sequence, acknowledged = _HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedHeader(f"shorter than {HEADER_BYTES} bytes") from None
     kind = _KINDS.get(kind_number)
     if kind is None:
         raise MalformedHeader(f"unknown kind {kind_number}")

@@ -19,7 +19,7 @@ import trio
 from .array import Frame
 from .channel import ChannelEvent, Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from .codec import Codec, MalformedMessage
-from .link import Link
+from .link import DELIVER_ALONE, Link
 from .link_decisions import (
     Decision,
     Deliver,
@@ -37,10 +37,14 @@ from .link_header import FrameKind, Header
 EVENTS_MAX = 131072
 # Links of one hub: a rank per engine; more peers than this are strays and are ignored.
 PEERS_MAX = 4096
+_NO_READER = "nobody takes the messages of this channel"
 
 
 class Carrier(Protocol):
     """Moves frames of link generations. Nothing here waits or raises."""
+
+    # Bytes at the front of a message's first frame that are the carrier's, for header and address.
+    room: int
 
     def open_generation(self, peer: Peer, generation: int) -> None:
         """Get ready to carry this generation; what carried an older one of the peer is let go."""
@@ -49,7 +53,10 @@ class Carrier(Protocol):
         """Let go of everything of this peer, what is queued included."""
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
-        """Queue one message behind the earlier ones; False if the queue's bound is reached."""
+        """Queue one message behind the earlier ones; False if the queue's bound is reached.
+
+        `frames` are the codec's, with room left at the front, or none for a header alone.
+        """
 
 
 @attrs.frozen
@@ -93,7 +100,7 @@ class LinkedChannel:
         link = self._links.get(peer)
         if link is None or not link.is_up:
             raise PeerNotConnected(peer)
-        frames = self.codec_out.encode(message)
+        frames = self.codec_out.encode(message, self.carrier.room)
         now = trio.current_time()
         if link.is_full:
             reason = f"{self.settings.unacknowledged_max} messages were not acknowledged"
@@ -154,13 +161,32 @@ class LinkedChannel:
 
     def handle_frames(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> None:
         """One message arrived. Whatever is wrong with it is counted; nothing is raised."""
-        link = self._links.get(peer)
-        if link is None:
-            if not self._is_welcome(peer, header):
-                self._dropped_stray += 1
-                return
-            link = self._links[peer] = self._make_link()
-        self._carry_out(peer, link, link.handle_header(header, trio.current_time()), frames)
+        self.handle_burst(((peer, header, frames),))
+
+    def handle_burst(self, arrived: Iterable[tuple[Peer, Header, Sequence[Frame]]]) -> None:
+        """Messages arrived, in this order and at the same time; as `handle_frames` for each."""
+        now = trio.current_time()
+        before: Link | None = None
+        for peer, header, frames in arrived:
+            link = self._links.get(peer)
+            if link is None:
+                if not self._is_welcome(peer, header):
+                    self._dropped_stray += 1
+                    continue
+                link = self._links[peer] = self._make_link()
+            decisions = link.handle_header(header, now)
+            if decisions is DELIVER_ALONE:  # nearly always: what is due may wait for the others
+                if not self._deliver(peer, frames):
+                    self._end_link(peer, link, _NO_READER)
+                if link is not before and before is not None:
+                    self._heed_deadline(before.next_deadline())
+                before = link
+            else:
+                self._carry_out(peer, link, decisions, frames)
+        if before is not None:
+            self._heed_deadline(before.next_deadline())
+        if self._events and self._receivers:
+            self._receivers.unpark_all()
 
     def handle_broken(self, peer: Peer, generation: int, reason: str) -> None:
         """The carrier cannot reach the peer in this generation any more."""
@@ -216,7 +242,7 @@ class LinkedChannel:
             match decision:
                 case Deliver():
                     if not self._deliver(peer, frames):
-                        broken = "nobody takes the messages of this channel"
+                        broken = _NO_READER
                 case Transmit(header=header):
                     if not self.carrier.transmit(peer, header, ()):
                         broken = "the outbox is full"
@@ -241,7 +267,7 @@ class LinkedChannel:
     def _deliver(self, peer: Peer, frames: Sequence[Frame]) -> bool:
         """False if there is no room for events; then all that waits of this peer was dropped."""
         try:
-            message = self.codec_in.decode(frames)
+            message = self.codec_in.decode(frames, self.carrier.room)
         except MalformedMessage:
             # A peer of the same build does not send these; a new generation would not cure it.
             self._dropped_malformed += 1
@@ -249,7 +275,7 @@ class LinkedChannel:
         if len(self._events) >= self.events_max:
             self._overflows += 1
             return False
-        self._append_event(Received(peer, message))
+        self._events.append(Received(peer, message))
         return True
 
     def _append_event(self, event: ChannelEvent) -> None:
@@ -267,7 +293,7 @@ class LinkedChannel:
         comes_up = isinstance(event, PeerUp)
         up_for_reader = self._drop_events(event.peer, is_up=not comes_up)
         if comes_up and up_for_reader:
-            self._events.append(PeerDown(event.peer, "nobody took the messages of this channel"))
+            self._events.append(PeerDown(event.peer, _NO_READER))
         return comes_up or up_for_reader
 
     def _drop_events(self, peer: Peer, *, is_up: bool) -> bool:

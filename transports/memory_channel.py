@@ -163,6 +163,7 @@ class _MemoryChannel:
 
     peer_self: Peer
     mesh: MemoryMesh
+    room: int = attrs.field(default=0, init=False)  # headers travel beside
     links: LinkedChannel = attrs.field(init=False)
     mailbox: _Mailbox = attrs.field(init=False)
 

@@ -5,10 +5,10 @@
                            <------ LINK_UP -----
     output thread  PULL    <- DATA, ACK, PROBE -  PUSH     output thread
 
-"Input" and "output" are the spoke's. One message is: header frame, then the codec's frames; on the
-way to a PULL, which does not see who sent, the header frame ends with the sender's identity. Each
-generation has new sockets at the spoke and a new identity, so that what an older one left in a pipe
-cannot arrive in it.
+"Input" and "output" are the spoke's. A message is the codec's frames (mostly one), the first with
+header and identity in front; a message of the link's own is these two alone. The identity is the
+spoke's in both directions: a PULL does not see who sent. Each generation has new sockets at the
+spoke and a new identity, so that what an older one left in a pipe cannot arrive in it.
 
 Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves. Knows no message.
 """
@@ -47,6 +47,8 @@ from .zmq_thread import (
     Unreachable,
 )
 
+# What a message begins with: header, then identity.
+_ROOM = HEADER_BYTES + IDENTITY_BYTES
 # Who connects to a hub, unless it is told otherwise; an identity carries no role.
 _SPOKE_ROLE = "engine"
 
@@ -70,38 +72,17 @@ class _Way:
 
 
 @attrs.define(eq=False)
-class HubChannel:
-    """`channel.HubEnd` over ZeroMQ; open it with `open_hub`."""
+class _ZmqChannel:
+    """What both ends share: the channel's face. Subclassed below only to be a carrier."""
 
-    peer_role: str
     settings: ZmqSettings
     context: zmq.Context[Socket]
     codec_in: Codec
     codec_out: Codec
-    _endpoints: tuple[str, str]
-    # {spoke: the way of the generation in use}; tests close one to lose a message.
-    outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
-    # {identity of the generation in use: who and which}, sparing the decoding of each message's.
-    _known: dict[bytes, tuple[Peer, int]] = attrs.field(factory=dict, init=False)
+    room: int = attrs.field(default=_ROOM, init=False)
     _links: LinkedChannel = attrs.field(init=False)
     _input: SocketThread = attrs.field(init=False)
     _output: SocketThread = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        settings = self.settings
-        self._links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
-        router = BoundSocket(self.context, zmq.ROUTER, self._endpoints[0], settings.sockets)
-        pull = BoundSocket(self.context, zmq.PULL, self._endpoints[1], settings.sockets)
-        self._input = SocketThread("input-socket-thread", router, self._handle_input)
-        self._output = SocketThread("output-socket-thread", pull, self._handle_output)
-
-    # ---- channel.HubEnd
-
-    @property
-    def endpoints(self) -> tuple[str, str]:
-        """See `channel.HubEnd.endpoints`; a port of 0 is the real one once its task started."""
-        bound = (self._input.bound, self._output.bound)
-        return bound[0] or self._endpoints[0], bound[1] or self._endpoints[1]
 
     def send(self, peer: Peer, message: object) -> None:
         """See `channel.Channel.send`; also raises what `Codec.encode` does."""
@@ -120,12 +101,60 @@ class HubChannel:
         return self._links.statistics()
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`; raises `EndpointInUse` in a group. Owns the ROUTER."""
+        """See `channel.RunnableChannel`; a hub's raises `EndpointInUse` in a group.
+
+        Owns the ROUTER, or the DEALERs.
+        """
         await self._input.run(task_status=task_status)
 
     async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`; raises `EndpointInUse` in a group. Owns the PULL."""
-        await _run_with_deadlines(self._output, self._links, task_status)
+        """See `channel.RunnableChannel`; a hub's raises `EndpointInUse` in a group.
+
+        Owns the PULL, or the PUSHes.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._links.run_deadlines)
+            await self._output.run(task_status=task_status)
+        raise AssertionError("neither returns")
+
+
+def _headed(header: Header, identity: bytes, frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The codec's frames with header and identity written into their room; or these two alone."""
+    if not frames:
+        frames = (bytearray(_ROOM),)
+    first = frames[0]
+    assert isinstance(first, bytearray)
+    header.write_to(first)
+    first[HEADER_BYTES:_ROOM] = identity
+    return frames
+
+
+@attrs.define(eq=False)
+class HubChannel(_ZmqChannel):
+    """`channel.HubEnd` over ZeroMQ; open it with `open_hub`."""
+
+    peer_role: str
+    _endpoints: tuple[str, str]
+    # {spoke: the way of the generation in use}; tests close one to lose a message.
+    outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
+    # {identity of the generation in use: who and which}, sparing the decoding of each message's.
+    _known: dict[bytes, tuple[Peer, int]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        self._links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
+        router = BoundSocket(self.context, zmq.ROUTER, self._endpoints[0], settings.sockets)
+        pull = BoundSocket(self.context, zmq.PULL, self._endpoints[1], settings.sockets)
+        self._input = SocketThread("input-socket-thread", router, self._handle_input)
+        self._output = SocketThread("output-socket-thread", pull, self._handle_output)
+
+    # ---- channel.HubEnd
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """See `channel.HubEnd.endpoints`; a port of 0 is the real one once its task started."""
+        bound = (self._input.bound, self._output.bound)
+        return bound[0] or self._endpoints[0], bound[1] or self._endpoints[1]
 
     # ---- linked_channel.Carrier
 
@@ -146,9 +175,10 @@ class HubChannel:
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
         """See `linked_channel.Carrier`."""
+        outbox = self.outboxes[peer]
+        assert isinstance(outbox.key, bytes)
         best_effort = header.kind is FrameKind.LINK_RESET
-        command = Send(self.outboxes[peer], (header.encode(), *frames), best_effort)
-        return self._input.submit(command)
+        return self._input.submit(Send(outbox, _headed(header, outbox.key, frames), best_effort))
 
     # ---- arrivals, in the loop
 
@@ -159,37 +189,38 @@ class HubChannel:
             peer, generation = self._peer_of(identity)
             self._links.handle_broken(peer, generation, f"{peer}: {arrival.reason}")
             return
+        # LINK_UPs come this way and nothing else; from elsewhere one would not show that the ROUTER
+        # can reach its sender.
         for message in arrival.messages:
-            if len(message) == 2:
-                identity, header = bytes(message[0]), bytes(message[1])
-                self._handle_message(identity, header, (), from_router=True)
-            else:
+            assert isinstance(message, list)
+            opened = self._open(message[1]) if len(message) == 2 else None
+            is_sender = opened is not None and bytes(message[1][HEADER_BYTES:]) == message[0]
+            if opened is None or not is_sender or opened[1].kind is not FrameKind.LINK_UP:
                 self._links.count_malformed()
+            else:
+                self._links.handle_frames(*opened, ())
 
     def _handle_output(self, arrival: Arrival) -> None:
         assert isinstance(arrival, Burst)
+        arrived = []
         for message in arrival.messages:
-            first = message[0]
-            if len(first) == HEADER_BYTES + IDENTITY_BYTES:
-                header, identity = bytes(first[:HEADER_BYTES]), bytes(first[HEADER_BYTES:])
-                self._handle_message(identity, header, message[1:], from_router=False)
-            else:
+            frames = (message,) if isinstance(message, bytes) else message
+            opened = self._open(frames[0])
+            if opened is None or opened[1].kind is FrameKind.LINK_UP:
                 self._links.count_malformed()
+            else:
+                arrived.append((*opened, frames))
+        self._links.handle_burst(arrived)
 
-    def _handle_message(
-        self, identity: bytes, frame: bytes, frames: Sequence[Frame], *, from_router: bool
-    ) -> None:
+    def _open(self, frame: Frame) -> tuple[Peer, Header] | None:
+        """Who sent what begins with this frame, and its header; None if they are not sound."""
         try:
             header = decode_header(frame)
+            identity = bytes(frame[HEADER_BYTES:_ROOM])
             peer, generation = self._known.get(identity) or self._peer_of(identity)
         except (MalformedHeader, BadIdentity):
-            self._links.count_malformed()
-            return
-        # A LINK_UP elsewhere would not show that the ROUTER can reach its sender.
-        if header.generation != generation or (header.kind is FrameKind.LINK_UP) != from_router:
-            self._links.count_malformed()
-            return
-        self._links.handle_frames(peer, header, frames)
+            return None
+        return (peer, header) if header.generation == generation else None
 
     def _peer_of(self, identity: bytes) -> tuple[Peer, int]:
         rank, epoch, generation = decode_identity(identity)
@@ -204,23 +235,16 @@ class _SpokeLink:
     output_endpoint: str
     input: Outbox
     output: Outbox
-    # What follows the header on the way to the hub's PULL.
+    # What follows the header of every message.
     identity: bytes = b""
 
 
 @attrs.define(eq=False)
-class SpokeChannel:
+class SpokeChannel(_ZmqChannel):
     """`channel.SpokeEnd` over ZeroMQ; open it with `open_spoke`."""
 
     peer_self: Peer
-    settings: ZmqSettings
-    context: zmq.Context[Socket]
-    codec_in: Codec
-    codec_out: Codec
     _hubs: dict[Peer, _SpokeLink] = attrs.field(factory=dict, init=False)
-    _links: LinkedChannel = attrs.field(init=False)
-    _input: SocketThread = attrs.field(init=False)
-    _output: SocketThread = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
@@ -241,30 +265,6 @@ class SpokeChannel:
         nowhere = Outbox(None, 0, closed=True)
         self._hubs[peer] = _SpokeLink(input_endpoint, output_endpoint, nowhere, nowhere)
         return self._links.connect(peer)
-
-    def send(self, peer: Peer, message: object) -> None:
-        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
-        self._links.send(peer, message)
-
-    async def receive(self) -> list[ChannelEvent]:
-        """See `channel.Channel.receive`."""
-        return await self._links.receive()
-
-    def forget(self, peer: Peer) -> None:
-        """See `channel.Channel.forget`."""
-        self._links.forget(peer)
-
-    def statistics(self) -> ChannelStatistics:
-        """Counters at this moment."""
-        return self._links.statistics()
-
-    async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`. Owns the DEALERs."""
-        await self._input.run(task_status=task_status)
-
-    async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
-        """See `channel.RunnableChannel`. Owns the PUSHes."""
-        await _run_with_deadlines(self._output, self._links, task_status)
 
     # ---- linked_channel.Carrier
 
@@ -287,10 +287,11 @@ class SpokeChannel:
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
         """See `linked_channel.Carrier`."""
         hub = self._hubs[peer]
+        headed = _headed(header, hub.identity, frames)
         if header.kind is FrameKind.LINK_UP:
             # Repeated anyway, and a hub that is away fills no queue that matters.
-            return self._input.submit(Send(hub.input, (header.encode(),), best_effort=True))
-        return self._output.submit(Send(hub.output, (header.encode() + hub.identity, *frames)))
+            return self._input.submit(Send(hub.input, headed, best_effort=True))
+        return self._output.submit(Send(hub.output, headed))
 
     def _disconnect(self, peer: Peer) -> None:
         hub = self._hubs[peer]
@@ -310,22 +311,14 @@ class SpokeChannel:
             return
         way = arrival.key
         assert isinstance(way, _Way)
+        arrived = []
         for message in arrival.messages:
+            frames = (message,) if isinstance(message, bytes) else message
             try:
-                header = decode_header(bytes(message[0]))
+                arrived.append((way.peer, decode_header(frames[0]), frames))
             except MalformedHeader:
                 self._links.count_malformed()
-            else:
-                self._links.handle_frames(way.peer, header, message[1:])
-
-
-async def _run_with_deadlines(
-    thread: SocketThread, links: LinkedChannel, task_status: trio.TaskStatus[str]
-) -> NoReturn:
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(links.run_deadlines)
-        await thread.run(task_status=task_status)
-    raise AssertionError("neither returns")
+        self._links.handle_burst(arrived)
 
 
 @asynccontextmanager
@@ -348,12 +341,12 @@ async def open_hub(
         Endpoint.parse(endpoint)
     async with _open_context() as context:
         yield HubChannel(
-            peer_role,
             settings or ZmqSettings(),
             context,
             codec_in,
             codec_out,
-            (input_endpoint, output_endpoint),
+            peer_role=peer_role,
+            endpoints=(input_endpoint, output_endpoint),
         )
 
 
@@ -363,7 +356,9 @@ async def open_spoke(
 ) -> AsyncIterator[SpokeChannel]:
     """A spoke's channel; the hubs see it as `peer_self`. For the block's end see `open_hub`."""
     async with _open_context() as context:
-        yield SpokeChannel(peer_self, settings or ZmqSettings(), context, codec_in, codec_out)
+        yield SpokeChannel(
+            settings or ZmqSettings(), context, codec_in, codec_out, peer_self=peer_self
+        )
 
 
 @asynccontextmanager

@@ -20,14 +20,12 @@ import trio
 import zmq
 
 from .array import Frame
-from .zmq_sockets import HeldSockets, Socket
+from .zmq_sockets import HeldSockets, Received
 
 # One round of the thread: neither direction starves the other. A burst is handed to the loop
 # whole, at some 5 µs a message, so that other tasks are at most about a millisecond away.
 _SENDS_PER_ROUND = 256
 _RECEIVES_PER_ROUND = 256
-# Below this a received frame is copied into bytes; a larger one is a view of ZeroMQ's own memory.
-_VIEW_BYTES_MIN = 64 * 1024
 
 
 @attrs.define(eq=False)
@@ -78,7 +76,7 @@ class Burst:
     """Messages that arrived by the socket `key` (None: the bound one), oldest first."""
 
     key: Hashable
-    messages: list[list[Frame]]
+    messages: list[Received]
 
 
 @attrs.define(eq=False)
@@ -171,7 +169,8 @@ class SocketThread:
             while not arrivals:
                 await self._reader.park()
             self.handle(arrivals.popleft())
-            await trio.lowlevel.checkpoint()
+            if arrivals:  # if not, parking is one
+                await trio.lowlevel.checkpoint()
 
     def _flush(self) -> None:
         # Flag first: what the thread appends from here on asks for another flush.
@@ -206,7 +205,10 @@ class SocketThread:
         self._send_commands(poller, _SENDS_PER_ROUND)
         for key, socket in self.sockets.sockets().items():
             if socket in ready:
-                self._receive(key, socket)
+                # The poller tells again of what is left.
+                burst = self.sockets.receive(socket, _RECEIVES_PER_ROUND)
+                if burst:
+                    self._arrivals.append(Burst(key, burst))
         if self._arrivals and not self._flush_pending:
             self._ask_flush()
 
@@ -246,24 +248,3 @@ class SocketThread:
         if gone is not None:
             poller.unregister(gone)
             gone.close(linger=0)
-
-    def _receive(self, key: Hashable, socket: Socket) -> None:
-        """Drain, bounded; the poller tells again of what is left."""
-        burst: list[list[Frame]] = []
-        try:
-            for _ in range(_RECEIVES_PER_ROUND):
-                # One getsockopt per frame less than recv_multipart: a third of its cost.
-                frame = socket.recv(zmq.NOBLOCK, copy=False)
-                message = [_contents(frame)]
-                burst.append(message)
-                while frame.more:
-                    frame = socket.recv(zmq.NOBLOCK, copy=False)
-                    message.append(_contents(frame))
-        except zmq.Again:
-            pass
-        if burst:
-            self._arrivals.append(Burst(key, burst))
-
-
-def _contents(frame: zmq.Frame) -> Frame:
-    return frame.bytes if len(frame) < _VIEW_BYTES_MIN else frame.buffer

@@ -19,6 +19,7 @@ from triolet.transports.zmq_sockets import (
     BoundSocket,
     ConnectedSockets,
     EndpointInUse,
+    Received,
     Socket,
     SocketSettings,
 )
@@ -86,6 +87,9 @@ class Scripted:
             raise self.fail_send
         self.sent += 1
         return ""
+
+    def receive(self, socket: Socket, limit: int) -> list[Received]:
+        raise AssertionError("there are no sockets")
 
     def close(self) -> None:
         self.closed = True

@@ -22,13 +22,17 @@ def test_headers_come_back(
     header = Header(kind, generation, sequence, acknowledged)
     assert len(header.encode()) == HEADER_BYTES
     assert decode_header(header.encode()) == header
+    frame = bytearray(b"\xff" * (HEADER_BYTES + 3))
+    header.write_to(frame)
+    assert frame == header.encode() + b"\xff" * 3
+    assert decode_header(frame) == header, "what follows is not the header's"
 
 
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (b"", "0 bytes"),
-        (bytes(HEADER_BYTES + 1), "bytes instead"),
+        (b"", "shorter than 19 bytes"),
+        (bytes(HEADER_BYTES - 1), "shorter than 19 bytes"),
         (bytes(HEADER_BYTES), "unknown kind 0"),
         (b"\x63" + bytes(HEADER_BYTES - 1), "unknown kind 99"),
     ],

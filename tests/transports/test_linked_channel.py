@@ -32,7 +32,8 @@ class ListCarrier:
 
     sent: list[tuple[Peer, Header]] = attrs.field(factory=list)
     open: dict[Peer, int] = attrs.field(factory=dict)
-    room: int = 1000
+    room: int = 0
+    left: int = 1000
 
     def open_generation(self, peer: Peer, generation: int) -> None:
         self.open[peer] = generation
@@ -41,9 +42,9 @@ class ListCarrier:
         del self.open[peer]
 
     def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
-        if self.room == 0:
+        if self.left == 0:
             return False
-        self.room -= 1
+        self.left -= 1
         self.sent.append((peer, header))
         return True
 
@@ -136,7 +137,7 @@ async def test_a_message_that_cannot_be_encoded_takes_no_number() -> None:
 async def test_a_full_outbox_ends_the_generation() -> None:
     hub = Hub()
     hub.up()
-    hub.carrier.room = 1
+    hub.carrier.left = 1
     hub.channel.send(PEER, Word("a"))
     with pytest.raises(PeerNotConnected):
         hub.channel.send(PEER, Word("b"))

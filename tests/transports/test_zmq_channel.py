@@ -46,10 +46,10 @@ class PlayedSpoke:
     identity: bytes
 
     def link_up(self, generation: int) -> None:
-        self.dealer.send(Header(FrameKind.LINK_UP, generation, 0, 0).encode())
+        self.dealer.send(Header(FrameKind.LINK_UP, generation, 0, 0).encode() + self.identity)
 
-    def push_frame(self, header: Header, *frames: bytes) -> None:
-        self.push.send_multipart([header.encode() + self.identity, *frames])
+    def push_frame(self, header: Header, payload: bytes = b"") -> None:
+        self.push.send(header.encode() + self.identity + payload)
 
     async def next(self) -> Header:
         """The header of the next message from the hub."""
@@ -60,6 +60,10 @@ class PlayedSpoke:
         while (header := await self.next()).kind is not kind:
             pass
         return header
+
+
+def coded(message: Numbered) -> bytes:
+    return b"".join(CODEC.encode(message))
 
 
 def play(
@@ -101,7 +105,7 @@ async def test_a_gap_seen_by_the_hub() -> None:
         first.link_up(1)
         await reader.expect(PeerUp, SPOKE)
         assert (await first.next()).kind is FrameKind.LINK_ACCEPT
-        first.push_frame(Header(FrameKind.DATA, 1, 2, 0), *map(bytes, CODEC.encode(Numbered(2))))
+        first.push_frame(Header(FrameKind.DATA, 1, 2, 0), coded(Numbered(2)))
         down = await reader.expect(PeerDown, SPOKE)
         assert down.reason == "gap: number 2 came instead of 1"
         assert await first.next() == Header(FrameKind.LINK_RESET, 1, 0, 0)
@@ -109,8 +113,8 @@ async def test_a_gap_seen_by_the_hub() -> None:
         second = play(context, hub, 2)
         second.link_up(2)
         assert (await reader.expect(PeerUp, SPOKE)).generation == 2
-        first.push_frame(Header(FrameKind.DATA, 1, 1, 0), *map(bytes, CODEC.encode(Numbered(9))))
-        second.push_frame(Header(FrameKind.DATA, 2, 1, 0), *map(bytes, CODEC.encode(Numbered(1))))
+        first.push_frame(Header(FrameKind.DATA, 1, 1, 0), coded(Numbered(9)))
+        second.push_frame(Header(FrameKind.DATA, 2, 1, 0), coded(Numbered(1)))
         assert await reader.numbers(SPOKE, 1) == [1]
 
 
@@ -152,21 +156,25 @@ async def test_a_spoke_that_does_not_read_is_broken_and_others_are_not() -> None
 async def test_what_is_no_message_is_counted() -> None:
     async with hub_and_context() as (hub, reader, context):
         spoke = play(context, hub, 1)
+        link_up = Header(FrameKind.LINK_UP, 1, 0, 0).encode()
         spoke.dealer.send(b"junk")
-        spoke.dealer.send_multipart([b"more", b"frames", b"than one"])
-        spoke.dealer.send(Header(FrameKind.ACK, 1, 0, 0).encode())
-        spoke.dealer.send(Header(FrameKind.LINK_UP, 2, 0, 0).encode())  # not its identity's
+        spoke.dealer.send_multipart([link_up + spoke.identity, b"than one frame"])
+        spoke.dealer.send(Header(FrameKind.ACK, 1, 0, 0).encode() + spoke.identity)
+        spoke.link_up(2)  # not its identity's
+        spoke.dealer.send(link_up + encode_identity(SPOKE.rank + 1, SPOKE.epoch, 1))
         spoke.link_up(1)
         await reader.expect(PeerUp, SPOKE)
-        assert hub.statistics().dropped_malformed == 4
+        assert hub.statistics().dropped_malformed == 5
         spoke.push.send(b"")
+        spoke.push.send_multipart([b"\xff announced", b"more"])
+        spoke.push.send_multipart([b"not", b"announced"])
         spoke.push.send(b"junk")
         spoke.push.send(Header(FrameKind.ACK, 1, 0, 0).encode() + b"wrong id")
         spoke.push_frame(Header(FrameKind.LINK_UP, 1, 0, 0))
         spoke.push_frame(Header(FrameKind.DATA, 1, 1, 0), b"\xff no message")
-        spoke.push_frame(Header(FrameKind.DATA, 1, 2, 0), *map(bytes, CODEC.encode(Numbered(3))))
+        spoke.push_frame(Header(FrameKind.DATA, 1, 2, 0), coded(Numbered(3)))
         assert await reader.numbers(SPOKE, 1) == [3]
-        assert hub.statistics().dropped_malformed == 4 + 5
+        assert hub.statistics().dropped_malformed == 5 + 8
         assert hub.statistics().links[SPOKE].generation == 1
 
 

@@ -9,11 +9,13 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from triolet.transports.array import Frame
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint
 from triolet.transports.zmq_sockets import (
     BoundSocket,
     ConnectedSockets,
     EndpointInUse,
+    Received,
     Socket,
     SocketSettings,
     bind_pull,
@@ -132,3 +134,81 @@ def test_a_full_pipe_is_told_and_not_waited_for(
     gone.close(linger=0)
     assert held.disconnect("hub") is None
     held.close()
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (b"alone",),
+        (b"",),
+        (bytearray(b"first"), b"second"),
+        (b"\x7f", b"", memoryview(bytes(range(256)) * 1024), b"last"),
+        (bytes(2**20),),
+    ],
+    ids=["alone", "empty", "two", "array", "large"],
+)
+def test_messages_arrive_frame_by_frame_and_none_runs_into_the_next(
+    context: zmq.Context[Socket], endpoint: str, frames: tuple[Frame, ...]
+) -> None:
+    pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull.open()
+    push = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    push.connect("hub", endpoint, b"E-identity")
+    messages = [frames, (b"between",), frames]
+    for message in messages:
+        assert push.send("hub", message) == ""
+    assert receive(pull, 3) == [[bytes(frame) for frame in message] for message in messages]
+    assert bytes(frames[0])[:1] < b"\x80", "what is sent is not written to"
+
+
+def test_a_lie_about_further_frames_spoils_only_what_the_liar_sends(
+    context: zmq.Context[Socket], endpoint: str
+) -> None:
+    pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull.open()
+    liar = connect_push(context, endpoint, b"E-liar", SETTINGS)
+    liar.send(b"\xffannounced")
+    liar.send_multipart([b"not", b"announced"])
+    liar.send(b"after")
+    assert receive(pull, 4) == [[b"\x7fannounced"], [b"not"], [b"announced"], [b"after"]]
+
+
+def test_a_routers_messages_begin_with_who_sent_them(
+    context: zmq.Context[Socket], endpoint: str
+) -> None:
+    router = BoundSocket(context, zmq.ROUTER, endpoint, SETTINGS)
+    router.open()
+    dealer = connect_dealer(context, endpoint, b"E-somebody", SETTINGS)
+    dealer.send(b"hello")
+    dealer.send_multipart([b"one", b"two"])
+    assert receive(router, 2) == [[b"E-somebody", b"hello"], [b"E-somebody", b"one", b"two"]]
+
+
+def test_no_more_is_received_than_wanted(context: zmq.Context[Socket], endpoint: str) -> None:
+    pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull.open()
+    push = connect_push(context, endpoint, b"E-identity", SETTINGS)
+    for number in range(5):
+        push.send(b"%d" % number)
+    (socket,) = pull.sockets().values()
+    found: list[Received] = []
+    while len(found) < 5:
+        assert socket.poll(PATIENCE_MS)
+        burst = pull.receive(socket, 2)
+        assert 1 <= len(burst) <= 2
+        found += burst
+    assert found == [b"%d" % number for number in range(5)]
+    assert pull.receive(socket, 2) == []
+
+
+def receive(held: BoundSocket, count: int) -> list[list[bytes]]:
+    (socket,) = held.sockets().values()
+    found: list[list[bytes]] = []
+    while len(found) < count:
+        assert socket.poll(PATIENCE_MS)
+        burst = held.receive(socket, 10)
+        found += [
+            [message] if isinstance(message, bytes) else [bytes(frame) for frame in message]
+            for message in burst
+        ]
+    return found

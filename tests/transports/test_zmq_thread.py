@@ -49,7 +49,10 @@ class Arrivals:
 
     def handle(self, arrival: Arrival) -> None:
         if isinstance(arrival, Burst):
-            self.seen.extend([bytes(frame) for frame in message] for message in arrival.messages)
+            self.seen.extend(
+                [message] if isinstance(message, bytes) else [bytes(frame) for frame in message]
+                for message in arrival.messages
+            )
         else:
             self.seen.append(arrival)
         self.changed.set()
