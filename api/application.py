@@ -95,14 +95,17 @@ class Application:
                     self._no_connections = trio.Event()
 
     @contextmanager
-    def idle(self) -> Iterator[None]:
-        """Around a wait for a next request: ends at once when a drain begins, or has begun."""
-        with trio.CancelScope() as scope:
+    def idle(self, idle_s: float) -> Iterator[trio.CancelScope]:
+        """Around a wait for a next request, of `idle_s` at most.
+
+        It ends at once when a drain begins, or has begun.
+        """
+        with trio.move_on_after(idle_s) as scope:
             self._idle.add(scope)
             if self.is_draining:
                 scope.cancel(DRAIN_REASON)
             try:
-                yield
+                yield scope
             finally:
                 self._idle.remove(scope)
 

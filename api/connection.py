@@ -5,6 +5,7 @@ that fails unexpectedly is answered 500 if its answer has not begun, else its co
 that the client can tell a broken stream from a whole one. Must not know routes or events.
 """
 
+import itertools
 import logging
 import secrets
 
@@ -21,6 +22,14 @@ from .websocket import run_websocket
 logger = logging.getLogger(__name__)
 # Methods that are counted by name; a client may invent others.
 COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
+# One prefix for each process and a number: unique without asking the system for each; no secret.
+_REQUEST_PREFIX = secrets.token_hex(10)
+_request_numbers = itertools.count(1)
+
+
+def draw_request_id() -> str:
+    """An id for a request whose client sent none: it is answered, and it is in the log."""
+    return f"req_{_REQUEST_PREFIX}{next(_request_numbers):012x}"
 
 
 async def run_connection(stream: trio.abc.Stream, application: Application) -> None:
@@ -40,7 +49,8 @@ async def run_connection(stream: trio.abc.Stream, application: Application) -> N
 async def _run_contained(connection: HttpConnection, application: Application) -> None:
     """The firewall of the connection."""
     try:
-        await _serve(connection, application)
+        async with connection.reading():
+            await _serve(connection, application)
         await connection.close_in_order()
     except* (trio.BrokenResourceError, trio.ClosedResourceError):
         pass  # the client is gone, or we have cut it
@@ -54,13 +64,15 @@ async def _serve(connection: HttpConnection, application: Application) -> None:
         try:
             request = await connection.next_request()
         except ApiError as error:
+            connection.standing_headers.append(("x-request-id", draw_request_id()))
             await connection.answer_error(error)
             _count(connection, application, "-")
             return
         if request is None:
             return
-        request_id = request.request_id or f"req_{secrets.token_hex(16)}"
-        connection.standing_headers.append(("x-request-id", request_id))
+        connection.standing_headers.append(
+            ("x-request-id", request.request_id or draw_request_id())
+        )
         if application.is_draining:
             connection.close_after_answer()
         await _answer(connection, application, request)
@@ -74,9 +86,9 @@ async def _serve(connection: HttpConnection, application: Application) -> None:
 
 async def _wait_next(connection: HttpConnection, application: Application) -> bool:
     """Wait idle for a next request; False when there will be none."""
-    with application.idle(), trio.move_on_after(connection.limits.idle_s):
-        return await connection.wait_readable()
-    return False
+    with application.idle(connection.limits.idle_s):
+        await connection.wait_readable()
+    return connection.has_early_bytes
 
 
 async def _answer(
@@ -93,7 +105,9 @@ async def _answer(
     except (trio.BrokenResourceError, trio.ClosedResourceError):
         raise
     except Exception as error:
-        logger.error("%s %s failed", request.method, request.path[:200], exc_info=error)
+        request_id = dict(connection.standing_headers).get("x-request-id")
+        what = (request_id, request.method, request.path[:200])
+        logger.error("request %s: %s %r failed", *what, exc_info=error)
         await _answer_failure(connection, internal_error())
     finally:
         _count(connection, application, request.method)

@@ -1,8 +1,8 @@
-"""One HTTP/1.1 connection, on h11: requests in, answers out, each step with a limit and a deadline.
+"""One HTTP/1.1 connection: requests in, answers out, each step with a limit and a deadline.
 
-h11 knows the protocol (framing, keep-alive, pipelining, upgrades); this module owns the waiting and
-the counting. Bytes of a next request that arrive early stay in h11's buffer. Must not know routes
-or what is answered.
+Common heads are read by `http_head`, everything else by h11 (chunked bodies, upgrades, what is
+refused), one h11 machine for each such request; answers are written here. This module owns the
+waiting and the counting. Must not know routes or what is answered.
 """
 
 import contextlib
@@ -14,14 +14,14 @@ import h11
 import msgspec
 import trio
 
-from ..nurseries.error_groups import single_errors_unwrapped
 from .bounded_stream import BoundedStream
 from .errors import ApiError
 from .fields import JsonObject, decode_object
+from .http_head import CONTINUE, LAST_CHUNK, read_head, write_chunk, write_head
+from .http_input import RECEIVE_BYTES, HttpInput
 from .http_request import HttpRequest
 from .limits import HttpLimits
 
-RECEIVE_BYTES = 64 * 2**10
 VERSIONS = frozenset({"1.0", "1.1"})
 JSON_TYPE = "application/json"
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
@@ -53,22 +53,32 @@ class HttpConnection:
     is_gone: bool = attrs.field(default=False, init=False)
     # Headers that every answer to the present request carries.
     standing_headers: list[tuple[str, str]] = attrs.field(factory=list, init=False)
-    _h11: h11.Connection = attrs.field(init=False)
+    _input: HttpInput = attrs.field(init=False)
+    # Bytes of the present request's body that were not read yet, when h11 does not count them.
+    _body_left: int = attrs.field(default=0, init=False)
+    # Reads the present request, if it is not a common one.
+    _h11: h11.Connection | None = attrs.field(default=None, init=False)
     _closing: bool = attrs.field(default=False, init=False)
+    _is_chunked: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes_max)
+        self._input = HttpInput(self.stream, self.limits.pipelined_bytes_max)
+
+    def reading(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Read ahead during the block, so that a client that leaves is noticed."""
+        return self._input.reading()
 
     @property
     def has_early_bytes(self) -> bool:
         """Whether bytes of a next request are here already."""
-        return bool(self._h11.trailing_data[0])
+        return bool(self._input.buffer)
 
-    async def wait_readable(self) -> bool:
-        """Wait for the first bytes of a next request; False when the client closed instead."""
-        if self.has_early_bytes:
-            return True
-        return await self._receive()
+    async def wait_readable(self) -> None:
+        """Wait for the first bytes of a next request, or for the client to close."""
+        if not self.has_early_bytes:
+            await self._input.more()
+
+    # ---- requests
 
     async def next_request(self) -> HttpRequest | None:
         """Read one head within its deadline; None when the client closed before any.
@@ -76,42 +86,81 @@ class HttpConnection:
         Raises `ApiError` (400, 408, 431, 501…), after which only an answer may follow.
         """
         self.request, self.status, self.route, self.standing_headers = None, 0, "-", []
+        if self._read_common_head():
+            return self.request
         with trio.move_on_after(self.limits.head_s):
-            event = await self._next_event()
-            if isinstance(event, h11.Request):
-                self.request = HttpRequest.of(event)
-                if self.request.http_version not in VERSIONS:
-                    self._closing = True
-                    raise ApiError(505, "Only HTTP/1.1 is spoken", "http_version_not_supported")
-                return self.request
-            assert isinstance(event, h11.ConnectionClosed)
-            return None
+            if not self._input.buffer and not await self._input.more():
+                return None
+            if not self._read_common_head():
+                await self._read_uncommon_head()
+            return self.request
         self._closing = True
         raise ApiError(
             408, f"No whole request head within {self.limits.head_s:g} s", "request_timeout"
         )
 
+    def _read_common_head(self) -> bool:
+        head = read_head(self._input.buffer, self.limits.head_bytes_max)
+        if head is None:
+            return False
+        del self._input.buffer[: head.size]
+        self.request, self._body_left = head.request, head.body_bytes
+        self._closing |= not head.keeps_alive
+        return True
+
+    async def _read_uncommon_head(self) -> None:
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes_max)
+        event = await self._next_event()
+        if not isinstance(event, h11.Request):
+            assert isinstance(event, h11.ConnectionClosed)
+            return
+        self.request = HttpRequest.of(event)
+        if self.request.http_version not in VERSIONS:
+            self._closing = True
+            raise ApiError(505, "Only HTTP/1.1 is spoken", "http_version_not_supported")
+        is_old = self.request.http_version == "1.0"
+        self._closing |= is_old or "close" in self.request.tokens("connection")
+
     async def read_body(self) -> bytes:
         """The whole body. Raises `ApiError` 413 (before reading, when declared) or 408."""
         limit = self.limits.body_bytes_max
-        too_large = ApiError(413, f"The body is over {limit} bytes", "request_too_large")
         assert self.request is not None
         declared = self.request.header("content-length")
         if declared is not None and int(declared) > limit:
             self._closing = True
-            raise too_large
-        body = bytearray()
+            raise _too_large(limit)
+        if self._h11 is None and len(self._input.buffer) >= self._body_left:
+            return self._take_counted()
         with trio.move_on_after(self.limits.body_s):
-            while isinstance(event := await self._next_event(), h11.Data):
-                body += event.data
-                if len(body) > limit:
-                    self._closing = True
-                    raise too_large
-            if isinstance(event, h11.ConnectionClosed):
-                raise trio.BrokenResourceError("the client closed within a body")
-            return bytes(body)
+            if self._h11 is not None:
+                return await self._read_uncommon_body(limit)
+            body = self._take_counted()
+            while self._body_left:
+                if not await self._input.more():
+                    raise trio.BrokenResourceError("the client closed within a body")
+                body += self._take_counted()
+            return body
         self._closing = True
         raise ApiError(408, f"No whole body within {self.limits.body_s:g} s", "request_timeout")
+
+    def _take_counted(self) -> bytes:
+        """What is here of a counted body."""
+        buffer = self._input.buffer
+        body = bytes(buffer[: self._body_left])
+        del buffer[: self._body_left]
+        self._body_left -= len(body)
+        return body
+
+    async def _read_uncommon_body(self, limit: int) -> bytes:
+        body = bytearray()
+        while isinstance(event := await self._next_event(), h11.Data):
+            body += event.data
+            if len(body) > limit:
+                self._closing = True
+                raise _too_large(limit)
+        if isinstance(event, h11.ConnectionClosed):
+            raise trio.BrokenResourceError("the client closed within a body")
+        return bytes(body)
 
     async def read_json(self) -> JsonObject:
         """The whole body as a JSON object.
@@ -121,14 +170,16 @@ class HttpConnection:
         """
         assert self.request is not None
         declared = self.request.header("content-type")
-        if declared is not None and not is_json_type(declared):
+        if declared is not None and declared != JSON_TYPE and not is_json_type(declared):
             raise ApiError(
                 415, "The body must be sent as application/json", "unsupported_media_type"
             )
         return decode_object(await self.read_body())
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
+        assert self._h11 is not None
         while True:
+            self._feed()
             try:
                 event = self._h11.next_event()
             except h11.RemoteProtocolError as error:
@@ -138,8 +189,17 @@ class HttpConnection:
                 assert not isinstance(event, type) or event is h11.PAUSED
                 return event
             if self._h11.they_are_waiting_for_100_continue:
-                await self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            await self._receive()
+                self._h11.send(h11.InformationalResponse(status_code=100, headers=[]))
+                await self.stream.send_all(CONTINUE)
+            if not await self._input.more():
+                self._h11.receive_data(b"")
+
+    def _feed(self) -> None:
+        """Give h11 what is here."""
+        assert self._h11 is not None
+        if self._input.buffer:
+            self._h11.receive_data(bytes(self._input.buffer))
+            self._input.buffer.clear()
 
     def _refuse(self, error: h11.RemoteProtocolError) -> NoReturn:
         status = error.error_status_hint
@@ -147,33 +207,18 @@ class HttpConnection:
             raise ApiError(431, "The request head is too large", "request_head_too_large") from None
         raise ApiError(status, "The request is not valid HTTP/1.1", "invalid_http") from None
 
-    async def _receive(self) -> bool:
-        data = await self.stream.receive_some(RECEIVE_BYTES)
-        self._h11.receive_data(bytes(data))
-        return bool(data)
-
-    async def _send(self, *events: h11.Event) -> None:
-        data = b"".join([self._h11.send(event) or b"" for event in events])
-        if data:
-            await self.stream.send_all(data)
-
     # ---- answers
 
     async def answer(
         self, status: int, body: bytes, *, content_type: str = JSON_TYPE, headers: Headers = ()
     ) -> None:
         """Send one whole answer; a HEAD request gets its headers alone."""
-        self.status = status
         all_headers = [*self.standing_headers, *headers]
         if status != 204:
             all_headers.append(("content-type", content_type))
             all_headers.append(("content-length", str(len(body))))
-        if self._closing:
-            all_headers.append(("connection", "close"))
-        response = h11.Response(status_code=status, headers=all_headers)
-        has_body = bool(body) and not (self.request is not None and self.request.method == "HEAD")
-        parts = [h11.Data(data=body)] if has_body else []
-        await self._send(response, *parts, h11.EndOfMessage())
+        head = self._begin(status, all_headers)
+        await self.stream.send_all(head if self._is_head else head + body)
 
     async def answer_json(self, status: int, value: object, headers: Headers = ()) -> None:
         """Send one whole answer as JSON."""
@@ -185,7 +230,6 @@ class HttpConnection:
 
     async def start_events(self) -> None:
         """Begin a stream of server-sent events."""
-        self.status = 200
         headers = [
             *self.standing_headers,
             ("content-type", EVENT_STREAM_TYPE),
@@ -193,45 +237,41 @@ class HttpConnection:
             # Asks nginx, a frequent front, not to collect the stream before passing it on.
             ("x-accel-buffering", "no"),
         ]
-        if self._closing:
-            headers.append(("connection", "close"))
-        await self._send(h11.Response(status_code=200, headers=headers))
+        # A client of HTTP/1.0 learns by the close where the stream ends.
+        self._is_chunked = self.request is not None and self.request.http_version == "1.1"
+        if self._is_chunked:
+            headers.append(("transfer-encoding", "chunked"))
+        await self.stream.send_all(self._begin(200, headers))
 
     async def send_events(self, data: bytes) -> None:
         """Write some whole events in one call."""
-        await self._send(h11.Data(data=data))
+        if data and not self._is_head:
+            await self.stream.send_all(write_chunk(data) if self._is_chunked else data)
 
     async def end_events(self) -> None:
         """End the stream in order: the client can tell it from a lost connection."""
-        await self._send(h11.EndOfMessage())
+        if self._is_chunked and not self._is_head:
+            await self.stream.send_all(LAST_CHUNK)
+
+    @property
+    def _is_head(self) -> bool:
+        return self.request is not None and self.request.method == "HEAD"
+
+    def _begin(self, status: int, headers: list[tuple[str, str]]) -> bytes:
+        if self._h11 is not None and self._h11.they_are_waiting_for_100_continue:
+            self._closing = True  # nobody knows whether the body comes
+        if self._closing:
+            headers.append(("connection", "close"))
+        head = write_head(status, headers)
+        self.status = status
+        return head
 
     @contextlib.asynccontextmanager
     async def cancel_when_client_leaves(self) -> AsyncIterator[None]:
-        """Cancel the body when the client closes or resets; `is_gone` is set then.
-
-        Raises what the body raises, bare.
-        """
-        with single_errors_unwrapped():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._watch, nursery.cancel_scope, name="disconnect-watch")
-                yield
-                nursery.cancel_scope.cancel("the answer is complete")
-
-    async def _watch(self, scope: trio.CancelScope) -> None:
-        early = len(self._h11.trailing_data[0])
-        try:
-            while early < self.limits.pipelined_bytes_max:
-                data = await self.stream.receive_some(RECEIVE_BYTES)
-                if not data:
-                    break
-                self._h11.receive_data(bytes(data))
-                early += len(data)
-            else:
-                return  # too eager to be watched further; a failing write will tell
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        self.is_gone = True
-        scope.cancel("the client has left")
+        """Cancel the body when the client closes or resets; `is_gone` is set then."""
+        with self._input.cancelled_when_it_ends() as scope:
+            yield
+        self.is_gone |= scope.cancelled_caught
 
     # ---- between requests, and the end
 
@@ -242,50 +282,69 @@ class HttpConnection:
     async def wait_paused(self) -> None:
         """Before an upgrade: h11 has seen the request's end and waits for our decision.
 
-        Raises `ApiError` 400 for a handshake that has a body.
+        Nobody reads ahead afterwards. Raises `ApiError` 400 for a handshake that has a body.
         """
         with trio.move_on_after(self.limits.head_s):
             event = await self._next_event()
             while not isinstance(event, (h11.Data, type)):
                 event = await self._next_event()
             if event is h11.PAUSED:
+                await self._input.stop_reading()
                 return
         self._closing = True
         raise ApiError(400, "A WebSocket handshake has no body", "invalid_handshake")
 
     def take_upgrade(self) -> bytes:
-        """Bytes that came behind an upgrade request; nothing of h11 may be used afterwards."""
-        return bytes(self._h11.trailing_data[0])
+        """Bytes that came behind an upgrade request; no request may be read afterwards."""
+        self._end_uncommon()
+        early = bytes(self._input.buffer)
+        self._input.buffer.clear()
+        return early
+
+    def _end_uncommon(self) -> None:
+        """Leave h11, with what it did not use."""
+        if self._h11 is not None:
+            self._input.buffer[:0] = self._h11.trailing_data[0]
+            self._h11 = None
 
     async def next_cycle(self) -> bool:
         """Read away what is left of the request; False when the connection must end."""
         if self._closing or self.is_gone or self.stream.aborted:
             return False
-        if self._h11.their_state is h11.SEND_BODY:
-            await self._read_away()
-        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
-            return False
-        self._h11.start_next_cycle()
+        if not self._body_left and self._h11 is None:
+            return True
+        with trio.move_on_after(self.limits.linger_s):
+            return await self._read_away()
+        return False
+
+    async def _read_away(self) -> bool:
+        size = 0
+        while self._body_left:
+            size += len(self._take_counted())
+            if self._body_left and not (
+                size < self.limits.linger_bytes_max and await self._input.more()
+            ):
+                return False
+        if self._h11 is None:
+            return True
+        while self._h11.their_state is h11.SEND_BODY:
+            self._feed()
+            try:
+                event = self._h11.next_event()
+            except h11.RemoteProtocolError:
+                return False
+            if event is h11.NEED_DATA:
+                if not await self._input.more():
+                    return False
+            elif isinstance(event, h11.Data):
+                size += len(event.data)
+                if size > self.limits.linger_bytes_max:
+                    return False
+        self._end_uncommon()
         return True
 
-    async def _read_away(self) -> None:
-        size = 0
-        with trio.move_on_after(self.limits.linger_s):
-            while size < self.limits.linger_bytes_max:
-                try:
-                    event = self._h11.next_event()
-                except h11.RemoteProtocolError:
-                    return
-                if event is h11.NEED_DATA:
-                    if not await self._receive():
-                        return
-                elif isinstance(event, h11.Data):
-                    size += len(event.data)
-                else:
-                    return
-
     async def close_in_order(self) -> None:
-        """Say that nothing more comes, read away a little, then close.
+        """Say that nothing more comes, read away a little, then close. Nobody reads ahead now.
 
         A close with unread bytes would reset the connection and may destroy our last answer.
         """
@@ -304,3 +363,7 @@ class HttpConnection:
                         break
                     size += len(data)
         await self.stream.aclose()
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"The body is over {limit} bytes", "request_too_large")

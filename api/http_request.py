@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import h11
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
+# One that needs no decoding and begins no authority (`//host`).
+_PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 WEBSOCKET_VERSION = "13"
 # RFC 6455, 4.2.1: the key is 16 bytes, base64.
 WEBSOCKET_KEY_BYTES = 16
@@ -31,23 +33,41 @@ class HttpRequest:
     query: str
     headers: tuple[tuple[str, str], ...]
     http_version: str = "1.1"
+    # The first value of each name.
+    _first: dict[str, str] = attrs.field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_first", dict(reversed(self.headers)))
 
     @classmethod
     def of(cls, event: "h11.Request") -> "HttpRequest":
         """From h11's event. An absolute target (`http://host/path`) counts as its path."""
-        target = event.target.decode("latin-1")
+        headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in event.headers)
+        version = event.http_version.decode("latin-1")
+        method, target = event.method.decode("latin-1"), event.target.decode("latin-1")
+        return cls.of_target(method, target, headers, version)
+
+    @classmethod
+    def of_target(
+        cls,
+        method: str,
+        target: str,
+        headers: tuple[tuple[str, str], ...],
+        http_version: str = "1.1",
+    ) -> "HttpRequest":
+        """From the parts of a head; header names are lower case already."""
+        if _PLAIN_PATH.fullmatch(target):
+            return cls(method, target, "", headers, http_version)
         try:
             parts = urlsplit(target)
             path, query = unquote(parts.path, errors="replace"), parts.query
         except ValueError:
             path, query = target, ""
-        headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in event.headers)
-        version = event.http_version.decode("latin-1")
-        return cls(event.method.decode("latin-1"), path, query, headers, version)
+        return cls(method, path, query, headers, http_version)
 
     def header(self, name: str) -> str | None:
         """The first value of a header, by its lower-case name."""
-        return next((value for given, value in self.headers if given == name), None)
+        return self._first.get(name)
 
     def tokens(self, name: str) -> set[str]:
         """The comma-separated tokens of all headers of that name, lower case."""
@@ -73,6 +93,8 @@ class HttpRequest:
     @property
     def asks_for_websocket(self) -> bool:
         """Whether it is meant as a WebSocket handshake, sound or not."""
+        if "upgrade" not in self._first:
+            return False
         return "websocket" in self.tokens("upgrade") and "upgrade" in self.tokens("connection")
 
     def websocket_key(self) -> str:

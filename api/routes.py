@@ -87,10 +87,17 @@ class Match:
 def match_route(request: HttpRequest) -> Match:
     """Look a request up; a HEAD request finds the GET route."""
     method = "GET" if request.method == "HEAD" else request.method
+    plain = _PLAIN.get((method, request.path))
+    if plain is not None:
+        return plain
+    return _search(request.path, method)
+
+
+def _search(path: str, method: str) -> Match:
     allowed: list[str] = []
     found: tuple[Route, Parameters] | None = None
     for route in ROUTES:
-        parameters = route.match(request.path)
+        parameters = route.match(path)
         if parameters is None:
             continue
         allowed += [route.method] + (["HEAD"] if route.method == "GET" else [])
@@ -101,6 +108,14 @@ def match_route(request: HttpRequest) -> Match:
     if found is None:
         return Match(None, {}, tuple(allowed))
     return Match(found[0], found[1], tuple(allowed))
+
+
+# Those without parameters, by method and path: nearly all requests are for one of them.
+_PLAIN = {
+    (route.method, route.path): _search(route.path, route.method)
+    for route in ROUTES
+    if "{" not in route.path
+}
 
 
 def authorize(request: HttpRequest, application: Application, *, is_open: bool) -> str:

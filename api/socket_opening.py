@@ -13,7 +13,8 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 
 from .corked_stream import CorkedStream
 from .frame_guard import FrameGuard
-from .http import RECEIVE_BYTES, HttpConnection
+from .http import HttpConnection
+from .http_input import RECEIVE_BYTES
 from .limits import SocketLimits
 
 # Messages that trio-websocket parsed and our reader has not taken; it takes them at once.

@@ -160,7 +160,7 @@ def make_frontend(
         LeastLoaded(frontends=max(1, settings.frontends), rank=rank),
     )
     name = settings.model_name or pathlib.Path(settings.engine.model).name
-    chance = random.SystemRandom()
+    chance = random.Random()  # seeds and delays are no secrets
     return kind(settings, client, inputs, Admission(settings.admission, chance), name)
 
 

@@ -1,0 +1,113 @@
+"""What a client has sent and nobody has used yet, and whether it is still there.
+
+One background task for each connection reads ahead, up to a bound, so that a client that leaves is
+noticed while it is being answered, without a task for each answer. Must not know what the bytes
+mean.
+"""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import attrs
+import trio
+
+from ..nurseries.background import BackgroundTask, start_background_task_soon
+from ..nurseries.error_groups import single_errors_unwrapped
+from .bounded_stream import BoundedStream
+
+RECEIVE_BYTES = 64 * 2**10
+
+
+@attrs.define(eq=False)
+class HttpInput:
+    """The incoming half of one connection, used by one task beside the reader.
+
+    `ahead_bytes_max` bounds what is read before anybody asks for it; beyond, the client waits.
+    """
+
+    stream: BoundedStream
+    ahead_bytes_max: int
+    # Bytes not used yet; at most `ahead_bytes_max` and one receive, unless somebody asks for more.
+    buffer: bytearray = attrs.field(factory=bytearray, init=False)
+    # The client closed or reset its side: nothing more comes.
+    is_ended: bool = attrs.field(default=False, init=False)
+    _reader: BackgroundTask | None = attrs.field(default=None, init=False)
+    # Cancelled when the client leaves.
+    _answering: trio.CancelScope | None = attrs.field(default=None, init=False)
+    # Set when something was read or the end was met, for whoever asked.
+    _arrived: trio.Event | None = attrs.field(default=None, init=False)
+    # Set when somebody asks, for the reader that has enough.
+    _asked: trio.Event | None = attrs.field(default=None, init=False)
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Read ahead during the block. Raises what the body raises, bare when it is one error.
+
+        Resource handling: afterwards nobody reads; the stream stays open.
+        """
+        with single_errors_unwrapped():
+            async with trio.open_nursery() as nursery:
+                reader = start_background_task_soon(nursery, self._read, name="connection-reader")
+                self._reader = reader
+                try:
+                    yield
+                finally:
+                    reader.cancel("the connection is over")
+                    self._reader = None
+
+    async def stop_reading(self) -> None:
+        """Whoever calls this reads from now on; nothing is lost."""
+        if self._reader is not None:
+            self._reader.cancel("the connection was taken over")
+            await self._reader.wait_ended()
+            self._reader = None
+
+    async def more(self) -> bool:
+        """Wait until the buffer has grown; False when the client has closed or reset instead."""
+        if self.is_ended:
+            return False
+        size = len(self.buffer)
+        if self._reader is None:
+            await self._receive()
+        else:
+            self._arrived = trio.Event()
+            if self._asked is not None:
+                self._asked.set()
+            await self._arrived.wait()
+        return len(self.buffer) > size
+
+    @contextmanager
+    def cancelled_when_it_ends(self) -> Iterator[trio.CancelScope]:
+        """Cancel the body when the client closes or resets; also when it has done so before."""
+        with trio.CancelScope() as scope:
+            self._answering = scope
+            if self.is_ended:
+                scope.cancel("the client has left")
+            try:
+                yield scope
+            finally:
+                self._answering = None
+
+    async def _read(self) -> None:
+        """Background task `connection-reader`: ends with the input."""
+        while not self.is_ended:
+            if len(self.buffer) >= self.ahead_bytes_max and self._arrived is None:
+                self._asked = trio.Event()
+                await self._asked.wait()
+                self._asked = None
+            await self._receive()
+
+    async def _receive(self) -> None:
+        try:
+            data = await self.stream.receive_some(RECEIVE_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            data = b""
+        if data:
+            self.buffer += data
+        else:
+            self.is_ended = True
+        if self._arrived is not None:
+            self._arrived.set()
+            self._arrived = None
+        if self.is_ended and self._answering is not None:
+            self._answering.cancel("the client has left")
