@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.bounded_stream import PIECE_BYTES, BoundedStream
+from triolet.api.bounded_stream import PIECE_BYTES, UNSENT_BYTES_MAX, BoundedStream
 
 
 async def test_a_late_write_aborts(autojump_clock: trio.testing.MockClock) -> None:
@@ -68,6 +68,61 @@ async def test_abort_resets_a_socket() -> None:
     await stream.abort()
     with client, pytest.raises(ConnectionResetError):
         client.recv(1)
+
+
+async def open_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
+    left, right = socket.socketpair()
+    return tuple(  # type: ignore[return-value]
+        trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (left, right)
+    )
+
+
+async def test_the_kernel_does_not_hoard_what_it_has_not_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    server = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    BoundedStream(server, write_s=20)
+    with client:
+        option = server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+        assert option == UNSENT_BYTES_MAX
+    await server.aclose()
+
+
+async def test_a_socket_gets_at_once_what_it_takes_and_the_rest_as_it_can() -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    await stream.send_all(b"at once")
+    assert await client.receive_some(100) == b"at once"
+    data = bytes(range(256)) * 2**13  # more than a socket holds
+    received = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, data)
+        await trio.testing.wait_all_tasks_blocked()
+        received += await client.receive_some(2**16)
+        assert stream._write_now(memoryview(b"x")) == 0, "nothing overtakes what waits"
+        while len(received) < len(data):
+            received += await client.receive_some(2**16)
+    assert received == data
+    await client.aclose()
+    await stream.aclose()
+
+
+async def test_a_lost_socket_is_told_and_a_cancelled_writer_aborts() -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    await client.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.send_all(b"to nobody")
+    assert stream.aborted
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    with trio.CancelScope() as scope:
+        scope.cancel("before the first byte")
+        await stream.send_all(b"never")
+    assert stream.aborted
+    assert await client.receive_some(100) == b""
+    await client.aclose()
 
 
 async def test_reading_and_half_closing_pass_through() -> None:

@@ -9,7 +9,16 @@ Figures are medians where it matters and never asserted: speed belongs here, not
 import subprocess
 import sys
 
-BENCHMARKS = ("whole_path", "server_tree", "bridge", "step_ring", "engine_core")
+BENCHMARKS = (
+    "whole_path",
+    "sockets",
+    "http_requests",
+    "many_streams",
+    "server_tree",
+    "bridge",
+    "step_ring",
+    "engine_core",
+)
 
 
 def main() -> None:
