@@ -25,7 +25,6 @@ from ..nurseries.process import (
     shut_down_process,
 )
 from ..nurseries.shutdown_ladder import LadderTimes
-from ..nurseries.subreaper import reap_adopted
 from ..nurseries.task_tree import ProcessTree
 from ..nurseries.waiting import waiting_for
 from ..transports.codec import MalformedMessage
@@ -183,7 +182,6 @@ class ChildLife:
         for pidfd in self._worker_pidfds:
             with waiting_for("a worker of the dead engine to be gone"):
                 await wait_process_gone(pidfd)
-            reap_adopted(pidfd)
 
     def _close_pidfds(self) -> None:
         for pidfd in self._worker_pidfds:

@@ -186,6 +186,15 @@ class Root:
         """Whether an engine was given up for good; the exit code tells."""
         return self.engines.directory.any_failed()
 
+    def own_pids(self) -> set[int]:
+        """The processes that were spawned here and are not reaped yet."""
+        fleets = (self.frontends, self.engines)
+        return {
+            life.process.pid
+            for fleet in fleets
+            for life in (*fleet.booting.values(), *fleet.lives.values())
+        }
+
     # ---- membership
 
     def _publish_engines(self, membership: EngineMembership) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 import trio
 
 from ...nurseries.background import start_background_task
-from ...nurseries.subreaper import become_subreaper
+from ...nurseries.subreaper import become_subreaper, run_reaper
 from ...runtime.events import OnEvent, Stopped
 from ...runtime.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
@@ -19,12 +19,13 @@ from .exits import EXIT_ENGINE_LOST, EXIT_OK
 
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
-    become_subreaper()  # workers of an engine that died are ours to reap
+    become_subreaper()  # workers of an engine that died are ours to reap, below
     root = Root(plan, on_event)
     stop = trio.CancelScope()
     async with trio.open_nursery() as nursery:
         signals = partial(_take_signals, root, stop)
         await start_background_task(nursery, signals, name="signals", waits_for="signals")
+        await start_background_task(nursery, run_reaper, root.own_pids, name="reaper")
         with stop:
             await root.run()
         on_event(Stopped())
