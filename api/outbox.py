@@ -61,9 +61,9 @@ class Outbox:
         text = queue[-1].get("delta")
         return isinstance(text, str) and len(text) >= self.limits.lane_buffer_bytes_max
 
-    def take(self) -> list[str]:
+    def take(self) -> list[bytes]:
         """Encode what waits, up to the limit of one burst (exceeded by at most one event)."""
-        taken: list[str] = []
+        taken: list[bytes] = []
         size = 0
         while size < self.limits.burst_bytes_max and self._notices:
             taken.append(_encode(self._notices.popleft(), None))
@@ -87,7 +87,7 @@ class Outbox:
             assert all(merge_deltas(first, second) is None for first, second in pairs)
 
 
-def _encode(event: Event, stream_id: str | None) -> str:
+def _encode(event: Event, stream_id: str | None) -> bytes:
     if stream_id is not None:
         event = {**event, "stream_id": stream_id}
-    return msgspec.json.encode(event).decode()
+    return msgspec.json.encode(event)

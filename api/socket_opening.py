@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
-from .corked_stream import CorkedStream
 from .frame_guard import FrameGuard
+from .frame_stream import FrameStream
 from .http import HttpConnection
 from .http_input import RECEIVE_BYTES
 from .limits import SocketLimits
@@ -24,14 +24,14 @@ MESSAGE_QUEUE = 4
 @asynccontextmanager
 async def open_socket(
     connection: HttpConnection, limits: SocketLimits, *, key: str
-) -> AsyncIterator[tuple[WebSocketConnection, CorkedStream]]:
+) -> AsyncIterator[tuple[WebSocketConnection, FrameStream]]:
     """Accept the handshake with the client's `key`; the block is the socket's life.
 
     Raises `BrokenResourceError` when the connection is lost: bare before the block is entered, in a
     group afterwards. Resource handling: the connection's stream stays open, unless the socket was
     closed; whoever opened it closes it. Cancellation: ends the socket without a close frame.
     """
-    stream = CorkedStream(
+    stream = FrameStream(
         connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
     )
     is_open = False

@@ -14,9 +14,9 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from .application import Application
-from .corked_stream import CorkedStream
 from .errors import ApiError, bad_field, draining, internal_error
 from .fields import Fields, JsonObject, decode_object
+from .frame_stream import FrameStream
 from .http import HttpConnection
 from .lanes import Lanes, Start
 from .limits import SocketLimits
@@ -73,7 +73,7 @@ class SocketSession:
     """What one open socket holds. `run` is called once."""
 
     socket: WebSocketConnection
-    stream: CorkedStream
+    stream: FrameStream
     application: Application
     principal: str
     limits: SocketLimits
@@ -120,7 +120,6 @@ class SocketSession:
             await self._closing.wait()
             return
         self._closing = trio.Event()
-        self.stream.release()  # a writer that was cancelled has left it corked
         try:
             with trio.move_on_after(self.limits.close_s):
                 await self.socket.aclose(code, reason)
@@ -263,16 +262,11 @@ class SocketSession:
         except (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the reader learns it from its own side and ends the socket
 
-    async def _write_burst(self, texts: list[str]) -> None:
-        """Raises `ConnectionClosed`; what was gathered, a close frame perhaps, is written first."""
-        self.stream.cork()
-        try:
-            for text in texts:
-                await self.socket.send_message(text)
-        except ConnectionClosed:
-            await self.stream.uncork()
-            raise
-        await self.stream.uncork()
+    async def _write_burst(self, texts: list[bytes]) -> None:
+        """Raises `ConnectionClosed` once a close frame was sent, by either side's wish."""
+        if self.socket.closed is not None:
+            raise ConnectionClosed(self.socket.closed)
+        await self.stream.send_texts(texts)
 
     # ---- the socket's own life
 

@@ -6,13 +6,12 @@ import attrs
 import pytest
 import trio
 import trio.testing
-from trio_websocket import ConnectionClosed
-from wsproto.events import TextMessage
+from trio_websocket import CloseReason, ConnectionClosed
 
 from triolet.api.bounded_stream import BoundedStream
 from triolet.api.connection import run_connection
-from triolet.api.corked_stream import CorkedStream
 from triolet.api.frame_guard import FrameGuard
+from triolet.api.frame_stream import FrameStream
 from triolet.api.limits import ServerLimits, SocketLimits
 from triolet.api.websocket import SocketSession
 from triolet.engine.errors import EngineDied
@@ -272,14 +271,20 @@ async def test_broken_rules_are_told_before_the_end(data: bytes, code: int) -> N
 
 
 async def test_errors_that_nobody_reads_close_with_1008() -> None:
+    client, server = trio.testing.lockstep_stream_pair()  # holds one write until it is read
     application = make_application(limits=limited(waiting_errors_max=3))
-    async with open_socket(application) as client:
-        message = client.protocol.send(TextMessage(data="{"))
-        await client.stream.send_all(message * 10)
-        while await client.receive() is not None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        for _ in range(10):
+            await socket.send("{")
+            await trio.testing.wait_all_tasks_blocked()
+        while await socket.receive() is not None:
             pass
-        assert client.closed is not None
-        assert client.closed[0] == 1008
+        assert socket.closed is not None
+        assert socket.closed[0] == 1008
+        await client.aclose()
 
 
 async def test_a_client_without_pongs_is_cut(autojump_clock: trio.testing.MockClock) -> None:
@@ -401,22 +406,21 @@ async def test_cancelling_the_connection_in_mid_send_cuts_it() -> None:
     await client.aclose()
 
 
-async def test_a_close_frame_met_within_a_burst_is_written() -> None:
+async def test_nothing_follows_a_close_frame() -> None:
     client, server = trio.testing.memory_stream_pair()
     limits = SocketLimits()
-    stream = CorkedStream(BoundedStream(server, 20), FrameGuard(limits), head=b"")
+    stream = FrameStream(BoundedStream(server, 20), FrameGuard(limits), head=b"")
 
     class ClosingSocket:
-        async def send_message(self, text: str) -> None:
-            await stream.send_all(text.encode())
-            if text == "close":
-                raise ConnectionClosed(None)
+        closed: CloseReason | None = None
 
     socket: Any = ClosingSocket()
     session = SocketSession(socket, stream, make_application(), "", limits)
+    await session._write_burst([b"a"])
+    socket.closed = CloseReason(1000, None)
     with pytest.raises(ConnectionClosed):
-        await session._write_burst(["a", "close", "never"])
-    assert await client.receive_some(100) == b"aclose"
+        await session._write_burst([b"never"])
+    assert await client.receive_some(100) == b"\x81\x01a"
     await client.aclose()
     await server.aclose()
 

@@ -1,13 +1,14 @@
-"""Writes while corked make one write; reads come from our head, then past the guard."""
+"""Bursts are one write, in order; reads come from our head, then past the guard."""
 
 import attrs
 import pytest
 import trio
 import trio.testing
+from wsproto.frame_protocol import FrameProtocol, Opcode
 
 from triolet.api.bounded_stream import BoundedStream
-from triolet.api.corked_stream import CorkedStream, close_frame
 from triolet.api.frame_guard import FrameGuard
+from triolet.api.frame_stream import FrameStream, close_frame, text_frames
 from triolet.api.limits import SocketLimits
 
 # Masked frames of text: one without data, one that waits for its byte, one that is too long.
@@ -38,37 +39,33 @@ class Recorder(trio.abc.Stream):
         await trio.lowlevel.checkpoint()
 
 
-def make(recorder: Recorder, **limits: int) -> CorkedStream:
+def make(recorder: Recorder, **limits: int) -> FrameStream:
     guard = FrameGuard(SocketLimits(**limits))
-    return CorkedStream(BoundedStream(recorder, 20), guard, head=b"head", early=EARLY)
+    return FrameStream(BoundedStream(recorder, 20), guard, head=b"head", early=EARLY)
 
 
-async def test_a_burst_is_one_write() -> None:
+async def test_a_burst_is_one_write_of_frames() -> None:
     recorder = Recorder()
-    stream = make(recorder)
-    stream.cork()
-    for piece in (b"a", b"b", b"c"):
-        await stream.send_all(piece)
-    assert recorder.writes == []
-    await stream.uncork()
-    await stream.send_all(b"d")
-    await stream.uncork()
-    assert recorder.writes == [b"abc", b"d"]
+    await make(recorder).send_texts([b"a", b"bc"])
+    assert recorder.writes == [b"\x81\x01a\x81\x02bc"]
 
 
-async def test_release_takes_what_was_gathered_along() -> None:
-    recorder = Recorder()
-    stream = make(recorder)
-    stream.cork()
-    await stream.send_all(b"a")
-    stream.release()
-    await stream.send_all(b"close")
-    assert recorder.writes == [b"aclose"]
+@pytest.mark.parametrize("size", [0, 125, 126, 65535, 65536])
+def test_frames_are_those_of_the_rfc(size: int) -> None:
+    client = FrameProtocol(client=True, extensions=[])
+    client.receive_bytes(text_frames([b"x" * size, "é".encode()]))
+    messages = [""]
+    for frame in client.received_frames():
+        assert frame.opcode in (Opcode.TEXT, Opcode.CONTINUATION)
+        messages[-1] += str(frame.payload)
+        if frame.message_finished:
+            messages.append("")
+    assert messages == ["x" * size, "é", ""]
 
 
 async def test_order_holds_while_a_write_is_under_way() -> None:
     client, server = trio.testing.lockstep_stream_pair()
-    stream = CorkedStream(BoundedStream(server, 20), FrameGuard(SocketLimits()), head=b"")
+    stream = FrameStream(BoundedStream(server, 20), FrameGuard(SocketLimits()), head=b"")
     received = b""
     async with trio.open_nursery() as nursery:
         for piece in (b"1", b"2", b"3"):
@@ -79,6 +76,27 @@ async def test_order_holds_while_a_write_is_under_way() -> None:
     assert received == b"123"
     await stream.aclose()
     await client.aclose()
+
+
+async def test_what_others_send_meanwhile_is_one_write_more() -> None:
+    gate = trio.Event()
+
+    class Slow(Recorder):
+        async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+            await gate.wait()
+            await super().send_all(data)
+
+    recorder = Slow()
+    stream = make(recorder)
+    async with trio.open_nursery() as nursery:
+        for piece in (b"1", b"2"):
+            nursery.start_soon(stream.send_all, piece)
+            await trio.testing.wait_all_tasks_blocked()
+        with trio.CancelScope() as scope:
+            scope.cancel("its frame is whole, and leaves with the others")
+            await stream.send_all(b"3")
+        gate.set()
+    assert recorder.writes == [b"1", b"23"]
 
 
 async def test_the_head_is_ours_and_frames_wait_for_the_gate() -> None:
@@ -108,7 +126,6 @@ async def test_a_violation_is_told_and_ends_the_stream() -> None:
         await stream.receive_some()
     with pytest.raises(trio.BrokenResourceError):
         await stream.send_all(b"a late event")
-    await stream.uncork()
     assert recorder.writes == [close_frame(1009, "message over 100 bytes")]
     assert stream.violation is not None
     await stream.wait_send_all_might_not_block()
