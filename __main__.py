@@ -82,6 +82,7 @@ def serve(
             engines=options.engines,
             frontends=options.frontends,
             model_name=options.model_name,
+            generation_config=options.generation_config,
             host=options.host,
             port=options.port,
             api_keys=options.api_key,

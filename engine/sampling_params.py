@@ -41,18 +41,20 @@ class SamplingParams:
     """How tokens are chosen and when a request ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off; their order
-    is temperature, top_k, top_p, min_p (as vLLM's). `seed` None lets admission choose one, so that
-    a replay draws the same tokens. `max_tokens` None means up to the model's length.
+    is temperature, top_k, top_p, min_p (as vLLM's). None of these four leaves them to the model's
+    `generation_config.json`; what that leaves out is temperature 1 and no filter. `seed` None lets
+    admission choose one, so that a replay draws the same tokens. `max_tokens` None means up to the
+    model's length.
 
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
     max_tokens: int | None = None
     min_tokens: int = 0
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
     seed: int | None = None
     stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=_token_ids)
@@ -73,20 +75,39 @@ class SamplingParams:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
 
+    @property
+    def distribution(self) -> tuple[float, float, int, float]:
+        """Temperature, top_p, top_k and min_p; what nobody has chosen is 1, or off."""
+        return (
+            1.0 if self.temperature is None else self.temperature,
+            1.0 if self.top_p is None else self.top_p,
+            0 if self.top_k is None else self.top_k,
+            0.0 if self.min_p is None else self.min_p,
+        )
+
+    def with_defaults(self, defaults: "SamplingParams") -> "SamplingParams":
+        """These, where what is left to the model is as `defaults` say."""
+        return attrs.evolve(
+            self,
+            temperature=defaults.temperature if self.temperature is None else self.temperature,
+            top_p=defaults.top_p if self.top_p is None else self.top_p,
+            top_k=defaults.top_k if self.top_k is None else self.top_k,
+            min_p=defaults.min_p if self.min_p is None else self.min_p,
+        )
+
     def _check_distribution(self) -> None:
-        _finite(self.temperature, "temperature")
-        _finite(self.top_p, "top_p")
-        _finite(self.min_p, "min_p")
-        if not 0 <= self.temperature <= TEMPERATURE_MAX:
+        temperature, top_p, top_k, min_p = self.distribution
+        _finite(temperature, "temperature")
+        _finite(top_p, "top_p")
+        _finite(min_p, "min_p")
+        if not 0 <= temperature <= TEMPERATURE_MAX:
             raise InvalidParameter("temperature", f"must be from 0 to {TEMPERATURE_MAX:g}")
-        if not 0 < self.top_p <= 1:
-            raise InvalidParameter("top_p", f"must be above 0 and at most 1, not {self.top_p}")
-        if not 0 <= self.min_p <= 1:
-            raise InvalidParameter("min_p", f"must be from 0 to 1, not {self.min_p}")
-        if not 0 <= self.top_k < 2**31:
-            raise InvalidParameter(
-                "top_k", f"must be 0 (off) or a positive number, not {self.top_k}"
-            )
+        if not 0 < top_p <= 1:
+            raise InvalidParameter("top_p", f"must be above 0 and at most 1, not {top_p}")
+        if not 0 <= min_p <= 1:
+            raise InvalidParameter("min_p", f"must be from 0 to 1, not {min_p}")
+        if not 0 <= top_k < 2**31:
+            raise InvalidParameter("top_k", f"must be 0 (off) or a positive number, not {top_k}")
         if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
             raise InvalidParameter("seed", f"must be from 0 to {SEED_MAX}")
 

@@ -30,6 +30,9 @@ def _number(default: Any, *, at_least: float) -> Any:
     return attrs.field(default=default, validator=_check, metadata={"at_least": at_least})
 
 
+GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE = "auto", "none"
+
+
 @attrs.frozen(kw_only=True)
 class AdmissionLimits:
     """Above these, requests are refused with `Overloaded`; of one frontend."""
@@ -109,8 +112,17 @@ class RuntimeSettings:
     frontends: int = _number(0, at_least=0)
     # What clients call the model; "" takes the folder's name.
     model_name: str = ""
+    # Whether parameters that clients leave out are as the model's `generation_config.json` advises.
+    generation_config: str = attrs.field(default=GENERATION_CONFIG_AUTO)
     admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
     input: InputLimits = attrs.field(factory=InputLimits)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
+
+    @generation_config.validator
+    def _check_generation_config(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        allowed = (GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE)
+        if value not in allowed:
+            reason = f"must be one of {', '.join(allowed)}, not {value!r}"
+            raise InvalidParameter(attribute.name, reason)

@@ -168,7 +168,7 @@ class Frontend:
                 attempt=0,  # the ledger numbers it
                 prompt_token_ids=prepared.prompt_token_ids,
                 sampling=self.admission.with_seed(prepared.params),
-                eos_token_ids=list(self.inputs.tokenizer.eos_token_ids),
+                eos_token_ids=list(self.inputs.eos_token_ids),
                 credit=stream_credit.credit,
                 events=events,
                 principal=principal,

@@ -8,6 +8,7 @@ refused here with the field's name, before an engine hears of it.
 Must not know engines, admission or streams.
 """
 
+import logging
 import pathlib
 from collections.abc import Sequence
 from functools import partial
@@ -17,21 +18,24 @@ import attrs
 import trio
 
 from ..engine.errors import InvalidParameter, PromptTooLong
-from ..engine.model_config import load_model_limits
+from ..engine.generation_config import GenerationConfig, load_generation_config
+from ..engine.model_config import GENERATION_CONFIG_FILE, load_model_limits
 from ..engine.sampling_params import SamplingParams
 from .chat_template import ChatTemplate
-from .config import InputLimits, RuntimeSettings
+from .config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from .errors import ChatTemplateMissing
 from .generation import ChatPrompt, Prompt
 from .tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+UNSERVED = "%s advises what is not served and therefore not done: %s"
 # English has about so many in most vocabularies; only an estimate until the text is tokenised.
 CHARACTERS_PER_TOKEN = 4
 
 
 @attrs.frozen
 class PreparedPrompt:
-    """A prompt that the model can take, with the parameters it was checked with."""
+    """A prompt that the model can take, and its parameters with the model's where none were."""
 
     prompt_token_ids: list[int]
     params: SamplingParams
@@ -47,6 +51,10 @@ class InputProcessor:
     # The model's, which may be more than its tokenizer has.
     vocab_size: int
     max_model_len: int
+    # Whatever ends a generation: the model's end tokens and its tokenizer's.
+    eos_token_ids: tuple[int, ...] = ()
+    # What the model's makers advise, for parameters that a client leaves out.
+    defaults: SamplingParams = attrs.field(factory=SamplingParams)
     limits: InputLimits = attrs.field(factory=InputLimits)
     # Threads that tokenise, apart from trio's own: those may all be asleep.
     _limiter: trio.CapacityLimiter = attrs.field(init=False)
@@ -67,10 +75,18 @@ class InputProcessor:
             chat_template = ChatTemplate.load(folder, tokenizer.special_tokens)
         except ChatTemplateMissing:
             chat_template = None
+        generation = GenerationConfig()
+        if settings.generation_config == GENERATION_CONFIG_AUTO:
+            generation = load_generation_config(folder)
+        if generation.unserved:
+            logger.warning(UNSERVED, GENERATION_CONFIG_FILE, ", ".join(generation.unserved))
+        ends = (*model.eos_token_ids, *tokenizer.eos_token_ids)
         return cls(
             tokenizer,
             chat_template,
             vocab_size=model.vocab_size,
+            eos_token_ids=tuple(i for i in dict.fromkeys(ends) if i < model.vocab_size),
+            defaults=generation.defaults,
             max_model_len=min(
                 model.max_model_len, settings.engine.max_model_len or model.max_model_len
             ),
@@ -98,6 +114,7 @@ class InputProcessor:
         Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
         """
         self._check_params(params)
+        params = params.with_defaults(self.defaults)
         match prompt:
             case str():
                 token_ids = await self._encode(prompt, add_special_tokens=True)
@@ -137,7 +154,7 @@ class InputProcessor:
             "chat_template": template.source if template is not None else None,
             "model_max_length": self.max_model_len,
             "vocab_size": self.vocab_size,
-            "eos_token_ids": list(self.tokenizer.eos_token_ids),
+            "eos_token_ids": list(self.eos_token_ids),
         }
 
     def render(self, prompt: ChatPrompt) -> str:

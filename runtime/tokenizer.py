@@ -45,7 +45,7 @@ class Tokenizer:
     folder: str
     # Token ids are below this; the model's vocabulary may be larger (padded).
     vocabulary_size: int
-    # Ids that end a generation, by `generation_config.json` and the tokenizer's `eos_token`.
+    # The id of its own end token; a model may have more.
     eos_token_ids: tuple[int, ...]
     # {"bos_token": "<s>", …}: what chat templates refer to.
     special_tokens: dict[str, str]
@@ -75,10 +75,11 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         special_tokens = _special_tokens(path.parent)
+        eos = backend.token_to_id(special_tokens.get("eos_token", ""))
         return cls(
             folder=str(path.parent),
             vocabulary_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
-            eos_token_ids=_eos_token_ids(path.parent, backend, special_tokens),
+            eos_token_ids=() if eos is None else (eos,),
             special_tokens=special_tokens,
             is_byte_level=_is_byte_level(specification.get("decoder")),
             is_sliceable=_is_sliceable(specification),
@@ -169,15 +170,6 @@ def _special_tokens(folder: pathlib.Path) -> dict[str, str]:
         if isinstance(value, str):
             found[name] = value
     return found
-
-
-def _eos_token_ids(
-    folder: pathlib.Path, backend: tokenizers.Tokenizer, special_tokens: dict[str, str]
-) -> tuple[int, ...]:
-    declared = _read_json(folder / "generation_config.json").get("eos_token_id")
-    ids = declared if isinstance(declared, list) else [declared]
-    ids.append(backend.token_to_id(special_tokens.get("eos_token", "")))
-    return tuple(dict.fromkeys(i for i in ids if isinstance(i, int)))
 
 
 def _is_byte_level(decoder: Any) -> bool:

@@ -91,6 +91,10 @@ class ServeOptions:
     engines: Annotated[int, Parameter(help="Engine processes; each has the whole model.")] = 1
     frontends: Annotated[int, Parameter(help="Frontend processes.")] = 1
     model_name: Annotated[str, Parameter(help="What clients call the model.")] = ""
+    generation_config: Annotated[
+        str,
+        Parameter(help="auto: the model's advice where a request leaves sampling open; or none."),
+    ] = "auto"
     grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = 10.0
     restart_limit: Annotated[
         int, Parameter(help="A process that dies more often within the period is given up.")

@@ -15,9 +15,10 @@ from ... import __version__
 from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
-from ...engine.model_config import load_model_limits
+from ...engine.model_config import load_model_config, load_model_limits
 from ...nurseries.shutdown_ladder import LadderTimes
 from ...runtime.config import (
+    GENERATION_CONFIG_AUTO,
     AdmissionLimits,
     InputLimits,
     RuntimeSettings,
@@ -70,6 +71,7 @@ def make_plan(
     allowed_hosts: tuple[str, ...],
     allowed_origins: tuple[str, ...],
     grace_s: float,
+    generation_config: str = GENERATION_CONFIG_AUTO,
     restart_limit: int = RESTARTS.restart_limit,
     restart_period_s: float = RESTARTS.restart_period_s,
     rare: RareSettings | None = None,
@@ -82,24 +84,20 @@ def make_plan(
     if not 1 <= frontends <= FRONTENDS_MAX:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
     folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
-    load_model_limits(folder)
     name = model_name or (pathlib.Path(folder).name if model else BUNDLED_MODEL_NAME)
     settings = RuntimeSettings(
         engine=EngineSettings(model=folder, **engine),
         engines=engines,
         frontends=frontends,
         model_name=name,
-        supervision=SupervisionSettings(
-            restart_limit=restart_limit,
-            restart_period_s=restart_period_s,
-            backoff_min_s=rare.backoff_min,
-            backoff_max_s=rare.backoff_max,
-        ),
+        generation_config=generation_config,
+        supervision=_supervision(restart_limit, restart_period_s, rare),
         admission=rare.admission,
         input=rare.input,
         streams=rare.streams,
         times=RuntimeTimes(grace_s=grace_s, ladder=rare.ladder),
     )
+    check_model(settings.engine)
     serve = ServeSettings(
         api_keys=api_keys,
         allowed_hosts=(*allowed_hosts, *([] if is_loopback(host) else [host])),
@@ -117,6 +115,25 @@ def make_plan(
         frontends=frontends,
         grace_s=grace_s,
     )
+
+
+def _supervision(
+    restart_limit: int, restart_period_s: float, rare: RareSettings
+) -> SupervisionSettings:
+    return SupervisionSettings(
+        restart_limit=restart_limit,
+        restart_period_s=restart_period_s,
+        backoff_min_s=rare.backoff_min,
+        backoff_max_s=rare.backoff_max,
+    )
+
+
+def check_model(engine: EngineSettings) -> None:
+    """Look at the config, as far as the executor will. Raises `ModelFolderError`."""
+    if engine.executor == "null":  # which computes nothing, so that any architecture will do
+        load_model_limits(engine.model)
+    else:
+        load_model_config(engine.model)
 
 
 def _check_address(host: str, port: int, *, is_open: bool) -> None:

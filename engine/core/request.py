@@ -137,14 +137,15 @@ class Request:
         """What the worker's sampler needs to know, sent once with each `NewRow`."""
         sampling = self.sampling
         assert sampling.seed is not None, "validated when the request came in"
+        temperature, top_p, top_k, min_p = sampling.distribution
         suppressed: list[int] = []
         if sampling.min_tokens > 0:
             suppressed = sorted(self.eos_token_ids | self.stop_token_ids)
         return RowSampling(
-            temperature=sampling.temperature,
-            top_k=sampling.top_k,
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
             seed=sampling.seed,
             choice=self.choice,
             min_tokens=sampling.min_tokens,

@@ -49,7 +49,7 @@ def test_the_usual_fields() -> None:
         },
         model="toy",
     )
-    assert request.sampling == SamplingParams(max_tokens=3, temperature=0, stop=("x",))
+    assert request.sampling == SamplingParams(max_tokens=3, temperature=0, top_k=0, stop=("x",))
     assert (request.options.stream, request.options.include_usage) == (True, True)
     assert (request.echo, request.add_special_tokens) == (True, False)
     assert (request.options.runtime.priority, request.options.runtime.cache_salt) == (4, "s")

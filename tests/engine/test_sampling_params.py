@@ -52,3 +52,16 @@ def test_out_of_range_is_refused_by_name(field: str, values: dict[str, object]) 
 @pytest.mark.parametrize("values", ACCEPTED)
 def test_the_bounds_themselves_are_accepted(values: dict[str, object]) -> None:
     SamplingParams(**values)  # type: ignore[arg-type]
+
+
+def test_what_is_left_to_the_model_is_as_it_says() -> None:
+    advice = SamplingParams(temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, max_tokens=5)
+    assert SamplingParams().with_defaults(advice).distribution == (0.6, 0.9, 20, 0.1)
+    own = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=9)
+    assert own.with_defaults(advice) == own
+    assert SamplingParams(top_k=3).with_defaults(SamplingParams()).distribution == (
+        1.0,
+        1.0,
+        3,
+        0.0,
+    )

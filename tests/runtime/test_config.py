@@ -32,6 +32,7 @@ def test_the_defaults_are_valid_and_frozen() -> None:
     [
         (lambda: RuntimeSettings(engine=ENGINE, engines=0), "engines"),
         (lambda: RuntimeSettings(engine=ENGINE, frontends=-1), "frontends"),
+        (lambda: RuntimeSettings(engine=ENGINE, generation_config="x"), "generation_config"),
         (lambda: AdmissionLimits(active_requests_max=0), "active_requests_max"),
         (lambda: AdmissionLimits(retry_after_s=math.nan), "retry_after_s"),
         (lambda: InputLimits(threads=0), "threads"),

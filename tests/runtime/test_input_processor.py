@@ -41,7 +41,7 @@ async def test_text_gets_what_the_model_expects_around_it(inputs: InputProcessor
     prepared = await inputs.prepare("the cat", GREEDY)
     assert prepared.prompt_token_ids == inputs.tokenizer.encode("the cat")
     assert prepared.prompt_token_ids[0] == inputs.tokenizer.id_of("<|begin|>")
-    assert prepared.params is GREEDY
+    assert prepared.params == GREEDY
 
 
 async def test_a_conversation_is_rendered_and_gets_nothing_more(inputs: InputProcessor) -> None:
@@ -189,3 +189,31 @@ def test_facts_about_the_tokenizer_are_plain(inputs: InputProcessor) -> None:
     assert info["chat_template"]
     assert (info["eos_token"], info["vocab_size"]) == ("<|end|>", 330)
     assert json.loads(json.dumps(info)) == info
+
+
+def load_folder(folder: pathlib.Path, **settings: Any) -> InputProcessor:
+    write_folder(folder, byte_level_tokenizer())  # its end token has the id 1
+    config = {"vocab_size": 400, "max_position_embeddings": 64, "eos_token_id": [7, 9]}
+    (folder / "config.json").write_text(json.dumps(config))
+    engine = EngineSettings(model=str(folder))
+    return InputProcessor.load(RuntimeSettings(engine=engine, **settings))
+
+
+def test_ends_are_the_models_and_the_tokenizers(tmp_path: pathlib.Path) -> None:
+    assert load_folder(tmp_path).eos_token_ids == (7, 9, 1)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
+    assert load_folder(tmp_path).eos_token_ids == (2, 1)
+
+
+async def test_what_a_client_leaves_out_is_as_the_models_makers_advise(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    advice = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.2}
+    (tmp_path / "generation_config.json").write_text(json.dumps(advice))
+    inputs = load_folder(tmp_path)
+    assert "not served and therefore not done: repetition_penalty 1.2" in caplog.text
+    prepared = await inputs.prepare([5], SamplingParams(top_k=3))
+    assert (prepared.params.temperature, prepared.params.top_k) == (0.6, 3)
+    assert prepared.params.top_p is None
+    without = await load_folder(tmp_path, generation_config="none").prepare([5], SamplingParams())
+    assert without.params == SamplingParams()

@@ -1,6 +1,5 @@
 """The tokenizer is the library's, whole or in slices; broken folders are refused by name."""
 
-import json
 import pathlib
 
 import pytest
@@ -41,12 +40,6 @@ def test_saved_truncation_is_not_obeyed(tmp_path: pathlib.Path) -> None:
     backend.enable_padding()
     tokenizer = Tokenizer.load(write_folder(tmp_path, backend))
     assert tokenizer.decode(tokenizer.encode("the cat sat")) == "the cat sat"
-
-
-def test_ends_come_from_the_generation_config_too(tmp_path: pathlib.Path) -> None:
-    write_folder(tmp_path, byte_level_tokenizer())
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 1]}))
-    assert Tokenizer.load(tmp_path).eos_token_ids == (2, 1)
 
 
 @given(TEXTS, st.integers(1, 8), st.booleans())

@@ -109,3 +109,15 @@ def test_a_missing_folder_is_named(tmp_path: pathlib.Path) -> None:
 def test_loopback_names() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "::1", "localhost", "127.1.2.3")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.org")))
+
+
+def test_an_architecture_is_looked_at_by_executors_that_compute(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 9, "architectures": ["GPT2LMHeadModel"]}')
+    assert make_plan(str(tmp_path), **{**WORDS, "engine": {"executor": "null"}})
+    with pytest.raises(ModelFolderError, match=r"GPT2LMHeadModel.* not served: LlamaForCausalLM, "):
+        make_plan(str(tmp_path), **WORDS)
+
+
+def test_advice_of_the_model_can_be_switched_off() -> None:
+    plan = make_plan(None, **WORDS, generation_config="none")
+    assert plan.settings.generation_config == "none"
