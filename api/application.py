@@ -17,6 +17,7 @@ from .errors import draining
 from .foreign_responses import ForeignResponses
 from .metrics import ApiCounters, Metrics
 from .origin import OriginPolicy
+from .response_nursery import ResponseNursery
 from .response_registry import ResponseRegistry
 from .settings import ServeSettings
 
@@ -36,6 +37,7 @@ class Application:
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
     registry: ResponseRegistry = attrs.field(init=False)
+    responses: ResponseNursery = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
 
@@ -48,13 +50,17 @@ class Application:
     _connections: set[trio.CancelScope] = attrs.field(factory=set, init=False)
     # Connections that wait for a next request: a drain ends them at once.
     _idle: set[trio.CancelScope] = attrs.field(factory=set, init=False)
-    _no_connections: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Set, and made anew, when a connection or a response has ended.
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
         self.authentication = Authentication.of_keys(settings.api_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
-        self.registry = ResponseRegistry(settings.limits)
+        self.registry = ResponseRegistry(settings.limits, self._note_change)
+        self.responses = ResponseNursery(
+            self.generator, settings, self.registry, self.foreign, self.check_accepting
+        )
         self.metrics = Metrics(self.generator, self.counters)
 
     @property
@@ -90,9 +96,7 @@ class Application:
                 self._connections.remove(scope)
                 self.counters.connections_active -= 1
                 self.on_load()
-                if not self._connections:
-                    self._no_connections.set()
-                    self._no_connections = trio.Event()
+                self._note_change()
 
     @contextmanager
     def idle(self, idle_s: float) -> Iterator[trio.CancelScope]:
@@ -112,8 +116,8 @@ class Application:
     async def drain(self, grace_s: float | None = None) -> None:
         """Refuse new work, let what is in flight end within the grace, then cut it.
 
-        Returns when no connection is left. `/ready` answers 503 from the first moment. Idempotent;
-        a second call may shorten the grace. Cancelled: the drain stays begun.
+        Returns when no connection and no response is left. `/ready` answers 503 from the first
+        moment. Idempotent; a second call may shorten the grace. Cancelled: the drain stays begun.
         """
         grace_s = self.settings.grace_s if grace_s is None else grace_s
         deadline = trio.current_time() + grace_s
@@ -122,11 +126,18 @@ class Application:
         for scope in list(self._idle):
             scope.cancel(DRAIN_REASON)
         with trio.move_on_at(self.drain_deadline + CLOSE_S):
-            await self._wait_no_connections()
+            await self._wait_idle()
         for scope in list(self._connections):
             scope.cancel("the drain's grace is over")
-        await self._wait_no_connections()
+        for response in self.registry.running():
+            response.cancel("the drain's grace is over")
+        await self._wait_idle()
 
-    async def _wait_no_connections(self) -> None:
-        while self._connections:
-            await self._no_connections.wait()
+    def _note_change(self) -> None:
+        if self.is_draining and not (self._connections or self.registry.active):
+            self._changed.set()
+            self._changed = trio.Event()
+
+    async def _wait_idle(self) -> None:
+        while self._connections or self.registry.active:
+            await self._changed.wait()

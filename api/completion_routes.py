@@ -21,7 +21,7 @@ from .completions_request import CompletionsRequest, TextOrIds, read_completions
 from .errors import ApiError, engine_error, to_api_error
 from .fields import JsonObject
 from .http import HttpConnection
-from .response_run import draw_id
+from .response_id import draw_id
 from .sse import DONE, data_frame
 
 Parameters = dict[str, str]

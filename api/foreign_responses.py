@@ -2,8 +2,9 @@
 
 An id names its frontend. The question goes to the root, which passes it on by rank, and the answer
 comes back the same way; the owner checks the principal, so that another's response does not exist
-for the caller here either. Whoever asks waits for a bounded time. Must not know protocols, nor how
-the root finds a frontend.
+for the caller here either. Whoever asks waits for a bounded time: events of a response that runs
+are fetched in batches, each behind the number that came last. Must not know protocols, nor how the
+root finds a frontend.
 """
 
 import itertools
@@ -17,13 +18,20 @@ from ..runtime.foreign_calls import reply_to
 from ..runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
 from .errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError
 from .fields import JsonObject
+from .live_response import LiveResponse
+from .response_history import Conversation
 from .response_id import frontend_of
 from .response_registry import ResponseRegistry, response_not_found
+from .responses import Event
 
 # As for all that is asked over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
 # Questions that wait here for an answer, and answers that wait here for an end.
 CALLS_MAX = 256
+# How long the owner waits for further events before it says that there are none yet.
+EVENTS_WAIT_S = 1.0
+# Of one batch of events; a lane's buffer has as many.
+BATCH_CHARACTERS_MAX = 64 * 2**10
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
 
 
@@ -38,6 +46,24 @@ class _Waiting:
 
     arrived: trio.Event = attrs.field(factory=trio.Event)
     reply: ForeignReply | None = None
+
+
+@attrs.frozen
+class EventBatch:
+    """Some events of one response, and whether they were the last."""
+
+    events: list[Event]
+    is_last: bool
+
+
+@attrs.frozen
+class _Refusal:
+    """An `ApiError` on its way."""
+
+    status: int
+    message: str
+    code: str
+    param: str | None
 
 
 @attrs.define(eq=False)
@@ -59,17 +85,50 @@ class ForeignResponses:
         frontend = frontend_of(response_id)
         return frontend is not None and frontend != self.rank and frontend < self.frontends
 
-    # ---- asking
+    # ---- asking; all raise `ApiError`: 404, the owner's refusal, or 503 when it is silent
 
     async def get(self, response_id: str, principal: str) -> JsonObject:
-        """The response as it is now. Raises `ApiError` 404, or 503 when its frontend is silent."""
+        """The response as it is now."""
         return await self._call(ForeignVerb.GET, response_id, principal)
 
     async def cancel(self, response_id: str, principal: str) -> JsonObject:
-        """Cancel it; the final object. Raises as `get`. Sent again, it does no harm."""
+        """Cancel it; the final object. Sent again, it does no harm."""
         return await self._call(ForeignVerb.CANCEL, response_id, principal)
 
-    async def _call(self, verb: ForeignVerb, response_id: str, principal: str) -> JsonObject:
+    async def delete(self, response_id: str, principal: str) -> None:
+        """Forget it."""
+        await self._call(ForeignVerb.DELETE, response_id, principal)
+
+    async def input_of(self, response_id: str, principal: str) -> Conversation:
+        """What it was given."""
+        said = await self._call(ForeignVerb.INPUT, response_id, principal)
+        return msgspec.convert(said, Conversation)
+
+    async def conversation_of(self, response_id: str, principal: str) -> Conversation:
+        """What it was given and what it said."""
+        said = await self._call(ForeignVerb.CONVERSATION, response_id, principal)
+        return msgspec.convert(said, Conversation)
+
+    def reader(
+        self, response_id: str, principal: str, starting_after: int | None
+    ) -> "ForeignReader":
+        """A reader of its events; the first `wait_ready` finds out whether there are any."""
+        return ForeignReader(self, response_id, principal, starting_after)
+
+    async def events_after(
+        self, response_id: str, principal: str, starting_after: int | None
+    ) -> "EventBatch":
+        """The next events; an empty batch when none came for a moment."""
+        said = await self._call(ForeignVerb.EVENTS, response_id, principal, starting_after)
+        return msgspec.convert(said, EventBatch)
+
+    async def _call(
+        self,
+        verb: ForeignVerb,
+        response_id: str,
+        principal: str,
+        starting_after: int | None = None,
+    ) -> JsonObject:
         frontend = frontend_of(response_id)
         assert frontend is not None
         if len(self._calls) >= CALLS_MAX:
@@ -82,7 +141,11 @@ class ForeignResponses:
             verb=verb,
             response_id=response_id,
             principal=principal,
+            starting_after=starting_after,
         )
+        return _object_of(await self._reply_to(call), response_id)
+
+    async def _reply_to(self, call: ForeignCall) -> ForeignReply | None:
         waiting = self._calls[call.call_id] = _Waiting()
         try:
             with trio.move_on_after(CALL_S):
@@ -90,12 +153,7 @@ class ForeignResponses:
                 await waiting.arrived.wait()
         finally:
             del self._calls[call.call_id]
-        reply = waiting.reply
-        if reply is None or reply.outcome is ForeignOutcome.GONE:
-            raise _unreachable()
-        if reply.outcome is ForeignOutcome.NOT_FOUND:
-            raise response_not_found(response_id)
-        return msgspec.json.decode(reply.text, type=JsonObject)
+        return waiting.reply
 
     def handle_reply(self, reply: ForeignReply) -> None:
         """The answer to a call of ours; a late one, or one to an earlier epoch, finds nobody."""
@@ -121,17 +179,98 @@ class ForeignResponses:
             self._answering -= 1
 
 
+@attrs.define(eq=False)
+class ForeignReader:
+    """Reads a response of another frontend, batch by batch; as `AttachedReader`, but notices of
+    what happened to the request are not passed on, and it does not keep a response from ending.
+    """
+
+    foreign: ForeignResponses
+    response_id: str
+    principal: str
+    starting_after: int | None
+    # Set when everything has been taken.
+    done: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # The batch that was fetched and not taken.
+    _events: list[Event] = attrs.field(factory=list, init=False)
+    _is_last: bool = attrs.field(default=False, init=False)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has something now."""
+        return bool(self._events)
+
+    async def wait_ready(self) -> None:
+        """Return when there is something to take, or all was taken. Raises `ApiError`."""
+        while not self._events and not self._is_last:
+            batch = await self.foreign.events_after(
+                self.response_id, self.principal, self.starting_after
+            )
+            self._events, self._is_last = batch.events, batch.is_last
+        if not self._events:
+            self.done.set()
+
+    def take(self, characters_max: int) -> list[Event]:
+        """The batch that waits; its size is the relay's affair."""
+        events, self._events = self._events, []
+        if events:
+            number = events[-1]["sequence_number"]
+            assert isinstance(number, int)
+            self.starting_after = number
+        if self._is_last:
+            self.done.set()
+        return events
+
+
+def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
+    """What a reply says. Raises `ApiError`."""
+    if reply is None or reply.outcome is ForeignOutcome.GONE:
+        raise _unreachable()
+    if reply.outcome is ForeignOutcome.NOT_FOUND:
+        raise response_not_found(response_id)
+    if reply.outcome is ForeignOutcome.REFUSED:
+        refusal = msgspec.json.decode(reply.text, type=_Refusal)
+        raise ApiError(refusal.status, refusal.message, refusal.code, param=refusal.param)
+    return msgspec.json.decode(reply.text, type=JsonObject)
+
+
 async def _answer_of(call: ForeignCall, registry: ResponseRegistry) -> ForeignReply:
     try:
-        match call.verb:
-            case ForeignVerb.GET:
-                response = registry.get(call.response_id, call.principal)
-            case ForeignVerb.CANCEL:
-                reason = "cancelled by way of another frontend"
-                response = await registry.cancel_and_wait(call.response_id, call.principal, reason)
-    except ApiError:
-        return reply_to(call, ForeignOutcome.NOT_FOUND)
-    return reply_to(call, ForeignOutcome.FOUND, msgspec.json.encode(response).decode())
+        found = await _do(call, registry)
+    except ApiError as error:
+        if error.status == 404:
+            return reply_to(call, ForeignOutcome.NOT_FOUND)
+        refusal = _Refusal(error.status, error.message, error.code, error.param)
+        return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
+    return reply_to(call, ForeignOutcome.FOUND, msgspec.json.encode(found).decode())
+
+
+async def _do(call: ForeignCall, registry: ResponseRegistry) -> object:
+    response_id, principal = call.response_id, call.principal
+    match call.verb:
+        case ForeignVerb.GET:
+            return registry.get(response_id, principal)
+        case ForeignVerb.CANCEL:
+            reason = "cancelled by way of another frontend"
+            return await registry.cancel(response_id, principal, reason).wait_ended()
+        case ForeignVerb.DELETE:
+            registry.delete(response_id, principal)
+            return {}
+        case ForeignVerb.INPUT:
+            return registry.find(response_id, principal).conversation
+        case ForeignVerb.CONVERSATION:
+            return registry.conversation_of(response_id, principal)
+        case ForeignVerb.EVENTS:
+            return await _events_of(registry.find(response_id, principal), call.starting_after)
+
+
+async def _events_of(response: LiveResponse, starting_after: int | None) -> EventBatch:
+    """What has come after this number, or comes in a moment."""
+    with response.reading(starting_after, with_notices=False) as reader:
+        with trio.move_on_after(EVENTS_WAIT_S):
+            await reader.wait_ready()
+        events = reader.take(BATCH_CHARACTERS_MAX)
+        return EventBatch(events, reader.done.is_set())
 
 
 def _unreachable() -> ApiError:

@@ -12,7 +12,7 @@ import attrs
 
 from .errors import ApiError
 from .limits import SocketLimits
-from .responses_request import ResponseRequest
+from .responses_request import ResponseRequest, ResumeRequest
 
 StreamId = str | None
 LIMIT_CODE = "websocket_stream_limit_reached"
@@ -20,15 +20,16 @@ LIMIT_CODE = "websocket_stream_limit_reached"
 
 @attrs.frozen
 class Start:
-    """Run this request now; its lane is free for it."""
+    """Run this now; its lane is free for it. `event_id` is what the client called its message."""
 
-    request: ResponseRequest
+    request: ResponseRequest | ResumeRequest
     size_bytes: int
+    event_id: str | None = None
 
 
 @attrs.define(eq=False)
 class Lanes:
-    """The lanes of one socket. `size_bytes` of a request is its message's length."""
+    """The lanes of one socket. `size_bytes` of a start is its message's length."""
 
     limits: SocketLimits
 
@@ -44,25 +45,25 @@ class Lanes:
         """How many lanes run a response now."""
         return len(self._waiting)
 
-    def handle_create(self, request: ResponseRequest, size_bytes: int) -> Start | None:
-        """A request came: start it, or None when it waits in its lane.
+    def handle_request(self, start: Start) -> Start | None:
+        """Something is to run in a lane: start it, or None when it waits there.
 
         Raises `ApiError` at a limit; nothing has changed then.
         """
-        name = request.stream_id
+        name = start.request.stream_id
         queue = self._waiting.get(name)
         if queue is None:
             self._check_new_activity(name)
             if name is not None:
                 self._names.add(name)
             self._waiting[name] = deque()  # bounded by queued_per_lane_max
-            return Start(request, size_bytes)
+            return start
         if len(queue) >= self.limits.queued_per_lane_max:
             raise _refusal(f"{self.limits.queued_per_lane_max} requests wait in this lane already")
-        if self._waiting_bytes + size_bytes > self.limits.queued_bytes_max:
+        if self._waiting_bytes + start.size_bytes > self.limits.queued_bytes_max:
             raise _refusal("the waiting requests of this socket are too large together")
-        queue.append(Start(request, size_bytes))
-        self._waiting_bytes += size_bytes
+        queue.append(start)
+        self._waiting_bytes += start.size_bytes
         return None
 
     def _check_new_activity(self, name: StreamId) -> None:

@@ -63,9 +63,10 @@ class ServerLimits:
 
     # Half of the usual descriptor limit of 4096; above it a connection is answered 503 and closed.
     connections_max: int = 2048
-    # Finished responses kept for `GET` and for a cancel that comes late.
-    finished_responses_max: int = 256
-    finished_bytes_max: int = 4 * 2**20
-    finished_s: float = 60.0
+    # Ended responses, kept for `GET`, for those who resume, and for `previous_response_id`. Beyond
+    # these the oldest are forgotten. The time is a socket's age limit: a chain on one never breaks.
+    ended_responses_max: int = 4096
+    ended_bytes_max: int = 64 * 2**20
+    ended_s: float = 3600.0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)

@@ -112,14 +112,6 @@ class RuntimeOptions:
 _OPTIONS = frozenset(field.name for field in attrs.fields(RuntimeOptions))
 
 
-def read_runtime(top: Fields) -> tuple[RuntimeOptions, dict[str, Any]]:
-    """The `runtime` object: options, and arguments for `SamplingParams`. Raises `ApiError`."""
-    value = top.get("runtime")
-    if value is None:
-        return RuntimeOptions(), {}
-    return split_runtime(RUNTIME_FIELD.kind.read(value, top.at("runtime")))
-
-
 def split_runtime(values: Mapping[str, Any]) -> tuple[RuntimeOptions, dict[str, Any]]:
     """Read values of the `runtime` object as options, and arguments for `SamplingParams`."""
     options = {name: value for name, value in values.items() if name in _OPTIONS}

@@ -2,15 +2,20 @@
 
     resp_ · rank of the frontend (2 hex digits) · 128 random bits (32 hex digits)
 
-Sans-IO: text in and out; the random part is given. Clients take ids as they are. Must not know how
-a frontend is reached.
+Clients take ids as they are. Must not know how a frontend is reached.
 """
 
 import re
+import secrets
 
 # What two hex digits can name; `plan` checks it.
 FRONTENDS_MAX = 256
 _ID = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
+
+
+def draw_id(prefix: str) -> str:
+    """A new id of any kind: 128 random bits, so that nobody guesses another's."""
+    return f"{prefix}_{secrets.token_hex(16)}"
 
 
 def response_id_of(frontend: int, random_hex: str) -> str:

@@ -1,73 +1,36 @@
-"""Knows every response of this frontend by its id: those that run, and a few that have ended.
+"""Knows every response of this frontend by its id: those that run, and those that have ended.
 
-Through it a response is cancelled from anywhere: by an HTTP call, by an event on any socket of the
-same principal. Another principal's response does not exist for the caller (404, not 403). Must not
-know protocols or who writes the events.
+Through it a response is read again, continued, cancelled or deleted from anywhere: by an HTTP call,
+by an event on any socket of the same principal. Another principal's response does not exist for the
+caller (404, not 403). Running ones are bounded by the admission of requests; of the ended ones the
+oldest are forgotten, by number, by bytes and by age. Must not know protocols or who reads.
 """
 
 from collections import OrderedDict
 from collections.abc import Callable
 
 import attrs
-import msgspec
 import trio
 
-from ..runtime.generation import GenerationOutput, GenerationStream
 from .errors import ApiError
 from .fields import JsonObject
 from .limits import ServerLimits
+from .live_response import LiveResponse
+from .response_history import Conversation, with_output
+
+# What an ended response costs beside its conversation; an estimate.
+RESPONSE_BYTES = 4096
 
 
-@attrs.define(eq=False)
-class ActiveResponse:
-    """One response that runs. `snapshot` tells its present state as a response object."""
-
-    response_id: str
-    principal: str
-    snapshot: Callable[[], JsonObject]
-    final: JsonObject | None = attrs.field(default=None, init=False)
-
-    _cancel_reason: str | None = attrs.field(default=None, init=False)
-    # Open while the task that runs the response waits for the engine, and only then: a cancel must
-    # not interrupt a write, which would cost the whole connection.
-    _scope: trio.CancelScope | None = attrs.field(default=None, init=False)
-    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
-
-    def cancel(self, reason: str) -> None:
-        """Ask for the end; idempotent. The response ends with status `cancelled`."""
-        if self._cancel_reason is None:
-            self._cancel_reason = reason
-        if self._scope is not None:
-            self._scope.cancel(reason)
-
-    async def next_output(self, stream: GenerationStream) -> GenerationOutput | None:
-        """The stream's next output; None when the response was cancelled. Raises what it raises."""
-        if self._cancel_reason is not None:
-            return None
-        with trio.CancelScope() as scope:
-            self._scope = scope
-            try:
-                return await anext(stream)
-            finally:
-                self._scope = None
-        return None
-
-    def end(self, final: JsonObject) -> None:
-        """Note the last state and wake those who wait for it."""
-        self.final = final
-        self._ended.set()
-
-    async def wait_ended(self) -> JsonObject:
-        """The final response object."""
-        await self._ended.wait()
-        assert self.final is not None
-        return self.final
+def ignore_end() -> None:
+    """For whoever has nobody to tell of it."""
 
 
 @attrs.frozen
-class _Finished:
-    principal: str
-    response: JsonObject
+class _Ended:
+    response: LiveResponse
+    # What the next response continues.
+    conversation: Conversation
     size_bytes: int
     at_s: float
 
@@ -77,82 +40,145 @@ class ResponseRegistry:
     """All responses by id; ended ones within the limits of count, bytes and age."""
 
     limits: ServerLimits
+    # Called when a response has ended.
+    on_ended: Callable[[], None] = ignore_end
 
-    _active: dict[str, ActiveResponse] = attrs.field(factory=dict, init=False)
+    _running: dict[str, LiveResponse] = attrs.field(factory=dict, init=False)
+    # Running ones of which nothing is to be kept.
+    _deleted: set[str] = attrs.field(factory=set, init=False)
     # Oldest first.
-    _finished: OrderedDict[str, _Finished] = attrs.field(factory=OrderedDict, init=False)
-    _finished_bytes: int = attrs.field(default=0, init=False)
+    _ended: OrderedDict[str, _Ended] = attrs.field(factory=OrderedDict, init=False)
+    _ended_bytes: int = attrs.field(default=0, init=False)
 
     @property
     def active(self) -> int:
         """How many responses run."""
-        return len(self._active)
+        return len(self._running)
 
-    def add(self, response: ActiveResponse) -> None:
+    @property
+    def kept(self) -> int:
+        """How many ended responses are kept."""
+        return len(self._ended)
+
+    def running(self) -> list[LiveResponse]:
+        """Those that run now."""
+        return list(self._running.values())
+
+    def add(self, response: LiveResponse) -> None:
         """Make a response known. Ids are ours and random: a double one is a mistake of ours."""
-        assert response.response_id not in self._active
-        self._active[response.response_id] = response
+        assert response.response_id not in self._running
+        self._running[response.response_id] = response
 
-    def end(self, response: ActiveResponse, final: JsonObject) -> None:
-        """A response has ended, for whatever reason; keep it a while if it fits."""
-        del self._active[response.response_id]
-        response.end(final)
-        now = trio.current_time()
-        size = len(msgspec.json.encode(final))
-        if size <= self.limits.finished_bytes_max:
-            finished = _Finished(response.principal, final, size, now)
-            self._finished[response.response_id] = finished
-            self._finished_bytes += size
-        self._forget(now)
+    def end(self, response: LiveResponse) -> None:
+        """A response has ended, for whatever reason; keep it a while if it may be kept and fits."""
+        response_id, now = response.response_id, trio.current_time()
+        del self._running[response_id]
+        is_kept = response.request.store or response.session is not None
+        if is_kept and response_id not in self._deleted:
+            conversation = with_output(response.conversation, response.record)
+            ended = _Ended(response, conversation, RESPONSE_BYTES + conversation.size_bytes, now)
+            self._ended[response_id] = ended
+            self._ended_bytes += ended.size_bytes
+        self._deleted.discard(response_id)
+        self._forget_old(now)
+        self.on_ended()
 
-    def _forget(self, now: float) -> None:
-        while self._finished:
-            oldest_id, oldest = next(iter(self._finished.items()))
+    def _forget_old(self, now: float) -> None:
+        while self._ended:
+            oldest_id, oldest = next(iter(self._ended.items()))
             fits = (
-                len(self._finished) <= self.limits.finished_responses_max
-                and self._finished_bytes <= self.limits.finished_bytes_max
+                len(self._ended) <= self.limits.ended_responses_max
+                and self._ended_bytes <= self.limits.ended_bytes_max
             )
-            if fits and now < oldest.at_s + self.limits.finished_s:
+            if fits and now < oldest.at_s + self.limits.ended_s:
                 return
-            del self._finished[oldest_id]
-            self._finished_bytes -= oldest.size_bytes
+            self._forget(oldest_id)
+
+    def _forget(self, response_id: str) -> None:
+        self._ended_bytes -= self._ended.pop(response_id).size_bytes
+
+    def forget_session(self, session: object) -> None:
+        """The socket is gone: nobody may continue what only it could."""
+        for response_id in [i for i, e in self._ended.items() if e.response.session is session]:
+            self._forget(response_id)
+        self._deleted.update(i for i, r in self._running.items() if r.session is session)
+
+    def find(self, response_id: str, principal: str, session: object = None) -> LiveResponse:
+        """The response of this id. Raises `ApiError` 404.
+
+        One that is not stored is found while it runs, and afterwards by its own session.
+        """
+        running = self._running.get(response_id)
+        if running is not None:
+            if running.principal == principal and response_id not in self._deleted:
+                return running
+            raise response_not_found(response_id)
+        return self._find_ended(response_id, principal, session).response
+
+    def _find_ended(self, response_id: str, principal: str, session: object) -> _Ended:
+        self._forget_old(trio.current_time())
+        ended = self._ended.get(response_id)
+        if ended is None or ended.response.principal != principal:
+            raise response_not_found(response_id)
+        if ended.response.session is not None and ended.response.session is not session:
+            raise response_not_found(response_id)
+        return ended
+
+    def conversation_of(
+        self, response_id: str, principal: str, session: object = None
+    ) -> Conversation:
+        """What was said up to and with this response. Raises `ApiError`: 404, or it still runs."""
+        running = self.find(response_id, principal, session)
+        if not running.has_ended:
+            raise still_running(response_id)
+        return self._find_ended(response_id, principal, session).conversation
 
     def get(self, response_id: str, principal: str) -> JsonObject:
         """The response object as it is now. Raises `ApiError` 404."""
-        active = self._active.get(response_id)
-        if active is not None and active.principal == principal:
-            return active.snapshot()
-        return self._get_finished(response_id, principal)
+        return self.find(response_id, principal).record.snapshot()
 
-    def _get_finished(self, response_id: str, principal: str) -> JsonObject:
-        self._forget(trio.current_time())
-        finished = self._finished.get(response_id)
-        if finished is None or finished.principal != principal:
-            raise response_not_found(response_id)
-        return finished.response
-
-    def cancel(self, response_id: str, principal: str, reason: str) -> None:
+    def cancel(
+        self, response_id: str, principal: str, reason: str, session: object = None
+    ) -> LiveResponse:
         """Ask a response to end; one that has ended stays as it is. Raises `ApiError` 404."""
-        active = self._active.get(response_id)
-        if active is not None and active.principal == principal:
-            active.cancel(reason)
-        else:
-            self._get_finished(response_id, principal)
+        response = self.find(response_id, principal, session)
+        if not response.has_ended:
+            response.cancel(reason)
+        return response
 
-    async def cancel_and_wait(self, response_id: str, principal: str, reason: str) -> JsonObject:
-        """Cancel and return the final object, with the output so far. Raises `ApiError` 404."""
-        active = self._active.get(response_id)
-        if active is None or active.principal != principal:
-            return self._get_finished(response_id, principal)
-        active.cancel(reason)
-        return await active.wait_ended()
+    def delete(self, response_id: str, principal: str) -> None:
+        """Forget it; one that runs is cancelled, its readers see its end. Raises `ApiError` 404."""
+        response = self.find(response_id, principal)
+        if response.has_ended:
+            self._forget(response_id)
+        else:
+            self._deleted.add(response_id)
+            response.cancel("deleted")
+
+    def check_invariants(self) -> None:
+        """For property tests: sums and limits."""
+        sizes = [ended.size_bytes for ended in self._ended.values()]
+        assert sum(sizes) == self._ended_bytes
+        assert len(sizes) <= self.limits.ended_responses_max
+        assert self._ended_bytes <= self.limits.ended_bytes_max
+        assert self._deleted <= set(self._running)
 
 
 def response_not_found(response_id: str) -> ApiError:
     """The 404 for an id that nobody has, or somebody else."""
     return ApiError(
         404,
-        f"No response with the id {response_id[:100]!r} runs or has just ended",
+        f"No response with the id {response_id[:100]!r} runs or is kept",
         "response_not_found",
         param="response_id",
+    )
+
+
+def still_running(response_id: str) -> ApiError:
+    """The refusal to continue a response before its end."""
+    return ApiError(
+        400,
+        f"The response {response_id[:100]!r} still runs; continue it when it has ended",
+        "response_in_progress",
+        param="previous_response_id",
     )

@@ -1,130 +1,142 @@
-"""Runs one response: from the admitted request to its terminal event, for HTTP and WebSocket alike.
+"""Runs one response: the task that takes from the generator and writes into the record.
 
-The builder says which events there are, the generator which tokens, the caller's `emit` where they
-go and how long that takes. Must not know frames, lanes or status lines.
+It waits for nobody but the fastest reader: a request whose readers are all behind meets its credit
+and is paused. Whatever goes wrong after the admission is the response's own end. Must not know who
+reads, nor protocols.
 """
 
-import secrets
-import time
-from collections.abc import Awaitable, Callable
+import logging
 
 import attrs
+import trio
 
 from ..engine.errors import EngineError
-from ..engine.messages import FinishReason
-from ..runtime.generation import GenerationStream
-from .application import Application
+from ..engine.messages import FinishReason, RequestEvent, RequestEventKind
+from ..engine.sampling_params import SamplingParams
+from ..runtime.generation import GenerationStream, Generator, Usage
 from .errors import ApiError, engine_error, to_api_error
-from .fields import JsonObject
-from .response_id import response_id_of
-from .response_registry import ActiveResponse
-from .responses import Event, ResponseEvents, ResponseIdentity
-from .responses_request import FIELD_NAMES, ResponseRequest
+from .live_response import LiveResponse
+from .response_history import prompt_of
+from .response_registry import ResponseRegistry
+from .responses import Ending, Event, Status
+from .responses_request import FIELD_NAMES
 
-Emit = Callable[[list[Event]], Awaitable[None]]
-
-
-def draw_id(prefix: str) -> str:
-    """A new id: 128 random bits, so that nobody guesses another's."""
-    return f"{prefix}_{secrets.token_hex(16)}"
-
-
-@attrs.frozen
-class RunResult:
-    """How a response ended: its final object, and the error if it failed."""
-
-    response: JsonObject
-    error: ApiError | None = None
+logger = logging.getLogger(__name__)
 
 
 async def run_response(
-    application: Application,
-    request: ResponseRequest,
-    principal: str,
+    response: LiveResponse,
+    generator: Generator,
+    registry: ResponseRegistry,
     *,
-    emit: Emit,
-    streaming: bool = True,
-    on_started: Callable[[ActiveResponse], None] | None = None,
-) -> RunResult:
-    """Generate, emitting every event; waits for `emit` before it takes more from the engine.
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `response`: generate to the end; started when the request is admitted.
 
-    Raises: `ApiError` before the first event, when the request is not admitted; afterwards only
-    what `emit` raises. Cancellation: the request is aborted, the response ends as cancelled.
+    Raises `ApiError` when it is not admitted; afterwards nothing: whatever goes wrong is the
+    response's end. Cancellation: the request is aborted, the response ends as cancelled.
     """
-    identity = ResponseIdentity(
-        response_id=response_id_of(application.foreign.rank, secrets.token_hex(16)),
-        item_id=draw_id("msg"),
-        created_at=int(time.time()),
-        model=application.generator.model_name,
-    )
-    events = ResponseEvents(identity, request)
-    options = request.options
-    application.check_accepting()
-    opening = application.generator.generate(
-        request.prompt,
-        request.sampling,
-        request_id=identity.response_id,
-        principal=principal,
-        cache_salt=options.cache_salt,
-        priority=options.priority,
-        streaming=streaming,
-    )
+    run = _Run(response, generator, registry, task_status)
     try:
-        async with opening as stream:
-            active = ActiveResponse(
-                identity.response_id, principal, lambda: events.snapshot("in_progress")
-            )
-            if on_started is not None:
-                on_started(active)
-            return await _run_admitted(application, events, active, stream, emit=emit)
-    except EngineError as error:  # of admission alone: those of the stream become its end
-        raise to_api_error(error, FIELD_NAMES) from error
-
-
-async def _run_admitted(
-    application: Application,
-    events: ResponseEvents,
-    active: ActiveResponse,
-    stream: GenerationStream,
-    *,
-    emit: Emit,
-) -> RunResult:
-    application.registry.add(active)
-    final: JsonObject | None = None
-    try:
-        await emit(events.begin())
-        ending, error = await _generate(events, active, stream, emit)
-        final = _response_of(ending[-1])
+        with response.scope:
+            await run.generate()
+        if response.scope.cancelled_caught:
+            run.admit()
+            run.ending = response.ending_when_cut(run.usage)
+    except EngineError as error:
+        run.fail(to_api_error(error, FIELD_NAMES), error)
+    except Exception as error:
+        if not isinstance(error, ApiError):
+            logger.error("a response failed; only it ends", exc_info=error)
+        run.fail(to_api_error(error), error)
     finally:
-        # Those who wait for the end need not wait for a slow writer.
-        application.registry.end(active, final or events.snapshot("cancelled"))
-    await emit(ending)
-    return RunResult(final, error)
+        if response.is_admitted:
+            response.end(run.ending or response.ending_when_cut(run.usage))
+            registry.end(response)
 
 
-async def _generate(
-    events: ResponseEvents, active: ActiveResponse, stream: GenerationStream, emit: Emit
-) -> tuple[list[Event], ApiError | None]:
-    """Emit all deltas but the last; return the last events, and the error if that is the end."""
-    while True:
-        try:
-            output = await active.next_output(stream)
-        except EngineError as error:
-            api_error = to_api_error(error, FIELD_NAMES)
-            return events.fail(api_error, stream.usage), api_error
-        if output is None:
-            return events.cancel(stream.usage), None
-        deltas = events.output(output)
-        if output.finish_reason is FinishReason.ERROR:
-            api_error = engine_error()
-            return [*deltas, *events.fail(api_error, stream.usage)], api_error
-        if output.finish_reason is not None:
-            return [*deltas, *events.finish(output.finish_reason, stream.usage)], None
-        if deltas:
-            await emit(deltas)
+@attrs.define(eq=False)
+class _Run:
+    response: LiveResponse
+    generator: Generator
+    registry: ResponseRegistry
+    task_status: trio.TaskStatus[None]
+    stream: GenerationStream | None = None
+    ending: Ending | None = None
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(0, 0) if self.stream is None else self.stream.usage
+
+    def admit(self) -> None:
+        """From here on it is known, and has readers."""
+        if not self.response.is_admitted:
+            self.response.is_admitted = True
+            self.registry.add(self.response)
+            self.task_status.started()
+
+    def fail(self, error: ApiError, cause: Exception) -> None:
+        """Raises `error` before the admission."""
+        if not self.response.is_admitted:
+            raise error from cause
+        self.ending = Ending(status=Status.FAILED, usage=self.usage, error=error)
+
+    async def generate(self) -> None:
+        """From the prompt to the last token. Raises as the generator does."""
+        response, request = self.response, self.response.request
+        options = request.options
+        opening = self.generator.generate(
+            prompt_of(response.conversation, request.instructions),
+            request.sampling if request.generate else SamplingParams(max_tokens=1),
+            request_id=response.response_id,
+            principal=response.principal,
+            cache_salt=options.cache_salt,
+            priority=options.priority,
+            streaming=response.streaming and request.generate,
+            events=options.events,
+            credit=request.keeping.credit if request.generate else None,
+        )
+        async with opening as self.stream:
+            response.open_credit(self.stream.grant)
+            self.admit()
+            if request.generate:
+                await self._follow(self.stream)
+            else:
+                await self.stream.collect()
+                self.ending = Ending(status=Status.COMPLETED, usage=self.usage)
+
+    async def _follow(self, stream: GenerationStream) -> None:
+        response, record = self.response, self.response.record
+        async for output in stream:
+            for event in output.events:
+                record.add_notice(_notice_of(event, response.response_id, record.token_count))
+            record.append(output)
+            if output.finish_reason is not None:
+                self.ending = _ending_of(output.finish_reason, stream.usage)
+                return
+            response.wake_readers()
+            await response.wait_followed()
 
 
-def _response_of(terminal: Event) -> JsonObject:
-    response = terminal["response"]
-    assert isinstance(response, dict)
-    return response
+def _ending_of(reason: FinishReason, usage: Usage) -> Ending:
+    match reason:
+        case FinishReason.STOP:
+            return Ending(status=Status.COMPLETED, usage=usage)
+        case FinishReason.LENGTH:
+            return Ending(status=Status.INCOMPLETE, usage=usage, reason="max_output_tokens")
+        case FinishReason.ERROR:
+            return Ending(status=Status.FAILED, usage=usage, error=engine_error())
+        case FinishReason.ABORT:
+            return Ending(status=Status.CANCELLED, usage=usage)
+
+
+def _notice_of(event: RequestEvent, response_id: str, token_index: int) -> Event:
+    """What a client is told: `runtime.queued` and so on, and before which token it happened."""
+    notice: Event = {
+        "type": f"runtime.{event.kind}",
+        "response_id": response_id,
+        "token_index": token_index,
+    }
+    if event.kind is RequestEventKind.QUEUED:
+        notice["position"] = event.detail
+    return notice

@@ -1,20 +1,24 @@
-"""Builds the event stream of one response: a pure function of its tokens, for HTTP and WebSocket.
+"""The events of one response, built from what it says: for HTTP and WebSocket, now or later.
 
-Sans-IO: outputs in, events (plain JSON objects) out. An event's number is the one that it has in
-the stream in which every token is a delta of its own:
+Sans-IO: texts, numbers and an ending in, events (plain JSON objects) out; nothing is remembered, so
+an event can be built again for whoever resumes. An event's number is the one that it has in the
+stream in which every token is a delta of its own:
 
     created 0 · in_progress 1 · output_item.added 2 · content_part.added 3
     the delta whose last token is the k-th output token (from 1)      3 + k
     output_text.done 4 + n · content_part.done 5 + n · output_item.done 6 + n · terminal 7 + n
 
 so numbers grow, may jump, and do not depend on how a slow writer made us merge: a merged delta
-carries the number of its last part. Must not know who writes, nor lanes, nor how frames look.
+carries the number of its last part. A response without output (`generate: false`) has 0, 1 and 7.
+Must not know who writes, nor lanes, nor how frames look.
 """
+
+import enum
+from collections.abc import Sequence
 
 import attrs
 
-from ..engine.messages import FinishReason
-from ..runtime.generation import GenerationOutput, Usage
+from ..runtime.generation import Usage
 from .errors import ApiError
 from .fields import JsonObject
 from .responses_request import ResponseRequest
@@ -23,6 +27,8 @@ Event = JsonObject
 DELTA = "response.output_text.delta"
 # Number of the content_part.added event; deltas and the end count from here.
 LAST_OPENING_NUMBER = 3
+# The terminal event comes so many after the last delta.
+TERMINAL_DISTANCE = 4
 TERMINAL_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
@@ -36,37 +42,55 @@ class ResponseIdentity:
     model: str
 
 
-@attrs.define(eq=False)
-class ResponseEvents:
-    """The builder of one response. Call `begin`, then `output` for each piece, then one ending.
+class Status(enum.StrEnum):
+    """How a response ended, in the words of its object."""
 
-    `token_count` and the text are those that events were built for: after a cancel they are what
-    the client has seen, whatever the engine computed beyond.
-    """
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+_TERMINALS = {
+    Status.COMPLETED: "response.completed",
+    Status.INCOMPLETE: "response.incomplete",
+    Status.CANCELLED: "response.incomplete",
+    Status.FAILED: "response.failed",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Ending:
+    """The end of one response. `reason` is told of incomplete ones, `error` of failed ones."""
+
+    status: Status
+    usage: Usage
+    reason: str | None = None
+    error: ApiError | None = None
+
+
+@attrs.frozen
+class ResponseEvents:
+    """Builds the events of one response; `token_count` is always that of what has been said."""
 
     identity: ResponseIdentity
     request: ResponseRequest
-    token_count: int = attrs.field(default=0, init=False)
-    # The whole text so far, in pieces.
-    _pieces: list[str] = attrs.field(factory=list, init=False)
-    _ended: bool = attrs.field(default=False, init=False)
 
-    @property
-    def text(self) -> str:
-        """The text of all deltas so far."""
-        return "".join(self._pieces)
-
-    def begin(self) -> list[Event]:
-        """The four events before the first token."""
+    def opening(self) -> list[Event]:
+        """The events before the first token."""
         response = self.snapshot("in_progress")
-        place = {"output_index": 0}
-        return [
+        events: list[Event] = [
             {"type": "response.created", "sequence_number": 0, "response": response},
             {"type": "response.in_progress", "sequence_number": 1, "response": response},
+        ]
+        if not self.request.generate:
+            return events
+        return [
+            *events,
             {
                 "type": "response.output_item.added",
                 "sequence_number": 2,
-                **place,
+                "output_index": 0,
                 "item": self._item("in_progress", []),
             },
             {
@@ -77,67 +101,39 @@ class ResponseEvents:
             },
         ]
 
-    def output(self, output: GenerationOutput) -> list[Event]:
-        """The delta of one piece; none when it completes no text (and ids were not asked for)."""
-        first = output.token_count - len(output.token_ids)
-        self.token_count = output.token_count
-        with_ids = self.request.options.token_ids
-        if not output.text and not (with_ids and output.token_ids):
-            return []
-        self._pieces.append(output.text)
+    def delta(self, text: str, token_count: int, token_ids: Sequence[int] | None) -> Event:
+        """One delta up to the `token_count`-th token; `token_ids` are those it covers, if asked."""
         event: Event = {
             "type": DELTA,
-            "sequence_number": LAST_OPENING_NUMBER + output.token_count,
-            **self._place(),
-            "delta": output.text,
+            "sequence_number": LAST_OPENING_NUMBER + token_count,
+            "output_index": 0,
+            "item_id": self.identity.item_id,
+            "content_index": 0,
+            "delta": text,
             "logprobs": [],
         }
-        if with_ids:
-            event["token_ids"] = list(output.token_ids)
-            event["token_index"] = first
-        return [event]
+        if token_ids is not None:
+            event["token_ids"] = list(token_ids)
+            event["token_index"] = token_count - len(token_ids)
+        return event
 
-    def finish(self, reason: FinishReason, usage: Usage) -> list[Event]:
-        """The end that the engine decided: completed, or incomplete for its length."""
-        if reason is FinishReason.LENGTH:
-            return self._end("incomplete", usage, details={"reason": "max_output_tokens"})
-        if reason is FinishReason.STOP:
-            return self._end("completed", usage)
-        return self._end("cancelled", usage)
-
-    def cancel(self, usage: Usage) -> list[Event]:
-        """The end that a client asked for: `response.incomplete` with status `cancelled`."""
-        return self._end("cancelled", usage)
-
-    def fail(self, error: ApiError, usage: Usage) -> list[Event]:
-        """The end by an error: one terminal event; what was generated so far stays in it."""
-        assert not self._ended
-        self._ended = True
-        response = self.snapshot(
-            "failed",
-            output=[self._item("incomplete", [_part(self.text)])],
-            usage=usage,
-            error={"code": error.code, "message": error.message},
-        )
-        number = LAST_OPENING_NUMBER + self.token_count + 4
-        return [{"type": "response.failed", "sequence_number": number, "response": response}]
-
-    def _end(
-        self, status: str, usage: Usage, *, details: dict[str, str] | None = None
-    ) -> list[Event]:
-        assert not self._ended
-        self._ended = True
-        number = LAST_OPENING_NUMBER + self.token_count
-        part = _part(self.text)
-        item = self._item("completed" if status == "completed" else "incomplete", [part])
-        response = self.snapshot(status, output=[item], usage=usage, details=details)
-        terminal = "response.completed" if status == "completed" else "response.incomplete"
+    def end(self, ending: Ending, text: str, token_count: int) -> list[Event]:
+        """The events after the last token; a failed response has the terminal one alone."""
+        number = LAST_OPENING_NUMBER + token_count
+        terminal: Event = {
+            "type": _TERMINALS[ending.status],
+            "sequence_number": number + TERMINAL_DISTANCE,
+            "response": self.final(ending, text, token_count),
+        }
+        if ending.status is Status.FAILED or not self.request.generate:
+            return [terminal]
+        part = _part(text)
         return [
             {
                 "type": "response.output_text.done",
                 "sequence_number": number + 1,
                 **self._place(),
-                "text": self.text,
+                "text": text,
                 "logprobs": [],
             },
             {
@@ -150,43 +146,56 @@ class ResponseEvents:
                 "type": "response.output_item.done",
                 "sequence_number": number + 3,
                 "output_index": 0,
-                "item": item,
+                "item": self._item(_item_status(ending), [part]),
             },
-            {"type": terminal, "sequence_number": number + 4, "response": response},
+            terminal,
         ]
+
+    def final(self, ending: Ending, text: str, token_count: int) -> JsonObject:
+        """The response object as it stays."""
+        output = [self._item(_item_status(ending), [_part(text)])]
+        error = ending.error
+        return self.snapshot(
+            ending.status,
+            output=output if self.request.generate else [],
+            usage=_usage(ending.usage, token_count),
+            details=None if ending.reason is None else {"reason": ending.reason},
+            error=None if error is None else {"code": error.code, "message": error.message},
+        )
 
     def snapshot(
         self,
         status: str,
         *,
         output: list[JsonObject] | None = None,
-        usage: Usage | None = None,
+        usage: JsonObject | None = None,
         details: dict[str, str] | None = None,
         error: JsonObject | None = None,
     ) -> JsonObject:
         """The response object, whole: fields that OpenAI's schema wants are there, null or not."""
-        sampling = self.request.sampling
+        request = self.request
+        sampling = request.sampling
         return {
             "id": self.identity.response_id,
             "object": "response",
             "created_at": self.identity.created_at,
             "status": status,
-            "background": False,
+            "background": request.background,
             "error": error,
             "incomplete_details": details,
-            "instructions": self.request.instructions,
+            "instructions": request.instructions,
             "max_output_tokens": sampling.max_tokens,
             "max_tool_calls": None,
-            "metadata": self.request.metadata,
+            "metadata": request.metadata,
             "model": self.identity.model,
             "output": output or [],
             "parallel_tool_calls": True,
-            "previous_response_id": None,
+            "previous_response_id": request.previous_response_id,
             "prompt_cache_key": None,
             "reasoning": {"effort": None, "summary": None},
             "safety_identifier": None,
             "service_tier": "default",
-            "store": False,
+            "store": request.store,
             "temperature": sampling.temperature,
             "text": {"format": {"type": "text"}},
             "tool_choice": "auto",
@@ -194,7 +203,7 @@ class ResponseEvents:
             "top_logprobs": 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",
-            "usage": None if usage is None else _usage(usage, self.token_count),
+            "usage": usage,
             "user": None,
         }
 
@@ -211,6 +220,10 @@ class ResponseEvents:
         }
 
 
+def _item_status(ending: Ending) -> str:
+    return "completed" if ending.status is Status.COMPLETED else "incomplete"
+
+
 def _part(text: str) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
@@ -223,23 +236,3 @@ def _usage(usage: Usage, output_tokens: int) -> JsonObject:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + output_tokens,
     }
-
-
-def merge_deltas(first: Event, second: Event) -> Event | None:
-    """One delta that says what two say, with the number of the second; None for other events.
-
-    Both must be of one response, the second directly after the first.
-    """
-    if first["type"] != DELTA or second["type"] != DELTA:
-        return None
-    merged = {
-        **second,
-        "delta": f"{first['delta']}{second['delta']}",
-    }
-    if "token_ids" in first:
-        ids, more = first["token_ids"], second["token_ids"]
-        assert isinstance(ids, list)
-        assert isinstance(more, list)
-        merged["token_ids"] = ids + more
-        merged["token_index"] = first["token_index"]
-    return merged

@@ -13,7 +13,6 @@ from .application import Application
 from .authentication import ANONYMOUS
 from .completion_routes import create_chat_completion, create_completion
 from .errors import ApiError
-from .generation_routes import cancel_response, create_response, get_response
 from .http import HttpConnection
 from .http_request import HttpRequest
 from .operation_routes import (
@@ -24,6 +23,13 @@ from .operation_routes import (
     get_ready,
     get_version,
     list_models,
+)
+from .response_routes import (
+    cancel_response,
+    create_response,
+    delete_response,
+    get_response,
+    list_input_items,
 )
 from .tokenizer_routes import detokenize, get_tokenizer_info, tokenize
 
@@ -60,6 +66,8 @@ ROUTES = (
     Route("POST", "/v1/responses", create_response),
     Route("POST", "/v1/responses/{id}/cancel", cancel_response),
     Route("GET", "/v1/responses/{id}", get_response),
+    Route("DELETE", "/v1/responses/{id}", delete_response),
+    Route("GET", "/v1/responses/{id}/input_items", list_input_items),
     Route("POST", "/v1/chat/completions", create_chat_completion),
     Route("POST", "/v1/completions", create_completion),
     Route("POST", "/tokenize", tokenize),

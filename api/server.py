@@ -9,6 +9,7 @@ import contextlib
 import trio
 
 from ..nurseries.background import start_background_task_soon
+from ..nurseries.service import open_service
 from ..nurseries.waiting import waiting_for
 from .application import Application
 from .bounded_stream import BoundedStream
@@ -35,11 +36,12 @@ async def serve_connections(
 ) -> None:
     """Serve until the source ends and all its connections have, or until cancelled.
 
-    Resource handling: every connection taken from the source is closed when this returns; the
-    source belongs to the caller. Error handling: a connection's errors end that connection alone.
-    Cancellation: aborts all requests of all connections.
+    Resource handling: every connection taken from the source is closed when this returns, and no
+    response runs any more; the source belongs to the caller. Error handling: a connection's errors
+    end that connection alone. Cancellation: aborts all requests of all connections.
     """
-    async with trio.open_nursery() as nursery:
+    responses = application.responses.run
+    async with open_service(responses, name="responses"), trio.open_nursery() as nursery:
         task_status.started()
         while True:
             try:

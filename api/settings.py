@@ -13,6 +13,8 @@ from .limits import ServerLimits
 
 # In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
 GRACE_S = 10.0
+# Long enough for a laptop that changes its network; it costs what the tokens cost meanwhile.
+RESUME_KEEP_S = 60.0
 
 
 @attrs.frozen(kw_only=True)
@@ -26,6 +28,9 @@ class ServeSettings:
     allowed_origins: tuple[str, ...] = ()
     limits: ServerLimits = attrs.field(factory=ServerLimits)
     grace_s: float = GRACE_S
+    # How long a response may go on without a reader at most; `runtime.keep_s` asks for it, without
+    # it a response is aborted when its last reader leaves. 0: always.
+    resume_keep_s: float = RESUME_KEEP_S
 
 
 @attrs.frozen(kw_only=True)

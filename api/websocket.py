@@ -8,6 +8,7 @@ not know heads, keys or routes: the handshake was checked before.
 
 import logging
 import math
+from functools import partial
 
 import attrs
 import trio
@@ -20,11 +21,18 @@ from .frame_stream import FrameStream
 from .http import HttpConnection
 from .lanes import Lanes, Start
 from .limits import SocketLimits
-from .outbox import Outbox
-from .response_registry import ActiveResponse
-from .response_run import run_response
+from .live_response import AttachedReader
+from .outbox import OneEvent, Outbox, Source
 from .responses import Event
-from .responses_request import read_response_request, read_stream_id
+from .responses_request import (
+    ResponseRequest,
+    ResumeRequest,
+    read_credit,
+    read_event_id,
+    read_response_request,
+    read_resume_request,
+    read_stream_id,
+)
 from .socket_opening import open_socket
 
 logger = logging.getLogger(__name__)
@@ -80,8 +88,8 @@ class SocketSession:
 
     lanes: Lanes = attrs.field(init=False)
     outbox: Outbox = attrs.field(init=False)
-    # {lane: its response that runs}; at most one for each active lane.
-    _current: dict[str | None, ActiveResponse] = attrs.field(factory=dict, init=False)
+    # {lane: the id of the response that runs or is read in it}.
+    _current: dict[str | None, str] = attrs.field(factory=dict, init=False)
     # Set when something was put into the outbox.
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Those who wait for the writer to take or to finish, or for a lane to end.
@@ -112,7 +120,7 @@ class SocketSession:
                     await self._closing.wait()
                 nursery.cancel_scope.cancel("the socket is closed")
         finally:
-            self.application.counters.deltas_merged += self.outbox.deltas_merged
+            self.application.registry.forget_session(self)
 
     async def close(self, code: int, reason: str) -> None:
         """Send our close frame and wait, bounded, for the client's. Idempotent."""
@@ -137,105 +145,150 @@ class SocketSession:
             return
 
     def _handle_message(self, message: str | bytes) -> None:
-        stream_id: str | None = None
+        stream_id = event_id = None
         try:
             event = decode_object(message)
+            event_id = read_event_id(event)
             stream_id = read_stream_id(event)
-            self._handle_event(event, len(message))
+            self._handle_event(event, len(message), event_id)
         except ApiError as error:
-            self._put_notice(_error_event(error, stream_id))
+            self._put_notice(_error_event(error, stream_id, event_id))
 
-    def _handle_event(self, event: JsonObject, size_bytes: int) -> None:
-        kind = Fields(event).string("type")
-        if kind == "response.create":
-            self._handle_create(event, size_bytes)
-        elif kind == "response.cancel":
-            self._handle_cancel(Fields(event))
-        elif kind == "response.steer":
-            self._put_notice(_steer_failed(event))
-        elif kind is None:
-            raise bad_field("type", "is missing", "missing_required_parameter")
-        else:
-            message = f"The event type {kind[:100]!r} is not known here"
-            raise ApiError(400, message, "unknown_event", param="type")
+    def _handle_event(self, event: JsonObject, size_bytes: int, event_id: str | None) -> None:
+        match Fields(event).string("type"):
+            case "response.create":
+                request = read_response_request(
+                    event, model=self.application.generator.model_name, now=trio.current_time()
+                )
+                self._handle_request(Start(request, size_bytes, event_id))
+                self._wants_events |= request.options.events
+            case "response.resume":
+                self._handle_request(Start(read_resume_request(event), size_bytes, event_id))
+            case "response.cancel":
+                self._handle_cancel(Fields(event), event_id)
+            case "runtime.credit":
+                self._handle_credit(event)
+            case "response.steer":
+                self._put_notice(_steer_failed(event))
+            case None:
+                raise bad_field("type", "is missing", "missing_required_parameter")
+            case kind:
+                message = f"The event type {kind[:100]!r} is not known here"
+                raise ApiError(400, message, "unknown_event", param="type")
 
-    def _handle_create(self, event: JsonObject, size_bytes: int) -> None:
+    def _handle_request(self, start: Start) -> None:
         if self._refusal is not None:
             raise attrs.evolve(self._refusal)
-        model = self.application.generator.model_name
-        request = read_response_request(event, model=model)
-        start = self.lanes.handle_create(request, size_bytes)
-        self._wants_events |= request.options.events
-        if start is not None:
+        ready = self.lanes.handle_request(start)
+        if ready is not None:
             assert self._nursery is not None
-            name = f"lane {request.stream_id or '(default)'}"
-            self._nursery.start_soon(self._run_lane, start, name=name)
+            name = f"lane {ready.request.stream_id or '(default)'}"
+            self._nursery.start_soon(self._run_lane, ready, name=name)
 
-    def _handle_cancel(self, event: Fields) -> None:
+    def _named_response(self, event: Fields) -> str:
         """By response id, any of this principal's; else the one that runs in the lane."""
         response_id = event.string("response_id")
-        if response_id is None:
-            current = self._current.get(event.string("stream_id"))
-            if current is None:
-                raise ApiError(404, "No response runs in this lane", "response_not_found")
-            response_id = current.response_id
+        if response_id is not None:
+            return response_id
+        current = self._current.get(event.string("stream_id"))
+        if current is None:
+            raise ApiError(404, "No response runs in this lane", "response_not_found")
+        return current
+
+    def _handle_cancel(self, event: Fields, event_id: str | None) -> None:
+        response_id = self._named_response(event)
         if self.application.foreign.is_foreign(response_id):
             assert self._nursery is not None
             lane = event.string("stream_id")
-            self._nursery.start_soon(self._cancel_foreign, response_id, lane, name="foreign-cancel")
+            self._nursery.start_soon(
+                self._cancel_foreign, response_id, lane, event_id, name="foreign-cancel"
+            )
         else:
-            self.application.registry.cancel(response_id, self.principal, "cancelled on a socket")
+            registry = self.application.registry
+            registry.cancel(response_id, self.principal, "cancelled on a socket", self)
 
-    async def _cancel_foreign(self, response_id: str, stream_id: str | None) -> None:
+    async def _cancel_foreign(
+        self, response_id: str, stream_id: str | None, event_id: str | None
+    ) -> None:
         """The reader does not wait for another frontend; how many may is bounded there."""
         try:
             await self.application.foreign.cancel(response_id, self.principal)
         except ApiError as error:
-            self._put_notice(_error_event(error, stream_id))
+            self._put_notice(_error_event(error, stream_id, event_id))
+
+    def _handle_credit(self, event: JsonObject) -> None:
+        tokens = read_credit(event)
+        response_id = self._named_response(Fields(event))
+        self.application.registry.find(response_id, self.principal, self).grant(tokens)
 
     # ---- lanes
 
     async def _run_lane(self, start: Start) -> None:
-        """Run the responses of one lane, one after the other, until none waits."""
+        """Run what a lane is asked for, one after the other, until nothing waits."""
         stream_id = start.request.stream_id
         following: Start | None = start
         while following is not None:
-            await self._run_response(following)
+            await self._run_turn(following)
             # The next one opens when the writer has taken this one's end: bounds what waits.
             while self.outbox.is_waiting(stream_id):
                 await self._progress.park()
             following = self.lanes.handle_ended(stream_id)
         self._progress.unpark_all()
 
-    async def _run_response(self, start: Start) -> None:
-        """Run one response; the firewall of the lane."""
+    async def _run_turn(self, start: Start) -> None:
+        """Run one response, or the resumed rest of one; the firewall of the lane."""
         stream_id = start.request.stream_id
-
-        async def emit(events: list[Event]) -> None:
-            for event in events:
-                while self.outbox.is_full(stream_id):
-                    await self._progress.park()
-                self.outbox.put(stream_id, event)
-                self._wake.set()
-
-        def note(active: ActiveResponse) -> None:
-            self._current[stream_id] = active
-
-        error: ApiError | None = None
         try:
-            await run_response(
-                self.application, start.request, self.principal, emit=emit, on_started=note
-            )
+            if isinstance(start.request, ResumeRequest):
+                await self._run_resume(start.request)
+            else:
+                await self._run_response(start.request)
+            return
         except ApiError as refused:
             error = refused
         except Exception as failure:
-            logger.error("a response failed; only its lane is told", exc_info=failure)
+            logger.error("a turn failed; only its lane is told", exc_info=failure)
             error = internal_error()
         finally:
             self._current.pop(stream_id, None)
-        if error is not None:
-            self.outbox.put(stream_id, _error_event(error, stream_id))
-            self._wake.set()
+        self._mark_ready(stream_id, OneEvent(_error_event(error, stream_id, start.event_id)))
+
+    async def _run_response(self, request: ResponseRequest) -> None:
+        responses, lane = self.application.responses, request.stream_id
+        async with responses.open(request, self.principal, session=self) as response:
+            with response.reading(wake=partial(self._mark_ready, lane)) as reader:
+                await self._read_to_end(lane, reader)
+
+    async def _run_resume(self, resume: ResumeRequest) -> None:
+        responses, lane = self.application.responses, resume.stream_id
+        async with responses.read(
+            resume, self.principal, session=self, wake=partial(self._mark_ready, lane)
+        ) as reader:
+            if isinstance(reader, AttachedReader):
+                await self._read_to_end(lane, reader)
+                return
+            self._current[lane] = resume.response_id
+            while not reader.done.is_set():
+                await reader.wait_ready()
+                if reader.is_ready:
+                    self._mark_ready(lane, reader)
+                    while self.outbox.is_waiting(lane):
+                        await self._progress.park()
+
+    async def _read_to_end(self, stream_id: str | None, reader: AttachedReader) -> None:
+        """Let the writer take from this reader until it has the end."""
+        self._current[stream_id] = reader.response.response_id
+        try:
+            if reader.is_ready:
+                self._mark_ready(stream_id, reader)
+            await reader.done.wait()
+        finally:
+            self.application.counters.deltas_merged += reader.cursor.merged
+
+    def _mark_ready(self, stream_id: str | None, source: Source) -> None:
+        """A lane has something for the writer."""
+        self.outbox.mark_ready(stream_id, source)
+        self._wake.set()
 
     # ---- writing
 
@@ -301,12 +354,15 @@ class SocketSession:
             await self.close(GOING_AWAY, "the socket has reached its age limit")
 
 
-def _error_event(error: ApiError, stream_id: str | None) -> Event:
+def _error_event(error: ApiError, stream_id: str | None, event_id: str | None = None) -> Event:
+    """`event_id` is what the client called the message that is at fault."""
     body = error.body()["error"]
     assert isinstance(body, dict)
     event: Event = {"type": "error", "status": error.status, "error": body}
     if error.retry_after_s is not None:
         body["headers"] = dict(error.headers())
+    if event_id is not None:
+        body["event_id"] = event_id
     if stream_id is not None:
         event["stream_id"] = stream_id
     return event

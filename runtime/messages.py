@@ -77,6 +77,10 @@ class ForeignVerb(enum.StrEnum):
 
     GET = "get"
     CANCEL = "cancel"
+    DELETE = "delete"
+    INPUT = "input"  # the conversation that it was given
+    CONVERSATION = "conversation"  # the same, and what it said
+    EVENTS = "events"  # those after a number; waits a moment for some
 
 
 @attrs.frozen(kw_only=True)
@@ -93,6 +97,7 @@ class ForeignCall:
     verb: ForeignVerb
     response_id: str
     principal: str  # the owner checks it: another's response does not exist for the caller
+    starting_after: int | None = None  # of EVENTS
 
 
 class ForeignOutcome(enum.StrEnum):
@@ -100,12 +105,13 @@ class ForeignOutcome(enum.StrEnum):
 
     FOUND = "found"
     NOT_FOUND = "not_found"
+    REFUSED = "refused"  # found, but this cannot be done with it; `text` is the refusal as JSON
     GONE = "gone"  # no frontend of that rank is up; said by the root
 
 
 @attrs.frozen(kw_only=True)
 class ForeignReply:
-    """The answer; `text` is the response object as JSON when it was found."""
+    """The answer; `text` is what was asked for as JSON when it was found."""
 
     caller: int
     caller_epoch: int

@@ -27,6 +27,7 @@ FIREWALLS = {
     "triolet.runtime.llm": "an error crosses to the thread that asked, and is raised there",
     "triolet.api.connection": "a bad connection fails alone",
     "triolet.api.websocket": "a bad lane fails alone",
+    "triolet.api.response_run": "a bad response fails alone",
     "triolet.runtime.core_client": "one request's text must not end everybody's",
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",

@@ -21,6 +21,7 @@ from triolet.api.settings import ServeSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
+from triolet.nurseries.service import open_service
 from triolet.runtime.generation import (
     ChatPrompt,
     EngineHealth,
@@ -30,6 +31,7 @@ from triolet.runtime.generation import (
     GenerationStream,
     Health,
     Prompt,
+    RequestEvent,
     RuntimeStatistics,
 )
 from triolet.runtime.merged_slot import MergedSlot
@@ -45,6 +47,7 @@ class Say:
     text: str
     tokens: int = 1
     after_s: float = 0.0
+    events: tuple[RequestEvent, ...] = ()
 
 
 @attrs.frozen
@@ -93,6 +96,7 @@ class FakeGenerator:
     aborted: list[str] = attrs.field(factory=list, init=False)
     failed: list[str] = attrs.field(factory=list, init=False)
     consumed: list[int] = attrs.field(factory=list, init=False)
+    granted: list[int] = attrs.field(factory=list, init=False)
 
     @asynccontextmanager
     async def generate(
@@ -128,7 +132,11 @@ class FakeGenerator:
         )
         slot = MergedSlot(only_when_finished=not streaming)
         stream = GenerationStream(
-            request_id, list(PROMPT_TOKENS), slot, on_consumed=self.consumed.append
+            request_id,
+            list(PROMPT_TOKENS),
+            slot,
+            on_consumed=self.consumed.append,
+            on_granted=self.granted.append,
         )
         self.active[request_id] = stream
         try:
@@ -173,7 +181,9 @@ class FakeGenerator:
             elif index == len(script) - 1:
                 reason = self.finish_reason
             ids = list(range(count - item.tokens, count))
-            stream.slot.put(GenerationOutput(item.text, ids, count, finish_reason=reason))
+            stream.slot.put(
+                GenerationOutput(item.text, ids, count, finish_reason=reason, events=item.events)
+            )
             if reason is not None:
                 return
 
@@ -314,13 +324,23 @@ def encode(value: object) -> bytes:
 async def open_connection(application: Application) -> AsyncIterator[trio.abc.Stream]:
     """The client's end of a memory connection that `application` serves."""
     client, server = trio.testing.memory_stream_pair()
-    async with trio.open_nursery() as nursery:
+    async with open_responses(application), trio.open_nursery() as nursery:
         nursery.start_soon(partial(run_connection, server, application))
         try:
             yield client
         finally:
             await client.aclose()
             nursery.cancel_scope.cancel("the test is over")
+
+
+@asynccontextmanager
+async def open_responses(application: Application) -> AsyncIterator[None]:
+    """What `serve_connections` opens around all connections; once, if blocks of this nest."""
+    if application.responses.is_open:
+        yield
+        return
+    async with open_service(application.responses.run, name="responses"):
+        yield
 
 
 @asynccontextmanager

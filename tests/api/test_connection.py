@@ -21,6 +21,10 @@ REQUEST = (
     b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 29\r\n\r\n"
     b'{"input":"hi","stream": true}'
 )
+CHAT_REQUEST = (
+    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 62\r\n\r\n"
+    b'{"messages":[{"role":"user","content":"hello"}],"stream":true}'
+)
 
 
 async def still_serves(application: Application) -> bool:
@@ -72,7 +76,7 @@ async def test_an_unforeseen_error_within_a_stream_cuts_it(
     generator = FakeGenerator([Say("a"), Fail(ZeroDivisionError())])
     with caplog.at_level(logging.CRITICAL, "triolet.api.connection"):
         async with open_connection(make_application(generator)) as stream:
-            await stream.send_all(REQUEST)
+            await stream.send_all(CHAT_REQUEST)
             received = b""
             while True:
                 try:
@@ -82,7 +86,7 @@ async def test_an_unforeseen_error_within_a_stream_cuts_it(
                 if not data:
                     break
                 received += data
-    assert b"response.created" in received
+    assert b"chat.completion.chunk" in received
     assert not received.endswith(b"0\r\n\r\n")  # no end of the chunked body
 
 

@@ -18,6 +18,7 @@ from .fakes import (
     make_application,
     open_client,
     open_connection,
+    open_responses,
 )
 
 
@@ -216,7 +217,7 @@ async def test_a_write_to_a_client_that_reads_nothing_is_cut(
     client, server = trio.testing.lockstep_stream_pair()
     generator = FakeGenerator([Say("a"), Say("b", after_s=1000)])
     application = make_application(generator)
-    async with trio.open_nursery() as nursery:
+    async with open_responses(application), trio.open_nursery() as nursery:
         nursery.start_soon(run_connection, server, application)
         await HttpClient(client).send("POST", "/v1/responses", {"input": "x", "stream": True})
         await trio.sleep(100)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.lanes import Lanes
+from triolet.api.lanes import Lanes, Start
 from triolet.api.limits import SocketLimits
 from triolet.api.responses_request import ResponseRequest
 from triolet.engine.sampling_params import SamplingParams
@@ -16,17 +16,17 @@ LIMITS = SocketLimits(
 
 
 def request(name: str | None) -> ResponseRequest:
-    return ResponseRequest(prompt="x", sampling=SamplingParams(), stream_id=name)
+    return ResponseRequest(input=[], sampling=SamplingParams(), stream_id=name)
 
 
 def test_a_lane_is_first_in_first_out() -> None:
     lanes = Lanes(LIMITS)
     first, second, third = request("a"), request("a"), request("a")
-    start = lanes.handle_create(first, 10)
+    start = lanes.handle_request(Start(first, 10))
     assert start is not None
     assert start.request is first
-    assert lanes.handle_create(second, 10) is None
-    assert lanes.handle_create(third, 10) is None
+    assert lanes.handle_request(Start(second, 10)) is None
+    assert lanes.handle_request(Start(third, 10)) is None
     following = [lanes.handle_ended("a"), lanes.handle_ended("a")]
     assert [start.request for start in following if start is not None] == [second, third]
     assert lanes.handle_ended("a") is None
@@ -44,10 +44,10 @@ def test_a_lane_is_first_in_first_out() -> None:
 def test_limits_refuse_and_change_nothing(names: list[str], size: int, message: str) -> None:
     lanes = Lanes(LIMITS)
     for name in names[:-1]:
-        lanes.handle_create(request(name), size)
+        lanes.handle_request(Start(request(name), size))
     active = lanes.active
     with pytest.raises(ApiError, match=message):
-        lanes.handle_create(request(names[-1]), size)
+        lanes.handle_request(Start(request(names[-1]), size))
     assert lanes.active == active
     lanes.check_invariants()
 
@@ -55,10 +55,10 @@ def test_limits_refuse_and_change_nothing(names: list[str], size: int, message: 
 def test_names_never_come_free_but_the_default_lane_has_none() -> None:
     lanes = Lanes(LIMITS)
     for name in ("a", "b", "c", None, "a"):
-        assert lanes.handle_create(request(name), 1) is not None
+        assert lanes.handle_request(Start(request(name), 1)) is not None
         assert lanes.handle_ended(name) is None
     with pytest.raises(ApiError, match="lane names"):
-        lanes.handle_create(request("d"), 1)
+        lanes.handle_request(Start(request("d"), 1))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, "a", "b", "c", "d"])), max_size=60))
@@ -70,7 +70,7 @@ def test_random_events_keep_order_and_limits(events: list[tuple[bool, str | None
         if is_create:
             made = request(name)
             try:
-                start = lanes.handle_create(made, 30)
+                start = lanes.handle_request(Start(made, 30))
             except ApiError:
                 refused += 1
             else:

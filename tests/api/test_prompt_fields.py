@@ -9,9 +9,9 @@ from triolet.api.prompt_fields import (
     read_content,
     read_message,
     read_model,
-    read_runtime,
     refuse_unserved,
     sampling_params,
+    split_runtime,
 )
 from triolet.api.schema import is_empty, one_of
 
@@ -36,7 +36,7 @@ def test_contents_of_other_types_are_refused(content: object) -> None:
 
 def test_absent_values_leave_defaults() -> None:
     assert present({"a": None, "b": 0}) == {"b": 0}
-    options, extensions = read_runtime(Fields({}))
+    options, extensions = split_runtime({})
     assert extensions == {}
     assert not options.token_ids
 

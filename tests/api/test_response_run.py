@@ -1,117 +1,170 @@
-"""One response from admission to its end, without any protocol around it."""
+"""One response from admission to its end, without anybody who reads it."""
+
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.response_registry import ActiveResponse
-from triolet.api.response_run import draw_id, run_response
-from triolet.api.responses import Event
-from triolet.api.responses_request import ResponseRequest, read_response_request
+from triolet.api.limits import ServerLimits
+from triolet.api.live_response import LiveResponse
+from triolet.api.response_registry import ResponseRegistry
+from triolet.api.response_run import run_response
+from triolet.api.responses import Status
 from triolet.engine.errors import EngineDied
+from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.runtime.errors import NoEngine
 
-from .fakes import Fail, FakeGenerator, Say, make_application
+from .fakes import Fail, FakeGenerator, Say
+from .records import make_live
+
+ALL = 2**30
+SLOW = [Say("a"), Say("b", after_s=1000)]
 
 
-def request(**more: object) -> ResponseRequest:
-    return read_response_request({"input": "hi", **more}, model="toy")
+async def run(generator: FakeGenerator, **values: Any) -> LiveResponse:
+    response = make_live(**values)
+    await run_response(response, generator, ResponseRegistry(ServerLimits()))
+    return response
 
 
-class Collector:
-    """An `emit` that keeps events; `hold_s` makes it slow."""
-
-    def __init__(self, hold_s: float = 0.0) -> None:
-        self.events: list[Event] = []
-        self.hold_s = hold_s
-
-    async def __call__(self, events: list[Event]) -> None:
-        self.events += events
-        await trio.sleep(self.hold_s)
-
-    @property
-    def types(self) -> list[str]:
-        return [str(event["type"]).removeprefix("response.") for event in self.events]
-
-
-async def run(application: Application, collector: Collector, **more: object) -> str:
-    result = await run_response(application, request(**more), "me", emit=collector)
-    status = result.response["status"]
-    assert isinstance(status, str)
-    return status
+def status_of(response: LiveResponse) -> tuple[Status, str | None]:
+    ending = response.record.ending
+    assert ending is not None
+    return ending.status, ending.reason
 
 
 async def test_what_the_generator_is_asked() -> None:
     generator = FakeGenerator()
-    collector = Collector()
-    runtime = {"cache_salt": "s", "priority": 3}
-    assert await run(make_application(generator), collector, runtime=runtime) == "completed"
+    runtime = {"cache_salt": "s", "priority": 3, "events": True, "credit": 5}
+    response = await run(generator, runtime=runtime)
     (call,) = generator.calls
-    assert (call.principal, call.cache_salt, call.priority, call.streaming) == ("me", "s", 3, True)
-    assert call.request_id.startswith("resp_")
-    assert collector.types[0] == "created"
-    assert collector.types[-1] == "completed"
+    assert (call.request_id, call.principal, call.streaming) == ("resp_1", "p", True)
+    assert (call.cache_salt, call.priority, call.events, call.credit) == ("s", 3, True, 5)
+    assert status_of(response) == (Status.COMPLETED, None)
+    assert response.record.text == "Hello world"
 
 
-async def test_a_slow_writer_merges_without_changing_the_end(
+async def test_without_output_the_prompt_alone_is_computed() -> None:
+    generator = FakeGenerator()
+    response = await run(generator, generate=False, max_output_tokens=50)
+    (call,) = generator.calls
+    assert (call.params.max_tokens, call.streaming) == (1, False)
+    assert status_of(response) == (Status.COMPLETED, None)
+    assert (response.record.text, response.record.token_count) == ("", 0)
+
+
+async def test_refused_before_it_is_known() -> None:
+    registry, response = ResponseRegistry(ServerLimits()), make_live()
+    with pytest.raises(ApiError) as caught:
+        await run_response(response, FakeGenerator(refuse=NoEngine()), registry)
+    assert caught.value.status == 503
+    assert (registry.active, registry.kept, response.is_admitted) == (0, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(EngineDied("engine 0", "x"), "engine_died"), (ZeroDivisionError("0x7f"), "internal_error")],
+)
+async def test_a_failure_is_the_end(
+    failure: Exception, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("CRITICAL"):
+        response = await run(FakeGenerator([Say("a"), Fail(failure)]))
+    ending = response.record.ending
+    assert ending is not None
+    assert ending.error is not None
+    assert (ending.status, ending.error.code) == (Status.FAILED, code)
+    assert "0x7f" not in ending.error.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "told"),
+    [
+        (FinishReason.STOP, Status.COMPLETED, None),
+        (FinishReason.LENGTH, Status.INCOMPLETE, "max_output_tokens"),
+        (FinishReason.ABORT, Status.CANCELLED, None),
+        (FinishReason.ERROR, Status.FAILED, None),
+    ],
+)
+async def test_how_the_engine_ends_it(
+    reason: FinishReason, status: Status, told: str | None
+) -> None:
+    response = await run(FakeGenerator([Say("a")], finish_reason=reason))
+    assert status_of(response) == (status, told)
+    assert response.record.text == "a"
+
+
+async def test_a_deadline_is_an_incomplete_end(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator(SLOW)
+    response = await run(generator, runtime={"deadline_ms": 1500})
+    assert trio.current_time() == 1.5
+    assert status_of(response) == (Status.INCOMPLETE, "deadline")
+    assert response.record.text == "a"
+    assert len(generator.aborted) == 1
+
+
+async def test_a_deadline_that_passes_before_the_admission_is_an_end_as_well(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    script = [Say(str(n), after_s=1) for n in range(10)]
-    quick, slow = Collector(), Collector(hold_s=7)
-    for collector in (quick, slow):
-        await run(make_application(FakeGenerator(script)), collector)
-    deltas = [collector.types.count("output_text.delta") for collector in (quick, slow)]
-    assert deltas[0] == 10
-    assert deltas[1] < 5
-    numbers = [[e["sequence_number"] for e in c.events[-4:]] for c in (quick, slow)]
-    assert numbers[0] == numbers[1] == [14, 15, 16, 17]
+    generator = FakeGenerator()
+    await trio.sleep(10)
+    response = await run(generator, runtime={"deadline_ms": 1})
+    assert status_of(response) == (Status.INCOMPLETE, "deadline")
+    assert generator.calls == []
 
 
-async def test_refused_before_the_first_event() -> None:
-    collector = Collector()
-    with pytest.raises(ApiError) as caught:
-        await run(make_application(FakeGenerator(refuse=NoEngine())), collector)
-    assert caught.value.status == 503
-    assert collector.events == []
+async def test_a_cancel_comes_at_any_time(autojump_clock: trio.testing.MockClock) -> None:
+    generator, response = FakeGenerator(SLOW), make_live()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_response, response, generator, ResponseRegistry(ServerLimits()))
+        await trio.sleep(1)
+        response.cancel("test")
+    assert status_of(response) == (Status.CANCELLED, None)
+    assert generator.aborted == ["resp_1"]
 
 
-async def test_an_engine_death_is_an_event_and_a_result() -> None:
-    generator = FakeGenerator([Say("a"), Fail(EngineDied("engine 0", "x"), after_s=0.01)])
-    collector = Collector()
-    result = await run_response(make_application(generator), request(), "", emit=collector)
-    assert result.error is not None
-    assert (result.error.status, result.error.code) == (503, "engine_died")
-    assert collector.types[-1] == "failed"
-
-
-async def test_a_writer_that_fails_ends_the_request() -> None:
-    generator = FakeGenerator([Say("a"), Say("b", after_s=1000)])
-    application = make_application(generator)
-    started: list[ActiveResponse] = []
-
-    async def broken(events: list[Event]) -> None:
-        await trio.lowlevel.checkpoint()
-        if len(events) == 1:
-            raise trio.BrokenResourceError
-
-    with pytest.raises(trio.BrokenResourceError):
-        await run_response(application, request(), "", emit=broken, on_started=started.append)
-    assert len(generator.aborted) == 1
-    assert application.registry.active == 0
-    assert (await started[0].wait_ended())["status"] == "cancelled"
-
-
-async def test_cancellation_leaves_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    generator = FakeGenerator([Say("a", after_s=1000)])
-    application = make_application(generator)
+async def test_cancellation_from_outside_leaves_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator, registry, response = (
+        FakeGenerator(SLOW),
+        ResponseRegistry(ServerLimits()),
+        make_live(),
+    )
     with trio.move_on_after(1):
-        await run(application, Collector())
-    assert len(generator.aborted) == 1
-    assert application.registry.active == 0
+        await run_response(response, generator, registry)
+    assert status_of(response) == (Status.CANCELLED, None)
+    assert (registry.active, registry.kept) == (0, 1)
+    assert generator.aborted == ["resp_1"]
 
 
-def test_ids_are_random() -> None:
-    assert len({draw_id("resp") for _ in range(100)}) == 100
-    assert len(draw_id("resp")) == len("resp_") + 32
+async def test_a_reader_that_is_behind_pauses_it(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator([Say("x" * 6, after_s=1) for _ in range(10)])
+    response = make_live()
+    async with trio.open_nursery() as nursery:
+        with response.reading() as reader:
+            nursery.start_soon(run_response, response, generator, ResponseRegistry(ServerLimits()))
+            await trio.sleep(100)
+            assert generator.consumed == [1, 2]
+            while not reader.done.is_set():
+                await reader.wait_ready()
+                reader.take(ALL)
+    assert response.record.text == "x" * 60
+
+
+async def test_events_of_the_request_stand_in_the_record() -> None:
+    queued = RequestEvent(RequestEventKind.QUEUED, 2)
+    resumed = RequestEvent(RequestEventKind.RESUMED)
+    generator = FakeGenerator([Say("a", events=(queued,)), Say("b", events=(resumed,))])
+    response = await run(generator, runtime={"events": True})
+    events = response.record.reader(3).take(ALL)
+    assert [event["type"] for event in events[:4]] == [
+        "runtime.queued",
+        "response.output_text.delta",
+        "runtime.resumed",
+        "response.output_text.delta",
+    ]
+    assert (events[0]["position"], events[0]["token_index"]) == (2, 0)
+    assert (events[2]["token_index"], events[2]["response_id"]) == (1, "resp_1")

@@ -1,12 +1,20 @@
 """Bodies of Responses: what is read, ignored, refused, and under which name."""
 
+from collections.abc import Callable
+
 import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.fields import JsonObject
-from triolet.api.responses_request import read_response_request, read_stream_id
+from triolet.api.responses_request import (
+    ResumeRequest,
+    read_credit,
+    read_event_id,
+    read_response_request,
+    read_resume_request,
+    read_stream_id,
+)
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.generation import ChatPrompt
 
 
 def read(**values: object) -> object:
@@ -29,9 +37,8 @@ def test_a_text_input_and_sampling() -> None:
         },
         model="toy",
     )
-    assert request.prompt == ChatPrompt(
-        [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "hi"}]
-    )
+    assert request.input == [{"role": "user", "content": "hi"}]
+    assert request.instructions == "Be brief"
     assert request.sampling == SamplingParams(
         max_tokens=5, temperature=0, top_p=0.5, seed=7, top_k=0, stop=("END",)
     )
@@ -55,18 +62,65 @@ def test_a_conversation_of_items() -> None:
         },
         model="toy",
     )  # fmt: skip
-    assert request.prompt == ChatPrompt(
-        [
-            {"role": "system", "content": "Be kind"},
-            {"role": "user", "content": "ab"},
-            {"role": "assistant", "content": "c"},
-        ]
-    )
+    assert request.input == [
+        {"role": "system", "content": "Be kind"},
+        {"role": "user", "content": "ab"},
+        {"role": "assistant", "content": "c"},
+    ]
 
 
 def test_token_ids_replace_the_text() -> None:
     request = read_response_request({"runtime": {"input_token_ids": [1, 2]}}, model="toy")
-    assert request.prompt == [1, 2]
+    assert (request.input, request.options.input_token_ids) == ([], [1, 2])
+    assert request.keeps_token_ids
+
+
+def test_how_it_is_kept_and_continued() -> None:
+    request = read_response_request(
+        {
+            "previous_response_id": "resp_1",
+            "background": True,
+            "generate": False,
+            "runtime": {"deadline_ms": 1500, "keep_s": 2, "credit": 0},
+        },
+        model="toy",
+        now=10.0,
+    )
+    assert (request.input, request.previous_response_id) == ([], "resp_1")
+    assert (request.background, request.generate, request.store) == (True, False, True)
+    assert (request.keeping.deadline_s, request.keeping.keep_s) == (11.5, 2.0)
+    assert request.keeping.credit == 0
+
+
+def test_a_resume_and_a_credit() -> None:
+    resume = read_resume_request({"response_id": "r", "starting_after": 3, "stream_id": "a"})
+    assert resume == ResumeRequest(response_id="r", starting_after=3, stream_id="a")
+    assert read_credit({"add": 5}) == 5
+
+
+@pytest.mark.parametrize(
+    ("read", "values", "code", "param"),
+    [
+        (read_resume_request, {}, "missing_required_parameter", "response_id"),
+        (read_resume_request, {"response_id": 1}, "invalid_type", "response_id"),
+        (read_resume_request, {"response_id": "r", "starting_after": "3"}, "invalid_type",
+         "starting_after"),
+        (read_resume_request, {"response_id": "r", "stream_id": ""}, "invalid_stream_id",
+         "stream_id"),
+        (read_credit, {}, "missing_required_parameter", "add"),
+        (read_credit, {"add": "x"}, "invalid_type", "add"),
+        (read_credit, {"add": -1}, "invalid_parameter", "add"),
+        (read_credit, {"add": 2**40}, "invalid_parameter", "add"),
+        (read_event_id, {"event_id": 7}, "invalid_type", "event_id"),
+        (read_event_id, {"event_id": "x" * 513}, "invalid_value", "event_id"),
+    ],
+)  # fmt: skip
+def test_other_events_name_the_field_as_well(
+    read: Callable[[JsonObject], object], values: JsonObject, code: str, param: str
+) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(values)
+    assert (caught.value.code, caught.value.param) == (code, param)
 
 
 @pytest.mark.parametrize(
@@ -90,15 +144,23 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
     [
         ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
         ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
-        ({"background": True}, "unsupported_parameter", "background"),
-        ({"previous_response_id": "resp_1"}, "unsupported_parameter", "previous_response_id"),
+        ({"background": True, "store": False}, "invalid_value", "background"),
+        ({"background": 1}, "invalid_type", "background"),
+        ({"store": "no"}, "invalid_type", "store"),
+        ({"previous_response_id": 7}, "invalid_type", "previous_response_id"),
         ({"conversation": "c"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"text": {"format": {"type": "json_schema"}}}, "unsupported_parameter", "text"),
         ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
         ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
-        ({"generate": False}, "unsupported_parameter", "generate"),
+        ({"generate": 0}, "invalid_type", "generate"),
+        ({"runtime": {"keep_s": 1}, "store": False}, "invalid_value", "runtime.keep_s"),
+        ({"runtime": {"keep_s": -1}}, "invalid_parameter", "runtime.keep_s"),
+        ({"runtime": {"keep_s": "x"}}, "invalid_type", "runtime.keep_s"),
+        ({"runtime": {"deadline_ms": 0}}, "invalid_parameter", "runtime.deadline_ms"),
+        ({"runtime": {"deadline_ms": 10**9}}, "invalid_parameter", "runtime.deadline_ms"),
+        ({"runtime": {"credit": -1}}, "invalid_parameter", "runtime.credit"),
         ({"runtime": {"tokens": 1}}, "unknown_parameter", "runtime.tokens"),
         ({"runtime": []}, "invalid_type", "runtime"),
         ({"runtime": {"seed": "x"}}, "invalid_type", "runtime.seed"),

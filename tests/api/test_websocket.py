@@ -17,7 +17,14 @@ from triolet.api.websocket import SocketSession
 from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
 
-from .fakes import Fail, FakeGenerator, Say, make_application, open_connection
+from .fakes import (
+    Fail,
+    FakeGenerator,
+    Say,
+    make_application,
+    open_connection,
+    open_responses,
+)
 from .socket_client import SocketClient, open_socket
 
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
@@ -168,8 +175,9 @@ async def test_an_unexpected_error_ends_its_response_alone() -> None:
     async with open_socket(make_application(generator)) as client:
         await client.create("bug", "a")
         last = (await client.receive_until(*TERMINALS))[-1]
-        assert (last["type"], last["error"]["code"]) == ("error", "internal_error")
-        assert "secret" not in last["error"]["message"]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"]["code"] == "internal_error"
+        assert "secret" not in last["response"]["error"]["message"]
         await client.create("hi", "a")
         assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
 
@@ -375,7 +383,7 @@ async def test_a_client_that_reads_nothing_is_cut_after_the_write_deadline(
     client, server = trio.testing.lockstep_stream_pair()
     generator = FakeGenerator([Say("a", after_s=1), Say("b", after_s=1000)])
     application = make_application(generator)
-    async with trio.open_nursery() as nursery:
+    async with open_responses(application), trio.open_nursery() as nursery:
         nursery.start_soon(run_connection, server, application)
         socket = SocketClient(client)
         assert await socket.handshake() == 101
@@ -393,7 +401,7 @@ async def test_a_client_that_reads_nothing_is_cut_after_the_write_deadline(
 async def test_cancelling_the_connection_in_mid_send_cuts_it() -> None:
     client, server = trio.testing.lockstep_stream_pair()
     application = make_application()
-    async with trio.open_nursery() as nursery:
+    async with open_responses(application), trio.open_nursery() as nursery:
         nursery.start_soon(run_connection, server, application)
         socket = SocketClient(client)
         assert await socket.handshake() == 101
@@ -428,8 +436,9 @@ async def test_nothing_follows_a_close_frame() -> None:
 async def test_a_lane_opens_no_further_response_while_its_last_one_is_unwritten() -> None:
     client, server = trio.testing.lockstep_stream_pair()
     generator = FakeGenerator()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_connection, server, make_application(generator))
+    application = make_application(generator)
+    async with open_responses(application), trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
         socket = SocketClient(client)
         assert await socket.handshake() == 101
         for _ in range(6):

@@ -182,12 +182,6 @@ async def test_bad_bodies_are_told_apart_and_the_connection_goes_on(
         assert good.status == 200
 
 
-async def test_resuming_is_refused_for_now() -> None:
-    async with open_client(make_application()) as client:
-        answer = await client.request("GET", "/v1/responses/x?stream=true")
-    assert answer.error["param"] == "stream"
-
-
 async def test_pipelined_requests_are_answered_in_order() -> None:
     generator = FakeGenerator(scripts={"one": [Say("1")], "two": [Say("2")]})
     async with open_client(make_application(generator)) as client:

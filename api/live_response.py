@@ -1,0 +1,230 @@
+"""One response from its start until it is forgotten: its record, its readers, its cancel scope.
+
+It is above every connection: readers come and go, each with a cursor of its own. When the last one
+has left, the response is aborted, at once or after the time that its request asked for. Only the
+fastest reader is waited for. Must not know how tokens are made, nor frames, lanes or status lines.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from ..runtime.generation import Usage
+from .errors import ApiError
+from .fields import JsonObject
+from .response_history import Conversation
+from .response_record import RecordReader, ResponseRecord
+from .responses import Ending, Event, Status
+from .responses_request import ResponseRequest
+
+# Of one response; each costs a connection anyway.
+READERS_MAX = 8
+
+
+@attrs.define(eq=False)
+class LiveResponse:
+    """See above. `conversation` is its whole input; `session` is the one socket that may continue
+    it, when it is not to be stored; with `streaming` off its output comes all at once.
+    """
+
+    record: ResponseRecord
+    principal: str
+    conversation: Conversation
+    # Characters that the fastest reader may be behind before the request is paused.
+    lag_max: int
+    session: object = None
+    streaming: bool = True
+
+    # Around the generation; its deadline is the request's, or the end of the time without readers.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    is_admitted: bool = attrs.field(default=False, init=False)
+    on_grant: Callable[[int], None] | None = attrs.field(default=None, init=False)
+    # Tokens granted before there was a request.
+    _granted: int = attrs.field(default=0, init=False)
+    _cancel_reason: str | None = attrs.field(default=None, init=False)
+    # Those who read events; those for whom it must go on; those who wait for its end.
+    _readers: list["AttachedReader"] = attrs.field(factory=list, init=False)
+    _holders: int = attrs.field(default=0, init=False)
+    _waiting: int = attrs.field(default=0, init=False)
+    _taken: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.scope.deadline = self.request.keeping.deadline_s
+
+    @property
+    def response_id(self) -> str:
+        """Its id."""
+        return self.record.events.identity.response_id
+
+    @property
+    def request(self) -> ResponseRequest:
+        """What was asked."""
+        return self.record.events.request
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more is said."""
+        return self.record.ending is not None
+
+    async def wait_ended(self) -> JsonObject:
+        """The final response object. Meanwhile slow readers are not waited for."""
+        self._waiting += 1
+        self._taken.unpark_all()
+        try:
+            await self._ended.wait()
+        finally:
+            self._waiting -= 1
+        return self.record.snapshot()
+
+    def cancel(self, reason: str) -> None:
+        """Ask for the end; idempotent. The response ends with status `cancelled`."""
+        if self._cancel_reason is None:
+            self._cancel_reason = reason
+        self.scope.cancel(reason)
+
+    def grant(self, tokens: int) -> None:
+        """The client allows so many tokens more. Never waits."""
+        if self.on_grant is None:
+            self._granted += tokens
+        else:
+            self.on_grant(tokens)
+
+    def open_credit(self, on_grant: Callable[[int], None]) -> None:
+        """The request is there: pass on what was granted, and what will be."""
+        self.on_grant = on_grant
+        if self._granted:
+            on_grant(self._granted)
+
+    # ---- readers
+
+    @contextmanager
+    def reading(
+        self,
+        starting_after: int | None = None,
+        wake: "Wake | None" = None,
+        *,
+        with_notices: bool = True,
+    ) -> Iterator["AttachedReader"]:
+        """Read in this block, from behind this number. `wake` is called when there is more.
+
+        Raises `ApiError` for a number that is not there yet, or when too many read already.
+        """
+        if len(self._readers) >= READERS_MAX:
+            reason = f"{READERS_MAX} readers are attached to this response already"
+            raise ApiError(429, reason, "too_many_readers", "rate_limit_error")
+        cursor = self.record.reader(starting_after, with_notices=with_notices)
+        reader = AttachedReader(self, cursor, wake)
+        self._readers.append(reader)
+        self._someone_came()
+        try:
+            yield reader
+        finally:
+            self._readers.remove(reader)
+            self._taken.unpark_all()
+            self._check_abandoned()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep it running in this block, without reading."""
+        self._holders += 1
+        self._someone_came()
+        try:
+            yield
+        finally:
+            self._holders -= 1
+            self._check_abandoned()
+
+    def _someone_came(self) -> None:
+        self.scope.deadline = self.request.keeping.deadline_s
+
+    def _check_abandoned(self) -> None:
+        if self._readers or self._holders or self.has_ended or self.request.background:
+            return
+        keep_s = self.request.keeping.keep_s
+        if keep_s:
+            until_s = trio.current_time() + keep_s
+            self.scope.deadline = min(until_s, self.request.keeping.deadline_s)
+        else:
+            self.cancel("its last reader has left")
+
+    def note_taken(self) -> None:
+        """A reader has taken something."""
+        if self._taken:
+            self._taken.unpark_all()
+
+    # ---- for the task that runs it
+
+    def wake_readers(self) -> None:
+        """Something was added to the record."""
+        for reader in self._readers:
+            reader.wake_up()
+
+    async def wait_followed(self) -> None:
+        """Wait until a reader is close behind, if anybody reads and nobody waits for the end."""
+        while self._readers and not self._waiting and self._least_lag() > self.lag_max:
+            await self._taken.park()
+
+    def _least_lag(self) -> int:
+        return min([reader.cursor.lag for reader in self._readers])
+
+    def end(self, ending: Ending) -> None:
+        """Note the end and tell everybody."""
+        self.record.end(ending)
+        self._ended.set()
+        self.wake_readers()
+
+    def ending_when_cut(self, usage: Usage) -> Ending:
+        """What the end is when the scope was cancelled or its deadline has passed."""
+        late = trio.current_time() >= self.request.keeping.deadline_s
+        if late and self._cancel_reason is None:
+            return Ending(status=Status.INCOMPLETE, usage=usage, reason="deadline")
+        return Ending(status=Status.CANCELLED, usage=usage)
+
+
+@attrs.define(eq=False)
+class AttachedReader:
+    """A reader while it is attached. Without `wake` it waits by itself, in `wait_ready`."""
+
+    response: LiveResponse
+    cursor: RecordReader
+    wake: "Wake | None"
+    # Set when everything has been taken.
+    done: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _ready: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._note_done()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has something now."""
+        return self.cursor.is_ready
+
+    def wake_up(self) -> None:
+        """There may be more."""
+        if self.wake is None:
+            self._ready.unpark_all()
+        elif self.cursor.is_ready:
+            self.wake(self)
+
+    async def wait_ready(self) -> None:
+        """Return when there is something to take, or nothing will come any more."""
+        while not (self.cursor.is_ready or self.done.is_set()):
+            await self._ready.park()
+
+    def take(self, characters_max: int) -> list[Event]:
+        """The next events; see `RecordReader.take`."""
+        events = self.cursor.take(characters_max)
+        self.response.note_taken()
+        self._note_done()
+        return events
+
+    def _note_done(self) -> None:
+        if self.cursor.is_done:
+            self.done.set()
+
+
+Wake = Callable[[AttachedReader], None]

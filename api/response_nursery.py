@@ -1,0 +1,157 @@
+"""Where responses live: a nursery above all connections, and the ways to start and to read one.
+
+A response that is started here runs until it ends, is cancelled, or has lost its readers; what a
+connection holds is a reader. Must not know protocols.
+"""
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ..nurseries.background import start_background_task
+from ..runtime.generation import Generator
+from .errors import ApiError
+from .foreign_responses import ForeignReader, ForeignResponses
+from .live_response import AttachedReader, LiveResponse, Wake
+from .response_history import Conversation, continued
+from .response_id import draw_id, response_id_of
+from .response_record import ResponseRecord
+from .response_registry import ResponseRegistry
+from .response_run import run_response
+from .responses import ResponseEvents, ResponseIdentity
+from .responses_request import ResponseRequest, ResumeRequest
+from .schema import out_of_range
+from .settings import ServeSettings
+
+Reader = AttachedReader | ForeignReader
+
+
+@attrs.define(eq=False)
+class ResponseNursery:
+    """One per frontend. `run` is its background task; without it nothing can be started."""
+
+    generator: Generator
+    settings: ServeSettings
+    registry: ResponseRegistry
+    foreign: ForeignResponses
+    # Raises `ApiError` when no new work is taken.
+    check_accepting: Callable[[], None]
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether responses can be started."""
+        return self._nursery is not None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `responses`; never returns. Cancellation: aborts all responses."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    @asynccontextmanager
+    async def open(
+        self,
+        request: ResponseRequest,
+        principal: str,
+        *,
+        session: object = None,
+        streaming: bool = True,
+    ) -> AsyncIterator[LiveResponse]:
+        """Start a response and hold it for the block; it is admitted when the block begins.
+
+        What becomes of it after the block, its readers and its request decide. `session` is the
+        socket that asks; with `streaming` off all output comes at once. Raises `ApiError` when it
+        is refused. Cancelled meanwhile: it is aborted.
+        """
+        self.check_accepting()
+        response = await self._prepare(request, principal, session)
+        response.streaming = streaming
+        assert self._nursery is not None
+        with response.held():
+            await start_background_task(
+                self._nursery,
+                run_response,
+                response,
+                self.generator,
+                self.registry,
+                name=f"response {response.response_id}",
+                waits_for="tokens",
+            )
+            yield response
+
+    async def _prepare(
+        self, request: ResponseRequest, principal: str, session: object
+    ) -> LiveResponse:
+        keep_s = self.settings.resume_keep_s
+        if request.keeping.keep_s > keep_s:
+            raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
+        before = await self._conversation_before(request, principal, session)
+        identity = ResponseIdentity(
+            response_id=response_id_of(self.foreign.rank, secrets.token_hex(16)),
+            item_id=draw_id("msg"),
+            created_at=int(time.time()),
+            model=self.generator.model_name,
+        )
+        return LiveResponse(
+            ResponseRecord(ResponseEvents(identity, request)),
+            principal,
+            continued(before, request),
+            lag_max=self.settings.limits.socket.lane_buffer_bytes_max,
+            session=None if request.store else session,
+        )
+
+    async def _conversation_before(
+        self, request: ResponseRequest, principal: str, session: object
+    ) -> Conversation | None:
+        previous_id = request.previous_response_id
+        if previous_id is None:
+            return None
+        try:
+            if self.foreign.is_foreign(previous_id):
+                return await self.foreign.conversation_of(previous_id, principal)
+            return self.registry.conversation_of(previous_id, principal, session)
+        except ApiError as error:
+            raise _of_previous(error, previous_id) from error
+
+    @asynccontextmanager
+    async def read(
+        self,
+        resume: ResumeRequest,
+        principal: str,
+        *,
+        session: object = None,
+        wake: Wake | None = None,
+    ) -> AsyncIterator[Reader]:
+        """Read a response that runs or is kept, here or in another frontend, in this block.
+
+        Raises `ApiError`: there is none (for this principal), or no such number yet.
+        """
+        await trio.lowlevel.checkpoint()
+        if self.foreign.is_foreign(resume.response_id):
+            reader = self.foreign.reader(resume.response_id, principal, resume.starting_after)
+            await reader.wait_ready()
+            yield reader
+            return
+        response = self.registry.find(resume.response_id, principal, session)
+        with response.reading(resume.starting_after, wake) as attached:
+            yield attached
+
+
+def _of_previous(error: ApiError, previous_id: str) -> ApiError:
+    """The same, about the field that named the response."""
+    if error.code != "response_not_found":
+        return attrs.evolve(error, param="previous_response_id")
+    return ApiError(
+        error.status,
+        f"Previous response with id {previous_id[:100]!r} not found",
+        "previous_response_not_found",
+        param="previous_response_id",
+    )

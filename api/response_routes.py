@@ -1,0 +1,207 @@
+"""HTTP routes of responses: create, get or read again, cancel, delete, list the input.
+
+Thin shells: bodies are validated and events built by pure modules, responses run in their nursery;
+here is the waiting. A client that leaves is a reader less. Must not know heads or framing.
+"""
+
+import trio
+
+from .application import Application
+from .errors import ApiError, bad_field
+from .fields import JsonObject
+from .http import HttpConnection
+from .http_request import HttpRequest
+from .live_response import AttachedReader
+from .response_history import Conversation, input_items
+from .response_nursery import Reader
+from .responses_request import ResponseRequest, ResumeRequest, read_response_request
+from .sse import event_frame
+
+Parameters = dict[str, str]
+# OpenAI's figures for lists of items.
+ITEMS_DEFAULT = 20
+ITEMS_MAX = 100
+
+
+async def create_response(
+    connection: HttpConnection, application: Application, principal: str, _: Parameters
+) -> None:
+    """`POST /v1/responses`: streamed, whole, or only started (`background`).
+
+    Raises `ApiError` before the answer has begun.
+    """
+    application.check_accepting()
+    body = await connection.read_json()
+    model = application.generator.model_name
+    request = read_response_request(body, model=model, now=trio.current_time())
+    if request.keeping.credit is not None:
+        raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
+    if request.stream:
+        async with (
+            connection.cancel_when_client_leaves(),
+            application.responses.open(request, principal) as response,
+        ):
+            with response.reading() as reader:
+                await _send_events(connection, application, reader)
+    elif request.background:
+        async with application.responses.open(request, principal) as response:
+            snapshot = response.record.snapshot()
+        await connection.answer_json(200, snapshot)
+    else:
+        await _answer_whole(connection, application, principal, request)
+
+
+async def _answer_whole(
+    connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
+) -> None:
+    final: JsonObject = {}
+    error: ApiError | None = None
+    async with connection.cancel_when_client_leaves():
+        # Nobody reads single tokens of it, unless it may outlive this client.
+        streaming = request.keeping.keep_s > 0
+        async with application.responses.open(request, principal, streaming=streaming) as response:
+            final = await response.wait_ended()
+            assert response.record.ending is not None
+            error = response.record.ending.error
+    if connection.is_gone:
+        return
+    if error is not None:
+        raise error
+    await connection.answer_json(200, final)
+
+
+async def _send_events(
+    connection: HttpConnection, application: Application, reader: Reader
+) -> None:
+    """Send everything that a reader reads."""
+    characters_max = application.settings.limits.socket.lane_buffer_bytes_max
+    try:
+        await connection.start_events()
+        while not reader.done.is_set():
+            await reader.wait_ready()
+            events = reader.take(characters_max)
+            if events:
+                frames = [event_frame(event) for event in events]
+                await connection.send_events(b"".join(frames))
+        await connection.end_events()
+    finally:
+        if isinstance(reader, AttachedReader):
+            application.counters.deltas_merged += reader.cursor.merged
+
+
+async def get_response(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`GET /v1/responses/{id}`: as it is now, or (`stream=true`) its events after a number.
+
+    On whatever frontend it is. Raises `ApiError` before the answer has begun.
+    """
+    response_id, query = parameters["id"], _Query(connection.request)
+    starting_after = query.integer("starting_after")
+    if query.boolean("stream"):
+        resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
+        async with (
+            connection.cancel_when_client_leaves(),
+            application.responses.read(resume, principal) as reader,
+        ):
+            await _send_events(connection, application, reader)
+        return
+    if starting_after is not None:
+        raise bad_field("starting_after", "needs `stream=true`")
+    if application.foreign.is_foreign(response_id):
+        response = await application.foreign.get(response_id, principal)
+    else:
+        response = application.registry.get(response_id, principal)
+    await connection.answer_json(200, response)
+
+
+async def cancel_response(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
+    response_id, registry = parameters["id"], application.registry
+    if application.foreign.is_foreign(response_id):
+        final = await application.foreign.cancel(response_id, principal)
+    else:
+        final = await registry.cancel(response_id, principal, "cancelled by HTTP").wait_ended()
+    await connection.answer_json(200, final)
+
+
+async def delete_response(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`DELETE /v1/responses/{id}`: forgotten at once; one that runs is cancelled as well."""
+    response_id = parameters["id"]
+    if application.foreign.is_foreign(response_id):
+        await application.foreign.delete(response_id, principal)
+    else:
+        application.registry.delete(response_id, principal)
+    deleted = {"id": response_id, "object": "response", "deleted": True}
+    await connection.answer_json(200, deleted)
+
+
+async def list_input_items(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
+    response_id, query = parameters["id"], _Query(connection.request)
+    limit = query.integer("limit")
+    order = query.text("order") or "desc"
+    if order not in ("asc", "desc"):
+        raise bad_field("order", "must be `asc` or `desc`")
+    if limit is not None and not 1 <= limit <= ITEMS_MAX:
+        raise bad_field("limit", f"must be within 1 and {ITEMS_MAX}")
+    conversation = await _input_of(application, response_id, principal)
+    items = input_items(conversation, response_id)
+    if order == "desc":
+        items.reverse()
+    items, has_more = _page(items, query.text("after"), limit or ITEMS_DEFAULT)
+    page = {
+        "object": "list",
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }
+    await connection.answer_json(200, page)
+
+
+async def _input_of(application: Application, response_id: str, principal: str) -> Conversation:
+    if application.foreign.is_foreign(response_id):
+        return await application.foreign.input_of(response_id, principal)
+    return application.registry.find(response_id, principal).conversation
+
+
+def _page(items: list[JsonObject], after: str | None, limit: int) -> tuple[list[JsonObject], bool]:
+    """The items behind `after`, and whether there are more. Raises `ApiError`."""
+    if after is not None:
+        places = [index for index, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise bad_field("after", "is not the id of an item of this response")
+        items = items[places[0] + 1 :]
+    return items[:limit], len(items) > limit
+
+
+class _Query:
+    """The query parameters of one request, with their types checked."""
+
+    def __init__(self, request: HttpRequest | None) -> None:
+        assert request is not None
+        self._request = request
+
+    def text(self, name: str) -> str | None:
+        return self._request.query_value(name)
+
+    def boolean(self, name: str) -> bool:
+        value = self.text(name)
+        if value not in (None, "true", "false"):
+            raise bad_field(name, "must be true or false", "invalid_type")
+        return value == "true"
+
+    def integer(self, name: str) -> int | None:
+        value = self.text(name)
+        if value is None:
+            return None
+        if not value.removeprefix("-").isdecimal() or not value.isascii() or len(value) > 18:
+            raise bad_field(name, "must be an integer", "invalid_type")
+        return int(value)

@@ -1,0 +1,35 @@
+"""Records of responses for tests: what was asked and said, without anybody who runs it."""
+
+from typing import Any
+
+from triolet.api.live_response import LiveResponse
+from triolet.api.response_history import Conversation
+from triolet.api.response_record import ResponseRecord
+from triolet.api.responses import Ending, ResponseEvents, ResponseIdentity, Status
+from triolet.api.responses_request import ResponseRequest, read_response_request
+from triolet.runtime.generation import GenerationOutput, Usage
+
+COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
+
+
+def make_request(**values: Any) -> ResponseRequest:
+    return read_response_request({"input": "hi", **values}, model="toy")
+
+
+def make_record(response_id: str = "resp_1", **values: Any) -> ResponseRecord:
+    identity = ResponseIdentity(response_id=response_id, item_id="msg_1", created_at=5, model="toy")
+    return ResponseRecord(ResponseEvents(identity, make_request(**values)))
+
+
+def make_live(
+    response_id: str = "resp_1", principal: str = "p", session: object = None, **values: Any
+) -> LiveResponse:
+    conversation = Conversation([{"role": "user", "content": "hi"}])
+    record = make_record(response_id, **values)
+    return LiveResponse(record, principal, conversation, lag_max=10, session=session)
+
+
+def say(record: ResponseRecord, text: str, tokens: int = 1) -> None:
+    first = record.token_count
+    ids = list(range(first, first + tokens))
+    record.append(GenerationOutput(text, ids, first + tokens))

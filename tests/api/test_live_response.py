@@ -1,0 +1,134 @@
+"""Readers of one response: who is woken, who is waited for, and what their leaving does."""
+
+import math
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.errors import ApiError
+from triolet.api.live_response import READERS_MAX, AttachedReader, LiveResponse
+from triolet.api.responses import Status
+from triolet.runtime.generation import Usage
+
+from .records import COMPLETED, make_live, say
+
+ALL = 2**30
+KEEP = {"runtime": {"keep_s": 30}}
+
+
+def text_of(reader: AttachedReader) -> str:
+    return "".join([str(event.get("delta", "")) for event in reader.take(ALL)])
+
+
+async def test_readers_wait_by_themselves_or_are_woken() -> None:
+    response = make_live()
+    woken: list[AttachedReader] = []
+    with response.reading(3) as one, response.reading(3, wake=woken.append) as other:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.wait_ready)
+            await trio.testing.wait_all_tasks_blocked()
+            say(response.record, "a")
+            response.wake_readers()
+        assert woken == [other]
+        assert (text_of(one), text_of(other)) == ("a", "a")
+        response.wake_readers()
+        assert woken == [other]
+        response.end(COMPLETED)
+        one.take(ALL)
+        assert (one.done.is_set(), other.done.is_set()) == (True, False)
+        await one.wait_ready()
+
+
+async def test_the_last_reader_that_leaves_ends_it() -> None:
+    response = make_live()
+    with response.held():
+        with response.reading(), response.reading():
+            pass
+        assert not response.scope.cancel_called
+    assert response.scope.cancel_called
+
+
+@pytest.mark.parametrize("values", [{"background": True}, KEEP])
+async def test_some_outlive_their_readers(
+    values: dict[str, Any], autojump_clock: trio.testing.MockClock
+) -> None:
+    response = make_live(**values)
+    with response.reading():
+        pass
+    assert not response.scope.cancel_called
+    assert response.scope.deadline == (math.inf if "background" in values else 30)
+    await trio.sleep(20)
+    with response.reading():
+        assert response.scope.deadline == math.inf
+    assert response.scope.deadline == (math.inf if "background" in values else 50)
+
+
+async def test_a_deadline_comes_before_the_end_of_keeping(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    response = make_live(runtime={"keep_s": 30, "deadline_ms": 10_000})
+    with response.reading():
+        assert response.scope.deadline == 10
+    assert response.scope.deadline == 10
+    await trio.sleep(10)
+    assert response.ending_when_cut(Usage(1, 0)).reason == "deadline"
+    response.cancel("by the client")
+    assert response.ending_when_cut(Usage(1, 0)).status is Status.CANCELLED
+
+
+async def test_only_the_fastest_reader_is_waited_for() -> None:
+    response = make_live()
+    followed: list[str] = []
+
+    async def follow(step: str) -> None:
+        await response.wait_followed()
+        followed.append(step)
+
+    with response.reading(3) as slow, response.reading(3) as fast:
+        say(response.record, "x" * 11)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow, "taken")
+            await trio.testing.wait_all_tasks_blocked()
+            assert followed == []
+            fast.take(ALL)
+        assert slow.cursor.lag == 11
+    await check_nobody_is_waited_for(response)
+
+
+async def check_nobody_is_waited_for(response: LiveResponse) -> None:
+    """Without readers, for whoever wants the end alone, and when the slow one leaves."""
+    await response.wait_followed()
+    async with trio.open_nursery() as nursery:
+        with response.reading(3):
+            nursery.start_soon(response.wait_followed)
+            await trio.testing.wait_all_tasks_blocked()
+    with response.reading(3):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(response.wait_followed)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(response.wait_ended)
+            await trio.testing.wait_all_tasks_blocked()
+            response.end(COMPLETED)
+
+
+async def test_readers_are_bounded() -> None:
+    response = make_live()
+    with ExitStack() as stack:
+        for _ in range(READERS_MAX):
+            stack.enter_context(response.reading())
+        with pytest.raises(ApiError) as caught, response.reading():
+            pass
+        assert (caught.value.status, caught.value.code) == (429, "too_many_readers")
+
+
+async def test_credit_granted_before_the_request_is_not_lost() -> None:
+    response = make_live()
+    granted: list[int] = []
+    response.grant(3)
+    response.grant(4)
+    response.open_credit(granted.append)
+    response.grant(5)
+    assert granted == [7, 5]
