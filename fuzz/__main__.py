@@ -12,20 +12,29 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
+import trio
 from cyclopts import App, Parameter
 
+from ..nurseries.error_groups import single_errors_unwrapped
 from .chaos.options import ChaosOptions
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
+from .process_watch import ProcessWatch, ServerHurt, ServerUnknown
 from .registry import FUZZERS
+from .storm import Press, Storm, press_frames, press_handshake
+from .tcp_client import ServerStuck
 
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
 # As one: a fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
 EXIT_FOUND = 1
 CHAOS = ChaosOptions()
+EXPECTED = (Finding, NotReached, NotNoticed, ServerHurt, ServerStuck, ServerUnknown)
 
 Seed = Annotated[int, Parameter(help="What decides everything that is drawn.")]
 Events = Annotated[int | None, Parameter(help="How many events; without it a smoke run.")]
+Url = Annotated[str, Parameter(help="Press this running server instead; it must be yours.")]
+Count = Annotated[int, Parameter(help="With --url: connections, or frames that were taken.")]
+InFlight = Annotated[int, Parameter(help="With --url: connections at a time.")]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
 
@@ -34,21 +43,25 @@ def findings_as_sentences() -> Iterator[None]:
     """Print a finding and exit with 1."""
     try:
         yield
-    except (Finding, NotReached, NotNoticed) as error:
+    except EXPECTED as error:
         print(error, file=sys.stderr)
         sys.exit(EXIT_FOUND)
 
 
 def _command(fuzzer: AnyFuzzer) -> Callable[..., None]:
     def run(*, seed: Seed = SMOKE_SEED, events: Events = None, round: Round = None) -> None:
-        with findings_as_sentences():
-            if round is not None:
-                _report(fuzzer, partial(run_round, fuzzer, seed, round, fuzzer.target))
-            else:
-                _report(fuzzer, partial(run_fuzzer, fuzzer, seed=seed, events=events))
+        _run_fuzzer(fuzzer, seed, events, round)
 
     run.__doc__ = fuzzer.invariant
     return run
+
+
+def _run_fuzzer(fuzzer: AnyFuzzer, seed: int, events: int | None, round: int | None) -> None:
+    with findings_as_sentences():
+        if round is not None:
+            _report(fuzzer, partial(run_round, fuzzer, seed, round, fuzzer.target))
+        else:
+            _report(fuzzer, partial(run_fuzzer, fuzzer, seed=seed, events=events))
 
 
 def _report(fuzzer: AnyFuzzer, run: Callable[[], Counter[str]]) -> None:
@@ -58,8 +71,44 @@ def _report(fuzzer: AnyFuzzer, run: Callable[[], Counter[str]]) -> None:
     print(f"{fuzzer.name}: held, {time.monotonic() - started:.1f} s; {what}", flush=True)
 
 
+def _storm_command(fuzzer: AnyFuzzer, press: Press, count_default: int) -> Callable[..., None]:
+    def run(
+        *,
+        seed: Seed = SMOKE_SEED,
+        events: Events = None,
+        round: Round = None,
+        url: Url = "",
+        count: Count = count_default,
+        in_flight: InFlight = 32,
+    ) -> None:
+        if not url:
+            _run_fuzzer(fuzzer, seed, events, round)
+            return
+        with findings_as_sentences():
+            storm = Storm(url, count, seed, in_flight, ProcessWatch.of_url(url))
+            started = time.monotonic()
+            try:
+                with single_errors_unwrapped():
+                    trio.run(storm.run, press)
+            finally:
+                print(f"{storm.done} in {time.monotonic() - started:.0f} s", flush=True)
+                for name, number in sorted(storm.reached.items()):
+                    print(f"  {number:9} {name}")
+                if len(storm.watch.samples) > 1:
+                    print("\n".join(storm.watch.lines()))
+            storm.watch.judge()
+            print("it serves, its processes are the same, and their memory is flat")
+
+    run.__doc__ = f"{fuzzer.invariant}; with --url, a running server is pressed"
+    return run
+
+
+STORMS = {"connections": (press_handshake, 100_000), "frames": (press_frames, 1_000_000)}
 for _fuzzer in FUZZERS:
-    app.command(_command(_fuzzer), name=_fuzzer.name)
+    if _fuzzer.name in STORMS:
+        app.command(_storm_command(_fuzzer, *STORMS[_fuzzer.name]), name=_fuzzer.name)
+    else:
+        app.command(_command(_fuzzer), name=_fuzzer.name)
 
 
 @app.command

@@ -50,12 +50,19 @@ async def converse(
     raise ServerStuck(f"a connection was not over after {deadline_s:g} s")
 
 
+async def reset(stream: trio.SocketStream) -> None:
+    """End the connection with RST, whatever is under way."""
+    if stream.socket.fileno() >= 0:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+    await trio.aclose_forcefully(stream)
+
+
 async def _converse(stream: trio.SocketStream, pieces: tuple[bytes, ...], ending: Ending) -> Left:
     if ending in (Ending.RESET, Ending.CLOSE):
         if not await _write(stream, pieces):
             return Left(b"", was_reset=True)
         if ending is Ending.RESET:
-            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
+            await reset(stream)
         await trio.aclose_forcefully(stream)
         return Left(b"")
     received = bytearray()

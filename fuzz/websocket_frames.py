@@ -17,12 +17,13 @@ HANDSHAKE = (
 )
 CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 FIN = 0x80
-# Messages that cost the server little; one of them generates a token.
+# Messages that cost the server little, and now and then one that generates a token.
+CREATE = b'{"type":"response.create","input":"a","max_output_tokens":1}'
+CREATE_SHARE = 0.03
 TEXTS = (
     b'{"type":"x"}',
     b'{"type":"response.cancel"}',
     b'{"type":"response.cancel","response_id":"resp_1"}',
-    b'{"type":"response.create","input":"a","max_output_tokens":1}',
     b'{"type":"response.steer","input":"b"}',
     b"{}",
     b"[]",
@@ -37,9 +38,9 @@ MESSAGES_MAX = 120
 
 @attrs.frozen
 class FrameScript:
-    """The frames of one connection, after its handshake. All but the last are good.
+    """The frames of one connection, after its handshake; they are good up to its end.
 
-    `close_code`: what the server must close with because of the last; None: that is not known.
+    `close_code`: what the server must close with in the end; None: that is not known.
     """
 
     frames: tuple[bytes, ...]
@@ -64,7 +65,7 @@ def frame(
 
 
 def draw_script(chance: Random, frames_max: int) -> FrameScript:
-    """Good frames, then one that is spoiled or breaks a rule on purpose."""
+    """Good frames, then one that breaks a rule on purpose, or a spoiled one and a close frame."""
     wanted = chance.randrange(frames_max)
     good: list[bytes] = []
     control, messages = 0, 0
@@ -79,12 +80,13 @@ def draw_script(chance: Random, frames_max: int) -> FrameScript:
         breaking, code = chance.choice(VIOLATIONS)
         return FrameScript((*good, *breaking(chance)), code)
     last = frame(chance.choice((TEXT, BINARY, PING, CLOSE)), chance.choice(TEXTS))
-    return FrameScript((*good, mutate(chance, last)), None)
+    return FrameScript((*good, mutate(chance, last), frame(CLOSE, b"\x03\xe8")), None)
 
 
 def _draw_message(chance: Random, room: int) -> list[bytes]:
     """One whole message, in one frame or in many."""
-    opcode, text = chance.choice((TEXT, TEXT, BINARY)), chance.choice(TEXTS)
+    opcode = chance.choice((TEXT, TEXT, BINARY))
+    text = CREATE if chance.random() < CREATE_SHARE else chance.choice(TEXTS)
     count = chance.choice((1, 1, 3, 30, 500))
     if count == 1 or room < count:
         return [frame(opcode, text, mask=chance.randbytes(4))]
