@@ -105,6 +105,27 @@ class GenerationStream:
         except Exception:  # whatever the request ended with: nothing comes after it
             self._ended = True
             raise
+        self._note(output)
+        return output
+
+    def follow(self, on_ready: Callable[[], None]) -> None:
+        """Have `on_ready` called whenever a piece may be taken; see `MergedSlot.follow`."""
+        self.slot.follow(on_ready)
+
+    def take_nowait(self) -> GenerationOutput | None:
+        """The next piece, or None while there is none and after the last. Raises as iteration."""
+        if self._ended:
+            return None
+        try:
+            output = self.slot.take_nowait()
+        except Exception:
+            self._ended = True
+            raise
+        if output is not None:
+            self._note(output)
+        return output
+
+    def _note(self, output: GenerationOutput) -> None:
         self._pieces.append(output.text)
         self.token_ids.extend(output.token_ids)
         if output.finish_reason is not None:
@@ -113,7 +134,6 @@ class GenerationStream:
             self.stop_reason = output.stop_reason
         elif self.on_consumed is not None:
             self.on_consumed(output.token_count)
-        return output
 
     def grant(self, tokens: int) -> None:
         """So many more tokens may be generated, for a request that was opened with `credit`.

@@ -8,8 +8,11 @@ none. They split what is merged, so that they stay where they were among the tok
 engines, credit or the wire.
 
 It parks its consumer itself with `wait_task_rescheduled`: an event per wake-up costs more than all
-else in here together.
+else in here together. A consumer that need not wait in a task is called instead (`follow`): then a
+token costs no switch of tasks at all.
 """
+
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -35,6 +38,15 @@ class MergedSlot:
     _finished: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
     _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
+    # Called instead, whenever there is something to take.
+    _on_ready: Callable[[], None] | None = attrs.field(default=None, init=False)
+
+    def follow(self, on_ready: Callable[[], None]) -> None:
+        """Have `on_ready` called for whatever is put or fails from now on; it takes, or does not.
+
+        It runs in the task that puts, which serves all requests: it must not raise.
+        """
+        self._on_ready = on_ready
 
     def put(self, output: GenerationOutput) -> None:
         """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
@@ -43,7 +55,7 @@ class MergedSlot:
         self._waiting.append(output)
         if output.finish_reason is not None:
             self._finished = True
-        if self._consumer is not None and (self._finished or not self.only_when_finished):
+        if self._finished or not self.only_when_finished:
             self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -52,15 +64,14 @@ class MergedSlot:
             return
         self._error = error
         self._finished = True
-        if self._consumer is not None:
-            self._wake()
+        self._wake()
 
     def close(self) -> None:
         """The consumer has gone: drop what is here and whatever still comes."""
         self._closed = True
         self._waiting.clear()
-        if self._consumer is not None:
-            self._wake()
+        self._on_ready = None
+        self._wake()
 
     @property
     def tokens_waiting(self) -> int:
@@ -80,6 +91,13 @@ class MergedSlot:
             await trio.lowlevel.checkpoint()
         while not self._is_ready():
             await self._park()
+        return self._take()
+
+    def take_nowait(self) -> GenerationOutput | None:
+        """The same, or None when there is nothing yet. Raises as `take`."""
+        return self._take() if self._is_ready() else None
+
+    def _take(self) -> GenerationOutput:
         if self._closed:
             raise trio.ClosedResourceError("the stream's block was left")
         if not self._waiting:
@@ -119,9 +137,11 @@ class MergedSlot:
         await trio.lowlevel.wait_task_rescheduled(abort)
 
     def _wake(self) -> None:
-        assert self._consumer is not None
-        consumer, self._consumer = self._consumer, None
-        trio.lowlevel.reschedule(consumer)
+        if self._on_ready is not None:
+            self._on_ready()
+        elif self._consumer is not None:
+            consumer, self._consumer = self._consumer, None
+            trio.lowlevel.reschedule(consumer)
 
 
 def merge(outputs: list[GenerationOutput]) -> GenerationOutput:

@@ -69,3 +69,30 @@ async def test_cancelling_the_consumer_does_not_end_the_stream() -> None:
         await stream.__anext__()
     slot.put(LAST)
     assert (await stream.collect()).token_ids == [7]
+
+
+def test_a_follower_takes_what_iteration_would_give() -> None:
+    slot, stream, consumed = make_stream()
+    taken: list[GenerationOutput] = []
+
+    def on_ready() -> None:
+        output = stream.take_nowait()
+        assert output is not None
+        taken.append(output)
+
+    stream.follow(on_ready)
+    slot.put(GenerationOutput("a", [5], 1))
+    slot.put(LAST)
+    assert [output.text for output in taken] == ["a", LAST.text]
+    assert stream.token_ids == [5, *LAST.token_ids]
+    assert stream.finish_reason is LAST.finish_reason
+    assert consumed == [1]
+    assert stream.take_nowait() is None, "nothing comes after the end"
+
+
+def test_a_follower_meets_the_error_once() -> None:
+    slot, stream, _ = make_stream()
+    slot.fail(EngineDied("engine 0", "SIGKILL"))
+    with pytest.raises(EngineDied):
+        stream.take_nowait()
+    assert stream.take_nowait() is None

@@ -177,3 +177,47 @@ async def test_put_and_cancel_at_once_lose_nothing() -> None:
         slot.put(piece(0))
     assert slot.tokens_waiting == 1
     assert await slot.take() == piece(0)
+
+
+def test_a_follower_is_called_instead_of_a_task() -> None:
+    slot, taken, called = MergedSlot(), list[GenerationOutput | None](), list[int]()
+    assert slot.take_nowait() is None
+
+    def on_ready() -> None:
+        called.append(slot.tokens_waiting)
+        if len(called) != 2:  # it need not take what it is told of
+            taken.append(slot.take_nowait())
+
+    slot.follow(on_ready)
+    for first in range(3):
+        slot.put(piece(first))
+    assert called == [1, 1, 2]
+    assert taken == [piece(0), piece(1, 2)]
+    assert slot.take_nowait() is None
+    slot.close()
+    slot.put(piece(3))
+    assert len(called) == 3
+    with pytest.raises(trio.ClosedResourceError):
+        slot.take_nowait()
+
+
+def test_a_follower_of_the_whole_is_called_at_the_end_alone() -> None:
+    slot, taken = MergedSlot(only_when_finished=True), list[GenerationOutput | None]()
+    slot.follow(lambda: taken.append(slot.take_nowait()))
+    slot.put(piece(0))
+    assert taken == []
+    slot.put(piece(1, finish=FinishReason.STOP))
+    assert taken == [piece(0, 2, finish=FinishReason.STOP)]
+
+
+def test_a_follower_is_told_of_a_failure() -> None:
+    slot, raised = MergedSlot(), list[str]()
+
+    def on_ready() -> None:
+        with pytest.raises(EngineDied) as caught:
+            slot.take_nowait()
+        raised.append(str(caught.value))
+
+    slot.follow(on_ready)
+    slot.fail(EngineDied("engine 0", "SIGKILL"))
+    assert len(raised) == 1
