@@ -269,8 +269,9 @@ class RingReader(_Side):
 
     def read_nowait(self) -> bytes | bytearray | None:
         """The next message, or None if there is none yet. Raises `RingBroken`."""
-        ready, _, _ = select.select([self._eventfd], [], [], 0)
-        if not ready:
+        poll = select.poll()
+        poll.register(self._eventfd, select.POLLIN)
+        if not poll.poll(0):
             return None
         os.eventfd_read(self._eventfd)
         return self._take()
