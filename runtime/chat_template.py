@@ -20,10 +20,14 @@ import jinja2.sandbox
 import jinja2.utils
 
 from ..engine.errors import ModelFolderError
+from ..engine.model_folder import read_bytes, read_object
 from .errors import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
 
 # Names of templates in a folder that has several.
 DEFAULT, TOOL_USE = "default", "tool_use"
+# The largest known have 30 kB; the settings may list all added tokens.
+TEMPLATE_BYTES_MAX = 2**20
+SETTINGS_BYTES_MAX = 256 * 2**20
 Now = Callable[[], datetime.datetime]
 
 
@@ -60,6 +64,9 @@ class ChatTemplate:
             except jinja2.TemplateSyntaxError as error:
                 reason = f"the chat template is wrong in line {error.lineno}: {error.message}"
                 raise ChatTemplateBroken(str(folder), reason) from error
+            except (*_TRIPS, SyntaxError, MemoryError) as error:  # nested too deep, or so
+                reason = f"the chat template cannot be compiled: {type(error).__name__}: {error}"
+                raise ChatTemplateBroken(str(folder), reason) from error
         return cls(templates, special_tokens, sources[DEFAULT])
 
     def render(
@@ -84,7 +91,7 @@ class ChatTemplate:
             )
         except jinja2.TemplateError as error:
             raise ChatTemplateRefused(error.message or type(error).__name__) from error
-        except _TRIPS as error:
+        except (*_TRIPS, MemoryError) as error:
             raise ChatTemplateRefused(f"{type(error).__name__}: {error}") from error
 
 
@@ -96,20 +103,31 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
     """Template texts by name; the file of its own goes before the settings."""
     own = folder / "chat_template.jinja"
     settings = folder / "tokenizer_config.json"
-    try:
-        if own.exists():
-            return {DEFAULT: own.read_text(encoding="utf-8")}
-        content = json.loads(settings.read_text(encoding="utf-8")) if settings.exists() else {}
-    except (OSError, ValueError) as error:
-        raise ModelFolderError(str(folder), f"the chat template cannot be read: {error}") from error
-    declared = content.get("chat_template") if isinstance(content, dict) else None
-    if isinstance(declared, str):
-        return {DEFAULT: declared}
-    if isinstance(declared, list):
-        named = {entry["name"]: entry["template"] for entry in declared if "name" in entry}
-        if DEFAULT in named:
-            return named
+    if own.exists():
+        try:
+            return {DEFAULT: read_bytes(own, TEMPLATE_BYTES_MAX).decode()}
+        except UnicodeDecodeError as error:
+            raise ModelFolderError(str(own), f"is not UTF-8: {error}") from error
+    declared = None
+    if settings.exists():
+        declared = read_object(settings, SETTINGS_BYTES_MAX).get("chat_template")
+    match declared:
+        case str():
+            return {DEFAULT: declared}
+        case list():
+            named = dict(_named(entry) for entry in declared)
+            if DEFAULT in named:
+                return named
     raise ChatTemplateMissing(str(folder))
+
+
+def _named(entry: object) -> tuple[str, str]:
+    """Name and text of one template of several; nameless ones share a name that nobody asks for."""
+    match entry:
+        case {"name": str(name), "template": str(text)}:
+            return name, text
+        case _:
+            return "", ""
 
 
 def _make_environment(now: Now) -> jinja2.Environment:

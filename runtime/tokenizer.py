@@ -6,7 +6,6 @@ for long without looking up; a slice ends where no rule of the pre-tokenizer can
 only known pre-tokenizers are trusted with that. Must not know requests, models or trio.
 """
 
-import json
 import os
 import pathlib
 import re
@@ -17,8 +16,12 @@ import attrs
 import tokenizers
 
 from ..engine.errors import ModelFolderError
+from ..engine.model_config import VOCAB_SIZE_MAX
+from ..engine.model_folder import read_object
 from .token_table import TokenTable
 
+# The largest of popular models have 35 MB; the second file may list all added tokens once more.
+TOKENIZER_BYTES_MAX = 256 * 2**20
 # About 10 ms of tokenising each on a slow core: what cancelling has to wait for.
 SLICE_CHARACTERS = 16_384
 # A slice ends between a letter or number and white space. Every pattern below matches a run of
@@ -64,13 +67,14 @@ class Tokenizer:
         Raises `ModelFolderError` when `tokenizer.json` is missing or cannot be used.
         """
         path = pathlib.Path(folder) / "tokenizer.json"
-        specification = _read_json(path)
-        if not specification:
+        if not path.exists():
             raise ModelFolderError(str(path), "is missing; save the tokenizer in its fast form")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises plain Exception
-            raise ModelFolderError(str(path), f"is not a tokenizer: {error}") from error
+        specification = read_object(path, TOKENIZER_BYTES_MAX)
+        backend = _open_backend(path)
+        # A table has a place for each id up to the largest.
+        vocabulary_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        if not 0 < vocabulary_size <= VOCAB_SIZE_MAX:
+            raise ModelFolderError(str(path), f"has {vocabulary_size} tokens, or ids up to that")
         # Whoever trained the model may have saved these; a server must not shorten prompts.
         backend.no_truncation()
         backend.no_padding()
@@ -78,7 +82,7 @@ class Tokenizer:
         eos = backend.token_to_id(special_tokens.get("eos_token", ""))
         return cls(
             folder=str(path.parent),
-            vocabulary_size=max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+            vocabulary_size=vocabulary_size,
             eos_token_ids=() if eos is None else (eos,),
             special_tokens=special_tokens,
             is_byte_level=_is_byte_level(specification.get("decoder")),
@@ -147,21 +151,19 @@ class Tokenizer:
         return table
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-    """A JSON object from a file of the model folder; {} when there is no such file."""
+def _open_backend(path: pathlib.Path) -> tokenizers.Tokenizer:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise ModelFolderError(str(path), f"cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelFolderError(str(path), "is not a JSON object")
-    return content
+        return tokenizers.Tokenizer.from_file(str(path))
+    except BaseException as error:
+        # The library raises plain `Exception`; its panics do not even derive from that.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ModelFolderError(str(path), f"is not a tokenizer: {error}") from error
 
 
 def _special_tokens(folder: pathlib.Path) -> dict[str, str]:
-    settings = _read_json(folder / "tokenizer_config.json")
+    path = folder / "tokenizer_config.json"
+    settings = read_object(path, TOKENIZER_BYTES_MAX) if path.exists() else {}
     found = {}
     for name in _SPECIAL_TOKEN_NAMES:
         value = settings.get(name)

@@ -97,7 +97,17 @@ def test_the_date_is_passed_in(tmp_path: pathlib.Path) -> None:
     assert template.render([]) == "03 Feb 2031"
 
 
-@pytest.mark.parametrize("declared", [None, 7, [], [{"name": "other", "template": "x"}]])
+@pytest.mark.parametrize(
+    "declared",
+    [
+        None,
+        7,
+        [],
+        [7, None, "x", {"name": "default"}, {"name": [], "template": "x"}],
+        [{"name": "other", "template": "x"}],
+        [{"name": "default", "template": 5}],
+    ],
+)
 def test_a_missing_template_is_named(tmp_path: pathlib.Path, declared: object) -> None:
     with pytest.raises(ChatTemplateMissing, match="has no chat template"):
         load(tmp_path, declared)
@@ -110,8 +120,26 @@ def test_a_broken_template_is_named_with_its_line(tmp_path: pathlib.Path) -> Non
 
 def test_a_folder_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text("{")
-    with pytest.raises(ModelFolderError, match="cannot be read"):
+    with pytest.raises(ModelFolderError, match=r"tokenizer_config\.json: is not JSON"):
         ChatTemplate.load(tmp_path, {})
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(ModelFolderError, match=r"chat_template\.jinja: is not UTF-8"):
+        ChatTemplate.load(tmp_path, {})
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in b %}" * 30 + "{% endfor %}" * 30,  # more than Python's own may be
+        "{{ " + "(" * 5000 + ")" * 5000 + " }}",
+        "{{ x | no_such_filter }}",
+        "{% if x %}",
+    ],
+    ids=["deep loops", "deep brackets", "an unknown filter", "an open block"],
+)
+def test_whatever_does_not_compile_is_named(tmp_path: pathlib.Path, template: str) -> None:
+    with pytest.raises(ChatTemplateBroken, match="the chat template"):
+        load(tmp_path, template)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +155,7 @@ def test_a_folder_that_cannot_be_read(tmp_path: pathlib.Path) -> None:
         ("{% set ns = namespace(_x=1) %}", "underscore|no name like '_x'"),
         ("{% set ns = namespace() %}{% set ns._x = 1 %}", "no name like '_x'|unsafe"),
         ("{% for i in range(1000000000) %}{% endfor %}", "(?i)range"),
+        ("{{ messages[0].content * 10 ** 20 }}", "OverflowError|MemoryError"),
     ],
 )
 def test_refusals_are_typed(tmp_path: pathlib.Path, template: str, reason: str) -> None:

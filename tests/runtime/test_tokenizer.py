@@ -1,9 +1,10 @@
 """The tokenizer is the library's, whole or in slices; broken folders are refused by name."""
 
+import contextlib
 import pathlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -113,16 +114,41 @@ def test_a_metaspace_tokenizer_is_neither(metaspace: Tokenizer) -> None:
     ("content", "reason"),
     [
         (None, "is missing; save the tokenizer in its fast form"),
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
+        ("\udcff", "is not JSON"),
         ("[]", "is not a JSON object"),
         ('{"model": 1}', "is not a tokenizer"),
+        ('{"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}}', "has 0 tokens"),
+        (
+            '{"model": {"type": "WordLevel", "vocab": {"a": 4000000000}, "unk_token": "x"}}',
+            "has 4000000001 tokens, or ids up to that",
+        ),
     ],
 )
 def test_broken_folders_are_refused(
     tmp_path: pathlib.Path, content: str | None, reason: str
 ) -> None:
     if content is not None:
-        (tmp_path / "tokenizer.json").write_text(content)
+        (tmp_path / "tokenizer.json").write_text(content, errors="surrogateescape")
     with pytest.raises(ModelFolderError, match=reason) as caught:
         Tokenizer.load(tmp_path)
     assert caught.value.path.endswith("tokenizer.json")
+
+
+@settings(max_examples=60)
+@given(
+    cuts=st.lists(st.tuples(st.integers(0, 20_000), st.integers(1, 40)), max_size=3),
+    parts=st.lists(st.sampled_from(["[", "]", "{}", "null", "-1", '"x"', "1e9", ","]), max_size=3),
+)
+def test_any_damage_is_a_tokenizer_or_named(
+    tmp_path_factory: pytest.TempPathFactory, cuts: list[tuple[int, int]], parts: list[str]
+) -> None:
+    folder = write_folder(tmp_path_factory.getbasetemp() / "any", byte_level_tokenizer())
+    text = (folder / "tokenizer.json").read_text()
+    for index, (place, length) in enumerate(cuts):
+        begin = place % len(text)
+        text = text[:begin] + (parts[index] if index < len(parts) else "") + text[begin + length :]
+    (folder / "tokenizer.json").write_text(text)
+    with contextlib.suppress(ModelFolderError):
+        tokenizer = Tokenizer.load(folder)
+        tokenizer.decode(tokenizer.encode("the cat"))
