@@ -15,7 +15,7 @@ import attrs
 from .config import EngineSettings
 from .sampling_params import SamplingParams
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 
 
 class BootPhase(enum.StrEnum):
@@ -64,6 +64,8 @@ class AddRequest:
     waits_for_remote_kv: bool = False
     # Tell what happens to it (`RequestEvent`) between its tokens.
     events: bool = False
+    # No other request of this frontend ever has this attempt: columns may name it by that alone.
+    in_columns: bool = False
 
 
 @attrs.frozen
@@ -197,11 +199,24 @@ class EngineStatistics:
 
 @attrs.frozen
 class StepOutputs:
-    """What one step brought for one frontend; one message for each step and frontend."""
+    """What one step brought for one frontend; one message for each step and frontend.
+
+    Nearly all news is one more token of a request that goes on. Where the request allows it that is
+    a row of three columns: attempt `attempts[i]` has `token_ids[i]` at output index `indices[i]`.
+    Everything else is in `outputs`; one message has a request in one of both. (A column of integers
+    costs a thirtieth of a map of fields, on both sides.)
+    """
 
     step: int
     outputs: list[RequestOutput]
     statistics: EngineStatistics | None = None
+    attempts: list[int] = attrs.field(factory=list)
+    indices: list[int] = attrs.field(factory=list)
+    token_ids: list[int] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        if not len(self.attempts) == len(self.indices) == len(self.token_ids):
+            raise ValueError("columns differ in length")
 
 
 @attrs.frozen

@@ -19,7 +19,8 @@ from ..engine.messages import (
     StepOutputs,
 )
 from ..engine.sampling_params import SamplingParams
-from ..runtime.ledger import EngineGonePolicy, Fail, Ledger, LedgerEntry, Refusal, Replay
+from ..runtime.ledger import Ledger, LedgerEntry
+from ..runtime.ledger_decisions import EngineGonePolicy, Fail, Refusal, Replay
 from ..runtime.request_state import RequestStatus
 from ..transports.channel import Peer
 from .fuzzer import Fuzzer
@@ -74,6 +75,14 @@ class _Engine:
     def say(self, key: RequestKey, first: int, count: int) -> StepOutputs:
         end = min(first + count, LENGTH)
         self.said[key] = max(self.said[key], end)
+        if end == first + 1 < LENGTH:
+            return StepOutputs(
+                1,
+                [],
+                attempts=[key.attempt],
+                indices=[first],
+                token_ids=[token(key.request_id, first)],
+            )
         output = RequestOutput(
             request_id=key.request_id,
             attempt=key.attempt,
@@ -164,7 +173,10 @@ class LedgerWorld:
             for again in self.ledger.handle_resync_reply(peer, message):
                 self.engines[peer].add(again)
             return
-        for output in self.ledger.handle_outputs(peer, message, self.now):
+        accepted = self.ledger.handle_outputs(peer, message, self.now)
+        for request_id, token_id in accepted.tokens:
+            self.delivered[request_id].append(token_id)
+        for output in accepted.outputs:
             tokens = self.delivered[output.request_id]
             assert output.first_index == len(tokens), "the next index, and no other"
             tokens += output.token_ids

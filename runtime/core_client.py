@@ -6,6 +6,7 @@ task cannot leave a request half submitted or half aborted. Variation (one engin
 balancer) is by argument. Must not know prompts, text or clients.
 """
 
+from collections.abc import Iterable
 from typing import Protocol, assert_never
 
 import attrs
@@ -33,7 +34,8 @@ from ..transports.channel import (
 )
 from .errors import NoEngine, ProcessingFailed, UtilityFailed
 from .health import EngineHealth, EngineState
-from .ledger import Fail, Ledger, Replay, Send
+from .ledger import Ledger
+from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
 from .load_balancer import LeastLoaded
 from .messages import EngineMember, EngineMembership
 
@@ -44,8 +46,11 @@ UTILITY_TIMEOUT_S = 2.0
 class RequestSink(Protocol):
     """Where one request's accepted outputs go; never waits."""
 
+    def put_token(self, token_id: int) -> None:
+        """The next token, written down already, and nothing else."""
+
     def put(self, output: RequestOutput) -> None:
-        """The next tokens, written down already."""
+        """The next tokens, written down already, an end or events."""
 
     def fail(self, error: Exception) -> None:
         """The request ended with this error."""
@@ -203,8 +208,8 @@ class CoreClient:
 
     # ---- what engines say
 
-    def handle_event(self, event: ChannelEvent) -> list[RequestOutput]:
-        """Apply one event; returns the outputs to be processed, already written down."""
+    def handle_event(self, event: ChannelEvent) -> Accepted:
+        """Apply one event; returns what is to be delivered, already written down."""
         match event:
             case PeerUp(peer=peer):
                 self._send_through(peer, self.ledger.handle_peer_up(peer))
@@ -217,9 +222,9 @@ class CoreClient:
                 return self._handle_message(peer, message)
             case _:
                 assert_never(event)
-        return []
+        return NOTHING
 
-    def _handle_message(self, peer: Peer, message: object) -> list[RequestOutput]:
+    def _handle_message(self, peer: Peer, message: object) -> Accepted:
         match message:
             case StepOutputs(statistics=statistics):
                 if statistics is not None:
@@ -239,7 +244,19 @@ class CoreClient:
                     call.answered.set()
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
-        return []
+        return NOTHING
+
+    def deliver_tokens(self, tokens: Iterable[tuple[str, int]]) -> None:
+        """Hand each request (by id) its next token."""
+        sinks = self._sinks
+        for request_id, token_id in tokens:
+            sink = sinks.get(request_id)
+            if sink is None:
+                continue
+            try:
+                sink.put_token(token_id)
+            except Exception as error:  # a firewall, as below
+                self._end_broken(request_id, sink, error)
 
     def deliver(self, output: RequestOutput) -> None:
         """Hand one accepted output to whoever waits for it; an end removes the request here."""
@@ -251,8 +268,11 @@ class CoreClient:
         try:
             sink.put(output)
         except Exception as error:  # a firewall: one request's text must not end everybody's
-            self.abort(output.request_id)
-            sink.fail(ProcessingFailed(output.request_id, f"{type(error).__name__}: {error}"))
+            self._end_broken(output.request_id, sink, error)
+
+    def _end_broken(self, request_id: str, sink: RequestSink, error: Exception) -> None:
+        self.abort(request_id)
+        sink.fail(ProcessingFailed(request_id, f"{type(error).__name__}: {error}"))
 
     # ---- utility calls
 

@@ -29,6 +29,9 @@ class IncrementalDetokenizer(Protocol):
     def push(self, token_ids: Sequence[int]) -> str:
         """Text that these ids complete; ids outside the vocabulary have none."""
 
+    def push_one(self, token_id: int) -> str:
+        """As `push` of this id alone; nearly all come this way."""
+
     def finish(self) -> str:
         """What is left when no more ids come: "" or one U+FFFD for an unfinished character."""
 
@@ -48,19 +51,22 @@ class ByteLevelDetokenizer:
     _unfinished: bytes = attrs.field(default=b"", init=False)
 
     def push(self, token_ids: Sequence[int]) -> str:
-        """Text that these ids complete; quickest for one id that is a text by itself."""
-        if len(token_ids) == 1 and not self._unfinished:
-            token_id = token_ids[0]
-            texts = self.table.texts
-            text = texts[token_id] if 0 <= token_id < len(texts) else ""
-            if text is not None:
-                return text
+        """Text that these ids complete."""
         data, size = self.table.data, len(self.table.data)
         known = [data[token_id] for token_id in token_ids if 0 <= token_id < size]
         whole = self._unfinished + b"".join(known)
         text, used = codecs.utf_8_decode(whole, "replace", False)
         self._unfinished = whole[used:]
         return text
+
+    def push_one(self, token_id: int) -> str:
+        """One look-up for an id that is a text by itself."""
+        texts = self.table.texts
+        if not self._unfinished and 0 <= token_id < len(texts):
+            text = texts[token_id]
+            if text is not None:
+                return text
+        return self.push((token_id,))
 
     def finish(self) -> str:
         """One U+FFFD if a character is unfinished."""
@@ -84,7 +90,7 @@ class TailDetokenizer:
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Text that these ids complete, taken one by one."""
-        return "".join([self._push_one(token_id) for token_id in token_ids])
+        return "".join([self.push_one(token_id) for token_id in token_ids])
 
     def finish(self) -> str:
         """The text of what was held back."""
@@ -92,7 +98,8 @@ class TailDetokenizer:
         self._context, self._unfinished = [], []
         return text
 
-    def _push_one(self, token_id: int) -> str:
+    def push_one(self, token_id: int) -> str:
+        """Text that this id completes."""
         self._unfinished.append(token_id)
         text = self._new_text()
         unfinished = not text or text.endswith(REPLACEMENT)

@@ -50,6 +50,23 @@ class RequestFlow:
     credit: StreamCredit
     stream: GenerationStream | None = None
 
+    def put_token(self, token_id: int) -> None:
+        """Turn one token into text."""
+        processor = self.processor
+        if processor.token_count and not processor.searches:
+            text = processor.handle_token(token_id)
+            self.slot.put_token(text, token_id, processor.token_count)
+            return
+        # The first one, and those that may complete a stop string, take the long way.
+        self.put(
+            RequestOutput(
+                request_id=self.request_id,
+                attempt=0,  # whichever: the ledger has judged it
+                first_index=processor.token_count,
+                token_ids=[token_id],
+            )
+        )
+
     def put(self, output: RequestOutput) -> None:
         """Turn tokens into text; an error of the engine's fails the request alone."""
         if output.token_ids:
@@ -71,7 +88,8 @@ class RequestFlow:
 
     def consumed(self, token_count: int) -> None:
         """The consumer took so many output tokens in all: the engine may go further."""
-        self._pass_on(self.credit.handle_consumed(token_count))
+        if token_count >= self.credit.grants_at:
+            self._pass_on(self.credit.handle_consumed(token_count))
 
     def granted(self, tokens: int) -> None:
         """The consumer allows so many tokens more."""

@@ -18,7 +18,6 @@ which credit, and by omission what is not. So nothing here has to be sent again 
 Sans-IO: messages and times in, messages and decisions out. Must not know channels, text or clients.
 """
 
-import enum
 from collections import Counter
 
 import attrs
@@ -39,53 +38,11 @@ from ..engine.messages import (
 )
 from ..transports.channel import Peer
 from .errors import RequestIdInUse
+from .ledger_decisions import Accepted, Decision, EngineGonePolicy, Fail, Refusal, Replay, Send
 from .request_state import RequestState, RequestStatus
 
 # More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
 ATTEMPTS_OF_AN_EPOCH = 2**32
-
-
-class EngineGonePolicy(enum.StrEnum):
-    """What becomes of the requests of an engine that is gone."""
-
-    FAIL = "fail"  # with `EngineDied`, which clients may retry
-    REPLAY = "replay"  # sent to another engine with the tokens so far
-
-
-class Refusal(enum.StrEnum):
-    """Why an output was not accepted."""
-
-    UNKNOWN_REQUEST = "unknown_request"  # ended here already, as after every abort
-    OTHER_ENGINE = "other_engine"  # the request has moved on
-    OLD_ATTEMPT = "old_attempt"
-    REPEATED = "repeated"  # begins below the next index
-    GAP = "gap"  # begins above it: something between was lost
-
-
-@attrs.frozen
-class Fail:
-    """Tell the client: the request ended with this error."""
-
-    request_id: str
-    error: EngineDied
-
-
-@attrs.frozen
-class Replay:
-    """Choose another engine and call `handle_replay`, or `handle_give_up` if there is none."""
-
-    request_id: str
-
-
-Decision = Fail | Replay
-
-
-@attrs.frozen
-class Send:
-    """A message for one engine; if the channel refuses it, that is all right."""
-
-    peer: Peer
-    message: AbortRequests | GrantCredit | Resync
 
 
 @attrs.define(eq=False)
@@ -130,6 +87,8 @@ class Ledger:
     # The last attempt that was given.
     _attempts: int = attrs.field(init=False)
     _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
+    # The placed ones by their attempt, which names no other.
+    _by_attempt: dict[int, LedgerEntry] = attrs.field(factory=dict, init=False)
     # The same entries by engine, in the order of placing; those between two engines are in none.
     _placed: dict[Peer, dict[str, LedgerEntry]] = attrs.field(factory=dict, init=False)
     # Engines to ask again because a gap was seen.
@@ -169,13 +128,42 @@ class Ledger:
         self._place(entry, peer)
         return self._message(entry)
 
-    def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> list[RequestOutput]:
-        """Write new tokens down and return the outputs that count, in order, for delivery.
+    def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
+        """Write new tokens down and return what counts, in order, for delivery.
 
         Call `take_resyncs` afterwards. An output with a finish reason ends its request here.
         """
+        return Accepted(
+            self._accept_columns(peer, outputs, now),
+            self._accept_outputs(peer, outputs.outputs, now),
+        )
+
+    def _accept_columns(
+        self, peer: Peer, outputs: StepOutputs, now: float
+    ) -> list[tuple[str, int]]:
+        """The hot path: one more token for each of these."""
         accepted = []
-        for output in outputs.outputs:
+        rows = zip(outputs.attempts, outputs.indices, outputs.token_ids, strict=True)
+        for attempt, index, token_id in rows:
+            entry = self._by_attempt.get(attempt)
+            if (
+                entry is None
+                or index != len(entry.token_ids)
+                or (entry.peer is not peer and entry.peer != peer)
+            ):
+                self._refuse(entry, self._judge_row(entry, peer, index))
+                continue
+            entry.token_ids.append(token_id)
+            entry.state.handle_tokens(now)
+            entry.resync_asked = False
+            accepted.append((entry.request.request_id, token_id))
+        return accepted
+
+    def _accept_outputs(
+        self, peer: Peer, outputs: list[RequestOutput], now: float
+    ) -> list[RequestOutput]:
+        accepted = []
+        for output in outputs:
             entry = self._entries.get(output.request_id)
             refusal = self._judge(entry, peer, output)
             if refusal is not None or entry is None:
@@ -286,6 +274,8 @@ class Ledger:
         assert len(set(attempts)) == len(attempts)
         assert all(0 < attempt <= self._attempts for attempt in attempts)
         assert all(self._placed.values()), "an engine without requests is kept"
+        assert len(self._by_attempt) == len(placed)
+        assert all(self._by_attempt[entry.attempt] is entry for _, entry in placed.values())
         for request_id, entry in self._entries.items():
             entry.state.check_invariants()
             assert not entry.state.ended
@@ -310,6 +300,14 @@ class Ledger:
             return None if not output.token_ids else Refusal.GAP
         return Refusal.REPEATED if output.first_index < next_index else Refusal.GAP
 
+    def _judge_row(self, entry: LedgerEntry | None, peer: Peer, index: int) -> Refusal:
+        """Why a row that is not exactly next is not. Its request may live on as another attempt."""
+        if entry is None:
+            return Refusal.UNKNOWN_REQUEST
+        if entry.peer != peer:
+            return Refusal.OTHER_ENGINE
+        return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
+
     def _refuse(self, entry: LedgerEntry | None, refusal: Refusal) -> None:
         self.refused[refusal] += 1
         if refusal is Refusal.GAP and entry is not None and not entry.resync_asked:
@@ -331,13 +329,16 @@ class Ledger:
             attempt=entry.attempt,
             output_token_ids=list(entry.token_ids),
             credit=entry.credit,
+            in_columns=True,
         )
 
     def _place(self, entry: LedgerEntry, peer: Peer) -> None:
         """A new attempt of this request, on this engine."""
+        self._by_attempt.pop(entry.attempt, None)
         self._attempts += 1
         entry.attempt, entry.peer, entry.resync_asked = self._attempts, peer, False
         self._placed.setdefault(peer, {})[entry.request.request_id] = entry
+        self._by_attempt[entry.attempt] = entry
 
     def _displace(self, entry: LedgerEntry) -> None:
         if entry.peer is None:
@@ -346,6 +347,7 @@ class Ledger:
         del entries[entry.request.request_id]
         if not entries:
             del self._placed[entry.peer]
+        del self._by_attempt[entry.attempt]
         entry.peer = None
 
     def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:

@@ -7,9 +7,10 @@ one token, an event or an end; events between two tokens are few, as a request a
 none. They split what is merged, so that they stay where they were among the tokens. Must not know
 engines, credit or the wire.
 
-It parks its consumer itself with `wait_task_rescheduled`: an event per wake-up costs more than all
-else in here together. A consumer that need not wait in a task is called instead (`follow`): then a
-token costs no switch of tasks at all.
+It is on the path of every token, so: single tokens are gathered in lists and become an output when
+they are taken; and it parks its consumer itself with `wait_task_rescheduled`, as an event for each
+wake-up costs more than all else in here together. A consumer that need not wait in a task is called
+instead (`follow`): then a token costs no switch of tasks at all.
 """
 
 from collections.abc import Callable
@@ -30,13 +31,19 @@ class MergedSlot:
 
     only_when_finished: bool = False
 
-    # Not yet taken, oldest first. Merged when taken: putting is on the path of every token.
+    # Not yet taken, oldest first. Merged when taken.
     _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
+    # Single tokens after those, of choice 0: their texts, ids, and the count that comes with them.
+    _texts: list[str] = attrs.field(factory=list, init=False)
+    _token_ids: list[int] = attrs.field(factory=list, init=False)
+    _token_count: int = attrs.field(default=0, init=False)
     # Raised to the consumer once `_waiting` is empty. The first one stays.
     _error: Exception | None = attrs.field(default=None, init=False)
     # An end or an error was put: the consumer needs not wait any longer.
     _finished: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
+    # `take` has something to say: what waits (unless only the whole is wanted), an end, the close.
+    _ready: bool = attrs.field(default=False, init=False)
     _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     # Called instead, whenever there is something to take.
     _on_ready: Callable[[], None] | None = attrs.field(default=None, init=False)
@@ -48,10 +55,22 @@ class MergedSlot:
         """
         self._on_ready = on_ready
 
+    def put_token(self, text: str, token_id: int, token_count: int) -> None:
+        """As `put` of an output of choice 0 that has this token, its text, and no more."""
+        if self._closed or self._error is not None:
+            return
+        self._texts.append(text)
+        self._token_ids.append(token_id)
+        self._token_count = token_count
+        if not self.only_when_finished:
+            self._wake()
+
     def put(self, output: GenerationOutput) -> None:
         """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
         if self._closed or self._error is not None:
             return
+        if self._token_ids:
+            self._waiting.append(self._take_tokens())
         self._waiting.append(output)
         if output.finish_reason is not None:
             self._finished = True
@@ -70,13 +89,15 @@ class MergedSlot:
         """The consumer has gone: drop what is here and whatever still comes."""
         self._closed = True
         self._waiting.clear()
+        self._texts.clear()
+        self._token_ids.clear()
         self._on_ready = None
         self._wake()
 
     @property
     def tokens_waiting(self) -> int:
         """How many tokens the consumer has not taken yet."""
-        return sum(len(output.token_ids) for output in self._waiting)
+        return sum(len(output.token_ids) for output in self._waiting) + len(self._token_ids)
 
     async def take(self) -> GenerationOutput:
         """Wait until there is something and take all of one choice up to the next event, merged.
@@ -87,30 +108,40 @@ class MergedSlot:
         """
         if self._consumer is not None:
             raise trio.BusyResourceError("another task takes from this slot")
-        if self._is_ready():
+        if self._ready:
             await trio.lowlevel.checkpoint()
-        while not self._is_ready():
-            await self._park()
+        while not self._ready:
+            self._consumer = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         return self._take()
 
     def take_nowait(self) -> GenerationOutput | None:
         """The same, or None when there is nothing yet. Raises as `take`."""
-        return self._take() if self._is_ready() else None
+        return self._take() if self._ready else None
 
     def _take(self) -> GenerationOutput:
         if self._closed:
             raise trio.ClosedResourceError("the stream's block was left")
-        if not self._waiting:
+        if self._waiting:
+            output = self._take_merged()
+        elif self._token_ids:
+            output = self._take_tokens()
+        else:
             assert self._error is not None
             raise self._error
-        return self._take_merged()
+        if not (self._waiting or self._token_ids or self._finished):
+            self._ready = False
+        return output
 
-    def _is_ready(self) -> bool:
-        if self._finished or self._closed:
-            return True
-        return bool(self._waiting) and not self.only_when_finished
+    def _take_tokens(self) -> GenerationOutput:
+        token_ids, texts = self._token_ids, self._texts
+        self._token_ids, self._texts = [], []
+        text = texts[0] if len(texts) == 1 else "".join(texts)
+        return GenerationOutput(text, token_ids, self._token_count)
 
     def _take_merged(self) -> GenerationOutput:
+        if self._token_ids:
+            self._waiting.append(self._take_tokens())
         if len(self._waiting) == 1:
             return self._waiting.pop()
         choice = self._waiting[0].index
@@ -127,21 +158,26 @@ class MergedSlot:
         self._waiting = rest
         return merge(mine)
 
-    async def _park(self) -> None:
-        self._consumer = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._consumer = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+    def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
+        self._consumer = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _wake(self) -> None:
+        self._ready = True
         if self._on_ready is not None:
             self._on_ready()
         elif self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             trio.lowlevel.reschedule(consumer)
+
+    def check_invariants(self) -> None:
+        """What is there to say is said, and nobody waits for it."""
+        waits = bool(self._waiting or self._token_ids)
+        assert len(self._texts) == len(self._token_ids)
+        assert self._ready == (
+            self._closed or self._finished or (waits and not self.only_when_finished)
+        )
+        assert not (self._ready and self._consumer is not None)
 
 
 def merge(outputs: list[GenerationOutput]) -> GenerationOutput:

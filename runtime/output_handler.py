@@ -27,14 +27,24 @@ async def run_output_handler(
     ledger, and their requests end with the frontend.
     """
     task_status.started()
-    since_checkpoint = 0
+    done = 0
     while True:
         with waiting_for("outputs from engines"):
             events = await channel.receive()
         for event in events:
-            for output in client.handle_event(event):
+            accepted = client.handle_event(event)
+            for start in range(0, len(accepted.tokens), SLICE_OUTPUTS):
+                tokens = accepted.tokens[start : start + SLICE_OUTPUTS]
+                client.deliver_tokens(tokens)
+                done = await _pause(done + len(tokens))
+            for output in accepted.outputs:
                 client.deliver(output)
-                since_checkpoint += 1
-                if since_checkpoint >= SLICE_OUTPUTS:
-                    since_checkpoint = 0
-                    await trio.lowlevel.checkpoint()
+                done = await _pause(done + 1)
+
+
+async def _pause(done: int) -> int:
+    """Let others run if so many outputs since the last pause are a slice; how many they are now."""
+    if done < SLICE_OUTPUTS:
+        return done
+    await trio.lowlevel.checkpoint()
+    return 0

@@ -47,6 +47,16 @@ class OutputProcessor:
         include_stop = params.include_stop_str_in_output
         return cls(detokenizer, stops, params.min_tokens, include_stop, choice=choice)
 
+    @property
+    def searches(self) -> bool:
+        """Whether the text is searched for stop strings: then `handle_token` is not for it."""
+        return self._stops is not None
+
+    def handle_token(self, token_id: int) -> str:
+        """Take the next token of a request that is not searched and goes on; its text."""
+        self.token_count += 1
+        return self._detokenizer.push_one(token_id)
+
     def handle_output(self, output: RequestOutput) -> GenerationOutput:
         """Take the next tokens of the request, in order; must not be called after the end."""
         assert not self.ended
@@ -82,7 +92,7 @@ class OutputProcessor:
         shown = self._shown_count(output)
         for place, token_id in enumerate(output.token_ids):
             self.token_count += 1
-            text = self._detokenizer.push([token_id]) if place < shown else ""
+            text = self._detokenizer.push_one(token_id) if place < shown else ""
             if self.token_count <= self._min_tokens:
                 pieces.append(text)
                 continue

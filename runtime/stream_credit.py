@@ -7,6 +7,8 @@ on top of that. Both are absolute output indices (exclusive), as credit is every
 Sans-IO: numbers in, the credit to be sent out. Must not know engines or clients.
 """
 
+import math
+
 import attrs
 
 from ..engine.sampling_params import TOKENS_MAX
@@ -23,14 +25,22 @@ class StreamCredit:
 
     # The last credit that was sent; the first goes with the ADD. None: to the end.
     credit: int | None = attrs.field(init=False)
+    _grants_at: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.credit = self._lower()
+        self._grants_at = math.inf if self.window is None else self.window.grants_at
+
+    @property
+    def grants_at(self) -> float:
+        """`handle_consumed` does nothing below this index."""
+        return self._grants_at
 
     def handle_consumed(self, index: int) -> int | None:
         """All tokens below `index` were taken. Returns the new credit to send, or None."""
         if self.window is None or self.window.handle_consumed(index) is None:
             return None
+        self._grants_at = self.window.grants_at
         return self._news()
 
     def handle_granted(self, tokens: int) -> int | None:
@@ -47,6 +57,7 @@ class StreamCredit:
     def check_invariants(self) -> None:
         """What was sent is what the limits allow."""
         assert self.credit == self._lower()
+        assert self._grants_at == (math.inf if self.window is None else self.window.grants_at)
 
     def _lower(self) -> int | None:
         window = None if self.window is None else self.window.credit

@@ -25,6 +25,11 @@ class CreditWindow:
     def __attrs_post_init__(self) -> None:
         self.credit = self.consumed + self.window
 
+    @property
+    def grants_at(self) -> int:
+        """Consumption below this index brings no grant, so it need not be reported."""
+        return self.credit - self.window + max(1, self.window // 2)
+
     def handle_consumed(self, index: int) -> int | None:
         """All items below `index` are consumed. Returns the new credit to send, or None.
 

@@ -33,11 +33,11 @@ from ..messages import (
     StepOutputs,
 )
 from ..step_messages import Step, StepResult, WorkerReady
-from .request import WAITING, Frontend, Request, RequestStatus, make_request
+from .request import FINISHED, WAITING, Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .result_check import match_result
 from .scheduler import Scheduler, make_scheduler
-from .statistics import Statistics
+from .statistics import News, Statistics
 from .stop_check import Stop, check_stop
 from .validation import RequestLimits, check_request
 
@@ -58,7 +58,7 @@ class EngineCore:
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them. Bounded by one for each ADD between steps
     # and two events of each request in a step.
-    _outputs: dict[Frontend, list[RequestOutput]] = attrs.field(factory=dict, init=False)
+    _outputs: dict[Frontend, News] = attrs.field(factory=dict, init=False)
     # Came since the last `schedule` and want events; bounded by what came.
     _to_be_queued: list[Request] = attrs.field(factory=list, init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
@@ -240,16 +240,15 @@ class EngineCore:
         )
         scheduled = self._scheduler.complete()
         self._statistics.step_s_last = now - self._scheduled_at_s
-        outputs: dict[Frontend, list[RequestOutput]] = {}
+        news: dict[Frontend, News] = {}
         for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
-            if request.is_finished:
+            if request.status in FINISHED:
                 continue
-            output = self._append(request, token_id)
-            if request.frontend in outputs:
-                outputs[request.frontend].append(output)
-            else:
-                outputs[request.frontend] = [output]
-        return self._statistics.messages(outputs, self._scheduler)
+            told = news.get(request.frontend)
+            if told is None:
+                told = news[request.frontend] = News()
+            self._append(request, token_id, told)
+        return self._statistics.messages(news, self._scheduler)
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events."""
@@ -280,19 +279,19 @@ class EngineCore:
 
     # ---- inside
 
-    def _append(self, request: Request, token_id: int) -> RequestOutput:
-        index = request.output_count
+    def _append(self, request: Request, token_id: int, news: News) -> None:
+        index = len(request.token_ids) - request.prompt_tokens
         request.token_ids.append(token_id)
         self._statistics.output_tokens += 1
         stop = check_stop(request)
         if stop is not None:
-            return self._finish(request, stop).output_from(index)
-        return RequestOutput(
-            request_id=request.request_id,
-            attempt=request.attempt,
-            first_index=index,
-            token_ids=[token_id],
-        )
+            news.outputs.append(self._finish(request, stop).output_from(index))
+        elif request.in_columns:
+            news.attempts.append(request.attempt)
+            news.indices.append(index)
+            news.token_ids.append(token_id)
+        else:
+            news.outputs.append(_output_from(request, index))
 
     def _finish(self, request: Request, stop: Stop) -> FinishedRequest:
         """End it by a stop rule and remember how."""
@@ -353,7 +352,7 @@ class EngineCore:
         self._put_output(request.frontend, output)
 
     def _put_output(self, frontend: Frontend, output: RequestOutput) -> None:
-        self._outputs.setdefault(frontend, []).append(output)
+        self._outputs.setdefault(frontend, News()).outputs.append(output)
 
 
 def _is_continued(request: Request, entry: LiveRequest) -> bool:

@@ -94,6 +94,8 @@ class Request:
     status: RequestStatus = RequestStatus.WAITING
     # Its frontend wants to be told when it is queued, scheduled, preempted.
     events: bool = False
+    # Its attempt alone names it to its frontend.
+    in_columns: bool = False
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
@@ -192,4 +194,5 @@ def make_request(
         credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
         status=RequestStatus.WAITING_FOR_REMOTE_KV if remote else RequestStatus.WAITING,
         events=add.events,
+        in_columns=add.in_columns,
     )

@@ -19,6 +19,16 @@ Counts = tuple[int, int, int, int]
 
 
 @attrs.define(eq=False)
+class News:
+    """What there is to tell one frontend; `StepOutputs` says what the columns are."""
+
+    outputs: list[RequestOutput] = attrs.field(factory=list)
+    attempts: list[int] = attrs.field(factory=list)
+    indices: list[int] = attrs.field(factory=list)
+    token_ids: list[int] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
 class Statistics:
     """Totals since the start, and each frontend's last known counts."""
 
@@ -35,20 +45,27 @@ class Statistics:
     _counts_sent: dict[Frontend, Counts] = attrs.field(factory=dict, init=False)
 
     def messages(
-        self, outputs: dict[Frontend, list[RequestOutput]], scheduler: Scheduler
+        self, news: dict[Frontend, News], scheduler: Scheduler
     ) -> dict[Frontend, StepOutputs]:
         """One message for each frontend, with statistics for those whose counts are old."""
         messages: dict[Frontend, StepOutputs] = {}
         counts = _counts(scheduler)
         snapshot: EngineStatistics | None = None
-        for frontend, listed in outputs.items():
-            if self._counts_sent.get(frontend) == counts:
-                messages[frontend] = StepOutputs(scheduler.step_number, listed)
-                continue
-            if snapshot is None:
-                snapshot = self.snapshot(scheduler)
-            self._counts_sent[frontend] = counts
-            messages[frontend] = StepOutputs(scheduler.step_number, listed, snapshot)
+        for frontend, told in news.items():
+            statistics = None
+            if self._counts_sent.get(frontend) != counts:
+                if snapshot is None:
+                    snapshot = self.snapshot(scheduler)
+                self._counts_sent[frontend] = counts
+                statistics = snapshot
+            messages[frontend] = StepOutputs(
+                scheduler.step_number,
+                told.outputs,
+                statistics,
+                told.attempts,
+                told.indices,
+                told.token_ids,
+            )
         return messages
 
     def forget(self, frontend: Frontend) -> None:

@@ -11,6 +11,7 @@ import sys
 
 BENCHMARKS = (
     "whole_path",
+    "frontend",
     "sockets",
     "http_requests",
     "many_streams",

@@ -30,6 +30,9 @@ REPLIES: list[object] = [
             )
         ],
         messages.EngineStatistics(step=3),
+        [2, 7],
+        [0, 5],
+        [11, 12],
     ),
     messages.ResyncReply([messages.RequestKey("r1", 1)]),
     messages.UtilityReply(1, "{}"),
@@ -75,3 +78,13 @@ def test_settings_cross_as_plain_data() -> None:
         membership=messages.FrontendMembership(0, []),
     )
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(init), type=messages.EngineInit) == init
+
+
+def test_columns_of_different_lengths_do_not_cross_the_wire() -> None:
+    codec = Codec(*messages.ENGINE_TO_FRONTEND)
+    whole = messages.StepOutputs(1, [], None, [1], [2], [3])
+    (frame,) = codec.encode(whole)
+    fields = msgspec.msgpack.decode(bytes(frame)[1:])
+    fields["indices"].append(3)
+    with pytest.raises(MalformedMessage, match="differ in length"):
+        codec.decode([bytes(frame)[:1] + msgspec.msgpack.encode(fields)])

@@ -125,8 +125,11 @@ async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Pat
     class Failing:
         error: Exception | None = None
 
-        def put(self, output: RequestOutput) -> None:
+        def put_token(self, token_id: int) -> None:
             raise ZeroDivisionError("a bug")
+
+        def put(self, output: RequestOutput) -> None:
+            raise AssertionError("its first token fails")
 
         def fail(self, error: Exception) -> None:
             self.error = error
@@ -137,6 +140,7 @@ async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Pat
         bed.client.submit(request, sink)
         assert len(await _tokens(bed)) == 12
         assert isinstance(sink.error, ProcessingFailed)
+        assert "a bug" in str(sink.error)
         await bed.wait_quiet()
 
 

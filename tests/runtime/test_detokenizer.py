@@ -23,7 +23,10 @@ def cut(data: st.DataObject, ids: list[int]) -> list[list[int]]:
 
 
 def run(detokenizer: IncrementalDetokenizer, pieces: list[list[int]]) -> str:
-    return "".join([*map(detokenizer.push, pieces), detokenizer.finish()])
+    texts = [
+        detokenizer.push_one(ids[0]) if len(ids) == 1 else detokenizer.push(ids) for ids in pieces
+    ]
+    return "".join([*texts, detokenizer.finish()])
 
 
 @given(st.data(), IDS, st.booleans())

@@ -17,15 +17,8 @@ from triolet.engine.messages import (
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
-from triolet.runtime.ledger import (
-    ATTEMPTS_OF_AN_EPOCH,
-    EngineGonePolicy,
-    Fail,
-    Ledger,
-    Refusal,
-    Replay,
-    Send,
-)
+from triolet.runtime.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
+from triolet.runtime.ledger_decisions import EngineGonePolicy, Fail, Refusal, Replay, Send
 from triolet.runtime.request_state import RequestStatus
 from triolet.transports.channel import Peer
 
@@ -71,7 +64,12 @@ def make(policy: EngineGonePolicy = EngineGonePolicy.FAIL, credit: int | None = 
 def deliver(ledger: Ledger, peer: Peer, step: StepOutputs, now: float = 1.0) -> list[int]:
     accepted = ledger.handle_outputs(peer, step, now)
     ledger.check_invariants()
-    return [token_id for output in accepted for token_id in output.token_ids]
+    whole = [token_id for output in accepted.outputs for token_id in output.token_ids]
+    return [token_id for _, token_id in accepted.tokens] + whole
+
+
+def row(index: int, token_id: int, *, attempt: int = 1) -> StepOutputs:
+    return StepOutputs(1, [], attempts=[attempt], indices=[index], token_ids=[token_id])
 
 
 def test_an_added_request_is_known_and_numbered() -> None:
@@ -111,6 +109,11 @@ def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
         (ENGINE, outputs(2, [9]), Refusal.GAP),
         (ENGINE, outputs(2, [], finish=FinishReason.LENGTH), Refusal.GAP),
         (ENGINE, outputs(2, [9], finish=FinishReason.ABORT), Refusal.GAP),
+        (ENGINE, row(1, 9, attempt=2), Refusal.UNKNOWN_REQUEST),
+        (OTHER, row(1, 9), Refusal.OTHER_ENGINE),
+        (SUCCESSOR, row(1, 9), Refusal.OTHER_ENGINE),
+        (ENGINE, row(0, 9), Refusal.REPEATED),
+        (ENGINE, row(2, 9), Refusal.GAP),
     ],
 )
 def test_what_is_not_exactly_next_is_refused(
@@ -121,6 +124,32 @@ def test_what_is_not_exactly_next_is_refused(
     assert deliver(ledger, peer, step) == []
     assert ledger.refused == {refusal: 1}
     assert deliver(ledger, ENGINE, outputs(1, [8])) == [8]
+    assert deliver(ledger, ENGINE, row(2, 9)) == [9]
+
+
+def test_rows_are_for_the_attempt_that_lives() -> None:
+    ledger = make()
+    other = ledger.handle_add(request("s"), ENGINE, 0.0)
+    assert other.in_columns
+    both = StepOutputs(1, [], attempts=[1, other.attempt], indices=[0, 0], token_ids=[7, 8])
+    assert ledger.handle_outputs(ENGINE, both, 1.0).tokens == [("r", 7), ("s", 8)]
+    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    ledger.handle_abort("s", 2.0)
+    assert deliver(ledger, ENGINE, row(1, 9, attempt=1)) == []
+    assert deliver(ledger, ENGINE, row(1, 9, attempt=other.attempt)) == []
+    assert ledger.refused == {Refusal.UNKNOWN_REQUEST: 2}
+    assert deliver(ledger, ENGINE, row(1, 9, attempt=3)) == [9]
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 3.0)
+    assert deliver(ledger, ENGINE, row(2, 9, attempt=3)) == []
+
+
+def test_a_gap_in_a_column_asks_for_what_is_missing() -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, row(1, 9))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 0, None)]))]
+    assert deliver(ledger, ENGINE, outputs(0, [7, 9])) == [7, 9]
+    deliver(ledger, ENGINE, row(3, 9))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 2, None)]))]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +162,7 @@ def test_what_is_not_exactly_next_is_refused(
 def test_an_early_end_counts_at_any_index(finish: FinishReason, end: RequestStatus) -> None:
     ledger = make()
     deliver(ledger, ENGINE, outputs(0, [7]))
-    assert len(ledger.handle_outputs(ENGINE, outputs(0, [], finish=finish), 1.0)) == 1
+    assert len(ledger.handle_outputs(ENGINE, outputs(0, [], finish=finish), 1.0).outputs) == 1
     assert ledger.ended == {end: 1}
 
 

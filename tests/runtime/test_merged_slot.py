@@ -30,6 +30,36 @@ def test_merging_keeps_every_token_in_order(counts: list[int]) -> None:
     assert merge(outputs) == piece(0, first)
 
 
+@given(st.lists(st.sampled_from(["token", "output", "event", "take"]), max_size=30))
+def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
+    event = RequestEvent(RequestEventKind.RESUMED)
+
+    async def run() -> None:
+        slot, taken, first = MergedSlot(), list[GenerationOutput](), 0
+        for move in moves:
+            if move == "take":
+                if slot.tokens_waiting:
+                    taken.append(await slot.take())
+            elif move == "event":
+                slot.put(GenerationOutput("", [], first, events=(event,)))
+            else:
+                one, first = piece(first), first + 1
+                if move == "token":
+                    slot.put_token(one.text, one.token_ids[0], one.token_count)
+                else:
+                    slot.put(one)
+            slot.check_invariants()
+        slot.put(piece(first, finish=FinishReason.STOP))
+        while not (taken and taken[-1].finish_reason):
+            taken.append(await slot.take())
+            slot.check_invariants()
+        whole = merge(taken)
+        assert attrs.evolve(whole, events=()) == piece(0, first + 1, finish=FinishReason.STOP)
+        assert len(whole.events) == moves.count("event")
+
+    trio.run(run)
+
+
 async def test_what_came_meanwhile_is_taken_as_one() -> None:
     slot = MergedSlot()
     slot.put(piece(0))

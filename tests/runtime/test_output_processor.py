@@ -47,6 +47,16 @@ def test_tokens_become_text_and_count(tokenizer: Tokenizer) -> None:
     assert second.finish_reason is None
 
 
+def test_single_tokens_are_as_good_as_outputs(tokenizer: Tokenizer) -> None:
+    processor = OutputProcessor.make(tokenizer, SamplingParams())
+    assert not processor.searches
+    ids = ids_of(tokenizer, "the 🙂")
+    assert "".join(map(processor.handle_token, ids)) == "the 🙂"
+    last = processor.handle_output(output(ids_of(tokenizer, "a"), finish=FinishReason.LENGTH))
+    assert (last.text, last.token_count) == ("a", len(ids) + 1)
+    assert OutputProcessor.make(tokenizer, SamplingParams(stop=("a",))).searches
+
+
 @pytest.mark.parametrize("stop", [(), ("never",)])
 def test_the_end_flushes_an_unfinished_character(tokenizer: Tokenizer, stop: tuple[str]) -> None:
     processor = OutputProcessor.make(tokenizer, SamplingParams(stop=stop))

@@ -74,7 +74,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         self.step: Step | None = None
         # {(frontend, request id): its newest attempt}
         self.wanted: dict[tuple[str, str], WantedRequest] = {}
-        self.count = 0
+        self.count = self.attempts = 0
 
     # ---- what frontends do
 
@@ -134,7 +134,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         prompt = prompt[: self.core.max_model_len - 1]
         add = AddRequest(
             request_id=f"r{self.count}",
-            attempt=1,
+            attempt=self.next_attempt(),
             prompt_token_ids=prompt,
             sampling=SamplingParams(
                 max_tokens=max_tokens,
@@ -146,6 +146,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
             eos_token_ids=eos,
             credit=credit,
             waits_for_remote_kv=remote,
+            in_columns=self.count % 2 == 0,
         )
         return self.send(self.want(frontend, add))
 
@@ -155,7 +156,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         newest = self.wanted[request.frontend, request.add.request_id]
         add = attrs.evolve(
             newest.add,
-            attempt=newest.add.attempt + 1,
+            attempt=self.next_attempt(),
             output_token_ids=newest.tokens[:keep],
             credit=newest.credit,
         )
@@ -164,6 +165,11 @@ class EngineCoreMachine(RuleBasedStateMachine):
 
     def want(self, frontend: str, add: AddRequest) -> WantedRequest:
         return make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
+
+    def next_attempt(self) -> int:
+        """As a ledger numbers them: none comes twice."""
+        self.attempts += 1
+        return self.attempts
 
     def send(self, wanted: WantedRequest) -> WantedRequest:
         wanted.received = len(wanted.add.output_token_ids)
@@ -266,7 +272,19 @@ class EngineCoreMachine(RuleBasedStateMachine):
         self.step = None
         for frontend, message in self.core.finish_step(result, 0.0).items():
             assert isinstance(frontend, str)
-            assert message.outputs
+            assert message.outputs or message.attempts
+            by_attempt = {wanted.add.attempt: wanted for wanted in self.wanted.values()}
+            rows = zip(message.attempts, message.indices, message.token_ids, strict=True)
+            for attempt, index, token_id in rows:
+                wanted = by_attempt[attempt]
+                assert wanted.add.in_columns
+                output = RequestOutput(
+                    request_id=wanted.add.request_id,
+                    attempt=attempt,
+                    first_index=index,
+                    token_ids=[token_id],
+                )
+                self.hear(frontend, output)
             for output in message.outputs:
                 self.hear(frontend, output)
 

@@ -4,7 +4,7 @@ import pytest
 
 from triolet.engine.core.request import make_request
 from triolet.engine.core.scheduler import Scheduler, make_scheduler
-from triolet.engine.core.statistics import Statistics
+from triolet.engine.core.statistics import News, Statistics
 from triolet.engine.messages import AddRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 
@@ -19,7 +19,7 @@ def test_each_frontend_is_told_once_of_a_change() -> None:
     scheduler, statistics = make(), Statistics()
 
     def told(*frontends: str) -> list[str]:
-        messages = statistics.messages({name: [OUTPUT] for name in frontends}, scheduler)
+        messages = statistics.messages({name: News([OUTPUT]) for name in frontends}, scheduler)
         assert [message.outputs for message in messages.values()] == [[OUTPUT]] * len(frontends)
         return [str(name) for name, message in messages.items() if message.statistics is not None]
 
