@@ -14,6 +14,8 @@ from .server import CLIENTS, DEADLINE_S, Server, module_server
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 LANES = 16
+# After so many the socket is lost.
+DELTAS = 30
 TOKENS = 24
 # A step of the null executor takes so long that an abort reaches the engine within one.
 STEP_S = 0.25
@@ -78,3 +80,25 @@ async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server
         # One step for each token of the response, the last of them in flight perhaps.
         assert record["tokens"] <= record["steps"] <= record["tokens"] + 2, record
     assert [record["last"] for record in records[:2]] == ["response.incomplete cancelled"] * 2
+
+
+async def test_a_lost_socket_is_resumed_by_retrieve_to_the_token(server: Server) -> None:
+    seen = await run_client("resume.py", server, DELTAS)
+    assert seen["deltas"] == DELTAS
+    assert seen["seen"] + seen["rest"] == seen["uncut"]
+    assert len(seen["uncut"]) == 100
+    assert seen["text"] == seen["whole"]
+    assert seen["last"] == "response.incomplete"  # at max_output_tokens
+    assert seen["numbers_grow"]
+    check_conversation(seen["conversation"])
+
+
+def check_conversation(said: dict[str, Any]) -> None:
+    """Prewarmed, continued, forked, listed, deleted; and one in the background."""
+    assert said["warm"] == ["response.created", "response.in_progress", "response.completed"]
+    assert said["warm_tokens"] == 0
+    assert said["items"] == ["user", "assistant", "user"]
+    assert said["forks"] == [True, True]
+    assert said["deleted"] == "response_not_found"
+    assert said["background"][0] == "in_progress"
+    assert said["background"][1] == "response.created"
