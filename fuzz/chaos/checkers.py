@@ -200,24 +200,26 @@ def _judge_holdings(place: str, before: Look, now: Look) -> Iterator[Violation]:
 
 
 def judge_epochs(
-    before: Mapping[str, int], now: Mapping[str, int], killed: str, deaths: int
+    before: Mapping[str, int], now: Mapping[str, int], deaths: Mapping[str, int]
 ) -> list[Violation]:
-    """I7 and I10: after so many deaths at one place exactly this one has a new epoch, by as many.
+    """I7 and I10: exactly those that died have a new epoch, and each death took one spawn.
 
-    {place: epoch} before and after; for a worker it is its engine's epoch that changes. Every spawn
-    takes the next number, so that a restart too many shows as well.
+    {place: epoch} before and after, {place: deaths} between. Every spawn of a run takes the next
+    number, so that a restart too many shows as well.
     """
-    place = killed.partition("/")[0]
+    top, spawns = max(before.values()), sum(deaths.values())
     found = [
-        Violation("I7", f"{other}: epoch {before[other]} became {now.get(other)}: {place}?")
-        for other in before
-        if (other != place or not deaths) and now.get(other) != before[other]
+        Violation("I7", f"{place}: epoch {epoch} became {now.get(place)}, {dict(deaths)} died")
+        for place, epoch in before.items()
+        if place not in deaths and now.get(place) != epoch
     ]
-    following = max(before.values()) + deaths
-    if deaths and now.get(place) != following:
-        found.append(
-            Violation("I10", f"{place}: epoch {now.get(place)} after {deaths} deaths: {following}?")
-        )
+    found += [
+        Violation("I10", f"{place}: still epoch {now.get(place)} after its death")
+        for place in deaths
+        if now.get(place, 0) <= top
+    ]
+    if max(now.values(), default=0) != top + spawns:
+        found.append(Violation("I10", f"epochs {dict(now)} after {spawns} deaths above {top}"))
     return found
 
 

@@ -34,6 +34,8 @@ class FaultKind(enum.StrEnum):
     KILL_FRONTEND = "kill frontend"
     KILL_SUCCESSOR = "kill successor"  # an engine, then the one that boots in its place
     KILL_STOPPED = "kill stopped"  # an engine that was stopped before
+    KILL_ENGINES = "kill two engines"  # of two: all there are
+    KILL_PAIR = "kill engine, frontend"
     KILL_ROOT = "kill root"
     STOP_WORKER = "stop worker"
     STOP_ENGINE = "stop engine"
@@ -57,6 +59,8 @@ ON_ENGINE = frozenset(
         FaultKind.KILL_ENGINE,
         FaultKind.KILL_SUCCESSOR,
         FaultKind.KILL_STOPPED,
+        FaultKind.KILL_ENGINES,
+        FaultKind.KILL_PAIR,
         FaultKind.STOP_WORKER,
         FaultKind.STOP_ENGINE,
     }
@@ -68,6 +72,8 @@ KILLS = frozenset(
         FaultKind.KILL_ENGINE,
         FaultKind.KILL_SUCCESSOR,
         FaultKind.KILL_STOPPED,
+        FaultKind.KILL_ENGINES,
+        FaultKind.KILL_PAIR,
         FaultKind.KILL_FRONTEND,
     }
 )
@@ -95,7 +101,8 @@ class Transport(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """One fault. `rank` is that of the engine or frontend it hits, where it hits one.
+    """One fault. `rank` is that of the engine or frontend it hits, where it hits one; `also` is a
+    second process that it kills in the same moment.
 
     It is made when its probe, a stream of the script with this number, has shown `token` tokens;
     with 0, as soon as the request was sent. `seconds` is how long a stop or a slow reader lasts, or
@@ -109,6 +116,7 @@ class Fault:
     script: int
     token: int
     seconds: float
+    also: str = ""
 
     @property
     def place(self) -> str:
@@ -122,9 +130,12 @@ class Fault:
         return f"engine {self.rank}" if self.kind in ON_ENGINE else ""
 
     @property
-    def deaths(self) -> int:
-        """How many lives it ends."""
-        return 2 if self.kind is FaultKind.KILL_SUCCESSOR else int(self.kind in KILLS)
+    def deaths(self) -> dict[str, int]:
+        """{supervised process: lives that it ends}; a worker's death is its engine's."""
+        if self.kind not in KILLS:
+            return {}
+        lives = 2 if self.kind is FaultKind.KILL_SUCCESSOR else 1
+        return {self.place.partition("/")[0]: lives, **({self.also: 1} if self.also else {})}
 
 
 def make_plan(seed: int, count: int, *, engines: int, frontends: int, scripts: int) -> list[Fault]:
@@ -154,6 +165,10 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         **dict.fromkeys(SLOW, chance.choice(SLOW_S)),
         FaultKind.KILL_SUCCESSOR: chance.choice(BOOTS_S),
     }
+    also = {
+        FaultKind.KILL_ENGINES: f"engine {(engine + 1) % engines}" if engines > 1 else "",
+        FaultKind.KILL_PAIR: f"frontend {frontend}",
+    }
     if kind in CANCELS:
         token = max(1, token)  # a response is cancelled by its id, which its first event tells
     return Fault(
@@ -164,6 +179,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         script=script,
         token=token,
         seconds=seconds.get(kind, 0.0),
+        also=also.get(kind, ""),
     )
 
 

@@ -87,7 +87,8 @@ class FaultRunner:
         pid = before[fault.place].pid
         try:
             if is_death:
-                await self._kill(fault, outcome, pid, epochs_of(before))
+                also = (before[fault.also].pid,) if fault.also else ()
+                await self._kill(fault, outcome, (pid, *also), epochs_of(before))
             else:
                 outcome.proof = await faults.stop(pid, fault.seconds)
             resumed_s = trio.current_time()
@@ -98,25 +99,25 @@ class FaultRunner:
             )
             outcome.recovery_s = trio.current_time() - (since_s if is_death else resumed_s)
         finally:
-            disturbance = Disturbance(
-                place=fault.place, is_death=is_death, since_s=since_s, until_s=trio.current_time()
-            )
-            self.remember(disturbance, fault.kind)
+            until_s = trio.current_time()
+            for place in filter(None, (fault.place, fault.also)):
+                disturbance = Disturbance(
+                    place=place, is_death=is_death, since_s=since_s, until_s=until_s
+                )
+                self.remember(disturbance, fault.kind)
         after = epochs_of(await self.served.processes())
-        outcome.violations += judge_epochs(epochs_of(before), after, fault.place, fault.deaths)
+        outcome.violations += judge_epochs(epochs_of(before), after, fault.deaths)
         self.checks.update(["I10", "I11"])
 
     async def _kill(
-        self, fault: Fault, outcome: FaultOutcome, pid: int, before: dict[str, int]
+        self, fault: Fault, outcome: FaultOutcome, pids: tuple[int, ...], before: dict[str, int]
     ) -> None:
-        if fault.kind is FaultKind.KILL_STOPPED:
-            outcome.proof = await faults.kill_stopped(pid)
-        else:
-            outcome.proof = await faults.kill(pid)
+        act = faults.kill_stopped if fault.kind is FaultKind.KILL_STOPPED else faults.kill
+        outcome.proof = await act(*pids)
         if fault.kind is not FaultKind.KILL_FRONTEND:
             await self._check_health(fault, outcome, before)
         if fault.kind is FaultKind.KILL_SUCCESSOR:
-            outcome.proof += f", {await faults.kill(await self._successor(fault, pid))}"
+            outcome.proof += f", {await faults.kill(await self._successor(fault, pids[0]))}"
 
     async def _successor(self, fault: Fault, pid: int) -> int:
         """The pid of the process that took this one's place, so long after it was seen first."""

@@ -11,6 +11,7 @@ import signal
 import struct
 import termios
 from collections.abc import Callable
+from functools import partial
 
 import attrs
 import trio
@@ -42,18 +43,23 @@ class Void(Exception):
         return self.reason
 
 
-async def kill(pid: int) -> str:
-    """SIGKILL; proven when the process is dead or gone, by pid and start time."""
-    ticks = start_ticks(pid)
-    if not ticks or state_of(pid) in "ZX":
+async def kill(*pids: int) -> str:
+    """SIGKILL for all of them at once; proven when each is dead or gone, by pid and start time."""
+    started = {pid: start_ticks(pid) for pid in pids}
+    if any(not ticks or state_of(pid) in "ZX" for pid, ticks in started.items()):
         raise Void("it was dead before the signal")
-    os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    for pid in pids:
+        await _prove(partial(_is_dead, pid, started[pid]), f"pid {pid} is dead")
+    return ", ".join(
+        f"pid {pid} is {state_of(pid) if start_ticks(pid) == started[pid] else GONE}"
+        for pid in pids
+    )
 
-    def is_dead() -> bool:
-        return state_of(pid) in ("Z", "X", GONE) or start_ticks(pid) != ticks
 
-    await _prove(is_dead, f"pid {pid} is dead")
-    return f"pid {pid} is {state_of(pid) if start_ticks(pid) == ticks else GONE}"
+def _is_dead(pid: int, ticks: int) -> bool:
+    return state_of(pid) in ("Z", "X", GONE) or start_ticks(pid) != ticks
 
 
 async def kill_stopped(pid: int) -> str:

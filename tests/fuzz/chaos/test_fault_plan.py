@@ -50,8 +50,17 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.transport is Transport.SOCKET
         if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
             assert fault.token >= 1, "an id to cancel by is known from the first event on"
-        assert (fault.deaths > 0) == (fault.kind in KILLS)
+        assert bool(fault.deaths) == (fault.kind in KILLS)
+        assert not fault.also or fault.also != fault.place
         assert bool(fault.place) == (fault.kind in KILLS | STOPS)
+
+
+def test_two_may_die_in_one_moment() -> None:
+    plan = make_plan(3, 60, **SHAPE)
+    for kind, also in ((FaultKind.KILL_ENGINES, "engine"), (FaultKind.KILL_PAIR, "frontend")):
+        fault = next(each for each in plan if each.kind is kind)
+        assert fault.also.startswith(also)
+        assert fault.deaths == {fault.place: 1, fault.also: 1}
 
 
 def test_moments_are_early_and_late() -> None:
@@ -63,15 +72,15 @@ def test_moments_are_early_and_late() -> None:
 @pytest.mark.parametrize(
     ("kind", "place", "deaths"),
     [
-        (FaultKind.KILL_WORKER, "engine 1/worker 0", 1),
-        (FaultKind.KILL_ENGINE, "engine 1", 1),
-        (FaultKind.KILL_SUCCESSOR, "engine 1", 2),
-        (FaultKind.STOP_FRONTEND, "frontend 1", 0),
-        (FaultKind.STOP_ROOT, "root", 0),
-        (FaultKind.RST, "", 0),
+        (FaultKind.KILL_WORKER, "engine 1/worker 0", {"engine 1": 1}),
+        (FaultKind.KILL_ENGINE, "engine 1", {"engine 1": 1}),
+        (FaultKind.KILL_SUCCESSOR, "engine 1", {"engine 1": 2}),
+        (FaultKind.STOP_FRONTEND, "frontend 1", {}),
+        (FaultKind.STOP_ROOT, "root", {}),
+        (FaultKind.RST, "", {}),
     ],
 )
-def test_places_and_deaths(kind: FaultKind, place: str, deaths: int) -> None:
+def test_places_and_deaths(kind: FaultKind, place: str, deaths: dict[str, int]) -> None:
     fault = Fault(
         number=0, kind=kind, rank=1, transport=Transport.SSE, script=0, token=0, seconds=0.0
     )
