@@ -148,7 +148,12 @@ class Campaign:
 
     def _judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
         for history in histories:
-            found = judge_stream(history, self._expected[history.script], runner.disturbances)
+            found = judge_stream(
+                history,
+                self._expected[history.script],
+                runner.disturbances,
+                engines=self.options.engines,
+            )
             self.report.violations += found
             self.report.count_stream(history, runner.blame(history))
         self.report.checks.update(

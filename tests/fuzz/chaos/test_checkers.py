@@ -63,7 +63,7 @@ def paused(until_s: float) -> StreamHistory:
     ids=str,
 )
 def test_a_stream_as_it_should_be(history: StreamHistory, disturbances: list[Disturbance]) -> None:
-    assert judge_stream(history, EXPECTED, disturbances) == []
+    assert judge_stream(history, EXPECTED, disturbances, engines=2) == []
 
 
 @pytest.mark.parametrize(
@@ -109,16 +109,18 @@ def test_a_stream_as_it_should_be(history: StreamHistory, disturbances: list[Dis
 def test_a_stream_that_breaks_a_promise(
     history: StreamHistory, disturbances: list[Disturbance], invariant: str
 ) -> None:
-    found = judge_stream(history, EXPECTED, disturbances)
+    found = judge_stream(history, EXPECTED, disturbances, engines=2)
     assert invariant in [violation.invariant for violation in found]
     assert all("a stream" in violation.evidence for violation in found)
 
 
-def test_to_have_no_engine_takes_a_death() -> None:
+def test_to_have_no_engine_takes_the_death_of_all() -> None:
     refusal = {"type": "error", "error": {"code": "no_engine", "message": "none is ready"}}
-    assert judge_stream(history_of(refusal), EXPECTED, [ENGINE_DEATH]) == []
-    (violation,) = judge_stream(history_of(refusal), EXPECTED, [])
-    assert violation.invariant == "I7"
+    both = [ENGINE_DEATH, attrs.evolve(ENGINE_DEATH, place="engine 0")]
+    assert judge_stream(history_of(refusal), EXPECTED, both, engines=2) == []
+    for disturbances in ([], [ENGINE_DEATH, FRONTEND_DEATH], both[1:]):
+        (violation,) = judge_stream(history_of(refusal), EXPECTED, disturbances, engines=2)
+        assert violation.invariant == "I7"
 
 
 IDLE: dict[str, str | int | float] = {"running": 0, "waiting": 0, "kv blocks": "64 of 64 free"}
