@@ -28,7 +28,17 @@ from .checkers import (
     judge_root_death,
     judge_stream,
 )
-from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
+from .fault_plan import (
+    CANCELS,
+    DECK,
+    DISCONNECTS,
+    ON_SOCKET,
+    Fault,
+    FaultKind,
+    Transport,
+    digest,
+    make_plan,
+)
 from .fault_run import FaultRunner
 from .history import Ending, StreamHistory, Violation
 from .load import Bystanders, run_script
@@ -45,7 +55,8 @@ BYSTANDERS_HTTP, BYSTANDERS_SOCKETS = 2, 2
 QUIET_S = 20.0
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
-CANCELS_IN_TURN = (FaultKind.CANCEL_SOCKET, FaultKind.CANCEL_HTTP)
+# Ways to abort that are tried alone, in turn: two of them after each segment.
+ABORTS = sorted(CANCELS | DISCONNECTS)
 
 
 async def run_campaign(options: ChaosOptions) -> Report:
@@ -104,7 +115,9 @@ class Campaign:
         for start in range(0, len(plan), SEGMENT_FAULTS):
             await self._run_segment(plan[start : start + SEGMENT_FAULTS])
             await self._check_quiet()
-            await self._check_abort(CANCELS_IN_TURN[start // SEGMENT_FAULTS % 2])
+            for turn in range(2):
+                number = 2 * (start // SEGMENT_FAULTS) + turn
+                await self._check_abort(ABORTS[number % len(ABORTS)], list(Transport)[turn])
         await self._kill_root()
 
     async def _learn(self) -> None:
@@ -180,13 +193,13 @@ class Campaign:
         self.report.violations += found
         self.report.checks.update(["I4", "I5", "I6", "I9"])
 
-    async def _check_abort(self, kind: FaultKind) -> None:
+    async def _check_abort(self, kind: FaultKind, transport: Transport) -> None:
         """I12 with nothing else under way: the engine's own step counter tells how long it took."""
         fault = Fault(
             number=len(self.report.outcomes),
             kind=kind,
             rank=0,
-            transport=Transport.SOCKET,
+            transport=Transport.SOCKET if kind in ON_SOCKET else transport,
             script=0,
             token=8,
             seconds=0.0,
@@ -206,6 +219,7 @@ class Campaign:
             *([Violation("I14", f"an abort without load: {outcome.void}")] if outcome.void else []),
             *judge_abort(at_end, when_free, self.options.step_s()),
         ]
+        self.report.checks.update(["I12"])
         self._judge(runner.histories, runner)
 
     async def _engine_steps(self) -> dict[str, int]:
