@@ -12,12 +12,11 @@ import attrs
 import trio
 
 from ..api.application import Application
-from ..api.connection import run_connection
 from ..api.connection_source import ConnectionSource
 from ..api.server import serve_connections
 from ..nurseries.error_groups import single_errors_unwrapped
 from .fuzzer import Fuzzer
-from .served import DEADLINE_S, Serve, Served, open_served
+from .served import DEADLINE_S, Serve, Served, open_served, serve_filtered
 from .tcp_client import Ending, converse
 from .websocket_frames import (
     CLOSE,
@@ -129,42 +128,13 @@ async def _serve_without_limits(source: ConnectionSource, application: Applicati
     await serve_connections(source, application)
 
 
-@attrs.define(eq=False)
-class _Filtered(trio.abc.HalfCloseableStream):
-    """A transport that loses close frames, or lengthens what is sent first by a byte."""
-
-    stream: trio.SocketStream
-    is_silent: bool
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        start = bytes(data).find(b"\x88")
-        if self.is_silent and not bytes(data).startswith(b"HTTP") and start >= 0:
-            data = bytes(data)[:start]
-        elif not self.is_silent and bytes(data).startswith(b"\x81"):
-            data = bytes(data) + b"\x00"
-        await self.stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self.stream.wait_send_all_might_not_block()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self.stream.receive_some(max_bytes)
-
-    async def send_eof(self) -> None:
-        await self.stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
+def _without_close(data: bytes) -> bytes:
+    start = data.find(b"\x88")
+    return data if data.startswith(b"HTTP") or start < 0 else data[:start]
 
 
-def _serve_filtered(*, is_silent: bool) -> Serve:
-    async def serve(source: ConnectionSource, application: Application) -> None:
-        async with trio.open_nursery() as nursery:
-            while True:
-                stream = trio.SocketStream(await source.accept())
-                nursery.start_soon(run_connection, _Filtered(stream, is_silent), application)
-
-    return serve
+def _with_a_byte_more(data: bytes) -> bytes:
+    return data + b"\x00" if data.startswith(b"\x81") else data
 
 
 FUZZER = Fuzzer[Talk, Serve](
@@ -175,8 +145,8 @@ FUZZER = Fuzzer[Talk, Serve](
     target=serve_connections,
     faults={
         "floods are not limited": _serve_without_limits,
-        "close frames are not sent": _serve_filtered(is_silent=True),
-        "a byte follows each burst": _serve_filtered(is_silent=False),
+        "close frames are not sent": serve_filtered(_without_close),
+        "a byte follows each burst": serve_filtered(_with_a_byte_more),
     },
     round_events=40,
     smoke_rounds=5,

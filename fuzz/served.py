@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from ..api.application import Application
+from ..api.connection import run_connection
 from ..api.connection_source import ConnectionSource, ListenerSource
 from ..api.limits import HttpLimits, ServerLimits, SocketLimits
 from ..api.server import serve_connections
@@ -94,6 +95,46 @@ async def open_served(serve: Serve = serve_connections) -> AsyncIterator[Served]
             nursery.start_soon(serve, source, application)
             yield Served(source.address, application, bed, count_fds())
             nursery.cancel_scope.cancel("the round is over")
+
+
+@attrs.define(eq=False)
+class FilteredStream(trio.abc.HalfCloseableStream):
+    """A transport that changes what is sent, for canaries: a server that says something wrong."""
+
+    stream: trio.SocketStream
+    change: Callable[[bytes], bytes]
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send what `change` makes of it."""
+        await self.stream.send_all(self.change(bytes(data)))
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """As the stream itself."""
+        await self.stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        """As the stream itself."""
+        return await self.stream.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        """As the stream itself."""
+        await self.stream.send_eof()
+
+    async def aclose(self) -> None:
+        """As the stream itself."""
+        await self.stream.aclose()
+
+
+def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:
+    """The server, with every write changed."""
+
+    async def serve(source: ConnectionSource, application: Application) -> None:
+        async with trio.open_nursery() as nursery:
+            while True:
+                stream = trio.SocketStream(await source.accept())
+                nursery.start_soon(run_connection, FilteredStream(stream, change), application)
+
+    return serve
 
 
 def count_fds() -> int:
