@@ -18,7 +18,7 @@ from .api.commands.options import (
     FileOptions,
     ServeOptions,
 )
-from .api.commands.plan import RareSettings, make_plan
+from .api.commands.plan import RareSettings, log_settings, make_plan
 from .api.commands.sources import Sources, environment, settings_file
 from .engine.errors import InvalidParameter
 from .fuzz.chaos.options import ChaosOptions
@@ -72,7 +72,7 @@ def serve(
     an API key.
     """
     from .api.commands.exits import errors_as_sentences
-    from .api.commands.report import make_report
+    from .api.commands.report import make_server_report
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
@@ -91,9 +91,10 @@ def serve(
             grace_s=options.grace,
             restart_limit=options.restart_limit,
             restart_period_s=options.restart_period,
+            logs=log_settings(options.log_format, options.log_level),
             rare=rare,
         )
-        with make_report() as report:
+        with make_server_report(options.log_format) as report:
             code = trio.run(run_server, plan, report)
     raise SystemExit(code)
 

@@ -11,6 +11,7 @@ import secrets
 
 import trio
 
+from ..nurseries.log_lines import log_fields
 from .application import Application
 from .bounded_stream import BoundedStream
 from .errors import ApiError, internal_error
@@ -70,12 +71,12 @@ async def _serve(connection: HttpConnection, application: Application) -> None:
             return
         if request is None:
             return
-        connection.standing_headers.append(
-            ("x-request-id", request.request_id or draw_request_id())
-        )
+        request_id = request.request_id or draw_request_id()
+        connection.standing_headers.append(("x-request-id", request_id))
         if application.is_draining:
             connection.close_after_answer()
-        await _answer(connection, application, request)
+        with log_fields(request_id=request_id):
+            await _answer(connection, application, request)
         if request.asks_for_websocket and not connection.status:
             return  # it was a socket, and is over
         if not await connection.next_cycle():
@@ -137,3 +138,4 @@ def _count(connection: HttpConnection, application: Application, method: str) ->
     if connection.status:
         name = method if method in COUNTED_METHODS else "other"
         application.counters.answers[name, connection.route, connection.status] += 1
+        logger.debug("%s %s %d", name, connection.route, connection.status)

@@ -22,6 +22,7 @@ from ..engine.messages import (
     TreeRequest,
 )
 from ..nurseries.child import ChildFds, run_child
+from ..nurseries.log_writer import open_log
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..nurseries.waiting import waiting_for
@@ -70,7 +71,11 @@ async def main(child: ChildFds) -> None:
     except EngineError as error:  # a tokenizer or a template that a successor would meet as well
         await handshake.refuse(str(error))
     me = Peer("frontend", init.rank, init.epoch)
-    async with open_frontend_hub(init.run_id, me) as channel:
+    name = f"frontend {me.rank}"
+    async with (
+        open_log(settings.runtime.logs, process=name, epoch=me.epoch),
+        open_frontend_hub(init.run_id, me) as channel,
+    ):
         frontend = make_frontend(
             Frontend, settings.runtime, channel, inputs, epoch=me.epoch, rank=me.rank
         )

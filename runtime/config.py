@@ -13,6 +13,7 @@ import attrs
 
 from ..engine.config import EngineSettings
 from ..engine.errors import InvalidParameter
+from ..nurseries.log_lines import LogSettings
 from ..nurseries.shutdown_ladder import LadderTimes
 from ..nurseries.supervision_policy import SupervisionPolicy
 from .errors import RETRY_AFTER_S
@@ -119,6 +120,8 @@ class RuntimeSettings:
     streams: StreamSettings = attrs.field(factory=StreamSettings)
     supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
+    # Of the processes that are ours to log for; an embedding program logs as it likes.
+    logs: LogSettings = attrs.field(factory=LogSettings)
 
     @generation_config.validator
     def _check_generation_config(self, attribute: "attrs.Attribute[Any]", value: Any) -> None:

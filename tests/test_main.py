@@ -57,6 +57,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--api-key", ""], "--api-key"),
         (["serve", "--allowed-host", "a/b"], "--allowed-host"),
         (["serve", "--kv-blocks", "-1"], "--kv-blocks must be at least 0"),
+        (["serve", "--log-format", "xml"], "--log-format must be one of human, json"),
+        (["serve", "--log-level", "loud"], "--log-level must be one of"),
         (["serve", "--executor", "magic"], "--executor must be one of"),
         (["run", "--temperature", "-1"], "--temperature must be"),
         (["run", "--workers", "0"], "--workers must be at least 1"),

@@ -11,10 +11,12 @@ import attrs
 from cyclopts import Parameter
 
 from ...engine.config import EngineSettings
+from ...nurseries.log_lines import LogSettings
 from ...runtime.config import SupervisionSettings
 
 _DEFAULTS = EngineSettings(model="")
 _RESTARTS = SupervisionSettings()
+_LOGS = LogSettings()
 # In `config show`, in files and in the environment, but not in `--help`, which is for the first
 # hour.
 _RARE: dict[str, Any] = {"show": False}
@@ -95,6 +97,8 @@ class ServeOptions:
         str,
         Parameter(help="auto: the model's advice where a request leaves sampling open; or none."),
     ] = "auto"
+    log_format: Annotated[str, Parameter(help="human, or json: one object a line.")] = _LOGS.format
+    log_level: Annotated[str, Parameter(help="debug, info, warning or error.")] = _LOGS.level
     grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = 10.0
     restart_limit: Annotated[
         int, Parameter(help="A process that dies more often within the period is given up.")

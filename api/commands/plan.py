@@ -16,6 +16,7 @@ from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config import load_model_config, load_model_limits
+from ...nurseries.log_lines import FORMATS, LEVELS, LogSettings
 from ...nurseries.shutdown_ladder import LadderTimes
 from ...runtime.config import (
     GENERATION_CONFIG_AUTO,
@@ -74,6 +75,7 @@ def make_plan(
     generation_config: str = GENERATION_CONFIG_AUTO,
     restart_limit: int = RESTARTS.restart_limit,
     restart_period_s: float = RESTARTS.restart_period_s,
+    logs: LogSettings | None = None,
     rare: RareSettings | None = None,
 ) -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
@@ -96,6 +98,7 @@ def make_plan(
         input=rare.input,
         streams=rare.streams,
         times=RuntimeTimes(grace_s=grace_s, ladder=rare.ladder),
+        logs=logs or LogSettings(),
     )
     check_model(settings.engine)
     serve = ServeSettings(
@@ -154,6 +157,14 @@ def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[st
             OriginPolicy.of(*policy)
         except ValueError as error:
             raise InvalidParameter(name, f"is wrong: {error}") from error
+
+
+def log_settings(words: str, level: str) -> LogSettings:
+    """Raises `InvalidParameter` for a word that is none of them."""
+    for name, word, known in (("log_format", words, FORMATS), ("log_level", level, LEVELS)):
+        if word not in known:
+            raise InvalidParameter(name, f"must be one of {', '.join(known)}, not {word!r}")
+    return LogSettings(format=words, level=level)
 
 
 def check_numbers(name: str, limits: Any) -> None:

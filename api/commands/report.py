@@ -4,6 +4,8 @@ Writes to stderr alone, so that stdout stays the command's own. Must not know pr
 events come from.
 """
 
+import logging
+import re
 import sys
 import time
 from typing import TextIO, assert_never
@@ -13,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ...engine.messages import BootPhase
+from ...nurseries.log_lines import HUMAN
 from ...runtime.events import (
     ChildFailed,
     ChildGone,
@@ -27,6 +30,9 @@ from ...runtime.events import (
     Stopped,
 )
 
+logger = logging.getLogger(__name__)
+# Where one word of a class's name ends and the next begins.
+_WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 # What a person reads when a phase is over; a phase that is not listed is called by its own name.
 PHASES = {
     "start": "started",
@@ -87,6 +93,37 @@ class LineReport:
         pass
 
 
+class LogReport:
+    """Events as log lines, to whatever handlers there are; as data too, for logs in JSON."""
+
+    def __call__(self, event: RunEvent) -> None:
+        """Log at once."""
+        if line := sentence(event):
+            # A line's own epoch is that of the process that logs.
+            facts = {
+                "child_epoch" if name == "epoch" else name: value
+                for name, value in attrs.asdict(event).items()
+            }
+            facts["event"] = _WORDS.sub("_", type(event).__name__).lower()
+            logger.log(_level(event), "%s", line, extra={"facts": facts})
+
+    def __enter__(self) -> "LogReport":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+def _level(event: RunEvent) -> int:
+    match event:
+        case ChildGone():
+            return logging.WARNING
+        case ChildFailed():
+            return logging.ERROR
+        case _:
+            return logging.INFO
+
+
 class BarReport:
     """A bar for each starting process, lines for the rest; for terminals."""
 
@@ -141,6 +178,13 @@ class BarReport:
 
 def make_report() -> LineReport | BarReport:
     """Bars if stderr is a terminal."""
-    if sys.stderr.isatty():
-        return BarReport(Console(stderr=True))
-    return LineReport(sys.stderr)
+    return _bars() or LineReport(sys.stderr)
+
+
+def make_server_report(log_format: str) -> LogReport | BarReport:
+    """Bars if stderr is a terminal, unless programs are to read it; else lines of the log."""
+    return (_bars() if log_format == HUMAN else None) or LogReport()
+
+
+def _bars() -> BarReport | None:
+    return BarReport(Console(stderr=True)) if sys.stderr.isatty() else None

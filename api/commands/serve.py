@@ -4,17 +4,20 @@ The first SIGINT or SIGTERM drains within the grace time, the second aborts. Sig
 and nowhere below. Must not know HTTP: the root passes connections to frontends that do.
 """
 
+import logging
 import signal
-import sys
 from functools import partial
 
 import trio
 
 from ...nurseries.background import start_background_task
+from ...nurseries.log_writer import open_log
 from ...nurseries.subreaper import become_subreaper, run_reaper
 from ...runtime.events import OnEvent, Stopped
 from ...runtime.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
+
+logger = logging.getLogger(__name__)
 
 
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
@@ -22,7 +25,7 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     become_subreaper()  # workers of an engine that died are ours to reap, below
     root = Root(plan, on_event)
     stop = trio.CancelScope()
-    async with trio.open_nursery() as nursery:
+    async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
         signals = partial(_take_signals, root, stop)
         await start_background_task(nursery, signals, name="signals", waits_for="signals")
         await start_background_task(nursery, run_reaper, root.own_pids, name="reaper")
@@ -49,7 +52,7 @@ async def _take_signals(
                 if count == 1:
                     nursery.start_soon(_drain, root, stop, name="drain")
                 else:
-                    print("aborting", file=sys.stderr, flush=True)
+                    logger.warning("aborting")
                     stop.cancel(f"{signal.Signals(number).name} came again")
 
 

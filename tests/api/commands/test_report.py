@@ -1,11 +1,12 @@
 """What the person at the terminal reads."""
 
 import io
+import logging
 
 import pytest
 from rich.console import Console
 
-from triolet.api.commands.report import PHASES, BarReport, LineReport, sentence
+from triolet.api.commands.report import PHASES, BarReport, LineReport, LogReport, sentence
 from triolet.engine.messages import BootPhase
 from triolet.runtime import events
 
@@ -43,6 +44,25 @@ def test_lines_are_whole_and_empty_ones_left_out() -> None:
             report(event)
     lines = stream.getvalue().splitlines()
     assert len(lines) == sum(bool(words) for _, words in EVENTS)
+
+
+def test_log_lines_carry_the_event_as_data(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with LogReport() as report:
+        for event, _ in EVENTS:
+            report(event)
+    assert len(caplog.records) == sum(bool(words) for _, words in EVENTS)
+    gone, failed = (
+        next(record for record in caplog.records if record.levelno == level)
+        for level in (logging.WARNING, logging.ERROR)
+    )
+    assert gone.__dict__["facts"] == {
+        "event": "child_gone",
+        "child": "engine 0",
+        "child_epoch": 3,
+        "cause": "was killed by SIGKILL",
+    }
+    assert failed.__dict__["facts"]["event"] == "child_failed"
 
 
 def test_bars_end_in_the_same_sentences() -> None:

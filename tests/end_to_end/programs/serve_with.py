@@ -10,7 +10,7 @@ import trio
 
 from triolet.api.commands.exits import errors_as_sentences
 from triolet.api.commands.plan import make_plan
-from triolet.api.commands.report import make_report
+from triolet.api.commands.report import make_server_report
 from triolet.api.commands.serve import serve
 
 arguments = dict(zip(("frontends", "engines", "grace_s"), sys.argv[2:], strict=False))
@@ -28,6 +28,6 @@ with errors_as_sentences():
         allowed_origins=(),
         grace_s=float(arguments.get("grace_s", "10")),
     )
-    with make_report() as report:
+    with make_server_report("human") as report:
         code = trio.run(serve, plan, report)
 raise SystemExit(code)
