@@ -44,9 +44,12 @@ class HeldRow:
         return len(self.token_ids) - self.prompt_tokens
 
 
-@attrs.frozen
+@attrs.define
 class Sampling:
-    """A row that samples in this step, from the logits of the step's token `token_index`."""
+    """A row that samples in this step, from the logits of the step's token `token_index`.
+
+    A value, never changed; not frozen because one is made per row and step.
+    """
 
     row: int
     token_index: int
@@ -109,9 +112,14 @@ class InputBatch:
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
             held = self.rows[row]
             begin = held.computed
-            inputs.token_ids.extend(held.token_ids[begin : begin + count])
-            inputs.positions.extend(range(begin, begin + count))
-            inputs.rows.extend([row] * count)
+            if count == 1:  # a decode row, as most are
+                inputs.token_ids.append(held.token_ids[begin])
+                inputs.positions.append(begin)
+                inputs.rows.append(row)
+            else:
+                inputs.token_ids.extend(held.token_ids[begin : begin + count])
+                inputs.positions.extend(range(begin, begin + count))
+                inputs.rows.extend([row] * count)
             if samples:
                 last = len(inputs.token_ids) - 1
                 inputs.samplings.append(Sampling(row, last, held.sampling, held.output_tokens))

@@ -8,6 +8,7 @@ or repeated shows it. Must not import torch.
 
 import hashlib
 import pathlib
+import struct
 
 import attrs
 
@@ -22,6 +23,8 @@ from .kv_plan import plan_kv
 # Low ids are special tokens in most vocabularies; an end of sequence by accident would end tests.
 SPECIAL_IDS = 8
 REVISION = 1
+_WORDS = struct.Struct("<QQQ")
+_WORD = struct.Struct("<Q")
 
 
 @attrs.define(eq=False)
@@ -68,7 +71,7 @@ class NullExecutor:
                 sampling.position,
                 inputs.token_ids[sampling.token_index],
                 vocab_size=self._vocab_size,
-                allowed=_allowed(step, mask, sampling, self._vocab_size),
+                allowed=_allowed(step, mask, sampling, self._vocab_size) if mask else None,
             )
             for sampling in inputs.samplings
         ]
@@ -85,18 +88,16 @@ def null_token(
 
     One of `allowed`, or of all ids but the first eight (of all, in a vocabulary that small).
     """
-    words = b"".join(value.to_bytes(8, "little") for value in (seed, position, previous))
-    number = int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little")
+    words = _WORDS.pack(seed, position, previous)
+    number: int = _WORD.unpack(hashlib.blake2b(words, digest_size=8).digest())[0]
     if allowed:
         return allowed[number % len(allowed)]
     first = SPECIAL_IDS if vocab_size > SPECIAL_IDS else 0
     return first + number % (vocab_size - first)
 
 
-def _allowed(
-    step: Step, mask: Mask | None, sampling: Sampling, vocab_size: int
-) -> list[int] | None:
-    if mask is None or sampling.row not in step.masked:
+def _allowed(step: Step, mask: Mask, sampling: Sampling, vocab_size: int) -> list[int] | None:
+    if sampling.row not in step.masked:
         return None
     columns = -(-vocab_size // 32) * 4
     begin = step.masked.index(sampling.row) * columns
