@@ -22,7 +22,7 @@ from .live_response import LiveResponse
 from .response_history import Conversation
 from .response_id import frontend_of
 from .response_registry import ResponseRegistry, response_not_found
-from .responses import Event
+from .responses import Event, event_of
 
 # As for all that is asked over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
@@ -269,7 +269,7 @@ async def _events_of(response: LiveResponse, starting_after: int | None) -> Even
     with response.reading(starting_after, with_notices=False) as reader:
         with trio.move_on_after(EVENTS_WAIT_S):
             await reader.wait_ready()
-        events = reader.take(BATCH_CHARACTERS_MAX)
+        events = [event_of(part) for part in reader.take(BATCH_CHARACTERS_MAX)]
         return EventBatch(events, reader.done.is_set())
 
 

@@ -16,7 +16,7 @@ from .errors import ApiError
 from .fields import JsonObject
 from .response_history import Conversation
 from .response_record import RecordReader, ResponseRecord
-from .responses import Ending, Event, Status
+from .responses import Ending, Part, Status
 from .responses_request import ResponseRequest
 
 # Of one response; each costs a connection anyway.
@@ -48,7 +48,8 @@ class LiveResponse:
     _readers: list["AttachedReader"] = attrs.field(factory=list, init=False)
     _holders: int = attrs.field(default=0, init=False)
     _waiting: int = attrs.field(default=0, init=False)
-    _taken: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    # Who feeds the record has stopped because nobody was close behind; called when somebody is.
+    _on_followed: Callable[[], None] | None = attrs.field(default=None, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -72,7 +73,7 @@ class LiveResponse:
     async def wait_ended(self) -> JsonObject:
         """The final response object. Meanwhile slow readers are not waited for."""
         self._waiting += 1
-        self._taken.unpark_all()
+        self.note_taken()
         try:
             await self._ended.wait()
         finally:
@@ -123,7 +124,7 @@ class LiveResponse:
             yield reader
         finally:
             self._readers.remove(reader)
-            self._taken.unpark_all()
+            self.note_taken()
             self._check_abandoned()
 
     @contextmanager
@@ -151,9 +152,10 @@ class LiveResponse:
             self.cancel("its last reader has left")
 
     def note_taken(self) -> None:
-        """A reader has taken something."""
-        if self._taken:
-            self._taken.unpark_all()
+        """A reader has taken something, or there is another reason to go on."""
+        if self._on_followed is not None and self._is_followed:
+            on_followed, self._on_followed = self._on_followed, None
+            on_followed()
 
     # ---- for the task that runs it
 
@@ -162,10 +164,19 @@ class LiveResponse:
         for reader in self._readers:
             reader.wake_up()
 
-    async def wait_followed(self) -> None:
-        """Wait until a reader is close behind, if anybody reads and nobody waits for the end."""
-        while self._readers and not self._waiting and self._least_lag() > self.lag_max:
-            await self._taken.park()
+    def pauses(self, on_followed: Callable[[], None]) -> bool:
+        """Whether nobody is close behind, though somebody reads and nobody waits for the end.
+
+        If so, `on_followed` is called once when that has changed.
+        """
+        if self._is_followed:
+            return False
+        self._on_followed = on_followed
+        return True
+
+    @property
+    def _is_followed(self) -> bool:
+        return not self._readers or bool(self._waiting) or self._least_lag() <= self.lag_max
 
     def _least_lag(self) -> int:
         return min([reader.cursor.lag for reader in self._readers])
@@ -215,7 +226,7 @@ class AttachedReader:
         while not (self.cursor.is_ready or self.done.is_set()):
             await self._ready.park()
 
-    def take(self, characters_max: int) -> list[Event]:
+    def take(self, characters_max: int) -> list[Part]:
         """The next events; see `RecordReader.take`."""
         events = self.cursor.take(characters_max)
         self.response.note_taken()

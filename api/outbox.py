@@ -7,13 +7,14 @@ sockets, tasks or where events come from.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
-import msgspec
 
+from .event_encoding import encode_part
 from .limits import SocketLimits
-from .responses import Event
+from .responses import Event, Part
 
 
 class Source(Protocol):
@@ -23,7 +24,7 @@ class Source(Protocol):
     def is_ready(self) -> bool:
         """Whether `take` has something now."""
 
-    def take(self, characters_max: int) -> list[Event]:
+    def take(self, characters_max: int) -> Sequence[Part]:
         """The next events, with not much more characters than that."""
 
 
@@ -83,13 +84,13 @@ class Outbox:
         taken: list[bytes] = []
         left = self.limits.burst_bytes_max
         while left > 0 and self._notices:
-            taken.append(_encode(self._notices.popleft(), None))
+            taken.append(encode_part(self._notices.popleft()))
             left -= len(taken[-1])
         while left > 0 and self._ready:
             stream_id, source = next(iter(self._ready.items()))
             del self._ready[stream_id]
-            for event in source.take(min(left, self.limits.lane_buffer_bytes_max)):
-                taken.append(_encode(event, stream_id))
+            for part in source.take(min(left, self.limits.lane_buffer_bytes_max)):
+                taken.append(encode_part(part, stream_id))
                 left -= len(taken[-1])
             if source.is_ready:
                 self._ready[stream_id] = source
@@ -99,9 +100,3 @@ class Outbox:
         """For property tests: the bounds hold, and who is here has something."""
         assert len(self._notices) <= self.limits.waiting_errors_max
         assert all(source.is_ready for source in self._ready.values())
-
-
-def _encode(event: Event, stream_id: str | None) -> bytes:
-    if stream_id is not None:
-        event = {**event, "stream_id": stream_id}
-    return msgspec.json.encode(event)

@@ -26,8 +26,10 @@ from .fields import JsonObject
 from .responses import (
     LAST_OPENING_NUMBER,
     TERMINAL_DISTANCE,
+    Delta,
     Ending,
     Event,
+    Part,
     ResponseEvents,
 )
 
@@ -134,7 +136,7 @@ class ResponseRecord:
         begin = self._offsets[first - 1] if first else 0
         return self._texts[0][begin : self._offsets[stop - 1] if stop else 0]
 
-    def delta(self, first: int, stop: int) -> Event:
+    def delta(self, first: int, stop: int) -> Delta:
         """One delta of the pieces `[first, stop)`."""
         ids: Sequence[int] | None = None
         count = self._ends[stop - 1]
@@ -220,16 +222,16 @@ class RecordReader:
     def _next_notice(self) -> tuple[int, Event] | None:
         return self.record.notice_at(self._notice) if self.with_notices else None
 
-    def take(self, characters_max: int) -> list[Event]:
+    def take(self, characters_max: int) -> list[Part]:
         """What has been said since: deltas merged, and not much more characters than that.
 
         Whatever is left then, `is_ready` says.
         """
-        events: list[Event] = []
+        events: list[Part] = []
         if not self._opened:
             self._opened = True
             opening = self.record.events.opening()
-            events = [event for event in opening if _number(event) > self.after]
+            events += [event for event in opening if _number(event) > self.after]
         limit = self._size + characters_max
         while True:
             stop = self._take_notices(events)
@@ -243,7 +245,7 @@ class RecordReader:
             events += self._end(self.record.ending)
         return events
 
-    def _take_notices(self, events: list[Event]) -> int:
+    def _take_notices(self, events: list[Part]) -> int:
         """Take those that stand here; returns the piece before which the next one stands."""
         while (found := self._next_notice) is not None:
             place, event = found
@@ -253,17 +255,15 @@ class RecordReader:
             self._notice += 1
         return self.record.pieces
 
-    def _take_pieces(self, stop: int, characters_max: int) -> Event:
+    def _take_pieces(self, stop: int, characters_max: int) -> Delta:
         first, record = self._piece, self.record
         if stop - first > 1 and self.lag > characters_max:
             stop = record.pieces_within(first, stop, characters_max)
-        event = record.delta(first, stop)
-        text = event["delta"]
-        assert isinstance(text, str)
+        delta = record.delta(first, stop)
         self.merged += stop - first - 1
-        self._size += len(text)
+        self._size += len(delta.text)
         self._piece = stop
-        return event
+        return delta
 
     def _end(self, ending: Ending) -> list[Event]:
         record = self.record

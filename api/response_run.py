@@ -1,6 +1,7 @@
-"""Runs one response: the task that takes from the generator and writes into the record.
+"""Runs one response: takes from the generator and writes into the record.
 
-It waits for nobody but the fastest reader: a request whose readers are all behind meets its credit
+A piece is written down in the task that brings it; the response's own task begins, waits and ends.
+Nobody is waited for but the fastest reader: a request whose readers are all behind meets its credit
 and is paused. Whatever goes wrong after the admission is the response's own end. Must not know who
 reads, nor protocols.
 """
@@ -13,7 +14,7 @@ import trio
 from ..engine.errors import EngineError
 from ..engine.messages import FinishReason, RequestEvent, RequestEventKind
 from ..engine.sampling_params import SamplingParams
-from ..runtime.generation import GenerationStream, Generator, Usage
+from ..runtime.generation import GenerationOutput, GenerationStream, Generator, Usage
 from .errors import ApiError, engine_error, to_api_error
 from .live_response import LiveResponse
 from .response_history import prompt_of
@@ -63,6 +64,9 @@ class _Run:
     task_status: trio.TaskStatus[None]
     stream: GenerationStream | None = None
     ending: Ending | None = None
+    # Set when the last piece was taken, or none will be.
+    _over: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _failure: Exception | None = attrs.field(default=None, init=False)
 
     @property
     def usage(self) -> Usage:
@@ -106,16 +110,39 @@ class _Run:
                 self.ending = Ending(status=Status.COMPLETED, usage=self.usage)
 
     async def _follow(self, stream: GenerationStream) -> None:
-        response, record = self.response, self.response.record
-        async for output in stream:
-            for event in output.events:
-                record.add_notice(_notice_of(event, response.response_id, record.token_count))
-            record.append(output)
-            if output.finish_reason is not None:
-                self.ending = _ending_of(output.finish_reason, stream.usage)
-                return
-            response.wake_readers()
-            await response.wait_followed()
+        """Until the end. Pieces are written down where they come: no switch of tasks for each."""
+        stream.follow(self._take_all)
+        self._take_all()
+        await self._over.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def _take_all(self) -> None:
+        """Take what is there, up to where readers are too far behind. Never raises."""
+        if self._over.is_set():
+            return
+        try:
+            assert self.stream is not None
+            while not self.response.pauses(self._take_all):
+                output = self.stream.take_nowait()
+                if output is None:
+                    break
+                self._note(output)
+        except Exception as error:  # raised to the task that runs the response
+            self._failure = error
+            self._over.set()
+        self.response.wake_readers()
+
+    def _note(self, output: GenerationOutput) -> None:
+        record = self.response.record
+        for event in output.events:
+            notice = _notice_of(event, self.response.response_id, record.token_count)
+            record.add_notice(notice)
+        record.append(output)
+        if output.finish_reason is not None:
+            assert self.stream is not None
+            self.ending = _ending_of(output.finish_reason, self.stream.usage)
+            self._over.set()
 
 
 def _ending_of(reason: FinishReason, usage: Usage) -> Ending:

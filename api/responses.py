@@ -69,6 +69,43 @@ class Ending:
     error: ApiError | None = None
 
 
+@attrs.define(eq=False)
+class Delta:
+    """The one event that comes for every token; made an object, or bytes, by who needs that."""
+
+    item_id: str
+    number: int
+    text: str
+    # Those it covers, and the index of the first, if they were asked for.
+    token_ids: list[int] | None = None
+    token_index: int = 0
+
+    def event(self) -> Event:
+        """The same as an object."""
+        event: Event = {
+            "type": DELTA,
+            "sequence_number": self.number,
+            "output_index": 0,
+            "item_id": self.item_id,
+            "content_index": 0,
+            "delta": self.text,
+            "logprobs": [],
+        }
+        if self.token_ids is not None:
+            event["token_ids"] = self.token_ids
+            event["token_index"] = self.token_index
+        return event
+
+
+# What a reader is given.
+Part = Event | Delta
+
+
+def event_of(part: Part) -> Event:
+    """A part as an object."""
+    return part.event() if isinstance(part, Delta) else part
+
+
 @attrs.frozen
 class ResponseEvents:
     """Builds the events of one response; `token_count` is always that of what has been said."""
@@ -101,21 +138,13 @@ class ResponseEvents:
             },
         ]
 
-    def delta(self, text: str, token_count: int, token_ids: Sequence[int] | None) -> Event:
+    def delta(self, text: str, token_count: int, token_ids: Sequence[int] | None) -> "Delta":
         """One delta up to the `token_count`-th token; `token_ids` are those it covers, if asked."""
-        event: Event = {
-            "type": DELTA,
-            "sequence_number": LAST_OPENING_NUMBER + token_count,
-            "output_index": 0,
-            "item_id": self.identity.item_id,
-            "content_index": 0,
-            "delta": text,
-            "logprobs": [],
-        }
-        if token_ids is not None:
-            event["token_ids"] = list(token_ids)
-            event["token_index"] = token_count - len(token_ids)
-        return event
+        number = LAST_OPENING_NUMBER + token_count
+        if token_ids is None:
+            return Delta(self.identity.item_id, number, text)
+        index = token_count - len(token_ids)
+        return Delta(self.identity.item_id, number, text, list(token_ids), index)
 
     def end(self, ending: Ending, text: str, token_count: int) -> list[Event]:
         """The events after the last token; a failed response has the terminal one alone."""

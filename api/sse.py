@@ -6,7 +6,9 @@ Must not know what the objects mean.
 
 import msgspec
 
+from .event_encoding import encode_part
 from .fields import JsonObject
+from .responses import DELTA, Delta, Part
 
 # Ends a chat stream; Responses streams end by their terminal event.
 DONE = b"data: [DONE]\n\n"
@@ -17,8 +19,8 @@ def data_frame(value: JsonObject) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-def event_frame(event: JsonObject) -> bytes:
+def event_frame(part: Part) -> bytes:
     """One event named by its `type`, as Responses use."""
-    name = event["type"]
+    name = DELTA if isinstance(part, Delta) else part["type"]
     assert isinstance(name, str)
-    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(event) + b"\n\n"
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

@@ -1,15 +1,32 @@
 """Records of responses for tests: what was asked and said, without anybody who runs it."""
 
-from typing import Any
+from typing import Any, Protocol
 
 from triolet.api.live_response import LiveResponse
 from triolet.api.response_history import Conversation
 from triolet.api.response_record import ResponseRecord
-from triolet.api.responses import Ending, ResponseEvents, ResponseIdentity, Status
+from triolet.api.responses import (
+    Ending,
+    Event,
+    Part,
+    ResponseEvents,
+    ResponseIdentity,
+    Status,
+    event_of,
+)
 from triolet.api.responses_request import ResponseRequest, read_response_request
 from triolet.runtime.generation import GenerationOutput, Usage
 
 COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
+
+
+class Reader(Protocol):
+    def take(self, characters_max: int) -> list[Part]: ...
+
+
+def taken(reader: Reader, characters_max: int = 2**30) -> list[Event]:
+    """What a reader takes, as objects."""
+    return [event_of(part) for part in reader.take(characters_max)]
 
 
 def make_request(**values: Any) -> ResponseRequest:

@@ -52,6 +52,7 @@ async def test_half_closing_after_a_request_aborts_it() -> None:
     async with open_connection(application) as stream:
         assert isinstance(stream, trio.StapledStream)
         await stream.send_all(REQUEST)
+        await trio.testing.wait_all_tasks_blocked()
         await stream.send_eof()
         await trio.testing.wait_all_tasks_blocked()
         assert len(generator.aborted) == 1

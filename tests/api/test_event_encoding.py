@@ -1,11 +1,11 @@
-"""A prepared delta says what its object would say, whatever the text is."""
+"""A delta's bytes say what its object says, whatever the text is."""
 
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.api.event_encoding import EventEncoder
-from triolet.api.responses import DELTA
+from triolet.api.event_encoding import encode_part
+from triolet.api.responses import Delta, Event
 
 
 @given(
@@ -17,24 +17,14 @@ from triolet.api.responses import DELTA
 def test_a_delta_is_its_object(
     text: str, number: int, token_ids: list[int] | None, stream_id: str | None
 ) -> None:
-    encoder = EventEncoder("msg_1", stream_id)
-    expected = {
-        "type": DELTA,
-        "sequence_number": number,
-        "output_index": 0,
-        "item_id": "msg_1",
-        "content_index": 0,
-        "delta": text,
-        "logprobs": [],
-    }
-    if token_ids is not None:
-        expected |= {"token_ids": token_ids, "token_index": 7}
+    delta = Delta("msg_1", number, text, token_ids, 7)
+    expected = delta.event()
     if stream_id is not None:
         expected["stream_id"] = stream_id
-    assert msgspec.json.decode(encoder.delta(number, text, token_ids, 7)) == expected
+    assert msgspec.json.decode(encode_part(delta, stream_id)) == expected
 
 
 def test_other_events_get_their_lane() -> None:
-    event = {"type": "response.created", "sequence_number": 0}
-    assert msgspec.json.decode(EventEncoder("m").event(event)) == event
-    assert msgspec.json.decode(EventEncoder("m", "a").event(event)) == {**event, "stream_id": "a"}
+    event: Event = {"type": "response.created", "sequence_number": 0}
+    assert msgspec.json.decode(encode_part(event)) == event
+    assert msgspec.json.decode(encode_part(event, "a")) == {**event, "stream_id": "a"}

@@ -9,18 +9,18 @@ import trio
 import trio.testing
 
 from triolet.api.errors import ApiError
-from triolet.api.live_response import READERS_MAX, AttachedReader, LiveResponse
+from triolet.api.live_response import READERS_MAX, AttachedReader
 from triolet.api.responses import Status
 from triolet.runtime.generation import Usage
 
-from .records import COMPLETED, make_live, say
+from .records import COMPLETED, make_live, say, taken
 
 ALL = 2**30
 KEEP = {"runtime": {"keep_s": 30}}
 
 
 def text_of(reader: AttachedReader) -> str:
-    return "".join([str(event.get("delta", "")) for event in reader.take(ALL)])
+    return "".join([str(event.get("delta", "")) for event in taken(reader)])
 
 
 async def test_readers_wait_by_themselves_or_are_woken() -> None:
@@ -79,38 +79,40 @@ async def test_a_deadline_comes_before_the_end_of_keeping(
     assert response.ending_when_cut(Usage(1, 0)).status is Status.CANCELLED
 
 
-async def test_only_the_fastest_reader_is_waited_for() -> None:
+def test_only_the_fastest_reader_is_waited_for() -> None:
     response = make_live()
     followed: list[str] = []
 
-    async def follow(step: str) -> None:
-        await response.wait_followed()
-        followed.append(step)
+    def pauses(step: str) -> bool:
+        return response.pauses(lambda: followed.append(step))
 
     with response.reading(3) as slow, response.reading(3) as fast:
+        assert not pauses("all are close behind")
         say(response.record, "x" * 11)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow, "taken")
-            await trio.testing.wait_all_tasks_blocked()
-            assert followed == []
-            fast.take(ALL)
-        assert slow.cursor.lag == 11
-    await check_nobody_is_waited_for(response)
+        assert pauses("fast")
+        slow_lag = slow.cursor.lag
+        taken(fast)
+        assert slow.cursor.lag == slow_lag == 11
+        taken(fast)
+    assert followed == ["fast"]
+    assert not pauses("nobody reads")
 
 
-async def check_nobody_is_waited_for(response: LiveResponse) -> None:
-    """Without readers, for whoever wants the end alone, and when the slow one leaves."""
-    await response.wait_followed()
-    async with trio.open_nursery() as nursery:
-        with response.reading(3):
-            nursery.start_soon(response.wait_followed)
-            await trio.testing.wait_all_tasks_blocked()
+async def test_who_leaves_or_wants_the_end_alone_is_not_waited_for() -> None:
+    response = make_live(background=True)
+    say(response.record, "x" * 11)
+    followed: list[str] = []
     with response.reading(3):
+        assert response.pauses(lambda: followed.append("left"))
+        assert followed == []
+    assert followed == ["left"]
+    with response.reading(3):
+        assert response.pauses(lambda: followed.append("the end alone"))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(response.wait_followed)
-            await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(response.wait_ended)
             await trio.testing.wait_all_tasks_blocked()
+            assert followed == ["left", "the end alone"]
+            assert not response.pauses(lambda: None)
             response.end(COMPLETED)
 
 

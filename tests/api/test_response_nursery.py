@@ -16,7 +16,7 @@ from triolet.runtime.generation import ChatPrompt
 
 from ..checkpoints import cancel_at_nth_checkpoint
 from .fakes import FakeGenerator, Say, make_application, open_responses
-from .records import make_request
+from .records import make_request, taken
 
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
@@ -53,7 +53,7 @@ async def test_it_goes_on_and_is_read_from_elsewhere(
         async with application.responses.read(resume, "p") as reader:
             assert isinstance(reader, AttachedReader)
             await reader.wait_ready()
-            (delta,) = reader.take(100)
+            (delta,) = taken(reader, 100)
             assert delta["delta"] == "a"
         assert (await response.wait_ended())["status"] == "completed"
 
@@ -161,7 +161,7 @@ async def test_a_caller_that_is_cancelled_anywhere_leaves_nothing() -> None:
             with response.reading() as reader:
                 while not reader.done.is_set():
                     await reader.wait_ready()
-                    reader.take(1)
+                    taken(reader, 1)
 
     async def check() -> None:
         await trio.testing.wait_all_tasks_blocked()

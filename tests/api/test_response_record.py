@@ -10,7 +10,7 @@ from triolet.api.errors import ApiError
 from triolet.api.response_record import RecordReader, ResponseRecord
 from triolet.api.responses import DELTA, Event
 
-from .records import COMPLETED, make_record, say
+from .records import COMPLETED, make_record, say, taken
 
 ALL = 2**30
 
@@ -49,12 +49,12 @@ def make_said(*texts: str, **values: Any) -> ResponseRecord:
 def test_an_unmerged_stream_has_no_gap() -> None:
     record = make_record()
     reader, events = record.reader(), []
-    events += reader.take(ALL)
+    events += taken(reader, ALL)
     for text in "abc":
         say(record, text)
-        events += reader.take(ALL)
+        events += taken(reader, ALL)
     record.end(COMPLETED)
-    events += reader.take(ALL)
+    events += taken(reader, ALL)
     assert numbers(events) == list(range(11))
     assert reader.is_done
     assert reader.merged == 0
@@ -64,7 +64,7 @@ def test_an_unmerged_stream_has_no_gap() -> None:
 def test_what_waits_is_merged_with_the_number_of_its_last_part() -> None:
     record = make_said("a", "b", "c")
     reader = record.reader(3)
-    (delta,) = reader.take(ALL)
+    (delta,) = taken(reader, ALL)
     assert (delta["delta"], delta["sequence_number"]) == ("abc", 6)
     assert reader.merged == 2
 
@@ -75,9 +75,9 @@ def test_a_take_is_bounded_and_says_that_more_is_there(is_ended: bool) -> None:
     if is_ended:
         record.end(COMPLETED)
     reader = record.reader(3)
-    assert text_of(reader.take(3)) == "aabb"
+    assert text_of(taken(reader, 3)) == "aabb"
     assert (reader.is_ready, reader.lag) == (True, 2)
-    assert text_of(reader.take(3)) == "cc"
+    assert text_of(taken(reader, 3)) == "cc"
     assert reader.is_done is is_ended
 
 
@@ -90,7 +90,7 @@ def test_a_reader_goes_on_behind_any_number(after: int | None, rest: str, is_end
     record = make_said("a", "b", "c", "d")
     if is_ended:
         record.end(COMPLETED)
-    events = record.reader(after).take(ALL)
+    events = taken(record.reader(after), ALL)
     assert text_of(events) == rest
     assert all(number > (-1 if after is None else after) for number in numbers(events))
 
@@ -98,7 +98,7 @@ def test_a_reader_goes_on_behind_any_number(after: int | None, rest: str, is_end
 def test_within_the_end_and_behind_it() -> None:
     record = make_said("a")
     record.end(COMPLETED)
-    assert numbers(record.reader(5).take(ALL)) == [6, 7, 8]
+    assert numbers(taken(record.reader(5), ALL)) == [6, 7, 8]
     assert record.reader(8).is_done
     for after in (9, -1):
         with pytest.raises(ApiError) as caught:
@@ -116,8 +116,8 @@ def test_ahead_of_what_was_said_is_refused() -> None:
 def test_a_number_within_a_piece_means_the_whole_piece() -> None:
     record = make_record()
     say(record, "abc", 3)
-    assert text_of(record.reader(5).take(ALL)) == "abc"
-    assert text_of(record.reader(6).take(ALL)) == ""
+    assert text_of(taken(record.reader(5), ALL)) == "abc"
+    assert text_of(taken(record.reader(6), ALL)) == ""
 
 
 def test_silent_tokens_make_no_event_unless_ids_are_asked_for() -> None:
@@ -126,9 +126,9 @@ def test_silent_tokens_make_no_event_unless_ids_are_asked_for() -> None:
         say(one, "")
         say(one, "é")
         one.end(COMPLETED)
-    assert numbers(record.reader(3).take(ALL))[:2] == [5, 6]
-    assert ids_of(with_ids.reader().take(ALL)) == [0, 1]
-    assert len(with_ids.reader(4).take(ALL)) == 5
+    assert numbers(taken(record.reader(3), ALL))[:2] == [5, 6]
+    assert ids_of(taken(with_ids.reader(), ALL)) == [0, 1]
+    assert len(taken(with_ids.reader(4), ALL)) == 5
     assert (record.token_ids, with_ids.token_ids) == (None, [0, 1])
 
 
@@ -138,14 +138,14 @@ def test_notices_stand_between_the_pieces() -> None:
     say(record, "a")
     record.add_notice({"type": "runtime.preempted"})
     say(record, "b")
-    events = record.reader().take(ALL)
+    events = taken(record.reader(), ALL)
     assert [event["type"] for event in events[4:]] == [
         "runtime.queued", DELTA, "runtime.preempted", DELTA
     ]  # fmt: skip
     assert numbers(events)[4:] == [3, 4, 4, 5]
-    resumed = record.reader(4).take(ALL)
+    resumed = taken(record.reader(4), ALL)
     assert [event["type"] for event in resumed] == ["runtime.preempted", DELTA]
-    assert [e["type"] for e in record.reader(4, with_notices=False).take(ALL)] == [DELTA]
+    assert [e["type"] for e in taken(record.reader(4, with_notices=False), ALL)] == [DELTA]
     record.check_invariants()
 
 
@@ -153,8 +153,8 @@ def test_a_response_without_output() -> None:
     record = make_record(generate=False)
     assert record.last_number == 1
     record.end(COMPLETED)
-    assert numbers(record.reader().take(ALL)) == [0, 1, 7]
-    assert numbers(record.reader(1).take(ALL)) == [7]
+    assert numbers(taken(record.reader(), ALL)) == [0, 1, 7]
+    assert numbers(taken(record.reader(1), ALL)) == [7]
 
 
 pieces = st.lists(st.tuples(st.text(alphabet="xyzé", max_size=3), st.integers(1, 3)), max_size=15)
@@ -173,8 +173,8 @@ def test_every_reader_concatenates_the_same_stream(
 
     def take(index: int, characters_max: int) -> None:
         reader = readers[index]
-        assert reader.is_ready or reader.take(characters_max) == []
-        heard[index] += reader.take(characters_max)
+        assert reader.is_ready or taken(reader, characters_max) == []
+        heard[index] += taken(reader, characters_max)
 
     for move, index, size in plan:
         if move == "s" and waiting:
@@ -198,7 +198,7 @@ def check_whole(record: ResponseRecord, heard: list[Event], reader: RecordReader
     assert text_of(heard) == record.text
     assert numbers(heard) == sorted(set(numbers(heard)))
     assert [e for e in heard if e["type"] != DELTA] == [
-        e for e in record.reader().take(ALL) if e["type"] != DELTA
+        e for e in taken(record.reader(), ALL) if e["type"] != DELTA
     ]
     assert ids_of(heard) == (record.token_ids or [])
     assert not reader.is_ready or not reader.is_done

@@ -17,7 +17,7 @@ from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.runtime.errors import NoEngine
 
 from .fakes import Fail, FakeGenerator, Say
-from .records import make_live
+from .records import make_live, taken
 
 ALL = 2**30
 SLOW = [Say("a"), Say("b", after_s=1000)]
@@ -150,7 +150,7 @@ async def test_a_reader_that_is_behind_pauses_it(autojump_clock: trio.testing.Mo
             assert generator.consumed == [1, 2]
             while not reader.done.is_set():
                 await reader.wait_ready()
-                reader.take(ALL)
+                taken(reader, ALL)
     assert response.record.text == "x" * 60
 
 
@@ -159,7 +159,7 @@ async def test_events_of_the_request_stand_in_the_record() -> None:
     resumed = RequestEvent(RequestEventKind.RESUMED)
     generator = FakeGenerator([Say("a", events=(queued,)), Say("b", events=(resumed,))])
     response = await run(generator, runtime={"events": True})
-    events = response.record.reader(3).take(ALL)
+    events = taken(response.record.reader(3), ALL)
     assert [event["type"] for event in events[:4]] == [
         "runtime.queued",
         "response.output_text.delta",

@@ -26,9 +26,9 @@ def end(status: Status, reason: str | None = None, **values: Any) -> list[Event]
 def test_numbers_of_the_opening_and_of_a_delta() -> None:
     events = make_record().events
     assert [number(event) for event in events.opening()] == [0, 1, 2, 3]
-    assert number(events.delta("a", 1, None)) == 4
-    assert "token_ids" not in events.delta("a", 1, None)
-    with_ids = events.delta("ab", 5, [7, 8])
+    assert number(events.delta("a", 1, None).event()) == 4
+    assert "token_ids" not in events.delta("a", 1, None).event()
+    with_ids = events.delta("ab", 5, [7, 8]).event()
     assert (with_ids["token_ids"], with_ids["token_index"]) == ([7, 8], 3)
 
 
