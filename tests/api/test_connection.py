@@ -55,7 +55,9 @@ async def test_half_closing_after_a_request_aborts_it() -> None:
         await trio.testing.wait_all_tasks_blocked()
         await stream.send_eof()
         await trio.testing.wait_all_tasks_blocked()
-        assert len(generator.aborted) == 1
+        # Begun and aborted, or not begun at all: the end is seen by a task of its own.
+        assert generator.active == {}
+        assert len(generator.aborted) == len(generator.calls) <= 1
 
 
 async def test_an_unforeseen_error_is_a_500_without_its_text(
