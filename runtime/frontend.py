@@ -53,9 +53,9 @@ class RequestFlow:
     def put_token(self, token_id: int) -> None:
         """Turn one token into text."""
         processor = self.processor
-        if processor.token_count and not processor.searches:
-            text = processor.handle_token(token_id)
-            self.slot.put_token(text, token_id, processor.token_count)
+        count = processor.token_count
+        if count and not processor.searches:
+            self.slot.put_token(processor.handle_token(token_id), token_id, count + 1)
             return
         # The first one, and those that may complete a stop string, take the long way.
         self.put(

@@ -154,7 +154,8 @@ class Ledger:
                 self._refuse(entry, self._judge_row(entry, peer, index))
                 continue
             entry.token_ids.append(token_id)
-            entry.state.handle_tokens(now)
+            if entry.state.status is not RequestStatus.STREAMING:
+                entry.state.handle_tokens(now)
             entry.resync_asked = False
             accepted.append((entry.request.request_id, token_id))
         return accepted

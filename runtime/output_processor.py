@@ -34,6 +34,11 @@ class OutputProcessor:
     # A stop string ended the request here and the engine does not know: it must be told.
     stopped_here: bool = attrs.field(default=False, init=False)
     ended: bool = attrs.field(default=False, init=False)
+    # The text is searched for stop strings: then `handle_token` is not for it.
+    searches: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.searches = self._stops is not None
 
     @classmethod
     def make(
@@ -46,11 +51,6 @@ class OutputProcessor:
         detokenizer = make_detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
         include_stop = params.include_stop_str_in_output
         return cls(detokenizer, stops, params.min_tokens, include_stop, choice=choice)
-
-    @property
-    def searches(self) -> bool:
-        """Whether the text is searched for stop strings: then `handle_token` is not for it."""
-        return self._stops is not None
 
     def handle_token(self, token_id: int) -> str:
         """Take the next token of a request that is not searched and goes on; its text."""

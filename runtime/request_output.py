@@ -9,7 +9,9 @@ import attrs
 from ..engine.messages import FinishReason, RequestEvent
 
 
-@attrs.frozen
+# Not frozen, though nobody changes one: a frozen class takes three times as long to make (0.6 µs
+# more), and there is one for each token that is taken alone.
+@attrs.define
 class GenerationOutput:
     """New tokens of one choice, and the text that they complete.
 

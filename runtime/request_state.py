@@ -49,9 +49,8 @@ class RequestState:
     status: RequestStatus = attrs.field(default=RequestStatus.PLACED, init=False)
     # When the present status began.
     entered_at: float = attrs.field(init=False)
-    # Of the whole request, whatever engine brought them; infinite until there are any.
+    # Of the whole request, whatever engine brought it; infinite until there is one.
     first_token_at: float = attrs.field(default=math.inf, init=False)
-    last_token_at: float = attrs.field(default=math.inf, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.entered_at = self.created_at
@@ -62,8 +61,7 @@ class RequestState:
         return self.status in _ENDS
 
     def handle_tokens(self, now: float) -> None:
-        """Tokens were written down."""
-        self.last_token_at = now
+        """Tokens were written down; of use until the first have been, since it was placed."""
         if self.status is RequestStatus.STREAMING:
             return
         if self.first_token_at == math.inf:
@@ -87,7 +85,7 @@ class RequestState:
         """Times are in order."""
         assert self.created_at <= self.entered_at
         if self.status is RequestStatus.STREAMING:
-            assert self.first_token_at <= self.last_token_at < math.inf
+            assert self.first_token_at <= self.entered_at < math.inf
 
     def _move(self, status: RequestStatus, now: float) -> None:
         assert status in TRANSITIONS[self.status], f"{self.status.value} -> {status.value}"

@@ -25,22 +25,18 @@ class StreamCredit:
 
     # The last credit that was sent; the first goes with the ADD. None: to the end.
     credit: int | None = attrs.field(init=False)
-    _grants_at: float = attrs.field(init=False)
+    # `handle_consumed` does nothing below this index.
+    grants_at: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.credit = self._lower()
-        self._grants_at = math.inf if self.window is None else self.window.grants_at
-
-    @property
-    def grants_at(self) -> float:
-        """`handle_consumed` does nothing below this index."""
-        return self._grants_at
+        self.grants_at = math.inf if self.window is None else self.window.grants_at
 
     def handle_consumed(self, index: int) -> int | None:
         """All tokens below `index` were taken. Returns the new credit to send, or None."""
         if self.window is None or self.window.handle_consumed(index) is None:
             return None
-        self._grants_at = self.window.grants_at
+        self.grants_at = self.window.grants_at
         return self._news()
 
     def handle_granted(self, tokens: int) -> int | None:
@@ -57,7 +53,7 @@ class StreamCredit:
     def check_invariants(self) -> None:
         """What was sent is what the limits allow."""
         assert self.credit == self._lower()
-        assert self._grants_at == (math.inf if self.window is None else self.window.grants_at)
+        assert self.grants_at == (math.inf if self.window is None else self.window.grants_at)
 
     def _lower(self) -> int | None:
         window = None if self.window is None else self.window.credit

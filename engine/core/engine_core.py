@@ -33,7 +33,7 @@ from ..messages import (
     StepOutputs,
 )
 from ..step_messages import Step, StepResult, WorkerReady
-from .request import FINISHED, WAITING, Frontend, Request, RequestStatus, make_request
+from .request import WAITING, Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .result_check import match_result
 from .scheduler import Scheduler, make_scheduler
@@ -242,8 +242,8 @@ class EngineCore:
         self._statistics.step_s_last = now - self._scheduled_at_s
         news: dict[Frontend, News] = {}
         for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
-            if request.status in FINISHED:
-                continue
+            if request.status is not RequestStatus.RUNNING:
+                continue  # it has ended meanwhile: nobody is preempted in flight
             told = news.get(request.frontend)
             if told is None:
                 told = news[request.frontend] = News()

@@ -31,9 +31,9 @@ class KVCacheManager:
 
         None if there are too few free blocks; then nothing has changed.
         """
-        missing = self.blocks_missing(request, tokens)
-        if missing == 0:
+        if tokens <= len(request.block_ids) * self.block_tokens:
             return []
+        missing = self.blocks_missing(request, tokens)
         if missing > self.pool.free_count:
             return None
         taken = self.pool.take(missing)

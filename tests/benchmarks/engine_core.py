@@ -50,6 +50,7 @@ def measure(running: int, frontends: int, prompt: int, tokens: int) -> list[floa
             prompt_token_ids=[1] * prompt,
             eos_token_ids=[VOCAB - 1],
             sampling=SamplingParams(max_tokens=tokens, seed=index),
+            in_columns=True,
         )
         core.add(index % frontends, request, 0.0)
     spent_us = []
