@@ -86,6 +86,8 @@ def serve(
             host=options.host,
             port=options.port,
             api_keys=options.api_key,
+            admin_keys=options.admin_key,
+            vllm_metrics=options.vllm_metrics,
             allowed_hosts=options.allowed_host,
             allowed_origins=options.allowed_origin,
             grace_s=options.grace,

@@ -19,6 +19,7 @@ from .metrics import ApiCounters, Metrics
 from .origin import OriginPolicy
 from .response_nursery import ResponseNursery
 from .response_registry import ResponseRegistry
+from .root_calls import RootCalls
 from .settings import ServeSettings
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
@@ -34,6 +35,8 @@ class Application:
     settings: ServeSettings = attrs.field(factory=ServeSettings)
     # What the other frontends of this server have; none, unless it is told.
     foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
+    # What the root is asked; nobody answers when there is none.
+    root: RootCalls = attrs.field(factory=RootCalls)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
     registry: ResponseRegistry = attrs.field(init=False)
@@ -55,7 +58,7 @@ class Application:
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
-        self.authentication = Authentication.of_keys(settings.api_keys)
+        self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.registry = ResponseRegistry(settings.limits, self._note_change)
         self.responses = ResponseNursery(

@@ -30,32 +30,69 @@ def principal_of(key: str) -> str:
 
 @attrs.frozen
 class Authentication:
-    """The configured keys, as digests. Without any, everyone is one anonymous principal."""
+    """The configured keys, as digests. Without user keys, everyone is one anonymous principal.
+
+    An admin key opens what a user key opens, and the admin routes; without any there are none.
+    """
 
     digests: tuple[bytes, ...] = attrs.field(default=(), repr=False)
+    admin_digests: tuple[bytes, ...] = attrs.field(default=(), repr=False)
 
     @classmethod
-    def of_keys(cls, keys: tuple[str, ...]) -> "Authentication":
+    def of_keys(cls, keys: tuple[str, ...], admin_keys: tuple[str, ...] = ()) -> "Authentication":
         """Digest the keys. Raises `ValueError` for an empty one, which would admit everybody."""
-        if any(not key.strip() for key in keys):
+        if any(not key.strip() for key in (*keys, *admin_keys)):
             raise ValueError("an API key is empty; remove it or set one")
-        return cls(tuple(_digest(key) for key in keys))
+        return cls(tuple(map(_digest, keys)), tuple(map(_digest, admin_keys)))
+
+    @property
+    def has_admin(self) -> bool:
+        """Whether there are admin routes."""
+        return bool(self.admin_digests)
 
     def authenticate(self, authorization: str | None) -> str:
         """The principal of an `Authorization` header. Raises `ApiError` 401."""
         if not self.digests:
-            return ANONYMOUS
-        if authorization is None:
-            raise _unauthorized("Send an API key: Authorization: Bearer <key>")
-        if not authorization.lower().startswith(_BEARER):
-            raise _unauthorized("The Authorization header must be: Bearer <key>")
-        presented = _digest(authorization[len(_BEARER) :].strip())
-        matches = 0
-        for digest in self.digests:  # all of them, whatever matched
-            matches += hmac.compare_digest(digest, presented)
-        if not matches:
+            return self._admin_or_anonymous(authorization)
+        presented = _presented(authorization)
+        if not _is_among(presented, (*self.digests, *self.admin_digests)):
             raise _unauthorized("The API key is not one of this server's")
         return presented.hex()[:PRINCIPAL_HEX_DIGITS]
+
+    def check_admin(self, authorization: str | None) -> str:
+        """The principal of an admin's header. Raises `ApiError` 401, or 403 for a user's key."""
+        presented = _presented(authorization)
+        is_user = _is_among(presented, self.digests)
+        if _is_among(presented, self.admin_digests):
+            return presented.hex()[:PRINCIPAL_HEX_DIGITS]
+        if is_user:
+            raise ApiError(403, "This route needs an admin key", "admin_key_required")
+        raise _unauthorized("The API key is not one of this server's")
+
+    def _admin_or_anonymous(self, authorization: str | None) -> str:
+        """Without user keys nobody is refused; SDKs send some key in any case."""
+        if not self.admin_digests or authorization is None:
+            return ANONYMOUS
+        try:
+            return self.check_admin(authorization)
+        except ApiError:
+            return ANONYMOUS
+
+
+def _presented(authorization: str | None) -> bytes:
+    """The digest of the key in a header. Raises `ApiError` 401 when there is none."""
+    if authorization is None:
+        raise _unauthorized("Send an API key: Authorization: Bearer <key>")
+    if not authorization.lower().startswith(_BEARER):
+        raise _unauthorized("The Authorization header must be: Bearer <key>")
+    return _digest(authorization[len(_BEARER) :].strip())
+
+
+def _is_among(presented: bytes, digests: tuple[bytes, ...]) -> bool:
+    matches = 0
+    for digest in digests:  # all of them, whatever matched
+        matches += hmac.compare_digest(digest, presented)
+    return matches > 0
 
 
 def _unauthorized(message: str) -> ApiError:

@@ -38,6 +38,7 @@ from ..runtime.messages import (
     FrontendLoad,
     FrontendReady,
     PassConnection,
+    RootReply,
 )
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..transports.channel import Peer
@@ -49,6 +50,7 @@ from .application import Application
 from .connection_source import QueueSource, open_queue_source
 from .foreign_responses import ForeignResponses
 from .load_reports import LoadReports
+from .root_calls import RootCalls
 from .server import serve_connections
 from .settings import FrontendSettings
 
@@ -81,7 +83,8 @@ async def main(child: ChildFds) -> None:
         )
         frontend.client.apply_membership(init.engines)
         foreign = ForeignResponses(me.rank, settings.runtime.frontends, me.epoch, control.send)
-        application = Application(frontend, settings.serve, foreign)
+        root = RootCalls(control.send)
+        application = Application(frontend, settings.serve, foreign, root)
         async with (
             open_frontend_services(channel, frontend.client),
             open_queue_source() as source,
@@ -176,6 +179,8 @@ class FrontendProcess:
                     )
                 case ForeignReply():
                     self.application.foreign.handle_reply(message)
+                case RootReply():
+                    self.application.root.handle_reply(message)
                 case TreeRequest(call_id=call_id):
                     await self.control.send(TreeReply(call_id, self._tree_text()))
                 case _:

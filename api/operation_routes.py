@@ -31,7 +31,7 @@ def model_object(application: Application) -> JsonObject:
 async def list_models(
     connection: HttpConnection, application: Application, _: str, __: Parameters
 ) -> None:
-    """`GET /v1/models`."""
+    """`GET /v1/models`: the one model that is served."""
     await connection.answer_json(200, {"object": "list", "data": [model_object(application)]})
 
 
@@ -86,8 +86,16 @@ def _reasons(application: Application, health: Health) -> list[str]:
     return health.reasons or ["no engine is ready"]
 
 
+async def get_load(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /load`: requests in flight in this frontend, as vLLM tells them."""
+    load = application.generator.statistics().frontend.requests_active
+    await connection.answer_json(200, {"server_load": load})
+
+
 async def get_version(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
-    """`GET /version`."""
+    """`GET /version`: the version of this server."""
     await connection.answer_json(200, {"version": __version__})
 
 

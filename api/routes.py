@@ -9,15 +9,21 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 
+from .admin_routes import get_tree
 from .application import Application
 from .authentication import ANONYMOUS
+from .chat_request import CHAT
 from .completion_routes import create_chat_completion, create_completion
+from .completions_request import COMPLETIONS
+from .docs import PAGE, PAGE_HEADERS, PAGE_TYPE
 from .errors import ApiError
 from .http import HttpConnection
 from .http_request import HttpRequest
+from .openapi import openapi_document
 from .operation_routes import (
     get_health,
     get_live,
+    get_load,
     get_metrics,
     get_model,
     get_ready,
@@ -31,6 +37,8 @@ from .response_routes import (
     get_response,
     list_input_items,
 )
+from .schema import Body
+from .tokenizer_request import DETOKENIZE, TOKENIZE
 from .tokenizer_routes import detokenize, get_tokenizer_info, tokenize
 
 Parameters = dict[str, str]
@@ -46,6 +54,10 @@ class Route:
     path: str
     handler: Handler
     is_open: bool = False
+    # For admin keys alone; without any in the settings there is no such route.
+    is_admin: bool = attrs.field(default=False, kw_only=True)
+    # The table of its JSON body, for those that have one.
+    body: Body | None = attrs.field(default=None, kw_only=True)
 
     def match(self, path: str) -> Parameters | None:
         """The parameters when `path` is this route's, else None."""
@@ -62,27 +74,6 @@ class Route:
         return {"id": value}
 
 
-ROUTES = (
-    Route("POST", "/v1/responses", create_response),
-    Route("POST", "/v1/responses/{id}/cancel", cancel_response),
-    Route("GET", "/v1/responses/{id}", get_response),
-    Route("DELETE", "/v1/responses/{id}", delete_response),
-    Route("GET", "/v1/responses/{id}/input_items", list_input_items),
-    Route("POST", "/v1/chat/completions", create_chat_completion),
-    Route("POST", "/v1/completions", create_completion),
-    Route("POST", "/tokenize", tokenize),
-    Route("POST", "/detokenize", detokenize),
-    Route("GET", "/tokenizer_info", get_tokenizer_info),
-    Route("GET", "/v1/models", list_models),
-    Route("GET", "/v1/models/{id...}", get_model),
-    Route("GET", "/metrics", get_metrics),
-    Route("GET", "/live", get_live, is_open=True),
-    Route("GET", "/ready", get_ready, is_open=True),
-    Route("GET", "/health", get_health, is_open=True),
-    Route("GET", "/version", get_version, is_open=True),
-)
-
-
 @attrs.frozen
 class Match:
     """What the table says about a path: the route, or the methods that there are."""
@@ -90,6 +81,9 @@ class Match:
     route: Route | None
     parameters: Parameters
     allowed: tuple[str, ...]
+
+
+NO_ROUTE = Match(None, {}, ())
 
 
 def match_route(request: HttpRequest) -> Match:
@@ -118,22 +112,19 @@ def _search(path: str, method: str) -> Match:
     return Match(found[0], found[1], tuple(allowed))
 
 
-# Those without parameters, by method and path: nearly all requests are for one of them.
-_PLAIN = {
-    (route.method, route.path): _search(route.path, route.method)
-    for route in ROUTES
-    if "{" not in route.path
-}
-
-
-def authorize(request: HttpRequest, application: Application, *, is_open: bool) -> str:
+def authorize(
+    request: HttpRequest, application: Application, *, is_open: bool, is_admin: bool = False
+) -> str:
     """Host, Origin and key, in this order; the principal. Raises `ApiError` 400, 401 or 403."""
     if request.host:
         application.origins.check_host(request.host)
     application.origins.check_origin(request.header("origin"), request.host)
     if is_open:
         return ANONYMOUS
-    return application.authentication.authenticate(request.header("authorization"))
+    authorization = request.header("authorization")
+    if is_admin:
+        return application.authentication.check_admin(authorization)
+    return application.authentication.authenticate(authorization)
 
 
 async def dispatch(
@@ -143,17 +134,22 @@ async def dispatch(
     match = match_route(request)
     if match.route is not None:
         connection.route = match.route.path
+        if match.route.is_admin and not application.authentication.has_admin:
+            match = NO_ROUTE
     origin = request.header("origin")
     if origin is not None and application.origins.allows_cross_origin(origin):
         connection.standing_headers += [("access-control-allow-origin", origin), ("vary", "origin")]
+    else:
+        origin = None
     if request.method == "OPTIONS":
         authorize(request, application, is_open=True)  # browsers ask before they send a key
-        await _answer_options(connection, match)
+        await _answer_options(connection, match, is_cross_origin=origin is not None)
         return
-    is_open = match.route is not None and match.route.is_open
-    principal = authorize(request, application, is_open=is_open)
-    if match.route is not None:
-        await match.route.handler(connection, application, principal, match.parameters)
+    route = match.route
+    is_open, is_admin = (False, False) if route is None else (route.is_open, route.is_admin)
+    principal = authorize(request, application, is_open=is_open, is_admin=is_admin)
+    if route is not None:
+        await route.handler(connection, application, principal, match.parameters)
         return
     if not match.allowed:
         path = request.path[:200]
@@ -164,12 +160,64 @@ async def dispatch(
     )
 
 
-async def _answer_options(connection: HttpConnection, match: Match) -> None:
+async def _answer_options(
+    connection: HttpConnection, match: Match, *, is_cross_origin: bool
+) -> None:
     allowed = ", ".join(match.allowed or ("OPTIONS",))
     headers = [("allow", allowed)]
-    if connection.standing_headers:
+    if is_cross_origin:
         headers += [
             ("access-control-allow-methods", allowed),
             ("access-control-allow-headers", "authorization, content-type, x-request-id"),
         ]
     await connection.answer(204, b"", headers=headers)
+
+
+async def get_openapi(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /openapi.json`: this table, as OpenAPI 3.1."""
+    routes = [
+        route for route in ROUTES if application.authentication.has_admin or not route.is_admin
+    ]
+    await connection.answer_json(200, openapi_document(routes))
+
+
+async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
+    """`GET /docs`: a page that shows the document and tries calls; it loads nothing from elsewhere.
+
+    It is open, since it knows nothing: what it shows it asks for with the reader's key.
+    """
+    await connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/v1/responses", create_response),
+    Route("POST", "/v1/responses/{id}/cancel", cancel_response),
+    Route("GET", "/v1/responses/{id}", get_response),
+    Route("DELETE", "/v1/responses/{id}", delete_response),
+    Route("GET", "/v1/responses/{id}/input_items", list_input_items),
+    Route("POST", "/v1/chat/completions", create_chat_completion, body=CHAT),
+    Route("POST", "/v1/completions", create_completion, body=COMPLETIONS),
+    Route("POST", "/tokenize", tokenize, body=TOKENIZE),
+    Route("POST", "/detokenize", detokenize, body=DETOKENIZE),
+    Route("GET", "/tokenizer_info", get_tokenizer_info),
+    Route("GET", "/v1/models", list_models),
+    Route("GET", "/v1/models/{id...}", get_model),
+    Route("GET", "/metrics", get_metrics),
+    Route("GET", "/load", get_load),
+    Route("GET", "/openapi.json", get_openapi),
+    Route("GET", "/docs", get_docs, is_open=True),
+    Route("GET", "/admin/tree", get_tree, is_admin=True),
+    Route("GET", "/live", get_live, is_open=True),
+    Route("GET", "/ready", get_ready, is_open=True),
+    Route("GET", "/health", get_health, is_open=True),
+    Route("GET", "/version", get_version, is_open=True),
+)
+
+# Those without parameters, by method and path: nearly all requests are for one of them.
+_PLAIN = {
+    (route.method, route.path): _search(route.path, route.method)
+    for route in ROUTES
+    if "{" not in route.path
+}

@@ -24,6 +24,10 @@ class ServeSettings:
     """
 
     api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    # Without any there are no admin routes.
+    admin_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
+    # Tell the metrics under vLLM's names, too.
+    vllm_metrics: bool = False
     allowed_hosts: tuple[str, ...] = ()
     allowed_origins: tuple[str, ...] = ()
     limits: ServerLimits = attrs.field(factory=ServerLimits)

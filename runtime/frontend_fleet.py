@@ -22,6 +22,7 @@ from ..transports.passed_fds import close_fds
 from .child_life import ChildLife, ChildPlan, run_child_life
 from .config import RuntimeSettings
 from .connection_balancer import ConnectionBalancer
+from .control_server import Answer, ControlCall
 from .events import ChildFailed, ChildReady, OnEvent
 from .foreign_calls import deliver
 from .membership import FrontendDirectory
@@ -35,6 +36,8 @@ from .messages import (
     FrontendLoad,
     FrontendReady,
     PassConnection,
+    RootCall,
+    RootReply,
 )
 
 # A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
@@ -43,6 +46,11 @@ PASS_TIMEOUT_S = 2.0
 # Calls between frontends that wait for a control socket; pulled out of the air. Each may hold one
 # response object.
 RELAYS_MAX = 256
+
+
+async def _no_answer(call: ControlCall) -> str:
+    """Where nobody can be asked."""
+    return "null"
 
 
 @attrs.define(eq=False)
@@ -61,6 +69,8 @@ class FrontendFleet:
     engines: Callable[[], EngineMembership]
     on_membership: Callable[[FrontendMembership], None]
     on_event: OnEvent
+    # What the root says to a question of an operator.
+    answer: Answer = _no_answer
     pass_timeout_s: float = PASS_TIMEOUT_S
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
@@ -206,6 +216,8 @@ class FrontendFleet:
                 self.notify()
             case ForeignCall() | ForeignReply():
                 self._relay(message)
+            case RootCall():
+                self._answer(rank, message)
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
 
@@ -220,6 +232,20 @@ class FrontendFleet:
         self._relays += 1
         life = self.lives[delivery.frontend]
         self._nursery.start_soon(self._tell, life, delivery.message, name="foreign-call")
+
+    def _answer(self, rank: int, call: RootCall) -> None:
+        """Answer an operator's question; bounded as relays are."""
+        if self._nursery is None or self._relays >= RELAYS_MAX:
+            return
+        self._relays += 1
+        self._nursery.start_soon(self._ask_and_tell, self.lives[rank], call, name="root-call")
+
+    async def _ask_and_tell(self, life: ChildLife, call: RootCall) -> None:
+        try:
+            text = await self.answer(call.call)
+            await life.tell_if_it_listens(RootReply(call.call_id, text), self.pass_timeout_s)
+        finally:
+            self._relays -= 1
 
     async def _tell(self, life: ChildLife, message: object) -> None:
         try:

@@ -9,6 +9,7 @@ import enum
 import attrs
 
 from ..engine.messages import Drain, EngineReady, TreeReply, TreeRequest
+from .control_server import ControlCall
 from .health import EngineState
 
 
@@ -120,6 +121,22 @@ class ForeignReply:
     text: str = ""
 
 
+@attrs.frozen
+class RootCall:
+    """A frontend asks the root, for an admin, what commands ask over the run folder's socket."""
+
+    call_id: int
+    call: ControlCall
+
+
+@attrs.frozen
+class RootReply:
+    """The root's answer, JSON text."""
+
+    call_id: int
+    text: str
+
+
 ROOT_TO_FRONTEND = (
     EngineMembership,
     PassConnection,
@@ -127,5 +144,6 @@ ROOT_TO_FRONTEND = (
     TreeRequest,
     ForeignCall,
     ForeignReply,
+    RootReply,
 )
-FRONTEND_TO_ROOT = (FrontendLoad, TreeReply, ForeignCall, ForeignReply)
+FRONTEND_TO_ROOT = (FrontendLoad, TreeReply, ForeignCall, ForeignReply, RootCall)

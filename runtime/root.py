@@ -118,6 +118,7 @@ class Root:
             engines=self.engines.directory.snapshot,
             on_membership=self._publish_frontends,
             on_event=self.on_event,
+            answer=self._answer,
         )
         self.engines.frontends = self.frontends.directory
 

@@ -84,6 +84,17 @@ class ServeOptions:
             **_LIST,
         ),
     ] = attrs.field(default=(), repr=False)
+    admin_key: Annotated[
+        tuple[str, ...],
+        Parameter(
+            help="Key that opens admin routes, too; without any there are none.",
+            env_var="TRIOLET_ADMIN_KEY",
+            **_LIST,
+        ),
+    ] = attrs.field(default=(), repr=False)
+    vllm_metrics: Annotated[
+        bool, Parameter(help="Tell metrics under vLLM's names, too, for its dashboards.")
+    ] = False
     allowed_host: Annotated[
         tuple[str, ...], Parameter(help="Host header to accept besides loopback names.", **_LIST)
     ] = ()

@@ -73,6 +73,8 @@ def make_plan(
     allowed_origins: tuple[str, ...],
     grace_s: float,
     generation_config: str = GENERATION_CONFIG_AUTO,
+    admin_keys: tuple[str, ...] = (),
+    vllm_metrics: bool = False,
     restart_limit: int = RESTARTS.restart_limit,
     restart_period_s: float = RESTARTS.restart_period_s,
     logs: LogSettings | None = None,
@@ -80,13 +82,10 @@ def make_plan(
 ) -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
     rare = rare or RareSettings()
+    _check_numbers(frontends, rare)
     _check_address(host, port, is_open=not api_keys)
-    _check_edge(api_keys, allowed_hosts, allowed_origins)
-    check_numbers("limits", rare.limits)
-    if not 1 <= frontends <= FRONTENDS_MAX:
-        raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
-    folder = str(pathlib.Path(model).resolve() if model else bundled_model_folder())
-    name = model_name or (pathlib.Path(folder).name if model else BUNDLED_MODEL_NAME)
+    _check_edge((*api_keys, *admin_keys), allowed_hosts, allowed_origins)
+    folder, name = _folder_and_name(model, model_name)
     settings = RuntimeSettings(
         engine=EngineSettings(model=folder, **engine),
         engines=engines,
@@ -103,7 +102,9 @@ def make_plan(
     check_model(settings.engine)
     serve = ServeSettings(
         api_keys=api_keys,
-        allowed_hosts=(*allowed_hosts, *([] if is_loopback(host) else [host])),
+        admin_keys=admin_keys,
+        vllm_metrics=vllm_metrics,
+        allowed_hosts=allowed_hosts if is_loopback(host) else (*allowed_hosts, host),
         allowed_origins=allowed_origins,
         grace_s=grace_s,
         limits=rare.limits,
@@ -118,6 +119,20 @@ def make_plan(
         frontends=frontends,
         grace_s=grace_s,
     )
+
+
+def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
+    """Where the model is, and what clients call it."""
+    if not model:
+        return str(bundled_model_folder()), model_name or BUNDLED_MODEL_NAME
+    folder = pathlib.Path(model).resolve()
+    return str(folder), model_name or folder.name
+
+
+def _check_numbers(frontends: int, rare: RareSettings) -> None:
+    check_numbers("limits", rare.limits)
+    if not 1 <= frontends <= FRONTENDS_MAX:
+        raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
 
 
 def _supervision(

@@ -36,3 +36,22 @@ def test_an_empty_key_is_refused() -> None:
 def test_keys_are_not_kept_or_shown() -> None:
     assert "first" not in repr(KEYS)
     assert principal_of("first") not in repr(KEYS)
+
+
+def test_an_admin_key_opens_what_a_user_key_opens() -> None:
+    keys = Authentication.of_keys(("user",), ("admin",))
+    assert keys.authenticate("Bearer admin") == principal_of("admin")
+    assert keys.check_admin("Bearer admin") == principal_of("admin")
+    for header, status in ((None, 401), ("Bearer x", 401), ("Bearer user", 403)):
+        with pytest.raises(ApiError) as caught:
+            keys.check_admin(header)
+        assert caught.value.status == status
+
+
+def test_an_admin_key_alone_closes_nothing_else() -> None:
+    keys = Authentication.of_keys((), ("admin",))
+    assert keys.authenticate(None) == ANONYMOUS
+    assert keys.authenticate("Bearer none") == ANONYMOUS
+    assert keys.authenticate("Bearer admin") == principal_of("admin")
+    with pytest.raises(ValueError, match="empty"):
+        Authentication.of_keys((), ("",))

@@ -35,3 +35,8 @@ async def test_version_and_metrics() -> None:
         metrics = await client.request("GET", "/metrics")
     assert metrics.headers["content-type"].startswith("text/plain")
     assert b"triolet_connections_active 1.0" in metrics.body
+
+
+async def test_the_load_is_what_is_in_flight() -> None:
+    async with open_client(make_application()) as client:
+        assert (await client.request("GET", "/load")).json == {"server_load": 0}

@@ -4,6 +4,7 @@ import msgspec
 
 from triolet.engine.messages import Drain, EngineReady, TreeReply, TreeRequest
 from triolet.runtime import messages
+from triolet.runtime.control_server import ControlCall
 from triolet.runtime.health import EngineState
 from triolet.transports.codec import Codec
 
@@ -42,12 +43,14 @@ def test_both_families_cross_whole() -> None:
         TreeRequest(1),
         FOREIGN_CALL,
         FOREIGN_REPLY,
+        messages.RootReply(4, "{}"),
     ]
     to_root: list[object] = [
         messages.FrontendLoad(3, 2, 9),
         TreeReply(1, "{}"),
         FOREIGN_CALL,
         FOREIGN_REPLY,
+        messages.RootCall(4, ControlCall.TREE),
     ]
     for family, examples in (
         (messages.ROOT_TO_FRONTEND, to_frontend),
