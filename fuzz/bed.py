@@ -1,7 +1,8 @@
 """A whole frontend and its engines in one process, over the memory mesh: no process, no socket.
 
 For tests and fuzzers of everything between a prompt and the schedule. The mesh can drop, double and
-delay the n-th frame; engines can be lost. Tokens come from the null executor, so they are exact.
+delay the n-th frame; engines can be lost. Tokens come from the null executor unless another one is
+asked for, so they are exact.
 Must not know what is asked of the frontend.
 """
 
@@ -82,7 +83,7 @@ async def open_bed(
     ends fails the body with `ServiceEnded`.
     """
     settings = RuntimeSettings(
-        engine=EngineSettings(model=str(folder), executor="null", **engine),
+        engine=EngineSettings(model=str(folder), **{"executor": "null", **engine}),
         engines=engines,
         streams=StreamSettings(window_tokens=window_tokens),
     )

@@ -6,6 +6,7 @@ One server for all requests: afterwards it has the processes that it had before,
 import json
 import os
 import pathlib
+import shutil
 import socket
 import struct
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import trio
+
+from triolet.engine.model.bundled import bundled_model_folder
 
 from .server import DEADLINE_S, Server, module_server
 from .streams import SeenStream, body, open_socket, read_sse
@@ -200,6 +203,7 @@ async def test_a_busy_port(server: Server) -> None:
         (("serve", "--port", "70000"), 2, "65535"),
         (("serve", "--port", "many"), 2, "many"),
         (("serve", "--engines", "0"), 2, "engines"),
+        (("serve", "--workers", "2"), 2, "--workers must be 1: the torch executor"),
         (("serve", "--host", "0.0.0.0"), 2, "--api-key"),
         (("serve", "--colour", "red"), 2, "--colour"),
         (("sing",), 2, "sing"),
@@ -218,3 +222,27 @@ async def test_a_bad_command(
     code, said = await run_command(*arguments)
     assert code == exit_code, said
     assert words in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("config.json", "{", "config.json: is not JSON"),
+        ("config.json", '{"architectures": ["GPT2LMHeadModel"]}', "LlamaForCausalLM, Mistral"),
+        ("model.safetensors", "cut off", "model.safetensors: is truncated"),
+        ("tokenizer.json", None, "tokenizer.json: is missing"),
+        ("tokenizer.json", '{"model": 1}', "tokenizer.json: is not a tokenizer"),
+        ("chat_template.jinja", "{% if %}", "the chat template is wrong in line 1"),
+    ],
+)
+async def test_a_broken_model_folder(
+    tmp_path: pathlib.Path, name: str, content: str | None, words: str
+) -> None:
+    shutil.copytree(bundled_model_folder(), tmp_path, dirs_exist_ok=True)
+    (tmp_path / name).unlink(missing_ok=True)
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    code, said = await run_command("serve", str(tmp_path), "--port", "0")
+    assert code == 1, said
+    assert words in said
+    assert "choose another model" in said, "the way out"

@@ -17,6 +17,10 @@ from triolet.engine.model_config import load_model_config
 
 from .tiny_models import CPU, Driver, random_tokens
 
+# Its bar has a thread of its own, which would outlive the test.
+_transformers_logging: Any = transformers.utils.logging
+_transformers_logging.disable_progress_bar()
+
 # float32 against float32, summed in another order.
 RELATIVE_ERROR_MAX = 1e-4
 VOCABULARY = 131
