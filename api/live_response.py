@@ -1,8 +1,12 @@
 """One response from its start until it is forgotten: its record, its readers, its cancel scope.
 
 It is above every connection: readers come and go, each with a cursor of its own. When the last one
-has left, the response is aborted, at once or after the time that its request asked for. Only the
-fastest reader is waited for. Must not know how tokens are made, nor frames, lanes or status lines.
+has left, the response is aborted, at once or after the time that its request asked for.
+
+No task moves tokens. Readers are told once that there is more, and whoever takes first pulls it
+into the record; so what comes meanwhile costs nothing and is merged, and a request whose readers
+are all behind meets its credit and is paused. When nobody reads, or somebody waits for the end, it
+is pulled when it comes. Must not know how tokens are made, nor frames, lanes or status lines.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,8 +36,6 @@ class LiveResponse:
     record: ResponseRecord
     principal: str
     conversation: Conversation
-    # Characters that the fastest reader may be behind before the request is paused.
-    lag_max: int
     session: object = None
     streaming: bool = True
 
@@ -48,8 +50,10 @@ class LiveResponse:
     _readers: list["AttachedReader"] = attrs.field(factory=list, init=False)
     _holders: int = attrs.field(default=0, init=False)
     _waiting: int = attrs.field(default=0, init=False)
-    # Who feeds the record has stopped because nobody was close behind; called when somebody is.
-    _on_followed: Callable[[], None] | None = attrs.field(default=None, init=False)
+    # Takes what has come into the record; set by whoever runs the response. It never raises.
+    pull_from: Callable[[], None] | None = attrs.field(default=None, init=False)
+    # Readers know that there is more to pull.
+    has_more: bool = attrs.field(default=False, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -73,7 +77,7 @@ class LiveResponse:
     async def wait_ended(self) -> JsonObject:
         """The final response object. Meanwhile slow readers are not waited for."""
         self._waiting += 1
-        self.note_taken()
+        self.pull()
         try:
             await self._ended.wait()
         finally:
@@ -124,7 +128,6 @@ class LiveResponse:
             yield reader
         finally:
             self._readers.remove(reader)
-            self.note_taken()
             self._check_abandoned()
 
     @contextmanager
@@ -142,7 +145,10 @@ class LiveResponse:
         self.scope.deadline = self.request.keeping.deadline_s
 
     def _check_abandoned(self) -> None:
-        if self._readers or self._holders or self.has_ended or self.request.background:
+        if self._readers or self.has_ended:
+            return
+        self.pull()  # else it would stop at its credit: there is nobody left who does
+        if self._holders or self.has_ended or self.request.background:
             return
         keep_s = self.request.keeping.keep_s
         if keep_s:
@@ -151,35 +157,27 @@ class LiveResponse:
         else:
             self.cancel("its last reader has left")
 
-    def note_taken(self) -> None:
-        """A reader has taken something, or there is another reason to go on."""
-        if self._on_followed is not None and self._is_followed:
-            on_followed, self._on_followed = self._on_followed, None
-            on_followed()
+    # ---- tokens
 
-    # ---- for the task that runs it
+    def note_more(self, *, is_end: bool = False) -> None:
+        """There is more to pull. Called for every token: cheap once the readers know."""
+        if is_end or self._waiting or not self._readers:
+            self.pull()
+            self.wake_readers()
+        elif not self.has_more:
+            self.has_more = True
+            self.wake_readers()
+
+    def pull(self) -> None:
+        """Take what has come into the record, and the end if that has come."""
+        self.has_more = False
+        if self.pull_from is not None:
+            self.pull_from()
 
     def wake_readers(self) -> None:
-        """Something was added to the record."""
+        """Something may have been added to the record."""
         for reader in self._readers:
             reader.wake_up()
-
-    def pauses(self, on_followed: Callable[[], None]) -> bool:
-        """Whether nobody is close behind, though somebody reads and nobody waits for the end.
-
-        If so, `on_followed` is called once when that has changed.
-        """
-        if self._is_followed:
-            return False
-        self._on_followed = on_followed
-        return True
-
-    @property
-    def _is_followed(self) -> bool:
-        return not self._readers or bool(self._waiting) or self._least_lag() <= self.lag_max
-
-    def _least_lag(self) -> int:
-        return min([reader.cursor.lag for reader in self._readers])
 
     def end(self, ending: Ending) -> None:
         """Note the end and tell everybody."""
@@ -211,25 +209,26 @@ class AttachedReader:
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take` has something now."""
-        return self.cursor.is_ready
+        """Whether there may be something to take now."""
+        return self.response.has_more or self.cursor.is_ready
 
     def wake_up(self) -> None:
         """There may be more."""
         if self.wake is None:
             self._ready.unpark_all()
-        elif self.cursor.is_ready:
+        else:
             self.wake(self)
 
     async def wait_ready(self) -> None:
         """Return when there is something to take, or nothing will come any more."""
-        while not (self.cursor.is_ready or self.done.is_set()):
+        while not (self.is_ready or self.done.is_set()):
             await self._ready.park()
 
     def take(self, characters_max: int) -> list[Part]:
         """The next events; see `RecordReader.take`."""
+        if self.response.has_more:
+            self.response.pull()
         events = self.cursor.take(characters_max)
-        self.response.note_taken()
         self._note_done()
         return events
 

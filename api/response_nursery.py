@@ -104,7 +104,6 @@ class ResponseNursery:
             ResponseRecord(ResponseEvents(identity, request)),
             principal,
             continued(before, request),
-            lag_max=self.settings.limits.socket.lane_buffer_bytes_max,
             session=None if request.store else session,
         )
 

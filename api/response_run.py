@@ -1,9 +1,8 @@
-"""Runs one response: takes from the generator and writes into the record.
+"""Runs one response: the task from its prompt to its end.
 
-A piece is written down in the task that brings it; the response's own task begins, waits and ends.
-Nobody is waited for but the fastest reader: a request whose readers are all behind meets its credit
-and is paused. Whatever goes wrong after the admission is the response's own end. Must not know who
-reads, nor protocols.
+It opens the request and is there until the end; tokens are pulled past it, by those who read.
+Whatever goes wrong after the admission is the response's own end. Must not know who reads, nor
+protocols.
 """
 
 import logging
@@ -14,7 +13,7 @@ import trio
 from ..engine.errors import EngineError
 from ..engine.messages import FinishReason, RequestEvent, RequestEventKind
 from ..engine.sampling_params import SamplingParams
-from ..runtime.generation import GenerationOutput, GenerationStream, Generator, Usage
+from ..runtime.generation import GenerationStream, Generator, Usage
 from .errors import ApiError, engine_error, to_api_error
 from .live_response import LiveResponse
 from .response_history import prompt_of
@@ -32,41 +31,31 @@ async def run_response(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Background task `response`: generate to the end; started when the request is admitted.
+    """Background task `response`: from the prompt to the end; started when it is admitted.
 
     Raises `ApiError` when it is not admitted; afterwards nothing: whatever goes wrong is the
     response's end. Cancellation: the request is aborted, the response ends as cancelled.
     """
-    run = _Run(response, generator, registry, task_status)
+    run = _Run(response, registry, task_status)
     try:
         with response.scope:
-            await run.generate()
+            await run.generate(generator)
         if response.scope.cancelled_caught:
             run.admit()
-            run.ending = response.ending_when_cut(run.usage)
-    except EngineError as error:
-        run.fail(to_api_error(error, FIELD_NAMES), error)
     except Exception as error:
-        if not isinstance(error, ApiError):
-            logger.error("a response failed; only it ends", exc_info=error)
-        run.fail(to_api_error(error), error)
+        run.fail(error)
     finally:
-        if response.is_admitted:
-            response.end(run.ending or response.ending_when_cut(run.usage))
-            registry.end(response)
+        run.cut()
 
 
 @attrs.define(eq=False)
 class _Run:
     response: LiveResponse
-    generator: Generator
     registry: ResponseRegistry
     task_status: trio.TaskStatus[None]
     stream: GenerationStream | None = None
-    ending: Ending | None = None
-    # Set when the last piece was taken, or none will be.
-    _over: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _failure: Exception | None = attrs.field(default=None, init=False)
+    # The response has ended, by whatever was pulled.
+    finished: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def usage(self) -> Usage:
@@ -79,17 +68,32 @@ class _Run:
             self.registry.add(self.response)
             self.task_status.started()
 
-    def fail(self, error: ApiError, cause: Exception) -> None:
-        """Raises `error` before the admission."""
-        if not self.response.is_admitted:
-            raise error from cause
-        self.ending = Ending(status=Status.FAILED, usage=self.usage, error=error)
+    def end(self, ending: Ending) -> None:
+        """Whoever is first says how it ended."""
+        if self.response.is_admitted and not self.response.has_ended:
+            self.response.end(ending)
+            self.registry.end(self.response)
+            self.finished.set()
 
-    async def generate(self) -> None:
+    def cut(self) -> None:
+        """Nothing comes any more."""
+        self.response.pull_from = None
+        self.end(self.response.ending_when_cut(self.usage))
+
+    def fail(self, failure: Exception) -> None:
+        """Raises `ApiError` before the admission."""
+        error = to_api_error(failure, FIELD_NAMES)
+        if not isinstance(failure, EngineError | ApiError):
+            logger.error("a response failed; only it ends", exc_info=failure)
+        if not self.response.is_admitted:
+            raise error from failure
+        self.end(Ending(status=Status.FAILED, usage=self.usage, error=error))
+
+    async def generate(self, generator: Generator) -> None:
         """From the prompt to the last token. Raises as the generator does."""
         response, request = self.response, self.response.request
         options = request.options
-        opening = self.generator.generate(
+        opening = generator.generate(
             prompt_of(response.conversation, request.instructions),
             request.sampling if request.generate else SamplingParams(max_tokens=1),
             request_id=response.response_id,
@@ -107,42 +111,40 @@ class _Run:
                 await self._follow(self.stream)
             else:
                 await self.stream.collect()
-                self.ending = Ending(status=Status.COMPLETED, usage=self.usage)
+                self.end(Ending(status=Status.COMPLETED, usage=self.usage))
 
     async def _follow(self, stream: GenerationStream) -> None:
-        """Until the end. Pieces are written down where they come: no switch of tasks for each."""
-        stream.follow(self._take_all)
-        self._take_all()
-        await self._over.wait()
-        if self._failure is not None:
-            raise self._failure
+        """Be there until the end; what comes is pulled by those who want it."""
+        self.response.pull_from = self.pull
+        stream.follow(self.note_more)
+        self.note_more()
+        try:
+            await self.finished.wait()
+        finally:
+            self.response.pull()
 
-    def _take_all(self) -> None:
-        """Take what is there, up to where readers are too far behind. Never raises."""
-        if self._over.is_set():
+    def note_more(self) -> None:
+        """Called for every token, in a task that serves all requests."""
+        assert self.stream is not None
+        self.response.note_more(is_end=self.stream.has_end)
+
+    def pull(self) -> None:
+        """Take what there is into the record. Runs in any task; a failure is the end."""
+        assert self.stream is not None
+        response = self.response
+        if response.has_ended:
             return
         try:
-            assert self.stream is not None
-            while not self.response.pauses(self._take_all):
-                output = self.stream.take_nowait()
-                if output is None:
-                    break
-                self._note(output)
-        except Exception as error:  # raised to the task that runs the response
-            self._failure = error
-            self._over.set()
-        self.response.wake_readers()
-
-    def _note(self, output: GenerationOutput) -> None:
-        record = self.response.record
-        for event in output.events:
-            notice = _notice_of(event, self.response.response_id, record.token_count)
-            record.add_notice(notice)
-        record.append(output)
-        if output.finish_reason is not None:
-            assert self.stream is not None
-            self.ending = _ending_of(output.finish_reason, self.stream.usage)
-            self._over.set()
+            while (output := self.stream.take_nowait()) is not None:
+                for event in output.events:
+                    count = response.record.token_count
+                    response.record.add_notice(_notice_of(event, response.response_id, count))
+                response.record.append(output)
+                if output.finish_reason is not None:
+                    self.end(_ending_of(output.finish_reason, self.usage))
+                    return
+        except Exception as failure:
+            self.fail(failure)
 
 
 def _ending_of(reason: FinishReason, usage: Usage) -> Ending:

@@ -108,6 +108,11 @@ class GenerationStream:
         self._note(output)
         return output
 
+    @property
+    def has_end(self) -> bool:
+        """Whether the end, or a failure, has come; it may not have been taken yet."""
+        return self.slot.finished
+
     def follow(self, on_ready: Callable[[], None]) -> None:
         """Have `on_ready` called whenever a piece may be taken; see `MergedSlot.follow`."""
         self.slot.follow(on_ready)

@@ -40,7 +40,7 @@ class MergedSlot:
     # Raised to the consumer once `_waiting` is empty. The first one stays.
     _error: Exception | None = attrs.field(default=None, init=False)
     # An end or an error was put: the consumer needs not wait any longer.
-    _finished: bool = attrs.field(default=False, init=False)
+    finished: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
     # `take` has something to say: what waits (unless only the whole is wanted), an end, the close.
     _ready: bool = attrs.field(default=False, init=False)
@@ -73,8 +73,8 @@ class MergedSlot:
             self._waiting.append(self._take_tokens())
         self._waiting.append(output)
         if output.finish_reason is not None:
-            self._finished = True
-        if self._finished or not self.only_when_finished:
+            self.finished = True
+        if self.finished or not self.only_when_finished:
             self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -82,7 +82,7 @@ class MergedSlot:
         if self._closed or self._error is not None:
             return
         self._error = error
-        self._finished = True
+        self.finished = True
         self._wake()
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class MergedSlot:
         else:
             assert self._error is not None
             raise self._error
-        if not (self._waiting or self._token_ids or self._finished):
+        if not (self._waiting or self._token_ids or self.finished):
             self._ready = False
         return output
 
@@ -175,7 +175,7 @@ class MergedSlot:
         waits = bool(self._waiting or self._token_ids)
         assert len(self._texts) == len(self._token_ids)
         assert self._ready == (
-            self._closed or self._finished or (waits and not self.only_when_finished)
+            self._closed or self.finished or (waits and not self.only_when_finished)
         )
         assert not (self._ready and self._consumer is not None)
 

@@ -43,7 +43,7 @@ def make_live(
 ) -> LiveResponse:
     conversation = Conversation([{"role": "user", "content": "hi"}])
     record = make_record(response_id, **values)
-    return LiveResponse(record, principal, conversation, lag_max=10, session=session)
+    return LiveResponse(record, principal, conversation, session=session)
 
 
 def say(record: ResponseRecord, text: str, tokens: int = 1) -> None:

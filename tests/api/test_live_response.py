@@ -9,13 +9,12 @@ import trio
 import trio.testing
 
 from triolet.api.errors import ApiError
-from triolet.api.live_response import READERS_MAX, AttachedReader
+from triolet.api.live_response import READERS_MAX, AttachedReader, LiveResponse
 from triolet.api.responses import Status
 from triolet.runtime.generation import Usage
 
 from .records import COMPLETED, make_live, say, taken
 
-ALL = 2**30
 KEEP = {"runtime": {"keep_s": 30}}
 
 
@@ -34,10 +33,9 @@ async def test_readers_wait_by_themselves_or_are_woken() -> None:
             response.wake_readers()
         assert woken == [other]
         assert (text_of(one), text_of(other)) == ("a", "a")
-        response.wake_readers()
-        assert woken == [other]
         response.end(COMPLETED)
-        one.take(ALL)
+        assert woken == [other] * 2
+        taken(one)
         assert (one.done.is_set(), other.done.is_set()) == (True, False)
         await one.wait_ready()
 
@@ -79,41 +77,60 @@ async def test_a_deadline_comes_before_the_end_of_keeping(
     assert response.ending_when_cut(Usage(1, 0)).status is Status.CANCELLED
 
 
-def test_only_the_fastest_reader_is_waited_for() -> None:
+def count_pulls(response: LiveResponse) -> list[str]:
+    """Each pull brings an x."""
+    pulls: list[str] = []
+
+    def pull() -> None:
+        pulls.append("x")
+        say(response.record, "x")
+
+    response.pull_from = pull
+    return pulls
+
+
+async def test_whoever_takes_first_pulls_and_is_told_once() -> None:
     response = make_live()
-    followed: list[str] = []
+    pulls = count_pulls(response)
+    woken: list[AttachedReader] = []
+    with response.reading(3, woken.append) as one, response.reading(3, woken.append) as other:
+        for _ in range(5):
+            response.note_more()
+        assert (woken, pulls) == ([one, other], [])
+        assert (one.is_ready, other.is_ready) == (True, True)
+        assert (text_of(one), pulls) == ("x", ["x"])
+        assert (one.is_ready, other.is_ready) == (False, True)
+        assert (text_of(other), pulls) == ("x", ["x"])
+        response.note_more()
+        assert woken == [one, other] * 2
+        response.note_more(is_end=True)
+        assert pulls == ["x"] * 2
 
-    def pauses(step: str) -> bool:
-        return response.pauses(lambda: followed.append(step))
 
-    with response.reading(3) as slow, response.reading(3) as fast:
-        assert not pauses("all are close behind")
-        say(response.record, "x" * 11)
-        assert pauses("fast")
-        slow_lag = slow.cursor.lag
-        taken(fast)
-        assert slow.cursor.lag == slow_lag == 11
-        taken(fast)
-    assert followed == ["fast"]
-    assert not pauses("nobody reads")
-
-
-async def test_who_leaves_or_wants_the_end_alone_is_not_waited_for() -> None:
+async def test_without_readers_it_is_pulled_when_it_comes() -> None:
     response = make_live(background=True)
-    say(response.record, "x" * 11)
-    followed: list[str] = []
+    pulls = count_pulls(response)
+    response.note_more()
+    assert len(pulls) == 1
     with response.reading(3):
-        assert response.pauses(lambda: followed.append("left"))
-        assert followed == []
-    assert followed == ["left"]
-    with response.reading(3):
-        assert response.pauses(lambda: followed.append("the end alone"))
+        response.note_more()
+        assert len(pulls) == 1
+    assert len(pulls) == 2  # else it would stop at its credit for good
+
+
+async def test_it_is_pulled_for_those_who_wait_for_the_end() -> None:
+    response = make_live()
+    pulls = count_pulls(response)
+    with response.reading(3) as reader:
+        response.note_more()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(response.wait_ended)
             await trio.testing.wait_all_tasks_blocked()
-            assert followed == ["left", "the end alone"]
-            assert not response.pauses(lambda: None)
+            assert len(pulls) == 1
+            response.note_more()
+            assert len(pulls) == 2
             response.end(COMPLETED)
+        assert text_of(reader) == "xx"
 
 
 async def test_readers_are_bounded() -> None:

@@ -19,7 +19,6 @@ from triolet.runtime.errors import NoEngine
 from .fakes import Fail, FakeGenerator, Say
 from .records import make_live, taken
 
-ALL = 2**30
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
 
@@ -146,11 +145,11 @@ async def test_a_reader_that_is_behind_pauses_it(autojump_clock: trio.testing.Mo
     async with trio.open_nursery() as nursery:
         with response.reading() as reader:
             nursery.start_soon(run_response, response, generator, ResponseRegistry(ServerLimits()))
-            await trio.sleep(100)
-            assert generator.consumed == [1, 2]
+            await trio.sleep(5)
+            assert generator.consumed == []  # the engine's credit is not renewed
             while not reader.done.is_set():
                 await reader.wait_ready()
-                taken(reader, ALL)
+                taken(reader)
     assert response.record.text == "x" * 60
 
 
@@ -159,7 +158,7 @@ async def test_events_of_the_request_stand_in_the_record() -> None:
     resumed = RequestEvent(RequestEventKind.RESUMED)
     generator = FakeGenerator([Say("a", events=(queued,)), Say("b", events=(resumed,))])
     response = await run(generator, runtime={"events": True})
-    events = taken(response.record.reader(3), ALL)
+    events = taken(response.record.reader(3))
     assert [event["type"] for event in events[:4]] == [
         "runtime.queued",
         "response.output_text.delta",

@@ -58,6 +58,7 @@ async def test_lanes_interleave_and_a_slow_one_blocks_none(
             done.append(events[-1]["stream_id"])
         assert sorted(done) == ["b", "c", "d"]
         assert trio.current_time() < 500
+        await trio.testing.wait_all_tasks_blocked()
         assert len(generator.active) == 1
 
 
