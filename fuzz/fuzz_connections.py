@@ -8,6 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import attrs
@@ -28,6 +29,7 @@ from .served import (
     Serve,
     Served,
     open_served,
+    serve_each,
 )
 from .tcp_client import Ending, converse
 from .websocket_frames import HANDSHAKE
@@ -133,15 +135,8 @@ def statuses(data: bytes) -> list[int]:
 # ---- planted faults
 
 
-async def _serve_unprotected(source: ConnectionSource, application: Application) -> None:
-    """Planted: what goes wrong on one connection goes wrong for all."""
-    async with trio.open_nursery() as nursery:
-        while True:
-            stream = trio.SocketStream(await source.accept())
-            nursery.start_soon(_read_head_as_text, stream, application)
-
-
 async def _read_head_as_text(stream: trio.SocketStream, application: Application) -> None:
+    """Planted: what goes wrong on one connection goes wrong for all."""
     async with stream:
         reader = _Replaying(stream, bytes(await stream.receive_some(65536)))
         reader.head.decode()
@@ -177,31 +172,26 @@ class _Replaying(trio.abc.HalfCloseableStream):
 async def _serve_leaking(source: ConnectionSource, application: Application) -> None:
     """Planted: each connection leaves a descriptor behind."""
     kept: list[int] = []
+
+    async def handle(stream: trio.SocketStream, application: Application) -> None:
+        kept.append(os.dup(0))
+        await run_connection(stream, application)
+
     try:
-        async with trio.open_nursery() as nursery:
-            while True:
-                stream = trio.SocketStream(await source.accept())
-                kept.append(os.dup(0))
-                nursery.start_soon(run_connection, stream, application)
+        await serve_each(source, application, handle)
     finally:
         for descriptor in kept:
             os.close(descriptor)
 
 
-async def _serve_blunt(source: ConnectionSource, application: Application) -> None:
+async def _handle_bluntly(stream: trio.SocketStream, application: Application) -> None:
     """Planted: whatever is no good request is answered 500."""
-
-    async def run(stream: trio.SocketStream) -> None:
-        async with stream:
-            data = bytes(await stream.receive_some(65536))
-            if not data.startswith((b"GET ", b"POST ")):
-                await stream.send_all(b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n")
-                return
-            await run_connection(_Replaying(stream, data), application)
-
-    async with trio.open_nursery() as nursery:
-        while True:
-            nursery.start_soon(run, trio.SocketStream(await source.accept()))
+    async with stream:
+        data = bytes(await stream.receive_some(65536))
+        if not data.startswith((b"GET ", b"POST ")):
+            await stream.send_all(b"HTTP/1.1 500 Oh\r\ncontent-length: 0\r\n\r\n")
+            return
+        await run_connection(_Replaying(stream, data), application)
 
 
 FUZZER = Fuzzer[Connection, Serve](
@@ -211,9 +201,9 @@ FUZZER = Fuzzer[Connection, Serve](
     check=check,
     target=serve_connections,
     faults={
-        "one connection's error is everybody's": _serve_unprotected,
+        "one connection's error is everybody's": partial(serve_each, handle=_read_head_as_text),
         "each connection leaves a descriptor behind": _serve_leaking,
-        "what is no request is answered 500": _serve_blunt,
+        "what is no request is answered 500": partial(serve_each, handle=_handle_bluntly),
     },
     round_events=60,
     smoke_rounds=8,

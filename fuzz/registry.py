@@ -12,8 +12,10 @@ from . import (
     fuzz_json,
     fuzz_ledger,
     fuzz_links,
+    fuzz_models,
     fuzz_scheduler,
     fuzz_supervision,
+    fuzz_templates,
 )
 from .fuzzer import AnyFuzzer
 
@@ -26,6 +28,8 @@ FUZZERS: tuple[AnyFuzzer, ...] = (
     fuzz_json.FUZZER,
     fuzz_ledger.FUZZER,
     fuzz_links.FUZZER,
+    fuzz_models.FUZZER,
     fuzz_scheduler.FUZZER,
     fuzz_supervision.FUZZER,
+    fuzz_templates.FUZZER,
 )

@@ -9,6 +9,7 @@ import os
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -21,12 +22,15 @@ from ..api.limits import HttpLimits, ServerLimits, SocketLimits
 from ..api.server import serve_connections
 from ..api.settings import ServeSettings
 from ..engine.model.bundled import bundled_model_folder
+from ..nurseries.service import open_service
 from .bed import Bed, open_bed
 from .tcp_client import Ending, converse
 
 BUNDLED = pathlib.Path(bundled_model_folder())
 # What `serve_connections` is; canaries put a wrong one in its place.
 Serve = Callable[[ConnectionSource, Application], Awaitable[None]]
+# What `run_connection` is.
+Handle = Callable[[trio.SocketStream, Application], Awaitable[None]]
 # Short, so that a client that says nothing more is soon let go; the sizes are the real ones.
 LIMITS = ServerLimits(
     http=HttpLimits(head_s=0.5, body_s=0.5, idle_s=0.5, write_s=5.0, linger_s=0.5),
@@ -125,16 +129,21 @@ class FilteredStream(trio.abc.HalfCloseableStream):
         await self.stream.aclose()
 
 
+async def serve_each(source: ConnectionSource, application: Application, handle: Handle) -> None:
+    """What `serve_connections` does, without a limit, and with another handler of connections."""
+    responses = open_service(application.responses.run, name="responses")
+    async with responses, trio.open_nursery() as nursery:
+        while True:
+            nursery.start_soon(handle, trio.SocketStream(await source.accept()), application)
+
+
 def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:
     """The server, with every write changed."""
 
-    async def serve(source: ConnectionSource, application: Application) -> None:
-        async with trio.open_nursery() as nursery:
-            while True:
-                stream = trio.SocketStream(await source.accept())
-                nursery.start_soon(run_connection, FilteredStream(stream, change), application)
+    async def handle(stream: trio.SocketStream, application: Application) -> None:
+        await run_connection(FilteredStream(stream, change), application)
 
-    return serve
+    return partial(serve_each, handle=handle)
 
 
 def count_fds() -> int:
