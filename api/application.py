@@ -64,7 +64,7 @@ class Application:
         self.responses = ResponseNursery(
             self.generator, settings, self.registry, self.foreign, self.check_accepting
         )
-        self.metrics = Metrics(self.generator, self.counters)
+        self.metrics = Metrics(self.generator, self.counters, settings.vllm_metrics)
 
     @property
     def is_draining(self) -> bool:

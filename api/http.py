@@ -118,6 +118,9 @@ class HttpConnection:
         if self.request.http_version not in VERSIONS:
             self._closing = True
             raise ApiError(505, "Only HTTP/1.1 is spoken", "http_version_not_supported")
+        if self.request.header("transfer-encoding") and self.request.header("content-length"):
+            self._closing = True  # two lengths: somebody in between may believe the other one
+            raise ApiError(400, "The request has two lengths of its body", "invalid_http")
         is_old = self.request.http_version == "1.0"
         self._closing |= is_old or "close" in self.request.tokens("connection")
 

@@ -13,6 +13,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ..runtime.generation import EngineState, EngineStatistics, Generator
+from .latency_metrics import latency_families
+from .vllm_metrics import VllmCollector
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "triolet_"
@@ -85,11 +87,15 @@ class Metrics:
 
     generator: Generator
     counters: ApiCounters
+    # Tell the same values under vLLM's names, too.
+    with_vllm_names: bool = False
     _registry: CollectorRegistry = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_SnapshotCollector(self.generator, self.counters))
+        if self.with_vllm_names:
+            self._registry.register(VllmCollector(self.generator))
 
     def render(self) -> bytes:
         """The whole page, from one snapshot."""
@@ -106,8 +112,9 @@ class _SnapshotCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         statistics = self._generator.statistics()
         yield from _plain(_API_GAUGES, _API_COUNTERS, attrs.asdict(self._counters, recurse=False))
-        frontend = attrs.asdict(statistics.frontend)
+        frontend = attrs.asdict(statistics.frontend, recurse=False)
         yield from _plain(_FRONTEND_GAUGES, _FRONTEND_COUNTERS, frontend)
+        yield from latency_families(PREFIX, statistics.frontend.latencies, {})
         yield _answers(self._counters)
         yield _refused(statistics.frontend.outputs_refused_total)
         yield from _engines(statistics.engines)

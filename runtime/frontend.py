@@ -251,6 +251,7 @@ class Frontend:
             prompt_tokens_total=self._prompt_tokens,
             output_tokens_total=self._output_tokens,
             outputs_refused_total={str(k): v for k, v in ledger.refused.items()},
+            latencies=ledger.latencies,
         )
         engines = {peer.rank: counts for peer, counts in self.client.statistics.items()}
         return RuntimeStatistics(engines, frontend)

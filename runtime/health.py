@@ -9,6 +9,7 @@ import enum
 import attrs
 
 from ..engine.messages import EngineStatistics
+from .latencies import Latencies
 
 
 class EngineState(enum.StrEnum):
@@ -57,6 +58,8 @@ class FrontendStatistics:
     output_tokens_total: int = 0
     # Outputs that the ledger did not accept, {reason: count}.
     outputs_refused_total: dict[str, int] = attrs.field(factory=dict)
+    # Requests' times, still being counted.
+    latencies: Latencies = attrs.field(factory=Latencies)
 
 
 @attrs.frozen

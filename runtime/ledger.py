@@ -38,6 +38,7 @@ from ..engine.messages import (
 )
 from ..transports.channel import Peer
 from .errors import RequestIdInUse
+from .latencies import Latencies
 from .ledger_decisions import Accepted, Decision, EngineGonePolicy, Fail, Refusal, Replay, Send
 from .request_state import RequestState, RequestStatus
 
@@ -82,6 +83,7 @@ class Ledger:
     refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
     # How many requests ended, by their end.
     ended: Counter[RequestStatus] = attrs.field(factory=Counter, init=False)
+    latencies: Latencies = attrs.field(factory=Latencies, init=False)
     # How many attempts beyond a request's first.
     sent_again: int = attrs.field(default=0, init=False)
     # The last attempt that was given.
@@ -354,6 +356,7 @@ class Ledger:
     def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:
         entry.state.handle_end(end, now)
         self.ended[end] += 1
+        self.latencies.handle_end(entry.state, len(entry.token_ids), now)
         self._displace(entry)
         del self._entries[entry.request.request_id]
 

@@ -1,0 +1,155 @@
+"""Every field of every body with every kind of wrong value, made of the tables that read them.
+
+A new field is covered when it is in its table: its schema says what is wrong for it.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from triolet.api.routes import ROUTES
+
+from .fakes import Answer, HttpClient, make_application, open_client
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+GOOD: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": MESSAGES},
+    "/v1/completions": {"prompt": "hi"},
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [1]},
+}
+TABLES = {route.path: route.body for route in ROUTES if route.body is not None}
+# One of each JSON type; which of them are wrong, the schema says.
+SAMPLES: dict[str, Any] = {
+    "string": "x",
+    "boolean": True,
+    "integer": 1,
+    "number": 1.5,
+    "object": {"x": 1},
+    "array": [{"x": []}],
+}
+# What an error must never tell: addresses, paths, tracebacks.
+LEAK = re.compile(r"0x[0-9a-f]{6}|/[a-z]+/[a-z]+\.py|Traceback|object at")
+
+
+def types_of(schema: dict[str, Any]) -> set[str]:
+    if "anyOf" in schema:
+        return set().union(*(types_of(each) for each in schema["anyOf"]))
+    found = schema.get("type")
+    return {found, "integer"} if found == "number" else {found} if found else set(SAMPLES)
+
+
+def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
+    """Values that the schema refuses: types, bounds, lengths."""
+    yield from (sample for name, sample in SAMPLES.items() if name not in types_of(schema))
+    if "anyOf" in schema:
+        return
+    if "minimum" in schema:
+        yield schema["minimum"] - 1
+    if "exclusiveMinimum" in schema:
+        yield schema["exclusiveMinimum"]
+    if "maximum" in schema:
+        yield from (schema["maximum"] + 1, 1e300, 10**400)
+    if "maxLength" in schema:
+        yield "x" * (schema["maxLength"] + 1)
+    if schema.get("type") == "array":
+        yield [None]
+        if schema["maxItems"] < 10_000:
+            yield [1] * (schema["maxItems"] + 1)
+
+
+def cases() -> Iterator[Any]:
+    for path, table in TABLES.items():
+        for name, field in table.fields.items():
+            for value in wrong_values(field.schema()):
+                yield pytest.param(path, name, value, id=f"{path} {name} {str(value)[:30]}")
+            properties: Any = field.schema().get("properties", {})
+            for inner, nested in properties.items():
+                for value in wrong_values(nested):
+                    label = f"{path} {name}.{inner} {str(value)[:30]}"
+                    yield pytest.param(path, name, {inner: value}, id=label)
+
+
+async def check_refused(client: HttpClient, answer: Answer, path: str) -> None:
+    assert 400 <= answer.status < 500, answer.body
+    assert answer.error["message"]
+    assert LEAK.search(answer.body.decode()) is None
+    assert (await client.request("POST", path, GOOD[path])).status == 200
+
+
+def test_every_table_has_a_good_body() -> None:
+    assert set(GOOD) == set(TABLES)
+    assert sum(1 for _ in cases()) > 300
+
+
+@pytest.mark.parametrize(("path", "name", "value"), list(cases()))
+async def test_a_wrong_value_is_refused_by_name(path: str, name: str, value: object) -> None:
+    body = {**GOOD[path], "stream_options": None, name: value}
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", path, body)
+        await check_refused(client, answer, path)
+    assert (answer.error["param"] or "").startswith(name) or name in ("prompt", "messages")
+
+
+DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("path", GOOD)
+@pytest.mark.parametrize(
+    ("data", "content_type", "code"),
+    [
+        (b"", "application/json", "invalid_json"),
+        (b"null", "application/json", "invalid_json"),
+        (b"[]", "application/json", "invalid_json"),
+        (b'{"prompt": "a",}', "application/json", "invalid_json"),
+        (b'{"prompt": NaN}', "application/json", "invalid_json"),
+        (b'{"temperature": Infinity}', "application/json", "invalid_json"),
+        (b'{"prompt": "\xff\xfe"}', "application/json", "invalid_json"),
+        (b'{"prompt": "\\ud800"}', "application/json", "invalid_json"),
+        (DEEP, "application/json", "invalid_json"),
+        (b"prompt=a", "application/x-www-form-urlencoded", "unsupported_media_type"),
+        (b"{}", "text/plain", "unsupported_media_type"),
+    ],
+)
+async def test_what_is_no_json_object_is_refused(
+    path: str, data: bytes, content_type: str, code: str
+) -> None:
+    async with open_client(make_application()) as client:
+        headers = {"content-type": content_type}
+        answer = await client.request("POST", path, data, headers)
+        await check_refused(client, answer, path)
+    assert answer.error["code"] == code
+
+
+async def test_of_a_name_sent_twice_the_last_counts() -> None:
+    async with open_client(make_application()) as client:
+        answer = await client.request("POST", "/tokenize", b'{"prompt": 7, "prompt": "a"}')
+    assert answer.json["count"] == 2
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 2\r\n",
+        b"Content-Length: 2\r\nContent-Length: 3\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Content-Length : 2\r\n",
+        b"Content-Length: -2\r\n",
+    ],
+)
+async def test_shapes_of_smuggling_end_the_connection(head: bytes) -> None:
+    async with open_client(make_application()) as client:
+        line = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\n"
+        await client.stream.send_all(
+            line + head + b"\r\n2\r\n{}\r\n0\r\n\r\nGET /live HTTP/1.1\r\n\r\n"
+        )
+        received = b""
+        while data := await client.stream.receive_some(4096):
+            received += bytes(data)
+    assert received.split(b" ")[1] in (b"400", b"501")
+    assert received.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in received
