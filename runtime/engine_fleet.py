@@ -18,7 +18,6 @@ from ..engine.errors import BootRefused
 from ..engine.messages import (
     ENGINE_TO_ROOT,
     ROOT_TO_ENGINE,
-    Drain,
     EngineInit,
     EngineReady,
     FrontendMembership,
@@ -36,8 +35,6 @@ from .messages import EngineMembership
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process"
-# An engine's control task is always free; one that takes no message for so long hangs.
-DRAIN_TIMEOUT_S = 1.0
 
 
 @attrs.define(eq=False)
@@ -77,12 +74,6 @@ class EngineFleet:
         """Tell every engine which frontends there are."""
         for life in self.lives.values():
             life.publish(membership)
-
-    async def drain(self) -> None:
-        """Tell every engine to accept nothing new; one that does not listen delays nobody."""
-        async with trio.open_nursery() as nursery:
-            for life in self.lives.values():
-                nursery.start_soon(life.tell_if_it_listens, Drain(), DRAIN_TIMEOUT_S, name="drain")
 
     async def _supervise(self, rank: int) -> None:
         try:
