@@ -1,14 +1,12 @@
 """All engines of one run: spawned, supervised one for one, listed as membership.
 
-The shell over `SupervisionPolicy`, `EngineDirectory` and `child_life`. An engine that dies is
+The shell over `EngineDirectory` and `supervised_lives`. An engine that dies is
 restarted under a new epoch; one that keeps dying is declared failed, and the others serve on; when
 none is left, the fleet gives up. Embedded, the caller's process holds the fleet; under `serve` the
 root does. Must not know requests, HTTP or what an engine computes.
 """
 
-import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import attrs
 import msgspec
@@ -23,15 +21,16 @@ from ..engine.messages import (
     FrontendMembership,
 )
 from ..nurseries.background import start_background_task_soon
-from ..nurseries.process import ProcessDied, ProcessSpec
-from ..nurseries.supervisor import RestartLimitExceeded, supervise
+from ..nurseries.process import ProcessDied
+from ..nurseries.supervisor import RestartLimitExceeded
 from ..transports.passed_fds import close_fds
-from .child_life import ChildLife, ChildPlan, run_child_life
+from .child_life import ChildLife
 from .config import RuntimeSettings
 from .errors import NoEngineLeft
-from .events import ChildFailed, ChildReady, OnEvent
+from .events import ChildFailed, OnEvent
 from .membership import EngineDirectory, FrontendDirectory
 from .messages import EngineMembership
+from .supervised_lives import SupervisedLives
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process"
@@ -42,7 +41,7 @@ class EngineFleet:
     """The engines of one run.
 
     `epochs` is shared by all children of the run: numbers only grow. `on_membership` hears of every
-    change, `lives` are the engines that are READY, `booting` those that will be.
+    change.
     """
 
     settings: RuntimeSettings
@@ -53,10 +52,21 @@ class EngineFleet:
     on_event: OnEvent
     module: str = ENGINE_MODULE
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
-    booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
-    lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
+    processes: SupervisedLives = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.processes = SupervisedLives(
+            owner=self,
+            role="engine",
+            module=self.module,
+            sends=ROOT_TO_ENGINE,
+            receives=ENGINE_TO_ROOT,
+            settings=self.settings,
+            epochs=self.epochs,
+            on_event=self.on_event,
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `engines`: keep every engine up; never returns unless cancelled.
@@ -72,17 +82,11 @@ class EngineFleet:
 
     def publish_frontends(self, membership: FrontendMembership) -> None:
         """Tell every engine which frontends there are."""
-        for life in self.lives.values():
-            life.publish(membership)
+        self.processes.publish(membership)
 
     async def _supervise(self, rank: int) -> None:
         try:
-            await supervise(
-                partial(self._live, rank),
-                child=f"engine {rank}",
-                policy=self.settings.supervision.policy(random.Random()),
-                hopeless=(BootRefused,),
-            )
+            await self.processes.keep_up(rank)
         except RestartLimitExceeded as error:
             self._give_up(rank, error.__cause__ or error)
 
@@ -96,44 +100,11 @@ class EngineFleet:
         if not any_left:
             raise NoEngineLeft(str(last)) from last
 
-    async def _live(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
-        name = f"engine {rank}"
-        epoch = next(self.epochs)
-        started_s = trio.current_time()
+    # ---- as the owner of its processes
+
+    def handle_starting(self, rank: int, epoch: int) -> bytes:
+        """A new epoch of an engine: listed from before its spawn."""
         self.on_membership(self.directory.handle_starting(rank, epoch))
-
-        def ready(life: ChildLife, payload: bytes) -> None:
-            self._has_served = True
-            del self.booting[rank]
-            self.lives[rank] = life
-            life.publish(self.frontends.snapshot())
-            engine = msgspec.msgpack.decode(payload, type=EngineReady)
-            self.on_membership(self.directory.handle_ready(rank, engine))
-            self.on_event(ChildReady(name, epoch, trio.current_time() - started_s))
-            task_status.started()
-
-        def gone(cause: str) -> None:
-            self.booting.pop(rank, None)
-            self.lives.pop(rank, None)
-            self.on_membership(self.directory.handle_gone(rank, cause))
-
-        plan = ChildPlan(
-            spec=ProcessSpec(name, self.module),
-            role="engine",
-            epoch=epoch,
-            sends=ROOT_TO_ENGINE,
-            receives=ENGINE_TO_ROOT,
-            boot_timeout_s=self.settings.engine.boot_timeout_s,
-            ladder=self.settings.times.ladder,
-            on_spawned=partial(self.booting.__setitem__, rank),
-            on_ready=ready,
-            on_gone=gone,
-            on_message=_ignore_message,
-            on_event=self.on_event,
-        )
-        await run_child_life(plan, self._init(rank, epoch))
-
-    def _init(self, rank: int, epoch: int) -> bytes:
         return msgspec.msgpack.encode(
             EngineInit(
                 run_id=self.run_id,
@@ -144,10 +115,20 @@ class EngineFleet:
             )
         )
 
+    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+        """An engine takes requests; frontends may have come since its INIT."""
+        self._has_served = True
+        life.publish(self.frontends.snapshot())
+        engine = msgspec.msgpack.decode(payload, type=EngineReady)
+        self.on_membership(self.directory.handle_ready(rank, engine))
 
-def _ignore_message(message: object, fds: Sequence[int]) -> None:
-    """Engines say nothing else to the root yet."""
-    close_fds(fds)
+    def handle_gone(self, rank: int, cause: str) -> None:
+        """An engine is gone; those who wait for it are told at once."""
+        self.on_membership(self.directory.handle_gone(rank, cause))
+
+    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
+        """Engines say nothing else to the root yet."""
+        close_fds(fds)
 
 
 def _why_given_up(last: BaseException) -> str:

@@ -5,9 +5,7 @@ a new epoch. Its module is named by whoever serves, since this floor does not kn
 know requests or what travels on a connection.
 """
 
-import random
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 
 import attrs
 import msgspec
@@ -16,14 +14,13 @@ import trio
 from ..engine.errors import BootRefused
 from ..engine.messages import Drain, FrontendAddress, FrontendMembership
 from ..nurseries.background import start_background_task_soon
-from ..nurseries.process import ProcessSpec
-from ..nurseries.supervisor import RestartLimitExceeded, supervise
+from ..nurseries.supervisor import RestartLimitExceeded
 from ..transports.passed_fds import close_fds
-from .child_life import ChildLife, ChildPlan, run_child_life
+from .child_life import ChildLife
 from .config import RuntimeSettings
 from .connection_balancer import ConnectionBalancer
 from .control_server import Answer, ControlCall
-from .events import ChildFailed, ChildReady, OnEvent
+from .events import ChildFailed, OnEvent
 from .foreign_calls import deliver
 from .membership import FrontendDirectory
 from .messages import (
@@ -39,6 +36,7 @@ from .messages import (
     RootCall,
     RootReply,
 )
+from .supervised_lives import SupervisedLives
 
 # A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
 # and the connection is better served by another.
@@ -74,14 +72,25 @@ class FrontendFleet:
     pass_timeout_s: float = PASS_TIMEOUT_S
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
-    booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
-    lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
+    processes: SupervisedLives = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _draining: bool = attrs.field(default=False, init=False)
     _connections: int = attrs.field(default=0, init=False)
     _relays: int = attrs.field(default=0, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.processes = SupervisedLives(
+            owner=self,
+            role="frontend",
+            module=self.module,
+            sends=ROOT_TO_FRONTEND,
+            receives=FRONTEND_TO_ROOT,
+            settings=self.settings,
+            epochs=self.epochs,
+            on_event=self.on_event,
+        )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `frontends`: keep every frontend up; never returns unless cancelled.
@@ -97,8 +106,7 @@ class FrontendFleet:
 
     def publish_engines(self, membership: EngineMembership) -> None:
         """Tell every frontend which engines there are."""
-        for life in self.lives.values():
-            life.publish(membership)
+        self.processes.publish(membership)
 
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
@@ -112,23 +120,23 @@ class FrontendFleet:
             if rank is None:
                 await self.changed.wait()
                 continue
-            life = self.lives[rank]
+            life = self.processes.lives[rank]
             self._connections += 1
             try:
                 await life.tell(PassConnection(self._connections), self.pass_timeout_s, [fd])
                 return
             except trio.BrokenResourceError:
-                if self.lives.get(rank) is life:
+                if self.processes.lives.get(rank) is life:
                     self.balancer.handle_gone(rank)  # dead; its pidfd is about to say so
             except trio.TooSlowError:
-                if self.lives.get(rank) is life:
+                if self.processes.lives.get(rank) is life:
                     self.balancer.handle_not_taken(rank)
 
     async def drain(self) -> None:
         """Tell every frontend to accept nothing new, those that are yet to come included."""
         self._draining = True
         async with trio.open_nursery() as nursery:
-            for life in self.lives.values():
+            for life in self.processes.lives.values():
                 nursery.start_soon(
                     life.tell_if_it_listens, Drain(), self.pass_timeout_s, name="drain"
                 )
@@ -145,70 +153,48 @@ class FrontendFleet:
 
     async def _supervise(self, rank: int) -> None:
         try:
-            await supervise(
-                partial(self._live, rank),
-                child=f"frontend {rank}",
-                policy=self.settings.supervision.policy(random.Random()),
-                hopeless=(BootRefused,),
-            )
+            await self.processes.keep_up(rank)
         except RestartLimitExceeded as error:
             if isinstance(error.__cause__, BootRefused):
                 raise error.__cause__ from None
             self.on_event(ChildFailed(f"frontend {rank}", str(error.__cause__)))
             raise
 
-    async def _live(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
-        name = f"frontend {rank}"
-        epoch = next(self.epochs)
-        started_s = trio.current_time()
+    # ---- as the owner of its processes
 
-        def ready(life: ChildLife, payload: bytes) -> None:
-            address = msgspec.msgpack.decode(payload, type=FrontendReady)
-            del self.booting[rank]
-            self.lives[rank] = life
-            self.balancer.handle_up(rank)
-            life.publish(self.engines())
-            self.on_membership(
-                self.directory.handle_ready(
-                    FrontendAddress(rank, epoch, address.input_endpoint, address.output_endpoint)
-                )
+    def handle_starting(self, rank: int, epoch: int) -> bytes:
+        """A new epoch of a frontend; it is listed when it has bound its sockets."""
+        return msgspec.msgpack.encode(
+            FrontendInit(
+                run_id=self.run_id,
+                rank=rank,
+                epoch=epoch,
+                settings=self.settings_text,
+                engines=self.engines(),
+                draining=self._draining,
             )
-            self.on_event(ChildReady(name, epoch, trio.current_time() - started_s))
-            self.notify()
-            task_status.started()
-
-        def gone(cause: str) -> None:
-            self.booting.pop(rank, None)
-            self.lives.pop(rank, None)
-            self.balancer.handle_gone(rank)
-            self.on_membership(self.directory.handle_gone(rank))
-            self.notify()
-
-        plan = ChildPlan(
-            spec=ProcessSpec(name, self.module),
-            role="frontend",
-            epoch=epoch,
-            sends=ROOT_TO_FRONTEND,
-            receives=FRONTEND_TO_ROOT,
-            boot_timeout_s=self.settings.engine.boot_timeout_s,
-            ladder=self.settings.times.ladder,
-            on_spawned=partial(self.booting.__setitem__, rank),
-            on_ready=ready,
-            on_gone=gone,
-            on_message=partial(self._handle_message, rank),
-            on_event=self.on_event,
         )
-        init = FrontendInit(
-            run_id=self.run_id,
-            rank=rank,
-            epoch=epoch,
-            settings=self.settings_text,
-            engines=self.engines(),
-            draining=self._draining,
-        )
-        await run_child_life(plan, msgspec.msgpack.encode(init))
 
-    def _handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
+    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+        """A frontend takes connections; engines may have come or gone since its INIT."""
+        address = msgspec.msgpack.decode(payload, type=FrontendReady)
+        self.balancer.handle_up(rank)
+        life.publish(self.engines())
+        self.on_membership(
+            self.directory.handle_ready(
+                FrontendAddress(rank, life.epoch, address.input_endpoint, address.output_endpoint)
+            )
+        )
+        self.notify()
+
+    def handle_gone(self, rank: int, cause: str) -> None:
+        """A frontend is gone, its connections with it; engines abort what it asked for."""
+        self.balancer.handle_gone(rank)
+        self.on_membership(self.directory.handle_gone(rank))
+        self.notify()
+
+    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
+        """A report of load, or a call to another frontend."""
         close_fds(fds)
         match message:
             case FrontendLoad():
@@ -230,7 +216,7 @@ class FrontendFleet:
         if delivery is None or self._nursery is None or self._relays >= RELAYS_MAX:
             return
         self._relays += 1
-        life = self.lives[delivery.frontend]
+        life = self.processes.lives[delivery.frontend]
         self._nursery.start_soon(self._tell, life, delivery.message, name="foreign-call")
 
     def _answer(self, rank: int, call: RootCall) -> None:
@@ -238,7 +224,7 @@ class FrontendFleet:
         if self._nursery is None or self._relays >= RELAYS_MAX:
             return
         self._relays += 1
-        self._nursery.start_soon(self._ask_and_tell, self.lives[rank], call, name="root-call")
+        self._nursery.start_soon(self._ask_and_tell, self.processes.lives[rank], call, name="root-call")
 
     async def _ask_and_tell(self, life: ChildLife, call: RootCall) -> None:
         try:

@@ -189,11 +189,10 @@ class Root:
 
     def own_pids(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet."""
-        fleets = (self.frontends, self.engines)
         return {
             life.process.pid
-            for fleet in fleets
-            for life in (*fleet.booting.values(), *fleet.lives.values())
+            for fleet in (self.frontends, self.engines)
+            for life in fleet.processes.present().values()
         }
 
     # ---- membership
@@ -209,8 +208,8 @@ class Root:
     async def _answer(self, call: ControlCall) -> str:
         assert call is ControlCall.TREE
         lives = [
-            *sorted((self.frontends.booting | self.frontends.lives).items()),
-            *sorted((self.engines.booting | self.engines.lives).items()),
+            *sorted(self.frontends.processes.present().items()),
+            *sorted(self.engines.processes.present().items()),
         ]
         trees: list[ProcessTree | None] = [None] * len(lives)
         async with trio.open_nursery() as nursery:

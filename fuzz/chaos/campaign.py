@@ -29,10 +29,7 @@ from .checkers import (
     judge_stream,
 )
 from .fault_plan import (
-    CANCELS,
     DECK,
-    DISCONNECTS,
-    ON_SOCKET,
     Fault,
     FaultKind,
     Transport,
@@ -55,8 +52,13 @@ BYSTANDERS_HTTP, BYSTANDERS_SOCKETS = 2, 2
 QUIET_S = 20.0
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
-# Ways to abort that are tried alone, in turn: two of them after each segment.
-ABORTS = sorted(CANCELS | DISCONNECTS)
+# Ways to abort that are tried alone, in turn: after each segment one over SSE, one on a socket.
+ABORTS = (
+    (FaultKind.HALF_CLOSE, FaultKind.CANCEL_SOCKET),
+    (FaultKind.RST, FaultKind.LEAVE),
+    (FaultKind.CANCEL_HTTP, FaultKind.HALF_CLOSE),
+    (FaultKind.FIN, FaultKind.RST),
+)
 
 
 async def run_campaign(options: ChaosOptions) -> Report:
@@ -115,9 +117,9 @@ class Campaign:
         for start in range(0, len(plan), SEGMENT_FAULTS):
             await self._run_segment(plan[start : start + SEGMENT_FAULTS])
             await self._check_quiet()
-            for turn in range(2):
-                number = 2 * (start // SEGMENT_FAULTS) + turn
-                await self._check_abort(ABORTS[number % len(ABORTS)], list(Transport)[turn])
+            over_sse, on_socket = ABORTS[start // SEGMENT_FAULTS % len(ABORTS)]
+            await self._check_abort(over_sse, Transport.SSE)
+            await self._check_abort(on_socket, Transport.SOCKET)
         await self._kill_root()
 
     async def _learn(self) -> None:
@@ -199,7 +201,7 @@ class Campaign:
             number=len(self.report.outcomes),
             kind=kind,
             rank=0,
-            transport=Transport.SOCKET if kind in ON_SOCKET else transport,
+            transport=transport,
             script=0,
             token=8,
             seconds=0.0,

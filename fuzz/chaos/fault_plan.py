@@ -89,7 +89,7 @@ CANCELS = frozenset({FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET})
 DISCONNECTS = frozenset({FaultKind.LEAVE, FaultKind.FIN, FaultKind.RST, FaultKind.HALF_CLOSE})
 SLOW = frozenset({FaultKind.NEVER_READS, FaultKind.SLOW_READER})
 # These exist on a socket alone.
-ON_SOCKET = frozenset({FaultKind.CANCEL_SOCKET, FaultKind.LEAVE})
+_ON_SOCKET = frozenset({FaultKind.CANCEL_SOCKET, FaultKind.LEAVE})
 
 
 class Transport(enum.StrEnum):
@@ -175,7 +175,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         number=number,
         kind=kind,
         rank=frontend if kind in ON_FRONTEND else engine,
-        transport=Transport.SOCKET if kind in ON_SOCKET else transport,
+        transport=Transport.SOCKET if kind in _ON_SOCKET else transport,
         script=script,
         token=token,
         seconds=seconds.get(kind, 0.0),

@@ -81,7 +81,7 @@ class Bed:
                 return
 
     def kill(self, rank: int = 0) -> None:
-        self.fleet.lives[rank].process.send_signal(signal.SIGKILL)
+        self.fleet.processes.lives[rank].process.send_signal(signal.SIGKILL)
 
     async def kill_ready(self, epoch: int) -> None:
         """Kill the engine of this epoch once it is ready; never returns."""
@@ -151,7 +151,7 @@ async def test_the_others_serve_on_when_one_is_given_up() -> None:
         await bed.diary.wait_for(ChildFailed)
         assert bed.fleet.directory.any_left()
         assert bed.fleet.directory.any_failed()
-        while 1 not in bed.fleet.lives:
+        while 1 not in bed.fleet.processes.lives:
             await bed.diary.wait_for(ChildReady)
         bed.kill(1)
         await bed.diary.wait_for(ChildReady, 2)
@@ -182,7 +182,7 @@ async def test_a_refusal_after_the_run_has_served_is_an_outage() -> None:
 async def test_engines_hear_of_frontends() -> None:
     async with open_bed(acting_settings(["ready"])) as bed:
         await bed.wait_ready(1)
-        life = bed.fleet.lives[0]
+        life = bed.fleet.processes.lives[0]
         frontends = bed.fleet.frontends
         bed.fleet.publish_frontends(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
         while not str((await facts_of(life))["memberships"]).endswith("1 "):

@@ -140,7 +140,10 @@ async def test_a_client_is_served_from_the_moment_of_the_start(runs: pathlib.Pat
 async def test_engines_and_frontends_hear_of_each_other() -> None:
     async with open_bed(plan_of()) as bed:
         await bed.diary.wait_for(ChildReady, 2)
-        engine, frontend = bed.root.engines.lives[0], bed.root.frontends.lives[0]
+        engine, frontend = (
+            bed.root.engines.processes.lives[0],
+            bed.root.frontends.processes.lives[0],
+        )
         while not (await facts_of(engine))["memberships"].endswith("1 "):
             pass
         number = bed.root.engines.directory.snapshot().number
@@ -151,7 +154,7 @@ async def test_engines_and_frontends_hear_of_each_other() -> None:
 @pytest.mark.slow
 async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> None:
     async with open_bed(plan_of(engine=["ready", "deaf"])) as bed:
-        while len(bed.root.engines.lives) < 2:
+        while len(bed.root.engines.processes.lives) < 2:
             await bed.diary.wait_for(ChildReady, 3)
         tree = await bed.tree()
     assert (tree.name, tree.facts["model"]) == ("root", "m")
@@ -181,14 +184,16 @@ async def test_each_child_is_known_from_its_spawn_on() -> None:
     def look(event: object) -> None:
         if isinstance(event, ChildStarting):
             fleets = (root.frontends, root.engines)
-            booting.append([life.process.spec.name for f in fleets for life in f.booting.values()])
+            booting.append(
+                [life.process.spec.name for f in fleets for life in f.processes.booting.values()]
+            )
 
     root = Root(plan_of(), look)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_service(root.run, name="root"):
             assert [len(names) for names in booting] == [1, 2]
             assert booting[-1] == ["frontend 0", "engine 0"]
-            assert root.frontends.booting == root.engines.booting == {}
+            assert root.frontends.processes.booting == root.engines.processes.booting == {}
 
 
 @pytest.mark.slow
