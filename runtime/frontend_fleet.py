@@ -224,7 +224,9 @@ class FrontendFleet:
         if self._nursery is None or self._relays >= RELAYS_MAX:
             return
         self._relays += 1
-        self._nursery.start_soon(self._ask_and_tell, self.processes.lives[rank], call, name="root-call")
+        self._nursery.start_soon(
+            self._ask_and_tell, self.processes.lives[rank], call, name="root-call"
+        )
 
     async def _ask_and_tell(self, life: ChildLife, call: RootCall) -> None:
         try:

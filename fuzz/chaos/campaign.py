@@ -16,6 +16,7 @@ import trio
 
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config import load_model_limits
+from ...nurseries.error_groups import single_error
 from ...runtime.control_server import ControlCallFailed
 from . import faults
 from .checkers import (
@@ -80,8 +81,8 @@ async def run_campaign(options: ChaosOptions) -> Report:
             campaign = Campaign(options, run, report)
             try:
                 await campaign.run(plan)
-            except NotInTime as late:
-                report.violations.append(Violation("I8", str(late)))
+            except* NotInTime as group:  # what did not come back ends the campaign, in red
+                report.violations.append(Violation("I8", str(single_error(group))))
             report.violations += log_violations(run.log())
     report.seconds = trio.current_time() - began_s
     return report

@@ -15,6 +15,8 @@ from .history import Ending, StreamHistory, Violation
 # The one error that a stream may end with when its engine dies, and what it must say of itself.
 ENGINE_DIED = "engine_died"
 RETRY_HINT = "may be sent again"
+# Of every death that is made here, a worker's too: the engine tells what its worker died of.
+CAUSE = "SIGKILL"
 NO_ENGINE = "no_engine"
 # Two busy cores hold everybody up for some tenths of a second; a stall of somebody else's engine
 # would last as long as its restart.
@@ -133,8 +135,8 @@ def _ending(
             # The sentence begins with the engine's name: "engine 1 (epoch 7) died: …".
             if not any(d.engine and _names(history.message, d.engine) for d in deaths):
                 yield Violation("I7", f"{told}: no such engine was killed")
-            if RETRY_HINT not in history.message:
-                yield Violation("I13", f"{told}: without a hint that it may be sent again")
+            if RETRY_HINT not in history.message or CAUSE not in history.message:
+                yield Violation("I13", f"{told}: without the cause, or that it may be sent again")
         case Ending.REFUSED if history.code == NO_ENGINE:
             if len({d.engine for d in deaths if d.engine}) < engines:
                 yield Violation("I7", f"{told}: while an engine was up")

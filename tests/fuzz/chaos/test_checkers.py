@@ -102,7 +102,8 @@ def test_a_stream_as_it_should_be(history: StreamHistory, disturbances: list[Dis
         (paused(18.0), [], "I7"),
         # Errors that no death calls for, or that do not say what to do.
         (history_of(created(), failed("no", "internal_error")), [ENGINE_DEATH], "I13"),
-        (history_of(created(), failed("engine 1 died")), [ENGINE_DEATH], "I13"),
+        (history_of(created(), failed(DIED.replace("may", "must not"))), [ENGINE_DEATH], "I13"),
+        (history_of(created(), failed(DIED.replace("SIGKILL", "x"))), [ENGINE_DEATH], "I13"),
     ],
     ids=str,
 )
