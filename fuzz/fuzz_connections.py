@@ -34,7 +34,7 @@ from .served import (
 from .tcp_client import Ending, converse
 from .websocket_frames import HANDSHAKE
 
-IN_FLIGHT = 30
+IN_FLIGHT = 60
 _CHAT = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true}'
 _LENGTH = b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s"
 GOOD = (
@@ -205,8 +205,8 @@ FUZZER = Fuzzer[Connection, Serve](
         "each connection leaves a descriptor behind": _serve_leaking,
         "what is no request is answered 500": partial(serve_each, handle=_handle_bluntly),
     },
-    round_events=60,
-    smoke_rounds=8,
+    round_events=120,
+    smoke_rounds=4,
     reaches=frozenset(
         {*(ending.value for ending in Ending), "101", "200", "400", "404", "408", "431"}
     ),

@@ -31,9 +31,10 @@ BUNDLED = pathlib.Path(bundled_model_folder())
 Serve = Callable[[ConnectionSource, Application], Awaitable[None]]
 # What `run_connection` is.
 Handle = Callable[[trio.SocketStream, Application], Awaitable[None]]
-# Short, so that a client that says nothing more is soon let go; the sizes are the real ones.
+# Short, so that a client that says nothing more is soon let go, but not shorter than a busy machine
+# may keep a good one waiting; the sizes are the real ones.
 LIMITS = ServerLimits(
-    http=HttpLimits(head_s=0.5, body_s=0.5, idle_s=0.5, write_s=5.0, linger_s=0.5),
+    http=HttpLimits(head_s=2.0, body_s=2.0, idle_s=2.0, write_s=5.0, linger_s=0.5),
     socket=SocketLimits(close_s=0.5, write_s=5.0, ping_s=0.3, pong_s=0.3),
 )
 # For one connection, and for the server to let go of all; far above what the limits make of it.

@@ -92,7 +92,9 @@ async def press_handshake(storm: Storm, chance: Random) -> int:
             if chance.random() < ANSWERED_SHARE:
                 await stream.send_all(HANDSHAKE)
                 answer = await stream.receive_some(RECEIVE_BYTES)
-                assert bytes(answer).startswith(b"HTTP/1.1 101 "), bytes(answer)[:200]
+                status = bytes(answer)[:13]
+                # 408 where the machine is so busy that our own bytes came late.
+                assert status in (b"HTTP/1.1 101 ", b"HTTP/1.1 408 "), bytes(answer)[:200]
                 data = frame(1, b'{"type":"response.create","input":"a"}')
                 storm.reached["reset within frames"] += 1
             else:
