@@ -8,7 +8,7 @@ import statistics
 from triolet.fuzz.load.options import Protocol
 from triolet.fuzz.load.schedule import Load
 
-from .serving import costs, open_server, print_costs
+from .serving import costs, open_server, print_costs, print_machine
 
 REQUESTS = 3000
 IN_FLIGHT = 64
@@ -17,6 +17,7 @@ ROUNDS = 5
 
 def main() -> None:
     """Print the table."""
+    print_machine()
     load = Load(requests=REQUESTS, in_flight=IN_FLIGHT, tokens=1)
     with open_server("--max-num-seqs", str(IN_FLIGHT)) as server:
         figures = [server.press(load, Protocol.HTTP) for _ in range(ROUNDS + 1)][1:]

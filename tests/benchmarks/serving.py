@@ -7,6 +7,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -21,6 +22,7 @@ from triolet.fuzz.load.runner import LoadRun, Runner
 from triolet.fuzz.load.schedule import Load
 
 START_S = 60.0
+LOOPS = 2_000_000
 PROCESSES = ("frontend", "engine", "worker", "root", "server", "client")
 
 
@@ -77,6 +79,15 @@ def _wait_url(server: subprocess.Popen[bytes]) -> Target:
         assert line, f"the server does not start:\n{log}"
         log += line
     return Target(host=found[1], port=int(found[2]))
+
+
+def print_machine() -> None:
+    """How much CPU time a plain loop takes here and now: neighbours on a machine inflate it."""
+    began_s = time.process_time()
+    for _ in range(LOOPS):
+        pass
+    spent_ns = (time.process_time() - began_s) / LOOPS * 1e9
+    print(f"an empty loop takes {spent_ns:.0f} ns of CPU a turn")
 
 
 def costs(figures: Sequence[Measures], units: Sequence[int]) -> dict[str, float]:

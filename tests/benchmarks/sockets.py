@@ -3,7 +3,7 @@
     python -m tests.benchmarks sockets
 
 64 streams, the null executor at 100 steps a second, so that nothing is saturated and each token is
-an event of its own. Merged: clients that read 2.5 times a second, so that what waits is merged. CPU
+an event of its own. Merged: clients that read every other second, so that what waits is merged. CPU
 of the frontend per token; beside it that of the other processes. Medians of some rounds.
 """
 
@@ -12,16 +12,17 @@ import statistics
 from triolet.fuzz.load.options import Protocol
 from triolet.fuzz.load.schedule import Load
 
-from .serving import Serving, costs, open_server, print_costs
+from .serving import Serving, costs, open_server, print_costs, print_machine
 
 STREAMS = 64
-TOKENS = 300
+TOKENS = 500
 ROUNDS = 3
-READ_EVERY_S = 0.4
+READ_EVERY_S = 2.0
 
 
 def main() -> None:
     """Print the table."""
+    print_machine()
     print("CPU of the frontend per token (vLLM over HTTP/SSE: 60–72 µs), then of the others")
     with open_server("--null-step", "0.01", "--max-num-seqs", str(STREAMS)) as server:
         server.press(Load(requests=STREAMS, in_flight=STREAMS, tokens=20), Protocol.LANES)
