@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.fields import Fields, decode_object
+from triolet.api.fields import BRACKETS_MAX, Fields, decode_object
 
 FIELDS = Fields(
     {
@@ -119,3 +119,16 @@ def test_bytes_are_an_object_or_a_400(data: bytes) -> None:
 def test_hostile_json_is_refused(data: bytes | str) -> None:
     with pytest.raises(ApiError, match="JSON"):
         decode_object(data)
+
+
+@pytest.mark.parametrize("opening", ["{", "["])
+def test_a_body_that_would_hold_the_loop_is_refused(opening: str) -> None:
+    """Not by its bytes: a long text is no burden."""
+    for text in ("x" * 2**20, opening * 1000):
+        assert decode_object(msgspec.json.encode({"a": text})) == {"a": text}
+    most = '{"a":[' + "[]," * (BRACKETS_MAX - 2)
+    assert len(decode_object(most[:-1] + "]}")) == 1
+    for data in (most + "[]]}", (most + "[]]}").encode()):
+        with pytest.raises(ApiError) as caught:
+            decode_object(data)
+        assert (caught.value.status, caught.value.code) == (400, "invalid_json")
