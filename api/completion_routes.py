@@ -12,13 +12,14 @@ import trio
 
 from ..engine.errors import EngineError
 from ..engine.messages import FinishReason
+from ..nurseries.background import start_background_task_soon
 from ..runtime.generation import GenerationOutput, GenerationStream, Usage
 from .application import Application
 from .chat import ChatAnswer
 from .chat_request import ChatRequest, read_chat_request
 from .completions import Choice, CompletionsAnswer, usage_of
 from .completions_request import CompletionsRequest, TextOrIds, read_completions_request
-from .errors import ApiError, engine_error, to_api_error
+from .errors import ApiError, engine_error, internal_error, to_api_error
 from .fields import JsonObject
 from .http import HttpConnection
 from .response_id import draw_id
@@ -217,7 +218,17 @@ class _Batch:
         await self.connection.start_events()
         async with trio.open_nursery() as nursery:
             for place, stream in enumerate(self.streams):
-                nursery.start_soon(self._pump, place, stream, nursery.cancel_scope, name="choice")
+                start_background_task_soon(
+                    nursery,
+                    self._pump,
+                    place,
+                    stream,
+                    nursery.cancel_scope,
+                    name="choice",
+                    takes_along=nursery.cancel_scope,
+                )
+        if nursery.cancel_scope.cancelled_caught and self._error is None:
+            self._error = internal_error()
         if self._error is not None:
             last = data_frame(self._error.body())
         else:

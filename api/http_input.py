@@ -52,15 +52,15 @@ class HttpInput:
                 try:
                     yield
                 finally:
-                    reader.cancel("the connection is over")
                     self._reader = None
+                    reader.cancel("the connection is over")
 
     async def stop_reading(self) -> None:
         """Whoever calls this reads from now on; nothing is lost."""
         if self._reader is not None:
-            self._reader.cancel("the connection was taken over")
-            await self._reader.wait_ended()
-            self._reader = None
+            reader, self._reader = self._reader, None
+            reader.cancel("the connection was taken over")
+            await reader.wait_ended()
 
     async def more(self) -> bool:
         """Wait until the buffer has grown; False when the client has closed or reset instead."""
@@ -89,19 +89,27 @@ class HttpInput:
                 self._answering = None
 
     async def _read(self) -> None:
-        """Background task `connection-reader`: ends with the input."""
-        while not self.is_ended:
-            if len(self.buffer) >= self.ahead_bytes_max and self._arrived is None:
-                self._asked = trio.Event()
-                await self._asked.wait()
-                self._asked = None
-            await self._receive()
+        """Background task `connection-reader`: ends with the input, or the input with it."""
+        try:
+            while not self.is_ended:
+                if len(self.buffer) >= self.ahead_bytes_max and self._arrived is None:
+                    self._asked = trio.Event()
+                    await self._asked.wait()
+                    self._asked = None
+                await self._receive()
+        finally:
+            if self._reader is not None:  # nobody has taken over
+                self._note(b"")
 
     async def _receive(self) -> None:
         try:
             data = await self.stream.receive_some(RECEIVE_BYTES)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             data = b""
+        self._note(data)
+
+    def _note(self, data: bytes | bytearray) -> None:
+        """Add what came, or the end; tell whoever waits."""
         if data:
             self.buffer += data
         else:

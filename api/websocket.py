@@ -8,12 +8,14 @@ not know heads, keys or routes: the handshake was checked before.
 
 import logging
 import math
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from ..nurseries.background import start_background_task_soon
 from .application import Application
 from .errors import ApiError, bad_field, draining, internal_error
 from .fields import Fields, JsonObject, decode_object
@@ -112,15 +114,21 @@ class SocketSession:
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                nursery.start_soon(self._write, name="socket-writer")
-                nursery.start_soon(self._keep_alive, name="socket-ping")
-                nursery.start_soon(self._retire, name="socket-retirement")
+                self._start(self._write, name="socket-writer")
+                self._start(self._keep_alive, name="socket-ping")
+                self._start(self._retire, name="socket-retirement")
                 await self._read()
                 if self._closing is not None:
                     await self._closing.wait()
                 nursery.cancel_scope.cancel("the socket is closed")
         finally:
             self.application.registry.forget_session(self)
+
+    def _start(self, async_fn: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
+        """Start a task of this socket; if it is cancelled alone, the socket ends: none is idle."""
+        assert self._nursery is not None
+        scope = self._nursery.cancel_scope
+        start_background_task_soon(self._nursery, async_fn, *args, name=name, takes_along=scope)
 
     async def close(self, code: int, reason: str) -> None:
         """Send our close frame and wait, bounded, for the client's. Idempotent."""
@@ -181,9 +189,8 @@ class SocketSession:
             raise attrs.evolve(self._refusal)
         ready = self.lanes.handle_request(start)
         if ready is not None:
-            assert self._nursery is not None
             name = f"lane {ready.request.stream_id or '(default)'}"
-            self._nursery.start_soon(self._run_lane, ready, name=name)
+            self._start(self._run_lane, ready, name=name)
 
     def _named_response(self, event: Fields) -> str:
         """By response id, any of this principal's; else the one that runs in the lane."""
@@ -198,11 +205,8 @@ class SocketSession:
     def _handle_cancel(self, event: Fields, event_id: str | None) -> None:
         response_id = self._named_response(event)
         if self.application.foreign.is_foreign(response_id):
-            assert self._nursery is not None
             lane = event.string("stream_id")
-            self._nursery.start_soon(
-                self._cancel_foreign, response_id, lane, event_id, name="foreign-cancel"
-            )
+            self._start(self._cancel_foreign, response_id, lane, event_id, name="foreign-cancel")
         else:
             registry = self.application.registry
             registry.cancel(response_id, self.principal, "cancelled on a socket", self)
@@ -297,8 +301,8 @@ class SocketSession:
         if self.outbox.put_notice(event):
             self._wake.set()
         elif self._closing is None:
-            assert self._nursery is not None
-            self._nursery.start_soon(self.close, POLICY_VIOLATION, "errors are not being read")
+            reason = "errors are not being read"
+            self._start(self.close, POLICY_VIOLATION, reason, name="socket-close")
 
     async def _write(self) -> None:
         """Send what waits, a burst in one write; ends when the connection does."""

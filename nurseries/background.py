@@ -28,6 +28,7 @@ class BackgroundTask:
     name: str
     # What the live tree shows while the task itself says nothing of its waits; see `waiting`.
     waits_for: str = ""
+    takes_along: trio.CancelScope | None = attrs.field(default=None, repr=False)
     value: Any = attrs.field(default=None, init=False)
 
     # The trio task that runs it, None until its first step. Children of that task inherit its
@@ -100,9 +101,13 @@ def start_background_task_soon(
     async_fn: Callable[..., Awaitable[object]],
     *args: object,
     name: str,
+    takes_along: trio.CancelScope | None = None,
 ) -> BackgroundTask:
-    """Start `async_fn(*args)` in `nursery` without waiting; it has not run when this returns."""
-    handle = BackgroundTask(name)
+    """Start `async_fn(*args)` in `nursery` without waiting; it has not run when this returns.
+
+    Cancelled through its handle, it cancels `takes_along` as well: those who would wait for it.
+    """
+    handle = BackgroundTask(name, takes_along=takes_along)
     nursery.start_soon(partial(_run, handle, async_fn, args), name=name)
     return handle
 
@@ -127,5 +132,7 @@ async def _run(
     try:
         with handle._scope:
             await async_fn(*args)
+        if handle._scope.cancelled_caught and handle.takes_along is not None:
+            handle.takes_along.cancel(f"{handle.name} was cancelled")
     finally:
         handle._ended.set()

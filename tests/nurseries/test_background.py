@@ -129,3 +129,21 @@ async def test_a_shielded_task_is_cancelled_by_its_handle_alone() -> None:
                 assert not task.ended
                 task.cancel("you too")
                 await task.wait_ended()
+
+
+async def test_a_cancelled_task_takes_those_along_who_would_wait_for_it() -> None:
+    async with trio.open_nursery() as nursery:
+        handle = start_background_task_soon(
+            nursery, trio.sleep_forever, name="one", takes_along=nursery.cancel_scope
+        )
+        nursery.start_soon(trio.sleep_forever)
+        handle.cancel("the test cancels one")
+    assert nursery.cancel_scope.cancelled_caught
+
+
+async def test_a_task_that_ends_by_itself_takes_nobody_along() -> None:
+    async with trio.open_nursery() as nursery:
+        start_background_task_soon(
+            nursery, trio.lowlevel.checkpoint, name="one", takes_along=nursery.cancel_scope
+        )
+    assert not nursery.cancel_scope.cancel_called
