@@ -1,0 +1,164 @@
+"""Cancels the tasks of a request by name, at the n-th step, over a whole frontend and an engine.
+
+The bed is in one process: connections over memory streams, links over the memory mesh, the null
+executor. After each run everything that the request held must be free, and another request that
+ran all the time must have had exactly its tokens.
+"""
+
+import pathlib
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import attrs
+import trio
+import trio.testing
+
+from triolet.api.application import Application
+from triolet.api.connection import run_connection
+from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.bed import Bed, open_bed
+from triolet.nurseries.background import (
+    BackgroundTask,
+    background_task_of,
+    start_background_task_soon,
+)
+from triolet.nurseries.task_tree import find_background_tasks
+from triolet.tests.api.fakes import open_responses
+
+from .exchanges import EXCHANGES, Exchange, perform
+
+# Of one exchange; no task has as many steps, so more means that it never ends.
+STEPS_MAX = 400
+OTHER = SamplingParams(max_tokens=12, seed=3, ignore_eos=True)
+OTHER_PROMPT = "somebody else"
+
+
+def kind(name: str) -> str:
+    """The name without what differs from one request to the next."""
+    return re.sub(r"^(response|lane) .*", r"\1", name)
+
+
+class Watch(trio.abc.Instrument):
+    """Counts the steps of the tasks of one kind, and cancels the one that makes the n-th."""
+
+    def __init__(self, name: str = "", n: int = 0) -> None:
+        self.name, self.steps_left = name, n
+        # Every kind that made a step, in order.
+        self.seen: dict[str, int] = {}
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        handle = background_task_of(task)
+        if handle is None:
+            return
+        name = kind(handle.name)
+        self.seen[name] = self.seen.get(name, 0) + 1
+        if name == self.name:
+            self.steps_left -= 1
+            if self.steps_left == 0:
+                handle.cancel("the step of this test")
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    trio.lowlevel.add_instrument(watch)
+    try:
+        yield
+    finally:
+        trio.lowlevel.remove_instrument(watch)
+
+
+@attrs.define(eq=False)
+class RequestBed:
+    """A frontend with its application and an engine, and what the other request must say."""
+
+    bed: Bed
+    application: Application
+    expected: list[int] = attrs.field(factory=list, init=False)
+    _baseline: set[str] = attrs.field(factory=set, init=False)
+
+    async def settle(self) -> None:
+        """What is there while nobody asks for anything."""
+        self.expected = await self.other()
+        await self.bed.wait_quiet()
+        await trio.testing.wait_all_tasks_blocked()
+        self._baseline = {task.name for task in find_background_tasks()}
+
+    async def other(self) -> list[int]:
+        """Another request's tokens."""
+        async with self.bed.frontend.generate(OTHER_PROMPT, OTHER) as stream:
+            await stream.collect()
+            return list(stream.token_ids)
+
+    async def run(self, exchange: Exchange, watch: Watch) -> bool:
+        """One exchange beside another request; whether it was whole. Checks what is left."""
+        client, server = trio.testing.memory_stream_pair()
+        tokens: list[int] = []
+        whole: list[bool] = []
+
+        async def run_other() -> None:
+            tokens.extend(await self.other())
+
+        async def run_client() -> None:
+            whole.append(await perform(exchange, client))
+
+        with watching(watch):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run_other)
+                connection = start_background_task_soon(
+                    nursery, run_connection, server, self.application, name="connection"
+                )
+                nursery.start_soon(run_client)
+                await connection.wait_ended()
+            await self.check_nothing_left()
+        assert tokens == self.expected, "the other request has its tokens, exactly"
+        return whole[0]
+
+    async def check_nothing_left(self) -> None:
+        """Blocks free, no state of a request on any floor, no task."""
+        await self.bed.wait_quiet()
+        await trio.testing.wait_all_tasks_blocked()
+        client, counters = self.bed.client, self.application.counters
+        assert self.bed.frontend.admission.active_requests == 0
+        assert sum(map(client.ledger.in_flight, client.balancer.engines)) == 0
+        assert counters.connections_active == counters.sockets_active == 0
+        assert self.application.registry.active == 0
+        assert {task.name for task in find_background_tasks()} == self._baseline
+
+
+@asynccontextmanager
+async def open_request_bed(folder: pathlib.Path) -> AsyncIterator[RequestBed]:
+    """Everything between a connection and the null executor's tokens."""
+    async with open_bed(folder) as bed:
+        application = Application(bed.frontend)
+        async with open_responses(application):
+            made = RequestBed(bed, application)
+            await made.settle()
+            yield made
+
+
+async def tasks_of(bed: RequestBed, exchange: Exchange) -> list[str]:
+    """The kinds of background tasks that this exchange has of its own."""
+    idle = {kind(task.name) for task in find_background_tasks()}
+    watch = Watch()
+    assert await bed.run(exchange, watch), "undisturbed it is whole"
+    return [name for name in watch.seen if name not in idle]
+
+
+async def cancel_at_each_step(bed: RequestBed, exchange: Exchange, name: str) -> int:
+    """How many steps there were to be cancelled at; the run after the last one is whole."""
+    for n in range(1, STEPS_MAX):
+        watch = Watch(name, n)
+        whole = await bed.run(exchange, watch)
+        if watch.steps_left > 0:
+            assert whole, "nobody was cancelled"
+            return n - 1
+    raise AssertionError(f"{name} never ends")
+
+
+def handles(name: str) -> list[BackgroundTask]:
+    """The live tasks of a kind."""
+    return [task for task in find_background_tasks() if kind(task.name) == name]
+
+
+__all__ = ["EXCHANGES", "RequestBed", "cancel_at_each_step", "open_request_bed", "tasks_of"]
