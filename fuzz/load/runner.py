@@ -23,6 +23,8 @@ from .schedule import Load, Schedule
 RECEIVE_BYTES = 256 * 2**10
 # Of a slow client's socket; it must still read 13 KB/s, or the server takes it for dead.
 SLOW_ROOM_BYTES = 16 * 2**10
+# And so often it looks again for what came as there was room: bounded, or it were a quick client.
+SLOW_READS_MAX = 16
 # A new socket is connected within this time, or the server is gone.
 CONNECT_S = 5.0
 # So many connections that end without an answer to anything: it makes no sense to go on.
@@ -153,13 +155,19 @@ class Runner:
         with trio.move_on_after(seconds):
             await trio.lowlevel.wait_readable(self._epoll.fileno())
         ready = self._epoll.poll(0)
+        self._handle_ready(ready)
+        if self.read_every_s:  # a slow client reads all there is when it reads
+            for _ in range(SLOW_READS_MAX):
+                self._handle_ready(self._epoll.poll(0))
+        return bool(ready)
+
+    def _handle_ready(self, ready: list[tuple[int, int]]) -> None:
         for descriptor, mask in ready:
             wire = self._wires[descriptor]
             if mask & select.EPOLLOUT:
                 self._send(wire, b"")
             if mask & ~select.EPOLLOUT:
                 self._receive(wire)
-        return bool(ready)
 
     def _give_up(self) -> None:
         """What is in flight has no end; what was not sent never will be."""

@@ -16,7 +16,7 @@ from .serving import Serving, costs, open_server, print_costs, print_machine
 
 STREAMS = 64
 TOKENS = 500
-ROUNDS = 3
+ROUNDS = 2
 READ_EVERY_S = 2.0
 
 
