@@ -15,7 +15,7 @@ from . import faults
 from .checkers import Disturbance, judge_epochs, judge_health
 from .clients import EventConnection, Lost, open_events, reset
 from .fault_plan import CANCELS, KILLS, SLOW, STOPS, Fault, FaultKind
-from .history import Ending, StreamHistory, Violation
+from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import STREAM_DEADLINE_S, read_history, start_history
 from .observers import CLOSE_WAIT, ESTABLISHED, tcp_socket
 from .report import FaultOutcome
@@ -238,7 +238,9 @@ class FaultRunner:
 
         with trio.move_on_after(NOTICE_S) as scope:
             if fault.kind is FaultKind.HALF_CLOSE:
-                await _read_away(connection)
+                if await reads_to_its_end(connection):
+                    evidence = f"{history.name}: it went on to its end though its client had left"
+                    outcome.violations.append(Violation("I12", evidence))
                 history.leave(trio.current_time())
             await wait_until(is_closed, "the server closes its end", seconds=math.inf)
             outcome.recovery_s = trio.current_time() - began_s
@@ -276,9 +278,13 @@ class FaultRunner:
         return history
 
 
-async def _read_away(connection: EventConnection) -> None:
+async def reads_to_its_end(connection: EventConnection) -> bool:
+    """Read away what still comes; whether the last of it is the end of a whole stream."""
+    status = ""
     try:
         while True:
-            await connection.receive()
+            event = await connection.receive()
+            if event["type"] in TERMINAL:
+                status = event.get("response", {}).get("status", "")
     except Lost:
-        pass
+        return status in ("completed", "incomplete")

@@ -7,13 +7,17 @@ from collections.abc import Iterator
 
 import attrs
 import pytest
+import trio
 
 from triolet.fuzz.chaos.checkers import Disturbance
+from triolet.fuzz.chaos.clients import open_events
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
-from triolet.fuzz.chaos.fault_run import FaultRunner
+from triolet.fuzz.chaos.fault_run import FaultRunner, reads_to_its_end
 from triolet.fuzz.chaos.served_run import ServedRun
 
+from ...api.fakes import FakeGenerator
 from .histories import created, failed, finished, history_of
+from .small_server import DEADLINE_S, open_small_server
 
 FAULT = Fault(
     number=0,
@@ -52,3 +56,14 @@ async def test_a_victim_is_told_by_its_name(runner: FaultRunner) -> None:
     history = runner.begin(attrs.evolve(FAULT, kind=FaultKind.RST), is_victim=True)
     assert runner.blame(history) is FaultKind.RST
     assert runner.histories == [history]
+
+
+async def test_a_stream_that_goes_on_to_its_end_is_told() -> None:
+    body = {"input": "hi", "runtime": {"token_ids": True}}
+    with trio.fail_after(DEADLINE_S):
+        async with (
+            open_small_server(FakeGenerator()) as port,
+            open_events(Transport.SSE, port) as connection,
+        ):
+            await connection.create(body)
+            assert await reads_to_its_end(connection)
