@@ -20,7 +20,7 @@ from ..engine.inproc import open_inproc_engine
 from ..engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
 from ..engine.server import EngineServer
 from ..nurseries.service import open_service
-from ..runtime.config import RuntimeSettings, StreamSettings
+from ..runtime.config import InputLimits, RuntimeSettings, StreamSettings
 from ..runtime.input_processor import InputProcessor
 from ..runtime.membership import EngineDirectory
 from ..runtime.runtime import Runtime, make_frontend, open_frontend_services
@@ -75,6 +75,7 @@ async def open_bed(
     engines: int = 1,
     link: LinkSettings | None = None,
     window_tokens: int = 256,
+    inline_characters_max: int = 2048,
     **engine: Any,
 ) -> AsyncIterator[Bed]:
     """A frontend with its background tasks and `engines` engines that take work.
@@ -86,6 +87,7 @@ async def open_bed(
         engine=EngineSettings(model=str(folder), **{"executor": "null", **engine}),
         engines=engines,
         streams=StreamSettings(window_tokens=window_tokens),
+        input=InputLimits(inline_characters_max=inline_characters_max),
     )
     mesh = MemoryMesh(
         Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), link or LinkSettings(), [*faults]

@@ -188,6 +188,8 @@ class InputProcessor:
                 self.tokenizer.encode_slice, part, limiter=self._limiter
             )
             encodings.append(encoding)
+        # A thread is waited for to its end; whoever was cancelled meanwhile wants nothing sent.
+        await trio.lowlevel.checkpoint_if_cancelled()
         return self.tokenizer.join_slices(encodings, add_special_tokens=add_special_tokens)
 
     def _too_many_characters(self, characters: int) -> InvalidParameter:
