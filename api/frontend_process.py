@@ -22,6 +22,7 @@ from ..engine.messages import (
     TreeRequest,
 )
 from ..nurseries.child import ChildFds, run_child
+from ..nurseries.heap import settle_heap
 from ..nurseries.log_writer import open_log
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
@@ -119,6 +120,7 @@ class FrontendProcess:
         """
         serve = partial(serve_connections, self.source, self.application)
         async with open_service(serve, name="connections"), trio.open_nursery() as nursery:
+            settle_heap()
             await handshake.ready(msgspec.msgpack.encode(ready))
             if self.init.draining:
                 self._start_drain(nursery)

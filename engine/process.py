@@ -13,6 +13,7 @@ import trio
 from ..nurseries.background import start_background_task
 from ..nurseries.child import ChildFds, run_child
 from ..nurseries.error_groups import first_error
+from ..nurseries.heap import settle_heap
 from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..nurseries.waiting import waiting_for
@@ -108,6 +109,7 @@ class EngineProcess:
         self._server = EngineServer(core, self.channel, watch, tree=self._tree_text)
         self._apply_membership(self.init.membership)
         async with open_engine_services(self._server, self._executor):
+            settle_heap()
             await self.handshake.ready(msgspec.msgpack.encode(self._ready(core, workers)))
             async with open_service(self._run_control, name="control"):
                 await trio.sleep_forever()

@@ -16,6 +16,7 @@ import msgspec
 import trio
 
 from ...nurseries.child import ChildFds, run_child
+from ...nurseries.heap import settle_heap
 from ...nurseries.service import open_service
 from ...nurseries.task_tree import ProcessTree, task_tree
 from ...nurseries.waiting import waiting_for
@@ -81,6 +82,7 @@ class WorkerProcess:
             ready = await self._load(executor)
             async with open_service(self.loop.run, name="step-loop", waits_for="steps"):
                 self.phase = "serve"
+                settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(ready))
                 await trio.sleep_forever()
 
