@@ -267,7 +267,7 @@ async def test_a_broken_tokenizer_is_refused_for_good(tmp_path: pathlib.Path) ->
     (tmp_path / "tokenizer.json").write_text("{")
     text = settings_to_text(settings_for(tmp_path))
     refusal = pytest.RaisesExc(
-        PeerRefused, match="tokenizer.json: cannot be read.*choose another model"
+        PeerRefused, match="tokenizer.json: is not JSON.*choose another model"
     )
     with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.RaisesGroup(refusal):
         async with open_pair() as (root, fds), trio.open_nursery() as nursery:
