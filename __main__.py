@@ -91,6 +91,7 @@ def serve(
             allowed_hosts=options.allowed_host,
             allowed_origins=options.allowed_origin,
             grace_s=options.grace,
+            resume_keep_s=options.resume_keep,
             restart_limit=options.restart_limit,
             restart_period_s=options.restart_period,
             logs=log_settings(options.log_format, options.log_level),

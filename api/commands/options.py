@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from ...engine.config import EngineSettings
 from ...nurseries.log_lines import LogSettings
 from ...runtime.config import SupervisionSettings
+from ..settings import GRACE_S, RESUME_KEEP_S
 
 _DEFAULTS = EngineSettings(model="")
 _RESTARTS = SupervisionSettings()
@@ -110,7 +111,13 @@ class ServeOptions:
     ] = "auto"
     log_format: Annotated[str, Parameter(help="human, or json: one object a line.")] = _LOGS.format
     log_level: Annotated[str, Parameter(help="debug, info, warning or error.")] = _LOGS.level
-    grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = 10.0
+    grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = (
+        GRACE_S
+    )
+    resume_keep: Annotated[
+        float,
+        Parameter(help="Longest `runtime.keep_s`: seconds that a response outlives its reader."),
+    ] = RESUME_KEEP_S
     restart_limit: Annotated[
         int, Parameter(help="A process that dies more often within the period is given up.")
     ] = _RESTARTS.restart_limit

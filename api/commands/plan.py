@@ -31,7 +31,7 @@ from ...runtime.root import ServePlan
 from ..limits import ServerLimits
 from ..origin import OriginPolicy
 from ..response_id import FRONTENDS_MAX
-from ..settings import FrontendSettings, ServeSettings, settings_to_text
+from ..settings import RESUME_KEEP_S, FrontendSettings, ServeSettings, settings_to_text
 
 RESTARTS = SupervisionSettings()
 
@@ -75,6 +75,7 @@ def make_plan(
     generation_config: str = GENERATION_CONFIG_AUTO,
     admin_keys: tuple[str, ...] = (),
     vllm_metrics: bool = False,
+    resume_keep_s: float = RESUME_KEEP_S,
     restart_limit: int = RESTARTS.restart_limit,
     restart_period_s: float = RESTARTS.restart_period_s,
     logs: LogSettings | None = None,
@@ -84,6 +85,7 @@ def make_plan(
     rare = rare or RareSettings()
     _check_numbers(frontends, rare)
     _check_address(host, port, is_open=not api_keys)
+    _check_keep(resume_keep_s)
     _check_edge((*api_keys, *admin_keys), allowed_hosts, allowed_origins)
     folder, name = _folder_and_name(model, model_name)
     settings = RuntimeSettings(
@@ -107,6 +109,7 @@ def make_plan(
         allowed_hosts=allowed_hosts if is_loopback(host) else (*allowed_hosts, host),
         allowed_origins=allowed_origins,
         grace_s=grace_s,
+        resume_keep_s=resume_keep_s,
         limits=rare.limits,
     )
     return ServePlan(
@@ -161,6 +164,13 @@ def _check_address(host: str, port: int, *, is_open: bool) -> None:
         )
     if not 0 <= port <= 65535:
         raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
+
+
+def _check_keep(resume_keep_s: float) -> None:
+    if not 0 <= resume_keep_s < math.inf:
+        raise InvalidParameter(
+            "resume_keep", f"must be finite and at least 0, not {resume_keep_s:g}"
+        )
 
 
 def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:

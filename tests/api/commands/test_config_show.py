@@ -19,6 +19,7 @@ def test_the_table_names_value_and_source(capsys: pytest.CaptureFixture[str]) ->
     rows = {line.split()[0]: line for line in out.splitlines()}
     assert rows["MODEL"].split()[1:] == ["FOLDER", "command", "line"]
     assert rows["--port"].split()[1:] == ["9", "command", "line"]
+    assert rows["--resume-keep"].split()[1:] == ["60.0", "default"]
     assert rows["--host"].split()[1:] == ["127.0.0.1", "default"]
     assert "secret" not in out
 

@@ -38,6 +38,15 @@ def test_restarts_are_counted_as_it_was_said() -> None:
     assert plan.settings.supervision == SupervisionSettings(restart_limit=7, restart_period_s=9.0)
 
 
+def test_how_long_a_response_is_kept_reaches_the_frontends() -> None:
+    plan = make_plan(None, **WORDS, resume_keep_s=0)
+    assert settings_of_text(plan.frontend_settings).serve.resume_keep_s == 0
+    for wrong in (-1, math.inf, math.nan):
+        with pytest.raises(InvalidParameter, match="at least 0") as caught:
+            make_plan(None, **WORDS, resume_keep_s=wrong)
+        assert caught.value.parameter == "resume_keep"
+
+
 def test_rare_options_reach_the_settings() -> None:
     rare = RareSettings(
         limits=ServerLimits(connections_max=7),
