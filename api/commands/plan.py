@@ -33,7 +33,7 @@ from ..origin import OriginPolicy
 from ..response_id import FRONTENDS_MAX
 from ..settings import RESUME_KEEP_S, FrontendSettings, ServeSettings, settings_to_text
 
-RESTARTS = SupervisionSettings()
+RESTARTS, LOGS = SupervisionSettings(), LogSettings()
 
 
 @attrs.frozen
@@ -59,6 +59,9 @@ class RareSettings:
     backoff_max: float = RESTARTS.backoff_max_s
 
 
+RARE = RareSettings()
+
+
 def make_plan(
     model: str | None,
     *,
@@ -78,18 +81,16 @@ def make_plan(
     resume_keep_s: float = RESUME_KEEP_S,
     restart_limit: int = RESTARTS.restart_limit,
     restart_period_s: float = RESTARTS.restart_period_s,
-    logs: LogSettings | None = None,
-    rare: RareSettings | None = None,
+    logs: LogSettings = LOGS,
+    rare: RareSettings = RARE,
 ) -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
-    rare = rare or RareSettings()
-    _check_numbers(frontends, rare)
+    _check_numbers(frontends, resume_keep_s, rare)
     _check_address(host, port, is_open=not api_keys)
-    _check_keep(resume_keep_s)
     _check_edge((*api_keys, *admin_keys), allowed_hosts, allowed_origins)
     folder, name = _folder_and_name(model, model_name)
     settings = RuntimeSettings(
-        engine=EngineSettings(model=folder, **engine),
+        engine=_checked_engine(folder, engine),
         engines=engines,
         frontends=frontends,
         model_name=name,
@@ -99,9 +100,8 @@ def make_plan(
         input=rare.input,
         streams=rare.streams,
         times=RuntimeTimes(grace_s=grace_s, ladder=rare.ladder),
-        logs=logs or LogSettings(),
+        logs=logs,
     )
-    check_model(settings.engine)
     serve = ServeSettings(
         api_keys=api_keys,
         admin_keys=admin_keys,
@@ -132,8 +132,10 @@ def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
     return str(folder), model_name or folder.name
 
 
-def _check_numbers(frontends: int, rare: RareSettings) -> None:
+def _check_numbers(frontends: int, keep_s: float, rare: RareSettings) -> None:
     check_numbers("limits", rare.limits)
+    if not 0 <= keep_s < math.inf:
+        raise InvalidParameter("resume_keep", f"must be finite and at least 0, not {keep_s:g}")
     if not 1 <= frontends <= FRONTENDS_MAX:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
 
@@ -147,6 +149,12 @@ def _supervision(
         backoff_min_s=rare.backoff_min,
         backoff_max_s=rare.backoff_max,
     )
+
+
+def _checked_engine(folder: str, options: dict[str, Any]) -> EngineSettings:
+    engine = EngineSettings(model=folder, **options)
+    check_model(engine)
+    return engine
 
 
 def check_model(engine: EngineSettings) -> None:
@@ -164,13 +172,6 @@ def _check_address(host: str, port: int, *, is_open: bool) -> None:
         )
     if not 0 <= port <= 65535:
         raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
-
-
-def _check_keep(resume_keep_s: float) -> None:
-    if not 0 <= resume_keep_s < math.inf:
-        raise InvalidParameter(
-            "resume_keep", f"must be finite and at least 0, not {resume_keep_s:g}"
-        )
 
 
 def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
