@@ -53,6 +53,9 @@ class SocketLimits:
     burst_bytes_max: int = 256 * 2**10
     # Error events that wait for a client which sends but does not read.
     waiting_errors_max: int = 256
+    # Responses refused in a row because the server is overloaded; then the socket ends with 1013,
+    # and its client comes back by another frontend. Pulled out of the air: half of the lanes.
+    overloads_max: int = 8
     age_s: float = 3600.0  # OpenAI's figure: 60 minutes
     close_s: float = 5.0  # the closing handshake
 

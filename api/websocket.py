@@ -16,15 +16,16 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from ..nurseries.background import start_background_task_soon
+from ..runtime.errors import Overloaded
 from .application import Application
-from .errors import ApiError, bad_field, draining, internal_error
+from .errors import SERVER_ERROR, ApiError, bad_field, draining, internal_error
 from .fields import Fields, JsonObject, decode_object
 from .frame_stream import FrameStream
 from .http import HttpConnection
 from .lanes import Lanes, Start
 from .limits import SocketLimits
 from .live_response import AttachedReader
-from .outbox import OneEvent, Outbox, Source
+from .outbox import OneEvent
 from .responses import Event
 from .responses_request import (
     ResponseRequest,
@@ -36,12 +37,14 @@ from .responses_request import (
     read_stream_id,
 )
 from .socket_opening import open_socket
+from .socket_writer import SocketWriter
 
 logger = logging.getLogger(__name__)
 GOING_AWAY = 1001
 POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
 SERVICE_RESTART = 1012
+TRY_AGAIN_LATER = 1013
 
 
 async def run_websocket(
@@ -89,14 +92,11 @@ class SocketSession:
     limits: SocketLimits
 
     lanes: Lanes = attrs.field(init=False)
-    outbox: Outbox = attrs.field(init=False)
+    writer: SocketWriter = attrs.field(init=False)
     # {lane: the id of the response that runs or is read in it}.
     _current: dict[str | None, str] = attrs.field(factory=dict, init=False)
-    # Set when something was put into the outbox.
-    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # Those who wait for the writer to take or to finish, or for a lane to end.
-    _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
-    _is_writing: bool = attrs.field(default=False, init=False)
+    # Responses in a row that were refused at a limit of the server.
+    _overloads: int = attrs.field(default=0, init=False)
     # Why no further response is taken, once that is so.
     _refusal: ApiError | None = attrs.field(default=None, init=False)
     # A client asked for notices of the server (`runtime.events`).
@@ -107,14 +107,14 @@ class SocketSession:
 
     def __attrs_post_init__(self) -> None:
         self.lanes = Lanes(self.limits)
-        self.outbox = Outbox(self.limits)
+        self.writer = SocketWriter(self.socket, self.stream, self.limits)
 
     async def run(self) -> None:
         """Serve until the socket is closed. Raises what a task of it raises, in groups."""
         try:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
-                self._start(self._write, name="socket-writer")
+                self._start(self.writer.run, name="socket-writer")
                 self._start(self._keep_alive, name="socket-ping")
                 self._start(self._retire, name="socket-retirement")
                 await self._read()
@@ -234,10 +234,9 @@ class SocketSession:
         while following is not None:
             await self._run_turn(following)
             # The next one opens when the writer has taken this one's end: bounds what waits.
-            while self.outbox.is_waiting(stream_id):
-                await self._progress.park()
+            await self.writer.wait_taken(stream_id)
             following = self.lanes.handle_ended(stream_id)
-        self._progress.unpark_all()
+        self.writer.notify()
 
     async def _run_turn(self, start: Start) -> None:
         """Run one response, or the resumed rest of one; the firewall of the lane."""
@@ -250,23 +249,34 @@ class SocketSession:
             return
         except ApiError as refused:
             error = refused
+            self._count_overload(refused)
         except Exception as failure:
             logger.error("a turn failed; only its lane is told", exc_info=failure)
             error = internal_error()
         finally:
             self._current.pop(stream_id, None)
-        self._mark_ready(stream_id, OneEvent(_error_event(error, stream_id, start.event_id)))
+        self.writer.mark_ready(stream_id, OneEvent(_error_event(error, stream_id, start.event_id)))
+
+    def _count_overload(self, refused: ApiError) -> None:
+        """So many in a row, and the socket ends: this frontend has no room for it."""
+        if refused.code != Overloaded.code:
+            return
+        self._overloads += 1
+        if self._overloads == self.limits.overloads_max and self._refusal is None:
+            self._refusal = refused
+            self._start(self._leave_overload, name="socket-overload")
 
     async def _run_response(self, request: ResponseRequest) -> None:
         responses, lane = self.application.responses, request.stream_id
         async with responses.open(request, self.principal, session=self) as response:
-            with response.reading(wake=partial(self._mark_ready, lane)) as reader:
+            self._overloads = 0
+            with response.reading(wake=partial(self.writer.mark_ready, lane)) as reader:
                 await self._read_to_end(lane, reader)
 
     async def _run_resume(self, resume: ResumeRequest) -> None:
         responses, lane = self.application.responses, resume.stream_id
         async with responses.read(
-            resume, self.principal, session=self, wake=partial(self._mark_ready, lane)
+            resume, self.principal, session=self, wake=partial(self.writer.mark_ready, lane)
         ) as reader:
             if isinstance(reader, AttachedReader):
                 await self._read_to_end(lane, reader)
@@ -275,57 +285,26 @@ class SocketSession:
             while not reader.done.is_set():
                 await reader.wait_ready()
                 if reader.is_ready:
-                    self._mark_ready(lane, reader)
-                    while self.outbox.is_waiting(lane):
-                        await self._progress.park()
+                    self.writer.mark_ready(lane, reader)
+                    await self.writer.wait_taken(lane)
 
     async def _read_to_end(self, stream_id: str | None, reader: AttachedReader) -> None:
         """Let the writer take from this reader until it has the end."""
         self._current[stream_id] = reader.response.response_id
         try:
             if reader.is_ready:
-                self._mark_ready(stream_id, reader)
+                self.writer.mark_ready(stream_id, reader)
             await reader.done.wait()
         finally:
             self.application.counters.deltas_merged += reader.cursor.merged
 
-    def _mark_ready(self, stream_id: str | None, source: Source) -> None:
-        """A lane has something for the writer."""
-        self.outbox.mark_ready(stream_id, source)
-        self._wake.set()
-
-    # ---- writing
+    # ---- the socket's own life
 
     def _put_notice(self, event: Event) -> None:
         """Queue an event of no response. A client that makes too many of them is closed."""
-        if self.outbox.put_notice(event):
-            self._wake.set()
-        elif self._closing is None:
+        if not self.writer.put_notice(event) and self._closing is None:
             reason = "errors are not being read"
             self._start(self.close, POLICY_VIOLATION, reason, name="socket-close")
-
-    async def _write(self) -> None:
-        """Send what waits, a burst in one write; ends when the connection does."""
-        try:
-            while True:
-                await self._wake.wait()
-                self._wake = trio.Event()
-                while texts := self.outbox.take():
-                    self._is_writing = True
-                    self._progress.unpark_all()
-                    await self._write_burst(texts)
-                self._is_writing = False
-                self._progress.unpark_all()
-        except (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError):
-            return  # the reader learns it from its own side and ends the socket
-
-    async def _write_burst(self, texts: list[bytes]) -> None:
-        """Raises `ConnectionClosed` once a close frame was sent, by either side's wish."""
-        if self.socket.closed is not None:
-            raise ConnectionClosed(self.socket.closed)
-        await self.stream.send_texts(texts)
-
-    # ---- the socket's own life
 
     async def _keep_alive(self) -> None:
         """Ping; cut the connection when a pong is late."""
@@ -350,12 +329,27 @@ class SocketSession:
             left_ms = max(0, round((deadline - trio.current_time()) * 1000))
             self._put_notice({"type": "runtime.draining", "deadline_ms": left_ms})
         with trio.move_on_at(math.inf if deadline is None else deadline):
-            while self.lanes.active or self.outbox or self._is_writing:
-                await self._progress.park()
+            await self._wait_idle()
         if self.application.is_draining:
             await self.close(SERVICE_RESTART, "the server is restarting")
         else:
-            await self.close(GOING_AWAY, "the socket has reached its age limit")
+            await self._tell_and_close(_too_old(), GOING_AWAY)
+
+    async def _leave_overload(self) -> None:
+        """Tell the client to come by another connection: another frontend may have room."""
+        await self._wait_idle()
+        await self._tell_and_close(_overloaded(), TRY_AGAIN_LATER)
+
+    async def _wait_idle(self) -> None:
+        """Nothing runs here and everything was written."""
+        await self.writer.wait_idle(lambda: bool(self.lanes.active))
+
+    async def _tell_and_close(self, error: ApiError, code: int) -> None:
+        """The error goes before the close frame, as an event of no lane: clients read its code."""
+        self._put_notice(_error_event(error, None))
+        with trio.move_on_after(self.limits.close_s):
+            await self._wait_idle()
+        await self.close(code, error.message)
 
 
 def _error_event(error: ApiError, stream_id: str | None, event_id: str | None = None) -> Event:
@@ -375,6 +369,11 @@ def _error_event(error: ApiError, stream_id: str | None, event_id: str | None = 
 def _too_old() -> ApiError:
     message = "The socket has reached its age limit; open another"
     return ApiError(400, message, "websocket_connection_limit_reached")
+
+
+def _overloaded() -> ApiError:
+    message = "The server is overloaded; open another socket"
+    return ApiError(503, message, "server_overloaded", SERVER_ERROR)
 
 
 def _steer_failed(event: JsonObject) -> Event:

@@ -1,19 +1,12 @@
 """Lanes on a socket: interleaving, order, cancel, limits, drain, keepalive, and its firewall."""
 
-from typing import Any
-
 import attrs
 import pytest
 import trio
 import trio.testing
-from trio_websocket import CloseReason, ConnectionClosed
 
-from triolet.api.bounded_stream import BoundedStream
 from triolet.api.connection import run_connection
-from triolet.api.frame_guard import FrameGuard
-from triolet.api.frame_stream import FrameStream
 from triolet.api.limits import ServerLimits, SocketLimits
-from triolet.api.websocket import SocketSession
 from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
 
@@ -314,11 +307,54 @@ async def test_a_client_with_pongs_stays(autojump_clock: trio.testing.MockClock)
 
 
 async def test_an_old_socket_is_closed_with_1001(autojump_clock: trio.testing.MockClock) -> None:
-    async with open_socket(make_application(limits=limited(age_s=100))) as client:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=150)])
+    async with open_socket(
+        make_application(generator, limits=limited(age_s=100, ping_s=999))
+    ) as client:
+        await client.create("hi", "a")
+        await trio.sleep(101)
+        await client.create("late", "b")
+        refusal = (await client.receive_until("error"))[-1]
+        assert refusal["stream_id"] == "b"
+        assert refusal["error"]["code"] == "websocket_connection_limit_reached"
+        await client.receive_until("response.completed")
+        last = await client.receive()
+        assert last is not None
+        assert "stream_id" not in last
+        assert last["error"]["code"] == "websocket_connection_limit_reached"
         assert await client.receive() is None
-        assert trio.current_time() == pytest.approx(100)
+        assert trio.current_time() == pytest.approx(150)
         assert client.closed is not None
         assert client.closed[0] == 1001
+
+
+async def test_a_socket_that_is_refused_again_and_again_is_closed_with_1013(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=50)])
+    async with open_socket(make_application(generator, limits=limited(overloads_max=3))) as client:
+
+        async def refuse(times: int) -> None:
+            generator.refuse = Overloaded(2.5)
+            for _ in range(times):
+                await client.create("hi", "b")
+                assert (await client.receive_until("error"))[-1]["status"] == 429
+            generator.refuse = None
+
+        await refuse(2)
+        await client.create("hi", "a")
+        await client.receive_until("response.output_text.delta")
+        await refuse(3)
+        await client.create("late", "b")
+        assert (await client.receive_until("error"))[-1]["status"] == 429
+        await client.receive_until("response.completed")
+        last = await client.receive()
+        assert last is not None
+        assert (last["status"], last["error"]["code"]) == (503, "server_overloaded")
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == 1013
+        assert trio.current_time() == pytest.approx(50)
 
 
 async def test_a_drain_ends_what_runs_then_closes_with_1012(
@@ -413,25 +449,6 @@ async def test_cancelling_the_connection_in_mid_send_cuts_it() -> None:
     with pytest.raises(AssertionError, match="1006"):
         await socket.receive_until("never")
     await client.aclose()
-
-
-async def test_nothing_follows_a_close_frame() -> None:
-    client, server = trio.testing.memory_stream_pair()
-    limits = SocketLimits()
-    stream = FrameStream(BoundedStream(server, 20), FrameGuard(limits), head=b"")
-
-    class ClosingSocket:
-        closed: CloseReason | None = None
-
-    socket: Any = ClosingSocket()
-    session = SocketSession(socket, stream, make_application(), "", limits)
-    await session._write_burst([b"a"])
-    socket.closed = CloseReason(1000, None)
-    with pytest.raises(ConnectionClosed):
-        await session._write_burst([b"never"])
-    assert await client.receive_some(100) == b"\x81\x01a"
-    await client.aclose()
-    await server.aclose()
 
 
 async def test_a_lane_opens_no_further_response_while_its_last_one_is_unwritten() -> None:
