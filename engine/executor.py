@@ -12,10 +12,10 @@ import attrs
 import msgspec
 import trio
 
-from ..nurseries.background import start_background_task
 from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.process import Process, ProcessSpec
 from ..nurseries.process_pool import run_process_pool
+from ..nurseries.service import start_service
 from ..nurseries.task_tree import ProcessTree
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
@@ -79,7 +79,7 @@ class Executor:
         with self._rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
                 run_pool = partial(run_process_pool, specs, ready=self._ready)
-                pool = await start_background_task(nursery, run_pool, name="worker-pool")
+                pool = await start_service(nursery, run_pool, name="worker-pool")
                 self._rings.close_workers_ends()
                 self._workers = [worker for _, worker in pool.value]
                 task_status.started(self._agreed())

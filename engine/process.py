@@ -10,7 +10,7 @@ import attrs
 import msgspec
 import trio
 
-from ..nurseries.background import start_background_task
+from ..nurseries.background import start_background_task, start_background_task_soon
 from ..nurseries.child import ChildFds, run_child
 from ..nurseries.error_groups import first_error
 from ..nurseries.heap import settle_heap
@@ -143,7 +143,9 @@ class EngineProcess:
                         self._server.core.start_drain()
                     case TreeRequest(call_id=call_id):
                         if len(trees.child_tasks) < TREE_TASKS_MAX:
-                            trees.start_soon(self._answer_tree, call_id, name="tree-request")
+                            start_background_task_soon(
+                                trees, self._answer_tree, call_id, name="tree-request"
+                            )
                     case _:
                         raise AssertionError(f"the codec let {type(message).__name__} through")
 

@@ -17,6 +17,16 @@ import trio
 from .waiting import always_waits_for
 
 
+@attrs.frozen
+class CancelledBeforeStart(Exception):
+    """A background task was cancelled through its handle before it had said that it started."""
+
+    task: str
+
+    def __str__(self) -> str:
+        return f"{self.task} was cancelled before it had started"
+
+
 @attrs.define(eq=False)
 class BackgroundTask:
     """The handle of one background task.
@@ -30,6 +40,8 @@ class BackgroundTask:
     waits_for: str = ""
     takes_along: trio.CancelScope | None = attrs.field(default=None, repr=False)
     value: Any = attrs.field(default=None, init=False)
+    # Whether it ended because it was cancelled through its handle, and for no other cause.
+    cancelled: bool = attrs.field(default=False, init=False)
 
     # The trio task that runs it, None until its first step. Children of that task inherit its
     # context, and with it the handle; comparing with `task` tells them apart.
@@ -88,11 +100,17 @@ async def start_background_task(
 
     `waits_for` ("frames") is for a task that always waits for the same and cannot say so itself.
 
-    Raises what `async_fn` raises before that, and `RuntimeError` if it returns before that.
+    Raises what `async_fn` raises before that, `CancelledBeforeStart` if its handle cancels it, and
+    `RuntimeError` if it returns.
     Cancelled while waiting: the task is cancelled and has ended.
     """
     handle = BackgroundTask(name, waits_for)
-    handle.value = await nursery.start(partial(_run_started, handle, async_fn, args), name=name)
+    try:
+        handle.value = await nursery.start(partial(_run_started, handle, async_fn, args), name=name)
+    except RuntimeError:  # trio's word for a child that ended too early
+        if handle.cancelled:
+            raise CancelledBeforeStart(name) from None
+        raise
     return handle
 
 
@@ -108,7 +126,7 @@ def start_background_task_soon(
     Cancelled through its handle, it cancels `takes_along` as well: those who would wait for it.
     """
     handle = BackgroundTask(name, takes_along=takes_along)
-    nursery.start_soon(partial(_run, handle, async_fn, args), name=name)
+    nursery.start_soon(partial(run_background_task, handle, async_fn, args), name=name)
     return handle
 
 
@@ -119,12 +137,16 @@ async def _run_started(
     *,
     task_status: trio.TaskStatus[Any],
 ) -> None:
-    await _run(handle, partial(async_fn, task_status=task_status), args)
+    await run_background_task(handle, partial(async_fn, task_status=task_status), args)
 
 
-async def _run(
+async def run_background_task(
     handle: BackgroundTask, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
 ) -> None:
+    """Be the task of `handle`, for whoever starts one in a way of his own (see `service`).
+
+    Raises what `async_fn` raises.
+    """
     handle.task = trio.lowlevel.current_task()
     _background_task.set(handle)
     if handle.waits_for:
@@ -132,7 +154,8 @@ async def _run(
     try:
         with handle._scope:
             await async_fn(*args)
-        if handle._scope.cancelled_caught and handle.takes_along is not None:
+        handle.cancelled = handle._scope.cancelled_caught
+        if handle.cancelled and handle.takes_along is not None:
             handle.takes_along.cancel(f"{handle.name} was cancelled")
     finally:
         handle._ended.set()

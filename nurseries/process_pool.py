@@ -10,9 +10,9 @@ from typing import TypeVar
 
 import trio
 
-from .background import start_background_task
 from .error_groups import single_errors_unwrapped
 from .process import Process, ProcessDied, ProcessSpec, run_process
+from .service import start_service
 from .shutdown_ladder import LadderTimes
 
 T = TypeVar("T")
@@ -31,7 +31,8 @@ async def run_process_pool(
     process has a background task called as its spec. Returns only if every process was asked to
     stop and exited with code 0.
 
-    *Raises* `ProcessDied` of the process that died first, or what `ready` raises.
+    *Raises* `ProcessDied` of the process that died first, what `ready` raises, or `ServiceEnded` of
+    a process's task that was cancelled alone.
 
     *Cancellation*, and every other end: all get the ladder side by side, so leaving takes at most
     one ladder's time.
@@ -63,7 +64,7 @@ async def _start_all(
     started: dict[int, tuple[Process, T]] = {}
 
     async def start_one(place: int, spec: ProcessSpec) -> None:
-        task = await start_background_task(nursery, partial(run_rank, spec), name=spec.name)
+        task = await start_service(nursery, partial(run_rank, spec), name=spec.name)
         started[place] = task.value
 
     async with trio.open_nursery() as starting:

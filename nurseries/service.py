@@ -1,8 +1,9 @@
 """A service: a background task which the body of a block uses, and which therefore outlives it.
 
 In a plain nursery a cancellation reaches everybody at once, and the body that still wants to send
-an abort finds its sender gone. Here the body goes first and its services after. Must not know what
-the services serve.
+an abort finds its sender gone. Here the body goes first and its services after. Where a whole
+nursery needs a task and all may end side by side, `start_service` starts it there. Must not know
+what the services serve.
 """
 
 import math
@@ -14,13 +15,18 @@ from typing import Any
 import attrs
 import trio
 
-from .background import BackgroundTask, background_task_of, start_background_task
+from .background import (
+    BackgroundTask,
+    background_task_of,
+    run_background_task,
+    start_background_task,
+)
 from .error_groups import single_errors_unwrapped
 
 
 @attrs.frozen
 class ServiceEnded(Exception):
-    """A service returned, or was cancelled through its handle, while its body still used it."""
+    """A service ended, or was cancelled through its handle, while others still needed it."""
 
     service: str
 
@@ -39,7 +45,7 @@ async def open_service(
     outermost service ends last. `waits_for`: see `start_background_task`.
 
     *Raises* what the service raises, or `ServiceEnded`, after the body was cancelled with a reason;
-    what the body raises comes bare.
+    `CancelledBeforeStart` if there was none yet. What the body raises comes bare.
 
     *Cancellation* from outside does not reach a started service before its body is over, so a
     service must end soon after it is cancelled: its own cleanup must be bounded.
@@ -58,6 +64,44 @@ async def open_service(
                 service.cancel("those who use it are done")
     if users.abandoned:
         raise ServiceEnded(name)
+
+
+async def start_service(
+    nursery: trio.Nursery,
+    async_fn: Callable[..., Awaitable[object]],
+    *args: object,
+    name: str,
+    waits_for: str = "",
+) -> BackgroundTask:
+    """`start_background_task` for a task that its whole `nursery` needs.
+
+    Cancelled alone, through its handle, it ends the nursery with `ServiceEnded`: the others would
+    go on without it, and nobody would know. One that returns has nothing left to do.
+    """
+    handle = BackgroundTask(name, waits_for)
+
+    async def run(*, task_status: trio.TaskStatus[Any]) -> None:
+        await _run_needed(handle, partial(async_fn, task_status=task_status), args)
+
+    handle.value = await nursery.start(run, name=name)
+    return handle
+
+
+def start_service_soon(
+    nursery: trio.Nursery, async_fn: Callable[..., Awaitable[object]], *args: object, name: str
+) -> BackgroundTask:
+    """`start_service` without waiting; it has not run when this returns."""
+    handle = BackgroundTask(name)
+    nursery.start_soon(partial(_run_needed, handle, async_fn, args), name=name)
+    return handle
+
+
+async def _run_needed(
+    handle: BackgroundTask, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
+) -> None:
+    await run_background_task(handle, async_fn, args)
+    if handle.cancelled:
+        raise ServiceEnded(handle.name)
 
 
 @attrs.define(eq=False)

@@ -16,6 +16,7 @@ import attrs
 import msgspec
 import trio
 
+from ..nurseries.background import start_background_task_soon
 from .run_folder import RunFolder
 
 # A question is one short line; an answer is a task tree of some thousand tasks at most.
@@ -81,7 +82,9 @@ async def serve_control(
                 except OSError:
                     await trio.sleep(ACCEPT_PAUSE_S)
                     continue
-                nursery.start_soon(_serve_one, connection, answer, limiter, name="control-call")
+                start_background_task_soon(
+                    nursery, _serve_one, connection, answer, limiter, name="control-call"
+                )
 
 
 async def _serve_one(

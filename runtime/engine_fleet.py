@@ -20,8 +20,8 @@ from ..engine.messages import (
     EngineReady,
     FrontendMembership,
 )
-from ..nurseries.background import start_background_task_soon
 from ..nurseries.process import ProcessDied
+from ..nurseries.service import start_service_soon
 from ..nurseries.supervisor import RestartLimitExceeded
 from ..transports.passed_fds import close_fds
 from .child_life import ChildLife
@@ -77,7 +77,7 @@ class EngineFleet:
         """
         async with trio.open_nursery() as nursery:
             for rank in range(self.settings.engines):
-                start_background_task_soon(nursery, self._supervise, rank, name=f"engine-{rank}")
+                start_service_soon(nursery, self._supervise, rank, name=f"engine-{rank}")
             task_status.started()
 
     def publish_frontends(self, membership: FrontendMembership) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from ..engine.errors import BootRefused
 from ..engine.messages import Drain, FrontendAddress, FrontendMembership
-from ..nurseries.background import start_background_task_soon
+from ..nurseries.service import start_service_soon
 from ..nurseries.supervisor import RestartLimitExceeded
 from ..transports.passed_fds import close_fds
 from .child_life import ChildLife
@@ -101,7 +101,7 @@ class FrontendFleet:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for rank in range(self.count):
-                start_background_task_soon(nursery, self._supervise, rank, name=f"frontend-{rank}")
+                start_service_soon(nursery, self._supervise, rank, name=f"frontend-{rank}")
             task_status.started()
 
     def publish_engines(self, membership: EngineMembership) -> None:

@@ -16,8 +16,9 @@ import msgspec
 import trio
 
 from ..engine.messages import FrontendMembership
-from ..nurseries.background import start_background_task
+from ..nurseries.background import start_background_task_soon
 from ..nurseries.error_groups import single_errors_unwrapped
+from ..nurseries.service import start_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..nurseries.waiting import waiting_for
 from .child_life import ChildLife
@@ -126,7 +127,8 @@ class Root:
         """Serve until cancelled; started, with the URL, when a request can be answered.
 
         Raises `PortInUse`, `UnsupportedPlatform`, `BootRefused`, `NoEngineLeft`,
-        `RestartLimitExceeded`, each bare unless there are several.
+        `RestartLimitExceeded`, each bare unless there are several; `ServiceEnded` of a task of its
+        own that was cancelled alone.
         Resource handling: every process, socket and the run folder are gone afterwards.
         """
         check_platform()
@@ -146,12 +148,12 @@ class Root:
         self, nursery: trio.Nursery, folder: RunFolder, listener: socket.socket
     ) -> None:
         control = partial(serve_control, folder, self._answer)
-        await start_background_task(nursery, control, name="control-server", waits_for="questions")
-        await start_background_task(nursery, self.engines.run, name="engines")
-        await start_background_task(nursery, self.frontends.run, name="frontends")
+        await start_service(nursery, control, name="control-server", waits_for="questions")
+        await start_service(nursery, self.engines.run, name="engines")
+        await start_service(nursery, self.frontends.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
-        await start_background_task(nursery, self._accept, listener, name="accept")
+        await start_service(nursery, self._accept, listener, name="accept")
 
     async def _accept(
         self,
@@ -214,7 +216,9 @@ class Root:
         trees: list[ProcessTree | None] = [None] * len(lives)
         async with trio.open_nursery() as nursery:
             for place, (_, life) in enumerate(lives):
-                nursery.start_soon(_gather, life, trees, place, name="tree-request")
+                start_background_task_soon(
+                    nursery, _gather, life, trees, place, name="tree-request"
+                )
         tree = ProcessTree(
             "root",
             os.getpid(),

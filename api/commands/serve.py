@@ -10,8 +10,8 @@ from functools import partial
 
 import trio
 
-from ...nurseries.background import start_background_task
 from ...nurseries.log_writer import open_log
+from ...nurseries.service import start_service
 from ...nurseries.subreaper import become_subreaper, run_reaper
 from ...runtime.events import OnEvent, Stopped
 from ...runtime.root import Root, ServePlan
@@ -27,8 +27,8 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     stop = trio.CancelScope()
     async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
         signals = partial(_take_signals, root, stop)
-        await start_background_task(nursery, signals, name="signals", waits_for="signals")
-        await start_background_task(nursery, run_reaper, root.own_pids, name="reaper")
+        await start_service(nursery, signals, name="signals", waits_for="signals")
+        await start_service(nursery, run_reaper, root.own_pids, name="reaper")
         with stop:
             await root.run()
         on_event(Stopped())

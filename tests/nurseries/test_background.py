@@ -4,6 +4,7 @@ import pytest
 import trio
 
 from triolet.nurseries.background import (
+    CancelledBeforeStart,
     background_task_of,
     start_background_task,
     start_background_task_soon,
@@ -147,3 +148,15 @@ async def test_a_task_that_ends_by_itself_takes_nobody_along() -> None:
             nursery, trio.lowlevel.checkpoint, name="one", takes_along=nursery.cancel_scope
         )
     assert not nursery.cancel_scope.cancel_called
+
+
+async def test_one_that_is_cancelled_before_it_started_is_named() -> None:
+    async def never_start(*, task_status: trio.TaskStatus[None]) -> None:
+        task = background_task_of(trio.lowlevel.current_task())
+        assert task is not None
+        task.cancel("too early")
+        await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        with pytest.raises(CancelledBeforeStart, match="writer was cancelled before it had"):
+            await start_background_task(nursery, never_start, name="writer")

@@ -10,6 +10,7 @@ import trio
 from triolet.nurseries.background import start_background_task
 from triolet.nurseries.process import Process, ProcessDied, ProcessSpec
 from triolet.nurseries.process_pool import run_process_pool
+from triolet.nurseries.service import ServiceEnded
 from triolet.nurseries.task_tree import find_background_task
 
 from ..leaks import check_no_leaks, process_exists
@@ -119,3 +120,19 @@ async def test_a_pool_that_was_asked_to_stop_returns() -> None:
         async with trio.open_nursery() as nursery:
             for process, _ in await start_pool(nursery, "on_order", "on_order"):
                 process.ask_to_stop()
+
+
+async def test_a_rank_whose_task_is_cancelled_alone_takes_all_down() -> None:
+    """Else its process would be gone, and the pool would say nothing."""
+
+    async def own() -> None:
+        async with trio.open_nursery() as nursery:
+            ranks.extend(await start_pool(nursery, "on_order", "on_order"))
+            find_background_task("worker-0").cancel("the test cancels it alone")
+            await trio.sleep_forever()
+
+    ranks: Ranks = []
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        with pytest.RaisesGroup(pytest.RaisesExc(ServiceEnded, match="worker-0")):
+            await own()
+        assert not any(process_exists(process.pid) for process, _ in ranks)

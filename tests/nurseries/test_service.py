@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from triolet.nurseries.service import ServiceEnded, open_service
+from triolet.nurseries.service import ServiceEnded, open_service, start_service, start_service_soon
 from triolet.nurseries.task_tree import (
     find_background_task,
     find_background_tasks,
@@ -165,3 +165,34 @@ async def test_a_service_that_starts_when_its_start_is_cancelled_already_ends() 
         for task in left:
             task.cancel("it would be there for ever")
     assert left == []
+
+
+async def _serve(*, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    task_status.started()
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("soon", [True, False])
+async def test_a_service_of_a_nursery_that_is_cancelled_alone_ends_all(soon: bool) -> None:
+    async def use() -> None:
+        async with trio.open_nursery() as nursery:
+            if soon:
+                service = start_service_soon(nursery, _serve, name="sender")
+            else:
+                service = await start_service(nursery, _serve, name="sender", waits_for="work")
+            service.cancel("the test cancels it alone")
+            await trio.sleep_forever()
+
+    with pytest.RaisesGroup(pytest.RaisesExc(ServiceEnded, match="sender")):
+        await use()
+
+
+async def test_a_nursery_that_is_cancelled_with_its_service_ends_quietly() -> None:
+    async with trio.open_nursery() as nursery:
+        await start_service(nursery, _serve, name="sender")
+        nursery.cancel_scope.cancel("all of it")
+
+
+async def test_a_service_of_a_nursery_may_return() -> None:
+    async with trio.open_nursery() as nursery:
+        start_service_soon(nursery, trio.lowlevel.checkpoint, name="sender")

@@ -1,0 +1,137 @@
+"""The cancellation table: every background task by name, where it lives, and how it is cancelled.
+
+One list for `test_table`, which runs each row and holds the list against the live tree of a real
+server, and for `python -m tests.cancellation`, which prints what came of each.
+"""
+
+import pathlib
+import tempfile
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import attrs
+
+from triolet.nurseries.background import CancelledBeforeStart
+from triolet.nurseries.child import DEATH_MONITOR, EXIT_FAILED
+from triolet.tests.cancellation.bed_use import ENGINE, FRONTEND, use_bed
+from triolet.tests.cancellation.child_mains import use_engine, use_frontend, use_worker
+from triolet.tests.cancellation.named_steps import (
+    INVARIANTS,
+    CancelAtStep,
+    Ending,
+    MainEnded,
+    cancel_at_each_step,
+    with_its_name,
+)
+from triolet.tests.cancellation.root_main import use_root
+from triolet.tests.runtime.model_folders import CHAT_TEMPLATE, byte_level_tokenizer, write_folder
+
+# Where a use spawns real processes, a row costs a second for each step.
+STEPS_WITH_PROCESSES = 10
+SIZES = '{"vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1}'
+
+
+@attrs.frozen
+class Row:
+    """`run` cancels the task at each of its checkpoints and returns their number, or fails.
+
+    `where` is the kind of process; `invariants` is what holds after each cancellation.
+    """
+
+    name: str
+    where: str
+    run: Callable[[], Awaitable[int]]
+    invariants: str = INVARIANTS
+
+
+def write_null_folder(folder: pathlib.Path) -> pathlib.Path:
+    """A tokenizer, and sizes for the null executor."""
+    write_folder(folder, byte_level_tokenizer(), chat_template=CHAT_TEMPLATE)
+    (folder / "config.json").write_text(SIZES)
+    return folder
+
+
+FolderUse = Callable[[pathlib.Path, CancelAtStep], Awaitable[object]]
+
+
+async def _in_folder(
+    name: str,
+    use: FolderUse,
+    *,
+    end: int = 0,
+    ending: Ending | None = with_its_name,
+    steps_max: int | None = None,
+) -> int:
+    with tempfile.TemporaryDirectory() as path:
+        folder = write_null_folder(pathlib.Path(path))
+        return await cancel_at_each_step(
+            name, partial(use, folder), end=end, ending=ending, steps_max=steps_max
+        )
+
+
+def _failed(error: Exception, name: str) -> bool:
+    """Without its death monitor no child may live."""
+    return repr(error) in (repr(MainEnded(EXIT_FAILED)), repr(CancelledBeforeStart(name)))
+
+
+# Those that end otherwise. Booting needs no progress reports: what is untold is told at its end.
+# An operator's question that is not answered is the asker's matter.
+ENDINGS: dict[str, Ending | None] = {
+    DEATH_MONITOR: _failed,
+    "progress": None,
+    "control-call": None,
+    "tree-request": None,
+}
+
+
+def _child(name: str, where: str, use: FolderUse, steps_max: int | None = None) -> Row:
+    ending = ENDINGS.get(name, with_its_name)
+    return Row(name, where, partial(_in_folder, name, use, ending=ending, steps_max=steps_max))
+
+
+def _root(name: str) -> Row:
+    ending = ENDINGS.get(name, with_its_name)
+    run = partial(
+        cancel_at_each_step, name, use_root, ending=ending, steps_max=STEPS_WITH_PROCESSES
+    )
+    return Row(name, "root", run)
+
+
+def _on_bed(name: str, where: str, end: int) -> Row:
+    return Row(name, f"{where}, streaming", partial(_in_folder, name, use_bed, end=end))
+
+
+ROOT_TASKS = (
+    "log-writer", "signals", "reaper", "control-server", "engines", "engine-0", "frontends",
+    "frontend-0", "accept", "control-call", "tree-request",
+)  # fmt: skip
+FRONTEND_TASKS = (
+    DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
+    "stats-updater", "connections", "responses", "load-reports", "engines-changed", "control",
+)  # fmt: skip
+ENGINE_TASKS = (
+    DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
+    "worker-pool", "worker-0", "input-handler", "orphan-watch", "utilities", "step-loop", "control",
+    "tree-request",
+)  # fmt: skip
+WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
+# Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time.
+STREAMING_TASKS = (
+    ("input-handler", "engine", ENGINE),
+    ("step-loop", "engine", ENGINE),
+    ("orphan-watch", "engine", ENGINE),
+    ("utilities", "engine", ENGINE),
+    ("input-socket-thread", "engine", ENGINE),
+    ("output-handler", "frontend", FRONTEND),
+    ("stats-updater", "frontend", FRONTEND),
+    ("input-socket-thread", "frontend", FRONTEND),
+    ("output-socket-thread", "frontend", FRONTEND),
+)
+
+ROWS: tuple[Row, ...] = (
+    *(_root(name) for name in ROOT_TASKS),
+    *(_child(name, "frontend", use_frontend) for name in FRONTEND_TASKS),
+    *(_child(name, "engine", use_engine, STEPS_WITH_PROCESSES) for name in ENGINE_TASKS),
+    *(_child(name, "worker", use_worker) for name in WORKER_TASKS),
+    *(_on_bed(name, where, end) for name, where, end in STREAMING_TASKS),
+)

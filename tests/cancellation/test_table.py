@@ -1,0 +1,63 @@
+"""Every row of the cancellation table, and the table against the live tree of a real server."""
+
+import pathlib
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from triolet.nurseries.task_tree import ProcessTree, TaskNode
+from triolet.tests.cancellation.table import ROWS, Row, write_null_folder
+from triolet.tests.end_to_end.server import open_server, places
+
+pytestmark = pytest.mark.slow
+# {(process, task without a handle): the background task that it is a part of, and ends with}.
+PARTS = {
+    ("root", "engine 0/control"): "engine-0",
+    ("root", "engine 0/membership"): "engine-0",
+    ("root", "frontend 0/control"): "frontend-0",
+    ("root", "frontend 0/membership"): "frontend-0",
+    ("worker", "step-thread"): "step-loop",
+}
+# Not to be seen in a server that is ready and idle, but for the tree that is asked for.
+PASSING = {("engine", "progress"), ("root", "tree-request")}
+PROCESSES = ("root", "frontend", "engine", "worker")
+# What trio calls by its function is a helper of the task above, or trio's own.
+UNNAMED = re.compile(r"<init>|[\w<>]+(\.[\w<>]+)+")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.where}-{row.name}")
+async def test_cancelled_at_each_step(row: Row) -> None:
+    assert await row.run() >= 1, "the use needs every one of these tasks"
+
+
+def test_no_row_is_there_twice() -> None:
+    keys = [(row.where, row.name) for row in ROWS]
+    assert len(keys) == len(set(keys))
+
+
+def _named(node: TaskNode) -> Iterator[str]:
+    if not UNNAMED.fullmatch(node.name):
+        yield node.name
+    for child in node.children:
+        yield from _named(child)
+
+
+def _tasks_of(tree: ProcessTree) -> set[tuple[str, str]]:
+    """(kind of process, task) of everything that has a name."""
+    found = set()
+    for place, process in places(tree):
+        assert process.tasks is not None, place
+        kind = place.rpartition("/")[2].split()[0]
+        found |= {(kind, name) for name in _named(process.tasks)}
+    return found
+
+
+async def test_the_table_has_every_task_of_a_real_server(tmp_path: pathlib.Path) -> None:
+    folder = write_null_folder(tmp_path / "model")
+    async with open_server(tmp_path, "--executor", "null", "--model", str(folder)) as server:
+        seen = _tasks_of(await server.tree())
+    listed = {(row.where, row.name) for row in ROWS if row.where in PROCESSES}
+    assert seen - set(PARTS) - PASSING == listed - PASSING
+    assert set(PARTS) <= seen
+    assert {(where, task) for (where, _), task in PARTS.items()} <= listed
