@@ -21,7 +21,7 @@ REQUEST_BOUNDS_S = (0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5
                     20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)  # fmt: skip
 
 
-@attrs.define(eq=False)
+@attrs.define
 class Histogram:
     """Counts by bucket; the last bucket has no bound."""
 
@@ -43,7 +43,7 @@ class Histogram:
         return list(zip(bounds, accumulate(self.counts), strict=True))
 
 
-@attrs.define(eq=False)
+@attrs.define
 class Latencies:
     """Of one frontend: to the first token, between tokens on average, and to the end."""
 
