@@ -26,7 +26,7 @@ BUDGET_MINUTES = {
     "contracts and cancellation": 3.0,
     "end to end": 5.0,
     "chaos": 2.0,
-    "fuzz": 1.0,
+    "fuzz": 2.0,
 }
 TIER_OF_FOLDER = {
     "contracts": "contracts and cancellation",

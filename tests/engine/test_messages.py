@@ -10,7 +10,10 @@ from triolet.transports.codec import Codec, MalformedMessage
 
 EXAMPLES: list[object] = [
     messages.AddRequest(
-        request_id="r1", attempt=1, prompt_token_ids=[1, 2], sampling=SamplingParams(seed=3)
+        request_id="r1",
+        attempt=1,
+        prompt_token_ids=[1, 2],
+        sampling=SamplingParams(seed=3, top_p=1.0),
     ),
     messages.AbortRequests([messages.RequestKey("r1", 1)]),
     messages.GrantCredit([messages.Grant("r1", 1, None), messages.Grant("r2", 2, 64)]),
