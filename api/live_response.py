@@ -103,6 +103,10 @@ class LiveResponse:
         if self._granted:
             on_grant(self._granted)
 
+    def close_source(self) -> None:
+        """Nothing comes any more, and nobody generates: let go of what did."""
+        self.pull_from = self.on_grant = None
+
     # ---- readers
 
     @contextmanager

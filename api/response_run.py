@@ -77,7 +77,7 @@ class _Run:
 
     def cut(self) -> None:
         """Nothing comes any more."""
-        self.response.pull_from = None
+        self.response.close_source()
         self.end(self.response.ending_when_cut(self.usage))
 
     def fail(self, failure: Exception) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import trio
 
-from .waiting import always_waits_for
+from .waiting import always_waits_for, waits_no_more
 
 
 @attrs.frozen
@@ -43,8 +43,8 @@ class BackgroundTask:
     # Whether it ended because it was cancelled through its handle, and for no other cause.
     cancelled: bool = attrs.field(default=False, init=False)
 
-    # The trio task that runs it, None until its first step. Children of that task inherit its
-    # context, and with it the handle; comparing with `task` tells them apart.
+    # The trio task that runs it, None before its first step and after its last. Children of that
+    # task inherit its context, and with it the handle; comparing with `task` tells them apart.
     task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False, repr=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)
@@ -159,3 +159,6 @@ async def run_background_task(
             handle.takes_along.cancel(f"{handle.name} was cancelled")
     finally:
         handle._ended.set()
+        # The task has its context, and the context would have the task: garbage for the collector.
+        handle.task = None
+        waits_no_more()

@@ -66,6 +66,11 @@ def always_waits_for(what: str) -> None:
     _wait.set(Wait(what, None, trio.lowlevel.current_task(), None))
 
 
+def waits_no_more() -> None:
+    """Take back what `always_waits_for` said."""
+    _wait.set(None)
+
+
 def wait_of(task: trio.lowlevel.Task) -> Wait | None:
     """What `task` waits for, innermost first; None if it has not said so."""
     wait = task.context.get(_wait)

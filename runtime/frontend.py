@@ -199,6 +199,7 @@ class Frontend:
             finally:
                 self.client.abort(request_id)
                 flow.slot.close()
+                flow.stream = None  # it has the flow: a circle would wait for the collector
                 self._prompt_tokens += len(prepared.prompt_token_ids)
                 self._output_tokens += len(stream.token_ids)
 

@@ -45,6 +45,12 @@ async def test_what_the_generator_is_asked() -> None:
     assert response.record.text == "Hello world"
 
 
+async def test_a_response_that_is_kept_keeps_nothing_of_its_request() -> None:
+    response = await run(FakeGenerator(), runtime={"credit": 5})
+    assert (response.pull_from, response.on_grant) == (None, None)
+    response.grant(3)  # it may still be read: harmless
+
+
 async def test_without_output_the_prompt_alone_is_computed() -> None:
     generator = FakeGenerator()
     response = await run(generator, generate=False, max_output_tokens=50)

@@ -1,5 +1,8 @@
 """A background task has a name, a handle and a scope of its own."""
 
+import gc
+import weakref
+
 import pytest
 import trio
 
@@ -160,3 +163,20 @@ async def test_one_that_is_cancelled_before_it_started_is_named() -> None:
     async with trio.open_nursery() as nursery:
         with pytest.raises(CancelledBeforeStart, match="writer was cancelled before it had"):
             await start_background_task(nursery, never_start, name="writer")
+
+
+@pytest.mark.parametrize("waits_for", ["", "frames"])
+async def test_an_ended_task_is_freed_without_the_collector(waits_for: str) -> None:
+    gc.disable()
+    try:
+        async with trio.open_nursery() as nursery:
+            handle = await start_background_task(nursery, serve, "a", name="a", waits_for=waits_for)
+            handle.cancel("over")
+            await handle.wait_ended()
+        assert handle.task is None
+        gone = weakref.ref(handle)
+        del handle
+        await trio.lowlevel.checkpoint()
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -1,6 +1,8 @@
 """One call in front of everything: text out, stop strings, refusals, accounts."""
 
+import gc
 import pathlib
+import weakref
 
 import attrs
 import pytest
@@ -84,6 +86,23 @@ async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.P
                 told = [event for output in [o async for o in stream] for event in output.events]
         assert told == [RequestEvent(RequestEventKind.SCHEDULED)]
         assert len(stream.token_ids) == 16
+
+
+async def test_a_request_that_is_over_is_freed_without_the_collector(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        gc.disable()
+        try:
+            async with bed.frontend.generate("the cat", PARAMS) as stream:
+                await stream.collect()
+            await bed.wait_quiet()
+            gone = weakref.ref(stream)
+            del stream
+            await trio.lowlevel.checkpoint()
+            assert gone() is None
+        finally:
+            gc.enable()
 
 
 async def test_a_conversation_is_rendered(null_folder: pathlib.Path) -> None:
