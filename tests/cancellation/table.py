@@ -10,12 +10,16 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 import attrs
+import trio
 
 from triolet.nurseries.background import CancelledBeforeStart
 from triolet.nurseries.child import DEATH_MONITOR, EXIT_FAILED
+from triolet.tests.cancellation import requests
 from triolet.tests.cancellation.bed_use import ENGINE, FRONTEND, use_bed
 from triolet.tests.cancellation.child_mains import use_engine, use_frontend, use_worker
+from triolet.tests.cancellation.exchanges import EXCHANGES
 from triolet.tests.cancellation.named_steps import (
+    DEADLINE_S,
     INVARIANTS,
     CancelAtStep,
     Ending,
@@ -23,7 +27,9 @@ from triolet.tests.cancellation.named_steps import (
     cancel_at_each_step,
     with_its_name,
 )
+from triolet.tests.cancellation.requests import open_request_bed, tasks_of
 from triolet.tests.cancellation.root_main import use_root
+from triolet.tests.leaks import check_no_leaks
 from triolet.tests.runtime.model_folders import CHAT_TEMPLATE, byte_level_tokenizer, write_folder
 
 # Where a use spawns real processes, a row costs a second for each step.
@@ -52,6 +58,24 @@ def write_null_folder(folder: pathlib.Path) -> pathlib.Path:
 
 
 FolderUse = Callable[[pathlib.Path, CancelAtStep], Awaitable[object]]
+
+
+# What is checked after each cancellation of a task of a request.
+OF_REQUESTS = "client sees an end, blocks free, no request state, no task left, other tokens exact"
+
+
+async def _in_exchanges(kind: str) -> int:
+    """Over all exchanges in which there is such a task."""
+    reached = 0
+    with tempfile.TemporaryDirectory() as path, check_no_leaks(), trio.fail_after(DEADLINE_S):
+        folder = write_null_folder(pathlib.Path(path))
+        for exchange in EXCHANGES.values():
+            async with open_request_bed(folder) as bed:
+                if kind in await tasks_of(bed, exchange):
+                    steps = await requests.cancel_at_each_step(bed, exchange, kind)
+                    assert steps > 0, "an exchange needs every one of its tasks"
+                    reached += steps
+    return reached
 
 
 async def _in_folder(
@@ -128,10 +152,19 @@ STREAMING_TASKS = (
     ("output-socket-thread", "frontend", FRONTEND),
 )
 
+REQUEST_TASKS = (
+    "connection", "connection-reader", "response", "choice", "lane", "socket-writer",
+    "socket-ping", "socket-retirement",
+)  # fmt: skip
+
 ROWS: tuple[Row, ...] = (
     *(_root(name) for name in ROOT_TASKS),
     *(_child(name, "frontend", use_frontend) for name in FRONTEND_TASKS),
     *(_child(name, "engine", use_engine, STEPS_WITH_PROCESSES) for name in ENGINE_TASKS),
     *(_child(name, "worker", use_worker) for name in WORKER_TASKS),
     *(_on_bed(name, where, end) for name, where, end in STREAMING_TASKS),
+    *(
+        Row(kind, "frontend, request", partial(_in_exchanges, kind), OF_REQUESTS)
+        for kind in REQUEST_TASKS
+    ),
 )
