@@ -6,6 +6,9 @@ A limit is checked before memory is allocated for what it limits. Times are mono
 
 import attrs
 
+# What a person still takes for a text that flows; more than a second is no stream.
+MERGE_MS_MAX = 1000
+
 
 @attrs.frozen(kw_only=True)
 class HttpLimits:
@@ -71,5 +74,8 @@ class ServerLimits:
     ended_responses_max: int = 4096
     ended_bytes_max: int = 64 * 2**20
     ended_s: float = 3600.0
+    # What a response says may wait so long for more of it, unless its request says how long
+    # (`runtime.merge_ms`): fewer events and writes. 0: each token is told when it comes.
+    merge_ms: int = 0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)

@@ -74,6 +74,8 @@ class ResponseNursery:
         self.check_accepting()
         response = await self._prepare(request, principal, session)
         response.streaming = streaming
+        merge_s = request.keeping.merge_s
+        response.merge_s = self.settings.limits.merge_ms / 1000 if merge_s is None else merge_s
         assert self._nursery is not None
         with response.held():
             await start_background_task(

@@ -13,6 +13,7 @@ import attrs
 from ..engine.sampling_params import TOKENS_MAX, SamplingParams
 from .errors import ApiError, bad_field
 from .fields import Fields, JsonObject
+from .limits import MERGE_MS_MAX
 from .prompt_fields import (
     RUNTIME,
     RuntimeOptions,
@@ -58,6 +59,11 @@ RUNTIME_FIELD = Field(
                 "keep_s": Field(
                     Number(minimum=0, maximum=KEEP_S_MAX),
                     "So long it goes on without a reader; without, it is aborted.",
+                ),
+                "merge_ms": Field(
+                    Integer(minimum=0, maximum=MERGE_MS_MAX),
+                    "So long text may wait for more, to be one event; the first and the last do not"
+                    " wait. The server's setting when absent, usually 0.",
                 ),
                 "credit": Field(
                     Integer(minimum=0, maximum=TOKENS_MAX),
@@ -112,16 +118,18 @@ _UNSERVED: dict[str, tuple[Harmless, str]] = {
 
 @attrs.frozen(kw_only=True)
 class Keeping:
-    """When this response must have ended, how long it may go on without a reader, and how far
-    without being granted more.
+    """When this response must have ended, how long it may go on without a reader, how far without
+    being granted more, and how soon it is told.
 
     `deadline_s` is on the clock of whoever read the request; 0 for `keep_s` means to abort at once.
-    `credit` is in tokens; None: to its end.
+    `credit` is in tokens; None: to its end. Text may wait for more for `merge_s`; None: as the
+    server has it.
     """
 
     deadline_s: float = math.inf
     keep_s: float = 0.0
     credit: int | None = None
+    merge_s: float | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -261,10 +269,12 @@ def _read_runtime(fields: Fields) -> dict[str, Any]:
 
 def _keeping_of(runtime: dict[str, Any], now: float) -> Keeping:
     deadline_ms: int | None = runtime.get("deadline_ms")
+    merge_ms: int | None = runtime.get("merge_ms")
     return Keeping(
         deadline_s=math.inf if deadline_ms is None else now + deadline_ms / 1000,
         keep_s=runtime.get("keep_s", 0.0),
         credit=runtime.get("credit"),
+        merge_s=None if merge_ms is None else merge_ms / 1000,
     )
 
 

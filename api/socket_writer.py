@@ -12,7 +12,8 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from .frame_stream import FrameStream
 from .limits import SocketLimits
-from .outbox import Outbox, Source
+from .merge_window import MergeWindows
+from .outbox import AT_ONCE, Outbox, Source
 from .responses import Event
 
 
@@ -25,19 +26,24 @@ class SocketWriter:
     limits: SocketLimits
 
     outbox: Outbox = attrs.field(init=False)
-    # Set when something was put into the outbox.
+    # Set when something in the outbox is due at once.
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Around the writer's wait: until a window ends.
+    _nap: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     # Those who wait for the writer to take or to finish, or for what `notify` tells.
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _is_writing: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.outbox = Outbox(self.limits)
+        self.outbox = Outbox(self.limits, MergeWindows(trio.current_time()))
 
     def mark_ready(self, stream_id: str | None, source: Source) -> None:
-        """A lane has something to send."""
-        self.outbox.mark_ready(stream_id, source)
-        self._wake.set()
+        """A lane has something to send, now or when its window ends."""
+        due_s = self.outbox.mark_ready(stream_id, source, trio.current_time())
+        if due_s == AT_ONCE:
+            self._wake.set()
+        elif due_s < self._nap.deadline:
+            self._nap.deadline = due_s
 
     def put_notice(self, event: Event) -> bool:
         """Queue an event of no response; False when too many of them are not being read."""
@@ -64,9 +70,10 @@ class SocketWriter:
         """Background task `socket-writer`: sends what waits; ends when the connection does."""
         try:
             while True:
-                await self._wake.wait()
+                with trio.CancelScope(deadline=self.outbox.next_deadline()) as self._nap:
+                    await self._wake.wait()
                 self._wake = trio.Event()
-                while texts := self.outbox.take():
+                while texts := self.outbox.take(trio.current_time()):
                     self._is_writing = True
                     self._progress.unpark_all()
                     await self._write_burst(texts)

@@ -50,6 +50,9 @@ class RequestFlow:
     credit: StreamCredit
     stream: GenerationStream | None = None
 
+    def __attrs_post_init__(self) -> None:
+        self.slot.calls_again_at = self.credit.grants_at
+
     def put_token(self, token_id: int) -> None:
         """Turn one token into text."""
         processor = self.processor
@@ -90,6 +93,7 @@ class RequestFlow:
         """The consumer took so many output tokens in all: the engine may go further."""
         if token_count >= self.credit.grants_at:
             self._pass_on(self.credit.handle_consumed(token_count))
+            self.slot.calls_again_at = self.credit.grants_at
 
     def granted(self, tokens: int) -> None:
         """The consumer allows so many tokens more."""

@@ -10,9 +10,11 @@ engines, credit or the wire.
 It is on the path of every token, so: single tokens are gathered in lists and become an output when
 they are taken; and it parks its consumer itself with `wait_task_rescheduled`, as an event for each
 wake-up costs more than all else in here together. A consumer that need not wait in a task is called
-instead (`follow`): then a token costs no switch of tasks at all.
+instead (`follow`): then a token costs no switch of tasks at all, and while earlier ones were not
+taken it costs no call either, until so many wait that the request would meet its credit.
 """
 
+import math
 from collections.abc import Callable
 
 import attrs
@@ -45,13 +47,18 @@ class MergedSlot:
     # `take` has something to say: what waits (unless only the whole is wanted), an end, the close.
     _ready: bool = attrs.field(default=False, init=False)
     _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
-    # Called instead, whenever there is something to take.
+    # Called instead, once there is something to take.
     _on_ready: Callable[[], None] | None = attrs.field(default=None, init=False)
+    # With this output token it is called again, though it has not taken: whoever knows of a credit
+    # says where the room gets scarce.
+    calls_again_at: float = attrs.field(default=math.inf, init=False)
 
     def follow(self, on_ready: Callable[[], None]) -> None:
-        """Have `on_ready` called for whatever is put or fails from now on; it takes, or does not.
+        """Have `on_ready` called for what is put or fails from now on: it takes, or remembers.
 
-        It runs in the task that puts, which serves all requests: it must not raise.
+        What is put while something waits is not told, but for the end, a failure, and the token
+        `calls_again_at`. It runs in the task that puts, which serves all requests: it must not
+        raise.
         """
         self._on_ready = on_ready
 
@@ -62,8 +69,11 @@ class MergedSlot:
         self._texts.append(text)
         self._token_ids.append(token_id)
         self._token_count = token_count
-        if not self.only_when_finished:
-            self._wake()
+        if not self._ready:
+            if not self.only_when_finished:
+                self._wake()
+        elif token_count >= self.calls_again_at:
+            self._call_again()
 
     def put(self, output: GenerationOutput) -> None:
         """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
@@ -74,8 +84,10 @@ class MergedSlot:
         self._waiting.append(output)
         if output.finish_reason is not None:
             self.finished = True
-        if self.finished or not self.only_when_finished:
+        if self.finished or not (self._ready or self.only_when_finished):
             self._wake()
+        elif output.token_count >= self.calls_again_at:
+            self._call_again()
 
     def fail(self, error: Exception) -> None:
         """End with an error: raised to the consumer after what was put before. The first stays."""
@@ -161,6 +173,11 @@ class MergedSlot:
     def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
         self._consumer = None
         return trio.lowlevel.Abort.SUCCEEDED
+
+    def _call_again(self) -> None:
+        self.calls_again_at = math.inf
+        if self._on_ready is not None:
+            self._on_ready()
 
     def _wake(self) -> None:
         self._ready = True

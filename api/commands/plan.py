@@ -28,7 +28,7 @@ from ...runtime.config import (
     SupervisionSettings,
 )
 from ...runtime.root import ServePlan
-from ..limits import ServerLimits
+from ..limits import MERGE_MS_MAX, ServerLimits
 from ..origin import OriginPolicy
 from ..response_id import FRONTENDS_MAX
 from ..settings import RESUME_KEEP_S, FrontendSettings, ServeSettings, settings_to_text
@@ -136,6 +136,8 @@ def _check_numbers(frontends: int, keep_s: float, rare: RareSettings) -> None:
     check_numbers("limits", rare.limits)
     if not 0 <= keep_s < math.inf:
         raise InvalidParameter("resume_keep", f"must be finite and at least 0, not {keep_s:g}")
+    if rare.limits.merge_ms > MERGE_MS_MAX:
+        raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
     if not 1 <= frontends <= FRONTENDS_MAX:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
 
@@ -194,9 +196,15 @@ def log_settings(words: str, level: str) -> LogSettings:
 
 
 def check_numbers(name: str, limits: Any) -> None:
-    """Every limit of the tree is finite and above zero. Raises `InvalidParameter`, dotted name."""
+    """Every limit of the tree is finite and above zero, or zero where that is the default.
+
+    Raises `InvalidParameter` with the dotted name.
+    """
+    declared = attrs.fields_dict(type(limits))
     for field, value in attrs.asdict(limits, recurse=False).items():
         dotted = f"{name}.{field}"
+        if value == 0 and declared[field].default == 0:
+            continue
         if attrs.has(type(value)):
             check_numbers(dotted, value)
         elif isinstance(value, int | float) and not 0 < value < math.inf:

@@ -45,6 +45,7 @@ async def bench(
         prompt_words=options.prompt_words,
         tokens=options.tokens,
         seed=options.seed,
+        merge_ms=options.merge_ms,
     )
     if options.url:
         target = target_of(options.url, options.api_key)

@@ -41,6 +41,9 @@ class BenchOptions:
     ] = 0.0
     prompt_words: Annotated[int, Parameter(help="Length of each prompt, in words.")] = 16
     tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 64
+    merge_ms: Annotated[
+        int, Parameter(help="Ask for merge windows of so many ms (lanes and sse); 0: do not ask.")
+    ] = 0
     seed: Annotated[int, Parameter(help="Same seed, same prompts and times.")] = 0
     warm_up: Annotated[int, Parameter(help="Requests before those that count.")] = 16
     json: Annotated[

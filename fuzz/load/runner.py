@@ -21,10 +21,6 @@ from .process_costs import Cost, costs_of_tree
 from .schedule import Load, Schedule
 
 RECEIVE_BYTES = 256 * 2**10
-# Of a slow client's socket; it must still read 13 KB/s, or the server takes it for dead.
-SLOW_ROOM_BYTES = 16 * 2**10
-# And so often it looks again for what came as there was room: bounded, or it were a quick client.
-SLOW_READS_MAX = 16
 # A new socket is connected within this time, or the server is gone.
 CONNECT_S = 5.0
 # So many connections that end without an answer to anything: it makes no sense to go on.
@@ -79,8 +75,6 @@ class Runner:
     # Of the server's root process, for its costs; 0 where it is not ours to look at.
     server_pid: int = attrs.field(default=0, kw_only=True)
     patience_s: float = attrs.field(default=PATIENCE_S, kw_only=True)
-    # Reads only so often, with little room for what comes meanwhile: a slow client. 0: at once.
-    read_every_s: float = attrs.field(default=0.0, kw_only=True)
     # Told how many requests have ended, each time some have.
     on_ended: Callable[[int], None] = attrs.field(default=lambda count: None, kw_only=True)
 
@@ -132,8 +126,6 @@ class Runner:
                 history, data = wire.client.start(ask, now)
                 self.histories.append(history)
                 self._send(wire, data)
-            if self.read_every_s:
-                await trio.sleep(self.read_every_s)
             due_s = self._schedule.next_due_s() if self._places else math.inf
             heard = await self._wait(due_s)
             if not heard and self._schedule.in_flight and due_s - now > self.patience_s:
@@ -155,19 +147,13 @@ class Runner:
         with trio.move_on_after(seconds):
             await trio.lowlevel.wait_readable(self._epoll.fileno())
         ready = self._epoll.poll(0)
-        self._handle_ready(ready)
-        if self.read_every_s:  # a slow client reads all there is when it reads
-            for _ in range(SLOW_READS_MAX):
-                self._handle_ready(self._epoll.poll(0))
-        return bool(ready)
-
-    def _handle_ready(self, ready: list[tuple[int, int]]) -> None:
         for descriptor, mask in ready:
             wire = self._wires[descriptor]
             if mask & select.EPOLLOUT:
                 self._send(wire, b"")
             if mask & ~select.EPOLLOUT:
                 self._receive(wire)
+        return bool(ready)
 
     def _give_up(self) -> None:
         """What is in flight has no end; what was not sent never will be."""
@@ -179,8 +165,6 @@ class Runner:
     async def _connect(self) -> None:
         family = socket.AF_INET6 if ":" in self.target.host else socket.AF_INET
         connection = trio.socket.socket(family, socket.SOCK_STREAM)
-        if self.read_every_s:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SLOW_ROOM_BYTES)
         try:
             with trio.fail_after(CONNECT_S):
                 await connection.connect((self.target.host, self.target.port))

@@ -31,6 +31,7 @@ class Ask:
     prompt: str
     tokens: int
     seed: int
+    merge_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -38,7 +39,8 @@ class Load:
     """What is asked of a server. `rate` 0 is the closed loop; `in_flight` bounds both.
 
     `prompt_words` and `tokens` are the size of each request: words in, output tokens out. `rate` is
-    arrivals a second. Raises `InvalidParameter`, naming the field and its bound.
+    arrivals a second. With `merge_ms` Responses ask for merge windows of that length. Raises
+    `InvalidParameter`, naming the field and its bound.
     """
 
     requests: int
@@ -47,6 +49,7 @@ class Load:
     prompt_words: int = 16
     tokens: int = 64
     seed: int = 0
+    merge_ms: int = 0
 
     def __attrs_post_init__(self) -> None:
         sizes = {
@@ -104,9 +107,9 @@ class Schedule:
         number = self._taken
         self._taken += 1
         self.in_flight += 1
-        return Ask(
-            number, due_s, make_prompt(self.load, number), self.load.tokens, self.load.seed + number
-        )
+        load = self.load
+        prompt = make_prompt(load, number)
+        return Ask(number, due_s, prompt, load.tokens, load.seed + number, load.merge_ms)
 
     def handle_end(self) -> None:
         """One request that was taken has ended, however it did."""

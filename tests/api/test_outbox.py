@@ -1,10 +1,13 @@
 """The outbox asks lanes in turn, bounds a burst, and sends notices first."""
 
+from math import inf
+
 import attrs
 import msgspec
 
 from triolet.api.limits import SocketLimits
-from triolet.api.outbox import OneEvent, Outbox
+from triolet.api.merge_window import MergeWindows
+from triolet.api.outbox import AT_ONCE, OneEvent, Outbox
 from triolet.api.responses import Event
 
 
@@ -17,6 +20,7 @@ class Several:
     """Gives one event at a time."""
 
     events: list[Event]
+    merge_s: float = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -26,26 +30,52 @@ class Several:
         return [self.events.pop(0)]
 
 
-def taken(outbox: Outbox) -> list[Event]:
+def taken(outbox: Outbox, now: float = 0.0) -> list[Event]:
     outbox.check_invariants()
-    return [msgspec.json.decode(text) for text in outbox.take()]
+    return [msgspec.json.decode(text) for text in outbox.take(now)]
 
 
 def test_a_lane_says_everything_once() -> None:
     outbox = Outbox(SocketLimits())
     source = Several([done(4), done(5)])
-    outbox.mark_ready("a", source)
-    outbox.mark_ready("a", source)
+    assert outbox.mark_ready("a", source, 0.0)
+    assert outbox.mark_ready("a", source, 0.0)
     assert outbox.is_waiting("a")
     assert taken(outbox) == [{**done(4), "stream_id": "a"}, {**done(5), "stream_id": "a"}]
     assert not outbox
     assert not outbox.is_waiting("a")
 
 
+def test_a_lane_that_can_wait_is_due_when_its_window_ends() -> None:
+    outbox = Outbox(SocketLimits(), MergeWindows(1.0))
+    waiting, urgent = Several([done(4)], merge_s=0.5), Several([done(5)])
+    assert outbox.mark_ready("a", waiting, 1.2) == 1.5
+    assert outbox.mark_ready("b", urgent, 1.2) == AT_ONCE
+    assert (taken(outbox, 1.4), outbox.next_deadline()) == ([{**done(5), "stream_id": "b"}], 1.5)
+    assert outbox.mark_ready("a", waiting, 1.6) == 1.5, "it is not put off again"
+    assert outbox
+    assert outbox.is_waiting("a")
+    assert (taken(outbox, 1.5), outbox.next_deadline()) == ([{**done(4), "stream_id": "a"}], inf)
+    assert not outbox
+
+
+def test_what_cannot_wait_any_more_is_due_at_once() -> None:
+    outbox, source = Outbox(SocketLimits()), Several([done(4)], merge_s=0.5)
+    outbox.mark_ready("a", source, 0.0)
+    source.merge_s = 0.0
+    assert outbox.mark_ready("a", source, 0.1) == AT_ONCE
+    source.merge_s = 0.5
+    assert outbox.mark_ready("a", source, 0.1) == AT_ONCE
+    assert len(taken(outbox, 0.1)) == 1
+    outbox.mark_ready("a", Several([done(6)], merge_s=0.5), 0.2)
+    outbox.drop("a")
+    assert (taken(outbox, 9.0), outbox.next_deadline()) == ([], inf)
+
+
 def test_a_burst_is_bounded_and_lanes_take_turns() -> None:
     outbox = Outbox(SocketLimits(burst_bytes_max=150))
     for name in ("a", "b"):
-        outbox.mark_ready(name, Several([done(number) for number in range(4)]))
+        outbox.mark_ready(name, Several([done(number) for number in range(4)]), 0.0)
     order = []
     while outbox:
         burst = taken(outbox)
@@ -56,7 +86,7 @@ def test_a_burst_is_bounded_and_lanes_take_turns() -> None:
 
 def test_notices_go_first_and_are_bounded() -> None:
     outbox = Outbox(SocketLimits(waiting_errors_max=2))
-    outbox.mark_ready(None, OneEvent(done(1)))
+    outbox.mark_ready(None, OneEvent(done(1)), 0.0)
     assert outbox.put_notice({"type": "error"})
     assert outbox.put_notice({"type": "error"})
     assert not outbox.put_notice({"type": "error"})

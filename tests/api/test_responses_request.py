@@ -81,7 +81,7 @@ def test_how_it_is_kept_and_continued() -> None:
             "previous_response_id": "resp_1",
             "background": True,
             "generate": False,
-            "runtime": {"deadline_ms": 1500, "keep_s": 2, "credit": 0},
+            "runtime": {"deadline_ms": 1500, "keep_s": 2, "credit": 0, "merge_ms": 40},
         },
         model="toy",
         now=10.0,
@@ -90,6 +90,7 @@ def test_how_it_is_kept_and_continued() -> None:
     assert (request.background, request.generate, request.store) == (True, False, True)
     assert (request.keeping.deadline_s, request.keeping.keep_s) == (11.5, 2.0)
     assert request.keeping.credit == 0
+    assert request.keeping.merge_s == 0.04
 
 
 def test_a_resume_and_a_credit() -> None:
@@ -161,6 +162,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"runtime": {"deadline_ms": 0}}, "invalid_parameter", "runtime.deadline_ms"),
         ({"runtime": {"deadline_ms": 10**9}}, "invalid_parameter", "runtime.deadline_ms"),
         ({"runtime": {"credit": -1}}, "invalid_parameter", "runtime.credit"),
+        ({"runtime": {"merge_ms": 1001}}, "invalid_parameter", "runtime.merge_ms"),
         ({"runtime": {"tokens": 1}}, "unknown_parameter", "runtime.tokens"),
         ({"runtime": []}, "invalid_type", "runtime"),
         ({"runtime": {"seed": "x"}}, "invalid_type", "runtime.seed"),

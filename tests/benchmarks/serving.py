@@ -37,11 +37,9 @@ class Serving:
         """A run against it."""
         return make_runner(load, self.target, protocol, pid=self.pid)
 
-    def press(self, load: Load, protocol: Protocol, *, read_every_s: float = 0.0) -> Measures:
+    def press(self, load: Load, protocol: Protocol) -> Measures:
         """Run a load to its end."""
-        runner = self.runner(load, protocol)
-        runner.read_every_s = read_every_s
-        return measured(trio.run(runner.run))
+        return measured(trio.run(self.runner(load, protocol).run))
 
 
 def measured(run: LoadRun) -> Measures:
@@ -107,4 +105,4 @@ def costs(figures: Sequence[Measures], units: Sequence[int]) -> dict[str, float]
 def print_costs(title: str, by_process: dict[str, float], target: str) -> None:
     """One line: the frontend first, with its target."""
     others = " · ".join(f"{name} {us:.1f}" for name, us in by_process.items() if name != "frontend")
-    print(f"{title:28} {by_process['frontend']:8.2f} µs ({target})    {others}", flush=True)
+    print(f"{title:38} {by_process['frontend']:8.2f} µs ({target})    {others}", flush=True)

@@ -221,14 +221,30 @@ def test_a_follower_is_called_instead_of_a_task() -> None:
     slot.follow(on_ready)
     for first in range(3):
         slot.put(piece(first))
-    assert called == [1, 1, 2]
-    assert taken == [piece(0), piece(1, 2)]
+    slot.put_token("d", 3, 4)
+    assert called == [1, 1], "it has been told that there is something"
+    assert taken == [piece(0)]
+    assert slot.take_nowait() == piece(1, 3)
     assert slot.take_nowait() is None
+    slot.put_token("t4", 4, 5)
+    assert called == [1, 1, 1]
     slot.close()
-    slot.put(piece(3))
+    slot.put(piece(5))
     assert len(called) == 3
     with pytest.raises(trio.ClosedResourceError):
         slot.take_nowait()
+
+
+def test_a_follower_that_does_not_take_is_called_again_where_room_gets_scarce() -> None:
+    slot, called = MergedSlot(), list[int]()
+    slot.follow(lambda: called.append(slot.tokens_waiting))
+    slot.calls_again_at = 4
+    for first in range(6):
+        slot.put_token(f"t{first}", first, first + 1)
+    assert called == [1, 4], "once"
+    slot.calls_again_at = 7
+    slot.put(piece(6, 2))
+    assert called == [1, 4, 8]
 
 
 def test_a_follower_of_the_whole_is_called_at_the_end_alone() -> None:

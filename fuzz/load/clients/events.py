@@ -113,12 +113,17 @@ _response_object = msgspec.json.Decoder(ResponseObject)
 _error_answer = msgspec.json.Decoder(ErrorAnswer)
 
 
-def response_body(ask: Ask, **more: object) -> bytes:
+def response_body(ask: Ask, *, with_token_ids: bool = False, **more: object) -> bytes:
     """A request of the Responses protocol: exactly so many tokens, whatever the model says."""
+    runtime: dict[str, object] = {"seed": ask.seed, "ignore_eos": True}
+    if ask.merge_ms:
+        runtime["merge_ms"] = ask.merge_ms
+    if with_token_ids:
+        runtime["token_ids"] = True
     body = {
         "input": ask.prompt,
         "max_output_tokens": ask.tokens,
-        "runtime": {"seed": ask.seed, "ignore_eos": True},
+        "runtime": runtime,
         **more,
     }
     return msgspec.json.encode(body)

@@ -62,10 +62,9 @@ class LanesClient:
         """Begin one request in a free lane."""
         lane = self._free.pop()
         history = self._running[lane] = RequestHistory(ask.number, ask.due_s, now)
-        more: dict[str, object] = {}
-        if self.with_token_ids:
-            more["runtime"] = {"seed": ask.seed, "ignore_eos": True, "token_ids": True}
-        body = response_body(ask, type="response.create", stream_id=lane, **more)
+        body = response_body(
+            ask, with_token_ids=self.with_token_ids, type="response.create", stream_id=lane
+        )
         return history, encode_frame(TEXT, body)
 
     def receive(self, data: bytes, now: float) -> bytes:

@@ -67,6 +67,14 @@ def test_limits_are_finite_and_above_zero(wrong: float) -> None:
     assert caught.value.parameter == "limits.http.head_s"
 
 
+@pytest.mark.parametrize("wrong", [-1, 1001])
+def test_how_long_text_waits_is_bounded_and_may_be_nothing(wrong: int) -> None:
+    make_plan(None, **WORDS, rare=RareSettings(limits=ServerLimits(merge_ms=0)))
+    with pytest.raises(InvalidParameter) as caught:
+        make_plan(None, **WORDS, rare=RareSettings(limits=ServerLimits(merge_ms=wrong)))
+    assert caught.value.parameter == "limits.merge_ms"
+
+
 def test_an_open_address_needs_a_key() -> None:
     with pytest.raises(InvalidParameter, match="--api-key"):
         make_plan(None, **{**WORDS, "host": "0.0.0.0"})
