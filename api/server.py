@@ -41,7 +41,10 @@ async def serve_connections(
     end that connection alone. Cancellation: aborts all requests of all connections.
     """
     responses = application.responses.run
-    async with open_service(responses, name="responses"), trio.open_nursery() as nursery:
+    async with (
+        open_service(responses, name="responses", waits_for="responses to run"),
+        trio.open_nursery() as nursery,
+    ):
         task_status.started()
         while True:
             try:

@@ -1,13 +1,13 @@
 """Writes the log of a process to stderr without ever making the process wait for its reader.
 
 `open_log` puts a handler before a `LogQueue` and starts the background task `log-writer`, which
-writes when the reader takes something. Where the descriptor allows it (pipes, terminals, files) it
-is opened anew, not blocking, since the inherited description is shared with other processes. Must
-not know what is logged.
+writes when the reader takes something. A pipe or a terminal is opened anew, not blocking, since the
+inherited description is shared with other processes. Must not know what is logged.
 """
 
 import logging
 import os
+import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -127,8 +127,14 @@ async def open_log(
 
 
 def _open_anew(fd: int) -> int:
-    """The same pipe, terminal or file, not blocking and ours alone; else a plain duplicate."""
+    """The same pipe or terminal, not blocking and ours alone; else a plain duplicate.
+
+    A file is always shared: a position of our own would overwrite what others write there, and a
+    disk has no reader that sleeps.
+    """
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return os.dup(fd)
     try:
-        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_APPEND)
+        return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:  # a socket, or no /proc
         return os.dup(fd)

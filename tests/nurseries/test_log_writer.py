@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+import pathlib
 from collections.abc import Iterator
 
 import pytest
@@ -102,6 +103,20 @@ async def test_a_reader_that_is_gone_is_no_fault() -> None:
             logger.info("to nobody")
     finally:
         os.close(write)
+
+
+async def test_a_file_is_shared_with_others_who_write_there(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        os.write(file.fileno(), b"before\n")
+        async with open_log(LogSettings(), fd=file.fileno()):
+            logger.info("between")
+            await trio.testing.wait_all_tasks_blocked()
+            os.write(file.fileno(), b"after\n")
+            logger.info("the end")
+        os.write(file.fileno(), b"last\n")
+    lines = path.read_text().splitlines()
+    assert [line.split()[-1] for line in lines] == ["before", "between", "after", "end", "last"]
 
 
 async def test_a_long_line_is_cut(pipe: tuple[int, int]) -> None:
