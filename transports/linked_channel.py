@@ -86,7 +86,8 @@ class LinkedChannel:
     _fences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
     # Bounded by events_max plus two events per peer (`_make_room`).
     _events: deque[ChannelEvent] = attrs.field(factory=deque, init=False)
-    _receivers: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+    # Who waits for events. Parked by hand, as a step of an engine wakes it for every burst.
+    _receiver: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     # Its deadline is never later than the earliest of the links'; it may be earlier.
     _deadline_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     _dropped_malformed: int = attrs.field(default=0, init=False)
@@ -113,11 +114,14 @@ class LinkedChannel:
         self._heed_deadline(link.next_deadline())
 
     async def receive(self) -> list[ChannelEvent]:
-        """See `channel.Channel.receive`."""
+        """See `channel.Channel.receive`. Raises `BusyResourceError` when another task waits."""
+        if self._receiver is not None:
+            raise trio.BusyResourceError("another task receives from this channel")
         if self._events:
             await trio.lowlevel.checkpoint()
         while not self._events:
-            await self._receivers.park()
+            self._receiver = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
         events = list(self._events)
         self._events.clear()
         return events
@@ -185,8 +189,8 @@ class LinkedChannel:
                 self._carry_out(peer, link, decisions, frames)
         if before is not None:
             self._heed_deadline(before.next_deadline())
-        if self._events and self._receivers:
-            self._receivers.unpark_all()
+        if self._events:
+            self._wake_receiver()
 
     def handle_broken(self, peer: Peer, generation: int, reason: str) -> None:
         """The carrier cannot reach the peer in this generation any more."""
@@ -282,8 +286,16 @@ class LinkedChannel:
         if len(self._events) >= self.events_max and not self._make_room(event):
             return
         self._events.append(event)
-        if self._receivers:
-            self._receivers.unpark_all()
+        self._wake_receiver()
+
+    def _wake_receiver(self) -> None:
+        if self._receiver is not None:
+            trio.lowlevel.reschedule(self._receiver)
+            self._receiver = None
+
+    def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
+        self._receiver = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _make_room(self, event: ChannelEvent) -> bool:
         """At the bound a peer keeps only its newest change; is this event to be kept?

@@ -52,7 +52,7 @@ _BACKLOG = 512
 _COPY_BYTES_MAX = 64 * 1024
 _MORE_FOLLOWS = 0x80
 # As a plain number: turning the enum's member into one takes as long as a tenth of a receive.
-_NO_BLOCK = int(zmq.NOBLOCK)
+_NO_BLOCK, _EVENTS, _POLLIN = int(zmq.NOBLOCK), int(zmq.EVENTS), int(zmq.POLLIN)
 
 Socket = zmq.Socket[bytes]
 # A message that came: one frame, as nearly always, or a list of all. (Making a list for every frame
@@ -103,7 +103,10 @@ class HeldSockets(Protocol):
         """
 
     def receive(self, socket: Socket, limit: int) -> list[Received]:
-        """The messages that are there, oldest first, at most `limit`."""
+        """The messages that are there, oldest first, at most `limit`.
+
+        With fewer there was no other, and the socket's descriptor tells of the next one.
+        """
 
     def close(self) -> None:
         """Close all, leaving what is unsent to the bounded linger."""
@@ -201,15 +204,13 @@ def connect_push(
 
 
 def _send(socket: Socket, frames: Sequence[Frame], identity: bytes | None = None) -> str:
-    # Whoever takes the first part of a message takes the others, too: only the first can fail.
     try:
-        if identity is not None:
-            socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
-        if len(frames) == 1:
-            frame = frames[0]
-            socket.send(frame, zmq.NOBLOCK, copy=frame_bytes(frame) < _COPY_BYTES_MAX)
-        else:
-            _send_several(socket, frames)
+        try:
+            _put(socket, frames, identity)
+        except zmq.Again:
+            # What the peer has taken is noticed now and then, or when asked as here.
+            socket.getsockopt(_EVENTS)
+            _put(socket, frames, identity)
     except zmq.Again:
         return "its pipe is full"
     except zmq.ZMQError as error:
@@ -217,6 +218,17 @@ def _send(socket: Socket, frames: Sequence[Frame], identity: bytes | None = None
             return "it is not connected"
         raise
     return ""
+
+
+def _put(socket: Socket, frames: Sequence[Frame], identity: bytes | None) -> None:
+    # Whoever takes the first part of a message takes the others, too: only the first can fail.
+    if identity is not None:
+        socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
+    if len(frames) == 1:
+        frame = frames[0]
+        socket.send(frame, zmq.NOBLOCK, copy=frame_bytes(frame) < _COPY_BYTES_MAX)
+    else:
+        _send_several(socket, frames)
 
 
 def _send_several(socket: Socket, frames: Sequence[Frame]) -> None:
@@ -231,13 +243,18 @@ def _send_several(socket: Socket, frames: Sequence[Frame]) -> None:
 def _receive(socket: Socket, limit: int) -> list[Received]:
     burst: list[Received] = []
     try:
-        _take(socket, burst, 1)
         # A message often comes alone, and asking is cheaper than being refused; but only once.
-        if int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            _take(socket, burst, limit - 1)
+        if _has_news(socket):
+            _take(socket, burst, 1)
+            if _has_news(socket):
+                _take(socket, burst, limit - 1)
     except zmq.Again:
         pass
     return burst
+
+
+def _has_news(socket: Socket) -> bool:
+    return bool(int(socket.getsockopt(_EVENTS)) & _POLLIN)
 
 
 def _take(socket: Socket, burst: list[Received], limit: int) -> None:
@@ -255,6 +272,8 @@ def _take(socket: Socket, burst: list[Received], limit: int) -> None:
 def _receive_enveloped(socket: Socket, limit: int) -> list[Received]:
     """A ROUTER's: the identity comes first."""
     burst: list[Received] = []
+    if not _has_news(socket):
+        return burst
     try:
         for _ in range(limit):
             identity = socket.recv(zmq.NOBLOCK)

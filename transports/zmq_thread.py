@@ -1,9 +1,13 @@
 """The bridge: one owner thread for the ZeroMQ sockets of one role, as one child task of a nursery.
 
-Sockets are made, used and closed in the thread; nobody else touches them. The thread waits in one
-`zmq.Poller` on its sockets and one eventfd, which means "the outbox has work" or "stop". It never
-waits for the loop: what came in goes to a deque, with one `run_sync_soon` per burst. The loop never
-waits for the thread: `submit` appends to a deque and writes the eventfd at most once per sleep.
+Sockets are made, used and closed in the thread; nobody else touches them. Each side has a deque of
+what the other one is to do, and a bell, an eventfd, that is rung at most once per sleep: so neither
+ever waits for the other. The thread sleeps in one `poll` on its bell ("there are commands", or
+"stop") and the descriptors of its sockets, the task in the loop's, as for any descriptor.
+
+A socket's descriptor tells of a change, not of a state: it is quiet once whatever it told of was
+noticed, by any call. So every socket is asked what it has after all else was done, and only when
+none has anything does the thread sleep.
 
 It never waits for a peer either: a send that would block is the end of that peer's link generation
 (POLLOUT on a ROUTER is always set while any peer has room). Must not know links, headers or codecs.
@@ -13,12 +17,12 @@ import math
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 import attrs
 import trio
-import zmq
 
 from .array import Frame
 from .zmq_sockets import HeldSockets, Received
@@ -27,11 +31,11 @@ from .zmq_sockets import HeldSockets, Received
 # whole, at some 3 µs a message, so that other tasks are at most one and a half milliseconds away.
 _SENDS_PER_ROUND = 256
 _RECEIVES_PER_ROUND = 512
-# After a burst this large more is on its way at once, and two threads that both want to run take
-# the GIL from each other at every message. The loop gets a head start (measured: a sixth less CPU
-# a message); a message that comes alone never meets it.
+# After a burst this large the loop is busy for longer than this with handling it, and more is on
+# its way: a pause lets it come together, and spares both threads fights over the GIL at every
+# message (measured: a tenth to a fifth of the CPU a message). One that comes alone never meets it.
 _FLOOD_BURST = 64
-_HEAD_START_S = 50e-6
+_FLOOD_PAUSE_S = 100e-6
 
 
 @attrs.define(eq=False)
@@ -108,15 +112,15 @@ class SocketThread:
     _commands: deque[Command] = attrs.field(factory=deque, init=False)
     # Bounded by what the peers may have unacknowledged (`LinkSettings.unacknowledged_max` each).
     _arrivals: deque[Arrival] = attrs.field(factory=deque, init=False)
-    _eventfd: int = attrs.field(default=-1, init=False)
     # The thread is not in poll(): it will look at the commands before it sleeps.
-    _awake: bool = attrs.field(default=True, init=False)
+    _thread_awake: bool = attrs.field(default=True, init=False)
+    _thread_bell: int = attrs.field(default=-1, init=False)
+    # The same for the task and the arrivals.
+    _task_awake: bool = attrs.field(default=True, init=False)
+    _task_bell: int = attrs.field(default=-1, init=False)
     _stopping: bool = attrs.field(default=False, init=False)
-    _flush_pending: bool = attrs.field(default=False, init=False)
-    _token: trio.lowlevel.TrioToken | None = attrs.field(default=None, init=False)
     # Where the sockets are bound ("": they connect); None until they are open.
     bound: str | None = attrs.field(default=None, init=False)
-    _reader: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     # ---- loop
 
@@ -131,9 +135,9 @@ class SocketThread:
                 return False
             outbox.queued += 1
         self._commands.append(command)
-        if not self._awake:
-            self._awake = True
-            os.eventfd_write(self._eventfd, 1)
+        if not self._thread_awake:
+            self._thread_awake = True
+            os.eventfd_write(self._thread_bell, 1)
         return True
 
     async def run(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
@@ -143,20 +147,18 @@ class SocketThread:
         `handle` raised. Resource handling: when it is left, the thread is joined and its sockets
         are closed; what was submitted before that is sent as far as nobody has to be waited for.
         """
-        self._token = trio.lowlevel.current_trio_token()
-        self._eventfd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        try:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._host)
-                try:
-                    await self._hand_over(task_status)
-                finally:
-                    self._stopping = True
-                    os.eventfd_write(self._eventfd, 1)
-        finally:
-            # From here on `submit` only queues.
-            self._awake = True
-            os.close(self._eventfd)
+        with _open_bell() as self._thread_bell, _open_bell() as self._task_bell:
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._host)
+                    try:
+                        await self._hand_over(task_status)
+                    finally:
+                        self._stopping = True
+                        os.eventfd_write(self._thread_bell, 1)
+            finally:
+                # From here on `submit` only queues.
+                self._thread_awake = True
         raise AssertionError("_hand_over does not return")
 
     async def _host(self) -> None:
@@ -167,67 +169,64 @@ class SocketThread:
         )
 
     async def _hand_over(self, task_status: trio.TaskStatus[str]) -> NoReturn:
-        while self.bound is None:
-            await self._reader.park()
+        await trio.lowlevel.wait_readable(self._task_bell)  # it rings when the sockets are open
+        os.eventfd_read(self._task_bell)
+        assert self.bound is not None
         task_status.started(self.bound)
         arrivals = self._arrivals
         while True:
-            while not arrivals:
-                await self._reader.park()
-            self.handle(arrivals.popleft())
-            if arrivals:  # if not, parking is one
-                await trio.lowlevel.checkpoint()
-
-    def _flush(self) -> None:
-        # Flag first: what the thread appends from here on asks for another flush.
-        self._flush_pending = False
-        self._reader.unpark_all()
+            # Flag first, then look: what is appended in between is seen here or rings.
+            self._task_awake = False
+            if not arrivals:
+                await trio.lowlevel.wait_readable(self._task_bell)
+                os.eventfd_read(self._task_bell)
+            self._task_awake = True
+            while arrivals:
+                self.handle(arrivals.popleft())
+                if arrivals:  # if not, waiting is one
+                    await trio.lowlevel.checkpoint()
 
     # ---- owner thread
 
     def _main(self) -> None:
         try:
-            bound = self.sockets.open()
-            poller = zmq.Poller()
-            poller.register(self._eventfd, zmq.POLLIN)
+            self.bound = self.sockets.open()
+            poller = select.poll()
+            poller.register(self._thread_bell, select.POLLIN)
             for socket in self.sockets.sockets().values():
-                poller.register(socket, zmq.POLLIN)
-            self.bound = bound
-            self._ask_flush()
+                poller.register(socket, select.POLLIN)
+            os.eventfd_write(self._task_bell, 1)
+            more = True
             while not self._stopping:
-                self._round(poller)
+                more = self._round(poller, more)
             self._send_commands(poller, math.inf)
         finally:
             self.sockets.close()
 
-    def _round(self, poller: zmq.Poller) -> None:
-        # Flag first, then look: a command appended in between is seen here or writes the eventfd.
-        self._awake = False
-        busy = bool(self._commands) or self._stopping
-        ready = dict(poller.poll(0 if busy else None))
-        self._awake = True
-        if self._eventfd in ready:
-            os.eventfd_read(self._eventfd)
+    def _round(self, poller: select.poll, more: bool) -> bool:
+        """One look at everything, at once if there may be `more`; whether there is now."""
+        # Flag first, then look: a command appended in between is seen here or rings.
+        self._thread_awake = False
+        busy = more or self._commands or self._stopping
+        for descriptor, _ in poller.poll(0 if busy else None):
+            if descriptor == self._thread_bell:
+                os.eventfd_read(self._thread_bell)
+        self._thread_awake = True
         self._send_commands(poller, _SENDS_PER_ROUND)
-        received = 0
+        largest = 0
         for key, socket in self.sockets.sockets().items():
-            if socket in ready:
-                # The poller tells again of what is left.
-                burst = self.sockets.receive(socket, _RECEIVES_PER_ROUND)
-                if burst:
-                    received += len(burst)
-                    self._arrivals.append(Burst(key, burst))
-        if self._arrivals and not self._flush_pending:
-            self._ask_flush()
-        if received >= _FLOOD_BURST:
-            select.select((), (), (), _HEAD_START_S)
+            burst = self.sockets.receive(socket, _RECEIVES_PER_ROUND)
+            if burst:
+                self._arrivals.append(Burst(key, burst))
+                largest = max(largest, len(burst))
+        if self._arrivals and not self._task_awake:
+            self._task_awake = True
+            os.eventfd_write(self._task_bell, 1)
+        if largest >= _FLOOD_BURST:
+            select.select((), (), (), _FLOOD_PAUSE_S)
+        return largest == _RECEIVES_PER_ROUND
 
-    def _ask_flush(self) -> None:
-        assert self._token is not None
-        self._flush_pending = True
-        self._token.run_sync_soon(self._flush)
-
-    def _send_commands(self, poller: zmq.Poller, limit: float) -> None:
+    def _send_commands(self, poller: select.poll, limit: float) -> None:
         commands = self._commands
         done = 0
         while commands and done < limit:
@@ -248,13 +247,22 @@ class SocketThread:
             outbox.closed = True
             self._arrivals.append(Unreachable(outbox, reason))
 
-    def _change(self, command: Command, poller: zmq.Poller) -> None:
+    def _change(self, command: Command, poller: select.poll) -> None:
         if isinstance(command, Connect):
             socket = self.sockets.connect(command.outbox.key, command.endpoint, command.identity)
-            poller.register(socket, zmq.POLLIN)
+            poller.register(socket, select.POLLIN)
             return
         command.outbox.closed = True
         gone = self.sockets.disconnect(command.outbox.key)
         if gone is not None:
             poller.unregister(gone)
             gone.close(linger=0)
+
+
+@contextmanager
+def _open_bell() -> Iterator[int]:
+    bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+    try:
+        yield bell
+    finally:
+        os.close(bell)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import attrs
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triolet.transports.array import Frame
 from triolet.transports.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
@@ -191,7 +191,7 @@ async def test_deadlines_are_kept_and_an_idle_channel_sleeps(autojump_clock: Moc
     hub = Hub()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hub.channel.run_deadlines)
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         hub.up()
         assert hub.carrier.kinds() == [FrameKind.LINK_ACCEPT]
         hub.data(1)
@@ -221,3 +221,15 @@ async def test_a_spoke_connects_once_and_not_to_a_fenced_peer() -> None:
     spoke.forget(PEER)
     assert not spoke.connect(PEER)
     assert carrier.sent == []
+
+
+async def test_one_task_receives_and_a_cancelled_one_makes_room() -> None:
+    hub = Hub()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(hub.channel.receive)
+        await wait_all_tasks_blocked()
+        with pytest.raises(trio.BusyResourceError):
+            await hub.channel.receive()
+        nursery.cancel_scope.cancel("the test cancels who waits")
+    hub.up()
+    assert await hub.channel.receive() == [PeerUp(PEER, 1)]

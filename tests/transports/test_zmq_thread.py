@@ -1,7 +1,7 @@
 """The bridge itself: bursts, bounds, drops, and that nothing waits. Its end: tests/cancellation."""
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -9,10 +9,12 @@ import pytest
 import trio
 import zmq
 
+from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.zmq_sockets import (
     BoundSocket,
     ConnectedSockets,
+    Received,
     Socket,
     SocketSettings,
 )
@@ -171,3 +173,61 @@ async def test_a_large_frame_is_sent_from_its_own_buffer(context: zmq.Context[So
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
         pair.push_thread.submit(Send(outbox, (b"head", memoryview(filling))))
         assert await pair.pull.wait_for(1) == [[b"head", bytes(filling)]]
+
+
+@attrs.define(eq=False)
+class Quiet:
+    """Sockets behind a descriptor that never tells of anything: a real one does once a change."""
+
+    socket: Socket
+    waiting: list[bytes] = attrs.field(factory=list)
+    asked: list[int] = attrs.field(factory=list)
+
+    def open(self) -> str:
+        return "somewhere"
+
+    def connect(self, key: object, endpoint: str, identity: bytes) -> Socket:
+        raise AssertionError("not in these tests")
+
+    def disconnect(self, key: object) -> Socket | None:
+        return None
+
+    def sockets(self) -> dict[object, Socket]:
+        return {None: self.socket}
+
+    def send(self, key: object, frames: Sequence[Frame]) -> str:
+        # libzmq noticed during the call what the descriptor would have told.
+        self.waiting.append(b"came while sending")
+        return ""
+
+    def receive(self, socket: Socket, limit: int) -> list[Received]:
+        burst, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        self.asked.append(len(burst))
+        return [*burst]
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+async def test_what_is_noticed_while_sending_is_not_slept_over(
+    context: zmq.Context[Socket],
+) -> None:
+    arrivals, quiet = Arrivals(), Quiet(context.socket(zmq.PULL))
+    thread = SocketThread("quiet", quiet, arrivals.handle)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run, thread)
+        for count in range(1, 4):
+            assert thread.submit(Send(Outbox("peer", 1), (b"x",)))
+            await arrivals.wait_for(count)
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_full_burst_is_followed_by_another_look(context: zmq.Context[Socket]) -> None:
+    arrivals = Arrivals()
+    messages = [b"%d" % number for number in range(1300)]
+    quiet = Quiet(context.socket(zmq.PULL), list(messages))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run, SocketThread("quiet", quiet, arrivals.handle))
+        assert await arrivals.wait_for(1300) == [[message] for message in messages]
+        nursery.cancel_scope.cancel("the test is over")
+    assert quiet.asked[:3] == [512, 512, 276]
