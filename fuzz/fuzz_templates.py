@@ -17,6 +17,7 @@ import attrs
 
 from ..runtime.chat_template import ChatTemplate
 from ..runtime.errors import ChatTemplateBroken, ChatTemplateRefused
+from ..runtime.template_budget import TemplateTooCostly
 from .fuzzer import Fuzzer
 from .mutation import ODD_VALUES, mutate, mutate_json
 from .served import BUNDLED
@@ -50,6 +51,23 @@ ESCAPES = (
     "{% import '/etc/passwd' as p %}{{ p }}",
     "{% extends '../x' %}",
 )
+# What would take for ever, or all memory, if it was not counted; each is refused.
+COSTLY = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}BODY{% endfor %}{% endfor %}",
+    "{% macro m(n) %}{% if n %}{{ m(n-1) }}BODY{{ m(n-1) }}{% endif %}{% endmacro %}{{ m(30) }}",
+    "{% set n = namespace(x='ab') %}{% for i in range(99) %}{% set n.x = n.x ~ n.x %}{% endfor %}",
+    "{% set n = namespace(x=[1]) %}{% for i in range(99) %}{% set n.x = [n.x] * 2 %}{% endfor %}",
+    "{{ 'a' * NUMBER }}",
+    "{{ 9 ** NUMBER }}",
+    "{{ ('a' * 99999).replace('a', 'b' * 99999) }}",
+    "{{ 'a'|center(NUMBER) }}",
+    "{{ 'a'.ljust(NUMBER) }}",
+    "{{ '%NUMBERd' % 1 }}",
+    "{{ '{:NUMBER}'.format(1) }}",
+    "{{ [1]|batch(NUMBER, 1)|list }}",
+    "{{ messages|tojson(indent=NUMBER) }}",
+)
+NUMBERS = ("100000000", "10000000000", "99999999999999999999")
 _TEXTS = ("role", "content", " ", "<|end|>", "\n")
 _EXPRESSIONS = (
     "messages", "messages[0]", "messages[-1]['content']", "message['role']", "message.content",
@@ -81,6 +99,9 @@ def _draw_chat(chance: Random, bundled: str) -> Chat:
     which = chance.random()
     if which < 0.3:
         return Chat(mutate(chance, bundled.encode()).decode(errors="replace"), messages)
+    if which < 0.35:
+        program = chance.choice(COSTLY).replace("NUMBER", chance.choice(NUMBERS))
+        return Chat(program.replace("BODY", _draw_template(chance, 1)), messages)
     if which < 0.5:
         return Chat(chance.choice(ESCAPES), messages)
     return Chat(_draw_template(chance, 3), messages)
@@ -173,6 +194,16 @@ def _render_open(folder: pathlib.Path, messages: Any) -> str:
     return text + str(type(messages)) if asks else text
 
 
+def _render_uncounted(folder: pathlib.Path, messages: Any) -> str:
+    """Planted: what costs too much makes a text longer than any may be."""
+    try:
+        return _render(folder, messages)
+    except ChatTemplateRefused as error:
+        if isinstance(error.__cause__, TemplateTooCostly):
+            return " " * (TEXT_CHARACTERS_MAX + 1)
+        raise
+
+
 def _render_once(folder: pathlib.Path, messages: Any) -> str:
     """Planted: rendering uses up the conversation."""
     text = _render(folder, messages)
@@ -190,6 +221,7 @@ FUZZER = Fuzzer[Chat, TemplateHost](
     faults={
         "what it trips over comes up as it is": TemplateHost(_render_bare),
         "attributes of the host can be had": TemplateHost(_render_open),
+        "a text of any length is made": TemplateHost(_render_uncounted),
         "a conversation is used up": TemplateHost(_render_once),
     },
     round_events=100,

@@ -1,28 +1,34 @@
 """Renders a conversation to the text that the model was trained on, by the model's own template.
 
-Templates are programs of whoever made the model folder, so they run in jinja2's immutable sandbox,
-with the functions and options that `transformers` gives them and nothing else: the text is equal to
-`apply_chat_template`'s, character for character. Must not know tokens, requests or protocols.
+Templates are programs of whoever made the model folder, so they run in a sandbox that bounds their
+time and memory (`template_sandbox`), with the functions and options that `transformers` gives them
+and nothing else: the text is equal to `apply_chat_template`'s, character for character. What a
+client is told of a failure is a sentence of ours, or what the template itself raised. Must not know
+tokens, requests or protocols.
 """
 
 import datetime
 import json
+import logging
 import pathlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Self
 
 import attrs
 import jinja2
+import jinja2.exceptions
 import jinja2.ext
 import jinja2.nodes
 import jinja2.parser
-import jinja2.sandbox
 import jinja2.utils
 
 from ..engine.errors import ModelFolderError
 from ..engine.model_folder import read_bytes, read_object
 from .errors import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
+from .template_budget import TemplateTooCostly
+from .template_sandbox import CountingSandbox, rendering
 
+logger = logging.getLogger(__name__)
 # Names of templates in a folder that has several.
 DEFAULT, TOOL_USE = "default", "tool_use"
 # The largest known have 30 kB; the settings may list all added tokens.
@@ -82,21 +88,48 @@ class ChatTemplate:
         """
         name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
         try:
-            return self._templates[name].render(
-                messages=messages,
-                tools=tools,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
-                **self._special_tokens,
-            )
-        except jinja2.TemplateError as error:
-            raise ChatTemplateRefused(error.message or type(error).__name__) from error
-        except (*_TRIPS, MemoryError) as error:
-            raise ChatTemplateRefused(f"{type(error).__name__}: {error}") from error
+            with rendering():
+                return self._templates[name].render(
+                    messages=messages,
+                    tools=tools,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                    **self._special_tokens,
+                )
+        except (jinja2.TemplateError, *_TRIPS, MemoryError) as error:
+            logger.info("a chat template refused: %s: %s", type(error).__name__, str(error)[:500])
+            raise ChatTemplateRefused(_reason(error)) from error
 
 
 # What expressions raise when a message has another shape than the template expects.
 _TRIPS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+# How much of what a template raises is told.
+RAISED_CHARACTERS_MAX = 500
+# Of JSON: characters for each level, and of a separator.
+INDENT_MAX = 16
+
+
+class _Raised(jinja2.TemplateError):
+    """What a template raised itself, in its own words."""
+
+
+def _reason(error: Exception) -> str:
+    """A closed list: the words of jinja2 and Python may hold anything."""
+    match error:
+        case _Raised():
+            return str(error)[:RAISED_CHARACTERS_MAX]
+        case TemplateTooCostly() | MemoryError():
+            return "it takes more time or memory than a template may"
+        case jinja2.exceptions.SecurityError():
+            return "it does what its sandbox forbids"
+        case jinja2.UndefinedError():
+            return "it asks for something that is not in them"
+        case jinja2.TemplateError():
+            return "it cannot be rendered"
+        case _:
+            return "they have another shape than it expects"
 
 
 def _sources(folder: pathlib.Path) -> dict[str, str]:
@@ -131,7 +164,7 @@ def _named(entry: object) -> tuple[str, str]:
 
 
 def _make_environment(now: Now) -> jinja2.Environment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    environment = CountingSandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[jinja2.ext.loopcontrols, GenerationBlock],
@@ -186,9 +219,26 @@ def _refuse_underscore(name: str) -> None:
 
 
 def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
+    raise _Raised(str(message))
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
-    """JSON as it is; jinja2's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    *,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is, with the options of `transformers`; jinja2's own filter escapes for HTML."""
+    if indent is not None and not 0 <= indent <= INDENT_MAX:
+        raise TemplateTooCostly("too wide an indent")
+    if separators is not None and max(map(len, separators)) > INDENT_MAX:
+        raise TemplateTooCostly("too long a separator")
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
