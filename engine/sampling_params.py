@@ -87,13 +87,14 @@ class SamplingParams:
 
     def with_defaults(self, defaults: "SamplingParams") -> "SamplingParams":
         """These, where what is left to the model is as `defaults` say."""
-        return attrs.evolve(
-            self,
-            temperature=defaults.temperature if self.temperature is None else self.temperature,
-            top_p=defaults.top_p if self.top_p is None else self.top_p,
-            top_k=defaults.top_k if self.top_k is None else self.top_k,
-            min_p=defaults.min_p if self.min_p is None else self.min_p,
-        )
+        temperature = defaults.temperature if self.temperature is None else self.temperature
+        top_p = defaults.top_p if self.top_p is None else self.top_p
+        top_k = defaults.top_k if self.top_k is None else self.top_k
+        min_p = defaults.min_p if self.min_p is None else self.min_p
+        filled = (temperature, top_p, top_k, min_p)
+        if filled == (self.temperature, self.top_p, self.top_k, self.min_p):
+            return self
+        return attrs.evolve(self, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
 
     def _check_distribution(self) -> None:
         temperature, top_p, top_k, min_p = self.distribution

@@ -66,7 +66,9 @@ class ChatTemplate:
         templates = {}
         for name, source in sources.items():
             try:
-                templates[name] = environment.from_string(source)
+                templates[name] = template = environment.from_string(source)
+                # A chain of maps by default, which each rendering would walk name by name.
+                template.globals = dict(template.globals)
             except jinja2.TemplateSyntaxError as error:
                 reason = f"the chat template is wrong in line {error.lineno}: {error.message}"
                 raise ChatTemplateBroken(str(folder), reason) from error

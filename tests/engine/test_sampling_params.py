@@ -65,3 +65,10 @@ def test_what_is_left_to_the_model_is_as_it_says() -> None:
         3,
         0.0,
     )
+
+
+def test_without_anything_to_fill_in_nothing_is_made_anew() -> None:
+    params = SamplingParams(temperature=0.5)
+    assert params.with_defaults(SamplingParams()) is params
+    assert params.with_defaults(SamplingParams(temperature=0.9)) is params
+    assert params.with_defaults(SamplingParams(top_k=3)).top_k == 3
