@@ -74,15 +74,18 @@ class Outbox:
         """Whether anything waits."""
         return bool(self._ready or self._later or self._notices)
 
-    def mark_ready(self, stream_id: str | None, source: Source, now: float) -> float:
-        """This lane has events, from this source; when they are due. Harmless if known."""
-        merge_s = 0.0 if stream_id in self._ready else source.merge_s
-        if merge_s <= 0.0:
+    def mark_ready(self, stream_id: str | None, source: Source) -> None:
+        """This lane has events, from this source. Harmless when it is known already."""
+        if self._later:
             self._later.pop(stream_id, None)
-            self._ready[stream_id] = source
+        self._ready[stream_id] = source
+
+    def mark_later(self, stream_id: str | None, source: Source, now: float) -> float:
+        """The same of events that wait for more; when they are due. Harmless if known."""
+        if stream_id in self._ready:
             return AT_ONCE
         if stream_id not in self._later:
-            self._later[stream_id] = (self.windows.end(merge_s, now), source)
+            self._later[stream_id] = (self.windows.end(source.merge_s, now), source)
         return self._later[stream_id][0]
 
     def next_deadline(self) -> float:

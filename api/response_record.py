@@ -83,6 +83,11 @@ class ResponseRecord:
             return 1
         return LAST_OPENING_NUMBER + (self._ends[-1] if self._ends else 0)
 
+    @property
+    def has_notices(self) -> bool:
+        """Whether there is any."""
+        return bool(self._notices)
+
     def append(self, output: GenerationOutput) -> None:
         """Note the next piece. One that completes no text is silent, unless ids were asked for."""
         assert self.ending is None
@@ -249,6 +254,8 @@ class RecordReader:
 
     def _take_notices(self, events: list[Part]) -> int:
         """Take those that stand here; returns the piece before which the next one stands."""
+        if not self.record.has_notices:  # nearly always
+            return self.record.pieces
         while (found := self._next_notice) is not None:
             place, event = found
             if place > self._piece:

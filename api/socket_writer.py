@@ -39,11 +39,14 @@ class SocketWriter:
 
     def mark_ready(self, stream_id: str | None, source: Source) -> None:
         """A lane has something to send, now or when its window ends."""
-        due_s = self.outbox.mark_ready(stream_id, source, trio.current_time())
-        if due_s == AT_ONCE:
-            self._wake.set()
-        elif due_s < self._nap.deadline:
-            self._nap.deadline = due_s
+        if source.merge_s:
+            due_s = self.outbox.mark_later(stream_id, source, trio.current_time())
+            if due_s != AT_ONCE:
+                self._nap.deadline = min(self._nap.deadline, due_s)
+                return
+        else:
+            self.outbox.mark_ready(stream_id, source)
+        self._wake.set()
 
     def put_notice(self, event: Event) -> bool:
         """Queue an event of no response; False when too many of them are not being read."""

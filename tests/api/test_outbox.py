@@ -38,8 +38,8 @@ def taken(outbox: Outbox, now: float = 0.0) -> list[Event]:
 def test_a_lane_says_everything_once() -> None:
     outbox = Outbox(SocketLimits())
     source = Several([done(4), done(5)])
-    assert outbox.mark_ready("a", source, 0.0)
-    assert outbox.mark_ready("a", source, 0.0)
+    outbox.mark_ready("a", source)
+    outbox.mark_ready("a", source)
     assert outbox.is_waiting("a")
     assert taken(outbox) == [{**done(4), "stream_id": "a"}, {**done(5), "stream_id": "a"}]
     assert not outbox
@@ -49,10 +49,10 @@ def test_a_lane_says_everything_once() -> None:
 def test_a_lane_that_can_wait_is_due_when_its_window_ends() -> None:
     outbox = Outbox(SocketLimits(), MergeWindows(1.0))
     waiting, urgent = Several([done(4)], merge_s=0.5), Several([done(5)])
-    assert outbox.mark_ready("a", waiting, 1.2) == 1.5
-    assert outbox.mark_ready("b", urgent, 1.2) == AT_ONCE
+    assert outbox.mark_later("a", waiting, 1.2) == 1.5
+    outbox.mark_ready("b", urgent)
     assert (taken(outbox, 1.4), outbox.next_deadline()) == ([{**done(5), "stream_id": "b"}], 1.5)
-    assert outbox.mark_ready("a", waiting, 1.6) == 1.5, "it is not put off again"
+    assert outbox.mark_later("a", waiting, 1.6) == 1.5, "it is not put off again"
     assert outbox
     assert outbox.is_waiting("a")
     assert (taken(outbox, 1.5), outbox.next_deadline()) == ([{**done(4), "stream_id": "a"}], inf)
@@ -61,13 +61,11 @@ def test_a_lane_that_can_wait_is_due_when_its_window_ends() -> None:
 
 def test_what_cannot_wait_any_more_is_due_at_once() -> None:
     outbox, source = Outbox(SocketLimits()), Several([done(4)], merge_s=0.5)
-    outbox.mark_ready("a", source, 0.0)
-    source.merge_s = 0.0
-    assert outbox.mark_ready("a", source, 0.1) == AT_ONCE
-    source.merge_s = 0.5
-    assert outbox.mark_ready("a", source, 0.1) == AT_ONCE
+    outbox.mark_later("a", source, 0.0)
+    outbox.mark_ready("a", source)
+    assert outbox.mark_later("a", source, 0.1) == AT_ONCE
     assert len(taken(outbox, 0.1)) == 1
-    outbox.mark_ready("a", Several([done(6)], merge_s=0.5), 0.2)
+    outbox.mark_later("a", Several([done(6)], merge_s=0.5), 0.2)
     outbox.drop("a")
     assert (taken(outbox, 9.0), outbox.next_deadline()) == ([], inf)
 
@@ -75,7 +73,7 @@ def test_what_cannot_wait_any_more_is_due_at_once() -> None:
 def test_a_burst_is_bounded_and_lanes_take_turns() -> None:
     outbox = Outbox(SocketLimits(burst_bytes_max=150))
     for name in ("a", "b"):
-        outbox.mark_ready(name, Several([done(number) for number in range(4)]), 0.0)
+        outbox.mark_ready(name, Several([done(number) for number in range(4)]))
     order = []
     while outbox:
         burst = taken(outbox)
@@ -86,7 +84,7 @@ def test_a_burst_is_bounded_and_lanes_take_turns() -> None:
 
 def test_notices_go_first_and_are_bounded() -> None:
     outbox = Outbox(SocketLimits(waiting_errors_max=2))
-    outbox.mark_ready(None, OneEvent(done(1)), 0.0)
+    outbox.mark_ready(None, OneEvent(done(1)))
     assert outbox.put_notice({"type": "error"})
     assert outbox.put_notice({"type": "error"})
     assert not outbox.put_notice({"type": "error"})
