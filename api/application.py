@@ -13,6 +13,7 @@ import trio
 from ..runtime.frontend import ignore_load
 from ..runtime.generation import Generator
 from .authentication import Authentication
+from .client_addresses import LOCAL, ClientAddresses
 from .errors import draining
 from .foreign_responses import ForeignResponses
 from .metrics import ApiCounters, Metrics
@@ -51,6 +52,7 @@ class Application:
     _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
     # One scope for each connection, by which a drain ends those that outstay the grace.
     _connections: set[trio.CancelScope] = attrs.field(factory=set, init=False)
+    _addresses: ClientAddresses = attrs.field(init=False)
     # Connections that wait for a next request: a drain ends them at once.
     _idle: set[trio.CancelScope] = attrs.field(factory=set, init=False)
     # Set, and made anew, when a connection or a response has ended.
@@ -58,6 +60,7 @@ class Application:
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
+        self._addresses = ClientAddresses(settings.limits.connections_per_address_max)
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.registry = ResponseRegistry(settings.limits, self._note_change)
@@ -71,10 +74,10 @@ class Application:
         """Whether new work is refused."""
         return self._drain_begun.is_set()
 
-    @property
-    def is_full(self) -> bool:
-        """Whether one more connection would be over the limit."""
-        return len(self._connections) >= self.settings.limits.connections_max
+    def is_full(self, address: str) -> bool:
+        """Whether one more connection of this client would be over a limit."""
+        total_max = self.settings.limits.connections_max
+        return len(self._connections) >= total_max or self._addresses.is_full(address)
 
     def check_accepting(self) -> None:
         """Raise `ApiError` 503 when draining; the caller is about to start work."""
@@ -86,12 +89,15 @@ class Application:
         await self._drain_begun.wait()
 
     @contextmanager
-    def connection(self) -> Iterator[None]:
-        """The life of one connection; its body ends quietly when the drain's grace is over."""
+    def connection(self, address: str = LOCAL) -> Iterator[None]:
+        """The life of one connection, counted for its client's address.
+
+        The body ends quietly when the drain's grace is over.
+        """
         self.counters.connections += 1
         self.counters.connections_active += 1
         self.on_load()
-        with trio.CancelScope() as scope:
+        with self._addresses.connection(address), trio.CancelScope() as scope:
             self._connections.add(scope)
             try:
                 yield

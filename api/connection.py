@@ -14,6 +14,7 @@ import trio
 from ..nurseries.log_lines import log_fields
 from .application import Application
 from .bounded_stream import BoundedStream
+from .client_addresses import LOCAL
 from .errors import ApiError, internal_error
 from .http import HttpConnection
 from .http_request import HttpRequest
@@ -33,15 +34,19 @@ def draw_request_id() -> str:
     return f"req_{_REQUEST_PREFIX}{next(_request_numbers):012x}"
 
 
-async def run_connection(stream: trio.abc.Stream, application: Application) -> None:
+async def run_connection(
+    stream: trio.abc.Stream, application: Application, address: str = LOCAL
+) -> None:
     """Serve one connection to its end and close it. Raises nothing but cancellation.
+
+    `address` is what it is counted for (`client_addresses`).
 
     Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
     """
     limits = application.settings.limits.http
     connection = HttpConnection(BoundedStream(stream, limits.write_s), limits)
     try:
-        with application.connection():
+        with application.connection(address):
             await _run_contained(connection, application)
     finally:
         await trio.aclose_forcefully(connection.stream)

@@ -69,6 +69,10 @@ class ServerLimits:
 
     # Half of the usual descriptor limit of 4096; above it a connection is answered 503 and closed.
     connections_max: int = 2048
+    # Of one address that is not this machine's own (of IPv6: one network of 64 bits), answered
+    # the same way. A quarter: no client takes all; behind a proxy on another machine, which has
+    # one address for everybody, this wants to be as large as the limit above.
+    connections_per_address_max: int = 512
     # Ended responses, kept for `GET`, for those who resume, and for `previous_response_id`. Beyond
     # these the oldest are forgotten. The time is a socket's age limit: a chain on one never breaks.
     ended_responses_max: int = 4096

@@ -13,10 +13,11 @@ from ..nurseries.service import open_service
 from ..nurseries.waiting import waiting_for
 from .application import Application
 from .bounded_stream import BoundedStream
+from .client_addresses import address_of
 from .connection import run_connection
 from .connection_source import ConnectionSource
 
-# The whole answer above the limit: fixed bytes, nothing is read or parsed for it.
+# The whole answer above a limit: fixed bytes, nothing is read or parsed for it.
 FULL_ANSWER = (
     b"HTTP/1.1 503 Service Unavailable\r\n"
     b"content-type: application/json\r\nretry-after: 1\r\nconnection: close\r\n"
@@ -52,13 +53,14 @@ async def serve_connections(
                     socket = await source.accept()
             except trio.EndOfChannel:
                 return
+            address = address_of(socket)
             stream = trio.SocketStream(socket)
-            if application.is_full:
+            if application.is_full(address):
                 application.counters.connections_refused += 1
                 start_background_task_soon(nursery, _refuse, stream, name="connection-refusal")
             else:
                 start_background_task_soon(
-                    nursery, run_connection, stream, application, name="connection"
+                    nursery, run_connection, stream, application, address, name="connection"
                 )
 
 

@@ -68,9 +68,9 @@ async def test_idle_waits_end_when_a_drain_begins(autojump_clock: trio.testing.M
 async def test_the_number_of_connections_is_bounded() -> None:
     settings = ServeSettings(limits=ServerLimits(connections_max=1))
     application = Application(FakeGenerator(), settings)
-    assert not application.is_full
+    assert not application.is_full("")
     with application.connection():
-        assert application.is_full
+        assert application.is_full("")
 
 
 def test_unusable_settings_are_refused() -> None:

@@ -3,8 +3,10 @@
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -53,6 +55,54 @@ async def test_above_the_limit_a_connection_is_answered_503_and_closed() -> None
                 answer = await HttpClient(second).read_answer_without_request()
             assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
         await trio.testing.wait_all_tasks_blocked()
+    assert application.counters.connections_refused == 1
+
+
+@attrs.define(eq=False)
+class FarSource:
+    """Connections over socket pairs that seem to come from addresses elsewhere."""
+
+    put: trio.MemorySendChannel[Any] = attrs.field(init=False)
+    taken: trio.MemoryReceiveChannel[Any] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.put, self.taken = trio.open_memory_channel[Any](9)
+
+    async def accept(self) -> Any:
+        return await self.taken.receive()
+
+    async def connect(self, address: str) -> trio.SocketStream:
+        """The client's end of a connection that seems to come from there."""
+        left, right = trio.socket.socketpair()
+        right.getpeername = lambda: (address, 50000)
+        await self.put.send(right)
+        return trio.SocketStream(left)
+
+
+async def test_one_address_has_a_limit_of_its_own() -> None:
+    application = make_application(limits=ServerLimits(connections_per_address_max=2))
+    source = FarSource()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(serve_connections, source, application)
+
+        async def connect(address: str) -> int:
+            stream = await stack.enter_async_context(await source.connect(address))
+            return (await HttpClient(stream).request("GET", "/live")).status
+
+        with trio.fail_after(60):
+            assert [await connect("203.0.113.9") for _ in range(2)] == [200, 200]
+            async with await source.connect("203.0.113.9") as third:
+                answer = await HttpClient(third).read_answer_without_request()
+            assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+            assert await connect("203.0.113.10") == 200
+            assert [await connect("127.0.0.1") for _ in range(3)] == [200] * 3
+            await stack.aclose()
+            while application.counters.connections_active:
+                await trio.testing.wait_all_tasks_blocked()
+            assert await connect("203.0.113.9") == 200
+        nursery.cancel_scope.cancel("seen enough")
+    source.put.close()
+    source.taken.close()
     assert application.counters.connections_refused == 1
 
 
