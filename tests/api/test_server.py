@@ -73,7 +73,8 @@ class FarSource:
 
     async def connect(self, address: str) -> trio.SocketStream:
         """The client's end of a connection that seems to come from there."""
-        left, right = trio.socket.socketpair()
+        left, end = trio.socket.socketpair()
+        right: Any = end
         right.getpeername = lambda: (address, 50000)
         await self.put.send(right)
         return trio.SocketStream(left)
