@@ -95,7 +95,7 @@ class Metrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_SnapshotCollector(self.generator, self.counters))
         if self.with_vllm_names:
-            self._registry.register(VllmCollector(self.generator))
+            self._registry.register(VllmCollector(self.generator, self.counters))
 
     def render(self) -> bytes:
         """The whole page, from one snapshot."""

@@ -4,26 +4,42 @@ Only what we count with vLLM's meaning is here. Must not know who asks.
 """
 
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ..engine.messages import EngineStatistics
-from ..runtime.generation import Generator
+from ..runtime.generation import FrontendStatistics, Generator
 from .latency_metrics import latency_families
 
 PREFIX = "vllm:"
 LABELS = ("model_name", "engine")
+# vLLM's label of the reason for which a request ended.
+ENDED = "finished_reason"
+
+
+class SocketCounters(Protocol):
+    """What is asked of the counts of the edge."""
+
+    @property
+    def sockets(self) -> int:
+        """Accepted since the start."""
+
+    @property
+    def sockets_active(self) -> int:
+        """Open now."""
 
 
 class VllmCollector(Collector):
     """Makes metric families out of a snapshot; called once for each page."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: Generator, counters: SocketCounters) -> None:
         self._generator = generator
+        self._counters = counters
 
     def collect(self) -> Iterator[Metric]:
-        """Gauges, counters and latencies of every engine; latencies are this frontend's."""
+        """Gauges and counters of every engine; ends, sockets and latencies are this frontend's."""
         statistics = self._generator.statistics()
         model = self._generator.model_name
         for name, about, is_counter in _NAMES:
@@ -32,7 +48,33 @@ class VllmCollector(Collector):
             for rank, counts in statistics.engines.items():
                 family.add_metric((model, str(rank)), _value(name, counts))
             yield family
-        yield from latency_families(PREFIX, statistics.frontend.latencies, {"model_name": model})
+        yield from self._of_frontend(statistics.frontend, {"model_name": model})
+
+    def _of_frontend(self, counts: FrontendStatistics, labels: dict[str, str]) -> Iterator[Metric]:
+        ends = CounterMetricFamily(
+            PREFIX + "request_success", "Requests by why they ended", labels=[*labels, ENDED]
+        )
+        for reason, count in (
+            ("stop", counts.requests_finished_total - counts.requests_length_total),
+            ("length", counts.requests_length_total),
+            ("abort", counts.requests_aborted_total),
+            ("error", counts.requests_failed_total),
+        ):
+            ends.add_metric([*labels.values(), reason], count)
+        yield ends
+        for name, about, count, is_counter in (
+            ("admission_rejections", "Requests refused at a limit",
+             counts.requests_overloaded_total, True),
+            ("websocket_connections", "WebSocket connections accepted",
+             self._counters.sockets, True),
+            ("websocket_connections_active", "WebSocket connections that are open",
+             self._counters.sockets_active, False),
+        ):  # fmt: skip
+            kind = CounterMetricFamily if is_counter else GaugeMetricFamily
+            family = kind(PREFIX + name, about, labels=list(labels))
+            family.add_metric(list(labels.values()), count)
+            yield family
+        yield from latency_families(PREFIX, counts.latencies, labels)
 
 
 # (vLLM's name, what it is, whether it only grows).

@@ -249,6 +249,7 @@ class Frontend:
             queued_tokens=admission.queued_tokens,
             requests_total=admission.admitted_total,
             requests_finished_total=ledger.ended[RequestStatus.FINISHED],
+            requests_length_total=ledger.ended_by_length,
             requests_failed_total=ledger.ended[RequestStatus.FAILED],
             requests_aborted_total=ledger.ended[RequestStatus.ABORTED],
             requests_overloaded_total=admission.refused_total,

@@ -50,6 +50,7 @@ class FrontendStatistics:
     queued_tokens: int = 0  # prompt tokens of requests without a first token
     requests_total: int = 0
     requests_finished_total: int = 0
+    requests_length_total: int = 0  # of those finished: at their last allowed token
     requests_failed_total: int = 0
     requests_aborted_total: int = 0
     requests_overloaded_total: int = 0

@@ -83,6 +83,8 @@ class Ledger:
     refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
     # How many requests ended, by their end.
     ended: Counter[RequestStatus] = attrs.field(factory=Counter, init=False)
+    # Of the finished ones: those that had all the tokens they may have.
+    ended_by_length: int = attrs.field(default=0, init=False)
     latencies: Latencies = attrs.field(factory=Latencies, init=False)
     # How many attempts beyond a request's first.
     sent_again: int = attrs.field(default=0, init=False)
@@ -177,6 +179,7 @@ class Ledger:
                 entry.state.handle_tokens(now)
                 entry.resync_asked = False
             if output.finish_reason is not None:
+                self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, _END_OF_REASON[output.finish_reason], now)
             accepted.append(output)
         return accepted

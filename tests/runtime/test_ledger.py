@@ -93,6 +93,7 @@ def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
     assert deliver(ledger, ENGINE, outputs(1, [8, 9], finish=FinishReason.LENGTH)) == [8, 9]
     assert (len(ledger), ledger.in_flight(ENGINE)) == (0, 0)
     assert ledger.ended == {RequestStatus.FINISHED: 1}
+    assert ledger.ended_by_length == 1
     assert deliver(ledger, ENGINE, outputs(3, [1])) == []
     assert ledger.refused == {Refusal.UNKNOWN_REQUEST: 1}
 
