@@ -33,7 +33,8 @@ _SENDS_PER_ROUND = 256
 _RECEIVES_PER_ROUND = 512
 # After a burst this large the loop is busy for longer than this with handling it, and more is on
 # its way: a pause lets it come together, and spares both threads fights over the GIL at every
-# message (measured: a tenth to a fifth of the CPU a message). One that comes alone never meets it.
+# message. Measured, 60 turns of each: 0.92 of blocking pyzmq's rate instead of 0.83, an eighth less
+# CPU a message; 50 and 200 us gain less. A message that comes alone never meets it.
 _FLOOD_BURST = 64
 _FLOOD_PAUSE_S = 100e-6
 
