@@ -24,7 +24,6 @@ from .schema import (
     Body,
     Field,
     Flag,
-    Harmless,
     Integer,
     Nested,
     Number,
@@ -126,33 +125,12 @@ def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def present(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that are not None: the defaults stay those of `SamplingParams`."""
-    return {name: value for name, value in values.items() if value is not None}
-
-
 def sampling_params(arguments: dict[str, Any], names: dict[str, str]) -> SamplingParams:
     """Build the checked parameters. Raises `ApiError` with the protocol's name of the field."""
     try:
         return SamplingParams(**arguments)
     except InvalidParameter as error:
         raise to_api_error(error, names) from None
-
-
-def refuse_unserved(fields: Fields, unserved: Mapping[str, tuple[Harmless, str]]) -> None:
-    """Raise `ApiError` for the first field that asks for what we do not do.
-
-    `unserved` maps a field to (is this value harmless?, what we say otherwise).
-    """
-    for name, (is_harmless, reason) in unserved.items():
-        value = fields.get(name)
-        if value is not None and not is_harmless(value):
-            raise unsupported(fields.at(name), reason)
-
-
-def read_model(fields: Fields, served: str) -> str:
-    """The model asked for; absent means ours. Raises `ApiError` 404 for another."""
-    return check_model(fields.string("model"), served)
 
 
 def check_model(model: str | None, served: str) -> str:

@@ -14,7 +14,8 @@ from ..runtime.generation import ChatPrompt, Prompt
 from .errors import bad_field
 from .fields import JsonObject
 from .response_record import ResponseRecord
-from .responses_request import Message, ResponseRequest
+from .responses_fields import Message
+from .responses_request import ResponseRequest
 
 # What one message or token costs beside its characters; an estimate for the bounds of keeping.
 MESSAGE_BYTES = 256

@@ -1,7 +1,8 @@
 """Reads the body of a Responses request, over HTTP or as a `response.create` event.
 
 Sans-IO: a JSON object in, `ResponseRequest` or a typed `ApiError` that names the field out. Must
-not know sockets or lanes beyond the name of one. OpenAI's fields and their defaults are here only.
+not know sockets or lanes beyond the name of one. OpenAI's fields are in the table of
+`responses_fields`, their defaults here only.
 """
 
 import math
@@ -13,73 +14,23 @@ import attrs
 from ..engine.sampling_params import TOKENS_MAX, SamplingParams
 from .errors import ApiError, bad_field
 from .fields import Fields, JsonObject
-from .limits import MERGE_MS_MAX
-from .prompt_fields import (
-    RUNTIME,
-    RuntimeOptions,
-    present,
-    read_message,
-    read_model,
-    refuse_unserved,
-    sampling_params,
-    split_runtime,
-)
-from .schema import (
-    Body,
-    Field,
-    Harmless,
-    Integer,
-    Nested,
-    Number,
-    is_empty,
-    never,
-    one_of,
-)
+from .prompt_fields import RuntimeOptions, check_model, sampling_params, split_runtime
+from .responses_fields import RESPONSES, Message
+from .schema import Body, Field, Integer
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
-# OpenAI's bounds on metadata.
-METADATA_PAIRS_MAX = 16
-METADATA_KEY_CHARACTERS_MAX = 64
-METADATA_VALUE_CHARACTERS_MAX = 512
 # OpenAI's bound in its Realtime protocol, which has these ids.
 EVENT_ID_CHARACTERS_MAX = 512
-# A day; whoever wants longer wants no deadline.
-DEADLINE_MS_MAX = 86_400_000
-# A day as well; the server's own limit is told with its name.
-KEEP_S_MAX = 86_400.0
-RUNTIME_FIELD = Field(
-    Nested(
-        Body(
-            {
-                **RUNTIME.fields,
-                "deadline_ms": Field(
-                    Integer(minimum=1, maximum=DEADLINE_MS_MAX),
-                    "When the response must have ended, from its arrival; incomplete otherwise.",
-                ),
-                "keep_s": Field(
-                    Number(minimum=0, maximum=KEEP_S_MAX),
-                    "So long it goes on without a reader; without, it is aborted.",
-                ),
-                "merge_ms": Field(
-                    Integer(minimum=0, maximum=MERGE_MS_MAX),
-                    "So long text may wait for more, to be one event; the first and the last do not"
-                    " wait. The server's setting when absent, usually 0.",
-                ),
-                "credit": Field(
-                    Integer(minimum=0, maximum=TOKENS_MAX),
-                    "Generate so many tokens, and what `runtime.credit` events add.",
-                ),
-            },
-            strict=True,
-        )
-    ),
-    "Our extensions, all opt-in.",
-)
 CREDIT_EVENT = Body(
     {"add": Field(Integer(minimum=0, maximum=TOKENS_MAX), "So many tokens more.", required=True)}
 )
-Message = dict[str, Any]
-# How `SamplingParams` calls what this protocol calls otherwise.
+# How `SamplingParams` calls the sampling fields of the top level.
+_SAMPLING_NAMES = {
+    "max_output_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+}
+# How this protocol calls what `SamplingParams` calls otherwise.
 FIELD_NAMES = {
     "max_tokens": "max_output_tokens",
     "min_tokens": "runtime.min_tokens",
@@ -88,31 +39,6 @@ FIELD_NAMES = {
     "seed": "runtime.seed",
     "stop": "runtime.stop",
     "stop_token_ids": "runtime.stop_token_ids",
-}
-
-
-def _asks_no_logprobs(value: object) -> bool:
-    return not (isinstance(value, list) and "message.output_text.logprobs" in value)
-
-
-def _asks_plain_text(value: object) -> bool:
-    if not isinstance(value, dict):
-        return True  # a wrong type is told by `_read_text`
-    wanted = value.get("format")
-    return wanted is None or (isinstance(wanted, dict) and wanted.get("type") in (None, "text"))
-
-
-_UNSERVED: dict[str, tuple[Harmless, str]] = {
-    "tools": (is_empty, "tools are not served"),
-    "tool_choice": (one_of("auto", "none"), "tools are not served"),
-    "conversation": (never, "conversations are not kept; send the whole conversation"),
-    "prompt": (never, "stored prompts are not served; send `input`"),
-    "truncation": (one_of("disabled"), "nothing is dropped from the input; shorten it"),
-    "text": (_asks_plain_text, "only the format `text` is served"),
-    "include": (_asks_no_logprobs, "logprobs are not served"),
-    "top_logprobs": (is_empty, "logprobs are not served"),
-    "context_management": (is_empty, "nothing is compacted; send the conversation as wanted"),
-    "moderation": (never, "nothing is moderated here"),
 }
 
 
@@ -201,43 +127,29 @@ def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -
 
     Raises `ApiError`.
     """
-    fields = Fields(values)
     stream_id = read_stream_id(values)
-    read_model(fields, model)
-    refuse_unserved(fields, _UNSERVED)
-    fields.nested("text")
-    runtime = _read_runtime(fields)
+    found = RESPONSES.read(values)
+    check_model(found.get("model"), model)
+    runtime = found.get("runtime", {})
     options, extensions = split_runtime(runtime)
-    instructions = fields.string("instructions")
-    sampling = sampling_params(
-        {
-            **present(
-                {
-                    "max_tokens": fields.integer("max_output_tokens"),
-                    "temperature": fields.number("temperature"),
-                    "top_p": fields.number("top_p"),
-                }
-            ),
-            **extensions,
-        },
-        FIELD_NAMES,
-    )
+    arguments = {ours: found[name] for name, ours in _SAMPLING_NAMES.items() if name in found}
     request = ResponseRequest(
-        input=[],
-        sampling=sampling,
-        stream=bool(fields.boolean("stream")),
+        input=found.get("input", []),
+        sampling=sampling_params({**arguments, **extensions}, FIELD_NAMES),
+        stream=found.get("stream", False),
         stream_id=stream_id,
         options=options,
         keeping=_keeping_of(runtime, now),
-        instructions=instructions,
-        metadata=_read_metadata(fields),
-        previous_response_id=fields.string("previous_response_id"),
-        generate=fields.boolean("generate") is not False,
-        background=bool(fields.boolean("background")),
-        store=fields.boolean("store") is not False,
+        instructions=found.get("instructions"),
+        metadata=found.get("metadata", {}),
+        previous_response_id=found.get("previous_response_id"),
+        generate=found.get("generate", True),
+        background=found.get("background", False),
+        store=found.get("store", True),
     )
     _check_together(request)
-    return attrs.evolve(request, input=_read_input(fields, request))
+    _check_input(request, is_given="input" in found)
+    return request
 
 
 def _check_together(request: ResponseRequest) -> None:
@@ -246,6 +158,17 @@ def _check_together(request: ResponseRequest) -> None:
         raise bad_field("background", "needs `store`: who else would find the response?")
     if request.keeping.keep_s and not request.store:
         raise bad_field("runtime.keep_s", "needs `store`: who else would find the response?")
+
+
+def _check_input(request: ResponseRequest, *, is_given: bool) -> None:
+    """Raise `ApiError` without a conversation to go on from, or with two."""
+    if request.is_token_ids:
+        if is_given or request.instructions is not None:
+            raise bad_field("runtime.input_token_ids", "replaces `input` and `instructions`")
+    elif not request.input and request.previous_response_id is None:
+        if is_given:
+            raise bad_field("input", "must not be empty")
+        raise bad_field("input", "is missing", "missing_required_parameter")
 
 
 def read_resume_request(values: JsonObject) -> ResumeRequest:
@@ -259,12 +182,6 @@ def read_resume_request(values: JsonObject) -> ResumeRequest:
         starting_after=fields.integer("starting_after"),
         stream_id=read_stream_id(values),
     )
-
-
-def _read_runtime(fields: Fields) -> dict[str, Any]:
-    value = fields.get("runtime")
-    found: dict[str, Any] = {} if value is None else RUNTIME_FIELD.kind.read(value, "runtime")
-    return found
 
 
 def _keeping_of(runtime: dict[str, Any], now: float) -> Keeping:
@@ -282,41 +199,3 @@ def read_credit(values: JsonObject) -> int:
     """The tokens that a `runtime.credit` event adds. Raises `ApiError`."""
     tokens: int = CREDIT_EVENT.read(values)["add"]
     return tokens
-
-
-def _read_input(fields: Fields, request: ResponseRequest) -> list[Message]:
-    """The new part of the conversation; may be empty when it continues an earlier one."""
-    if request.options.input_token_ids is not None:
-        if fields.get("input") is not None or request.instructions is not None:
-            raise bad_field("runtime.input_token_ids", "replaces `input` and `instructions`")
-        return []
-    given = fields.get("input")
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
-    if given is None and request.previous_response_id is None:
-        raise bad_field("input", "is missing", "missing_required_parameter")
-    items = fields.objects("input") or []
-    if not items and request.previous_response_id is None:
-        raise bad_field("input", "must not be empty")
-    messages = []
-    for item in items:
-        item_type = item.string("type")
-        if item_type not in (None, "message"):
-            raise bad_field(item.at("type"), "must be `message`", "unsupported_parameter")
-        messages.append(read_message(item))
-    return messages
-
-
-def _read_metadata(fields: Fields) -> dict[str, str]:
-    given = fields.nested("metadata")
-    if given is None:
-        return {}
-    if len(given.values) > METADATA_PAIRS_MAX:
-        raise bad_field("metadata", f"has over {METADATA_PAIRS_MAX} pairs")
-    found = {}
-    for name in given.values:
-        value = given.string(name) or ""
-        if len(name) > METADATA_KEY_CHARACTERS_MAX or len(value) > METADATA_VALUE_CHARACTERS_MAX:
-            raise bad_field("metadata", "has a key or value that is too long")
-        found[name] = value
-    return found

@@ -37,6 +37,7 @@ from .response_routes import (
     get_response,
     list_input_items,
 )
+from .responses_fields import RESPONSES
 from .schema import Body
 from .tokenizer_request import DETOKENIZE, TOKENIZE
 from .tokenizer_routes import detokenize, get_tokenizer_info, tokenize
@@ -192,7 +193,7 @@ async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Par
 
 
 ROUTES: tuple[Route, ...] = (
-    Route("POST", "/v1/responses", create_response),
+    Route("POST", "/v1/responses", create_response, body=RESPONSES),
     Route("POST", "/v1/responses/{id}/cancel", cancel_response),
     Route("GET", "/v1/responses/{id}", get_response),
     Route("DELETE", "/v1/responses/{id}", delete_response),

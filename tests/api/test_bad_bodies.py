@@ -15,6 +15,7 @@ from .fakes import Answer, HttpClient, make_application, open_client
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {
+    "/v1/responses": {"input": "hi"},
     "/v1/chat/completions": {"messages": MESSAGES},
     "/v1/completions": {"prompt": "hi"},
     "/tokenize": {"prompt": "hi"},

@@ -5,22 +5,12 @@ import pytest
 from triolet.api.errors import ApiError
 from triolet.api.fields import Fields
 from triolet.api.prompt_fields import (
-    present,
+    check_model,
     read_content,
     read_message,
-    read_model,
-    refuse_unserved,
     sampling_params,
     split_runtime,
 )
-from triolet.api.schema import is_empty, one_of
-
-
-def test_only_fields_that_ask_are_refused() -> None:
-    unserved = {"tools": (is_empty, "no tools"), "n": (one_of(1), "one only")}
-    refuse_unserved(Fields({"tools": None, "n": 1, "other": 3}), unserved)
-    with pytest.raises(ApiError, match=r"x\.n: one only"):
-        refuse_unserved(Fields({"n": 2}, "x"), unserved)
 
 
 def test_developer_is_system_to_a_template() -> None:
@@ -35,7 +25,6 @@ def test_contents_of_other_types_are_refused(content: object) -> None:
 
 
 def test_absent_values_leave_defaults() -> None:
-    assert present({"a": None, "b": 0}) == {"b": 0}
     options, extensions = split_runtime({})
     assert extensions == {}
     assert not options.token_ids
@@ -49,5 +38,5 @@ def test_sampling_errors_carry_the_protocols_name() -> None:
 
 def test_a_long_model_name_is_cut_in_the_answer() -> None:
     with pytest.raises(ApiError) as caught:
-        read_model(Fields({"model": "x" * 10_000}), "toy")
+        check_model("x" * 10_000, "toy")
     assert len(caught.value.message) < 300
