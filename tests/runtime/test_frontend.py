@@ -73,6 +73,27 @@ async def test_a_client_with_credit_gets_what_it_grants(
         await bed.wait_quiet()
 
 
+async def test_who_waits_for_more_is_called_again_before_the_request_would_be_paused(
+    null_folder: pathlib.Path,
+) -> None:
+    waiting: list[int] = []
+    async with (
+        open_bed(null_folder, window_tokens=8) as bed,
+        bed.frontend.generate("the cat", PARAMS) as stream,
+    ):
+
+        def note_more() -> None:
+            waiting.append(stream.slot.tokens_waiting)
+            if waiting[-1] > 1:
+                stream.take_nowait()
+
+        stream.follow(note_more)
+        while not stream.has_end:
+            assert bed.servers[0].core.statistics().paused == 0
+            await trio.lowlevel.checkpoint()
+    assert waiting[:4] == [1, 4, 1, 4]
+
+
 async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder, max_num_seqs=1) as bed:
         long = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
