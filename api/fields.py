@@ -4,8 +4,6 @@ Sans-IO: values in, values or `ApiError` out. JSON null is an absent field, as O
 it. Must not know which fields a protocol has: `responses_request` and `chat_request` say that.
 """
 
-from collections.abc import Collection
-
 import attrs
 import msgspec
 
@@ -133,19 +131,6 @@ class Fields:
             found.append(Fields(value, path))
         return found
 
-    def integers(self, name: str) -> list[int] | None:
-        """An array of integers. Raises `ApiError`, naming the element."""
-        values = self.array(name)
-        if values is None:
-            return None
-        found = []
-        for index, value in enumerate(values):
-            if not isinstance(value, int) or isinstance(value, bool):
-                path = f"{self.at(name)}[{index}]"
-                raise bad_field(path, f"must be an integer, not {kind(value)}", "invalid_type")
-            found.append(value)
-        return found
-
     def strings(self, name: str) -> list[str] | None:
         """An array of strings; one string counts as an array of one. Raises `ApiError`."""
         value = self.get(name)
@@ -161,12 +146,6 @@ class Fields:
                 raise bad_field(path, f"must be a string, not {kind(item)}", "invalid_type")
             found.append(item)
         return found
-
-    def refuse_unknown(self, known: Collection[str]) -> None:
-        """Raise `ApiError` for the first field that is not in `known`, null ones included."""
-        for name in self.values:
-            if name not in known:
-                raise bad_field(self.at(name), "is not a known field", "unknown_parameter")
 
     def _wrong(self, name: str, wanted: str) -> ApiError:
         given = kind(self.get(name))

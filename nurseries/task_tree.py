@@ -68,11 +68,6 @@ def find_tasks(node: TaskNode, name: str) -> list[TaskNode]:
     return found + [match for child in node.children for match in find_tasks(child, name)]
 
 
-def find_live_tasks(name: str) -> list[trio.lowlevel.Task]:
-    """The living trio tasks called `name` in this run, outermost first."""
-    return [task for task in _live_tasks(_root(None)) if task.name == name]
-
-
 def find_background_task(name: str) -> BackgroundTask:
     """The handle of the one living background task called `name`, to cancel it or wait for it.
 

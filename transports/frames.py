@@ -10,7 +10,7 @@ import struct
 from collections.abc import Sequence
 
 from .array import Frame
-from .codec import Codec, MalformedMessage
+from .codec import MalformedMessage
 
 _COUNT = struct.Struct("<I")
 _SIZE_BYTES = 8
@@ -46,13 +46,3 @@ def unpack_frames(data: Frame) -> list[Frame]:
         frames.append(view[start : start + size])
         start += size
     return frames
-
-
-def encode_whole(codec: Codec, message: object) -> bytes:
-    """One message as one run of bytes, for a payload inside another message. Copies once."""
-    return b"".join(pack_frames(codec.encode(message)))
-
-
-def decode_whole(codec: Codec, data: Frame) -> object:
-    """What `encode_whole` made. Raises `MalformedMessage`."""
-    return codec.decode(unpack_frames(data))

@@ -114,10 +114,6 @@ class RequestStore:
         for key in [key for key in self._finished if key[0] == frontend and key[1] not in keep]:
             self._drop_finished(key)
 
-    def finished_count(self) -> int:
-        """Finished requests that are remembered."""
-        return len(self._finished)
-
     def _drop_finished(self, key: tuple[Frontend, str]) -> None:
         record = self._finished.pop(key, None)
         if record is not None:

@@ -19,14 +19,13 @@ from triolet.api.connection import run_connection
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.bed import Bed, open_bed
 from triolet.nurseries.background import (
-    BackgroundTask,
     background_task_of,
     start_background_task_soon,
 )
 from triolet.nurseries.task_tree import find_background_tasks
 from triolet.tests.api.fakes import open_responses
 
-from .exchanges import EXCHANGES, Exchange, perform
+from .exchanges import Exchange, perform
 
 # Of one exchange; no task has as many steps, so more means that it never ends.
 STEPS_MAX = 400
@@ -154,11 +153,3 @@ async def cancel_at_each_step(bed: RequestBed, exchange: Exchange, name: str) ->
             assert whole, "nobody was cancelled"
             return n - 1
     raise AssertionError(f"{name} never ends")
-
-
-def handles(name: str) -> list[BackgroundTask]:
-    """The live tasks of a kind."""
-    return [task for task in find_background_tasks() if kind(task.name) == name]
-
-
-__all__ = ["EXCHANGES", "RequestBed", "cancel_at_each_step", "open_request_bed", "tasks_of"]

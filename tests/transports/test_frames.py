@@ -2,25 +2,17 @@
 
 import struct
 
-import attrs
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from triolet.transports.codec import Codec, MalformedMessage
+from triolet.transports.codec import MalformedMessage
 from triolet.transports.frames import (
     PACKED_FRAMES_MAX,
-    decode_whole,
-    encode_whole,
     frame_bytes,
     pack_frames,
     unpack_frames,
 )
-
-
-@attrs.frozen
-class Note:
-    text: str
 
 
 @hypothesis.settings(deadline=None)
@@ -64,10 +56,3 @@ def test_packing_copies_nothing() -> None:
 def test_sizes_are_in_bytes_for_every_buffer() -> None:
     assert frame_bytes(memoryview(bytes(8)).cast("Q")) == 8
     assert frame_bytes(b"abc") == 3
-
-
-def test_whole_messages() -> None:
-    codec = Codec(Note)
-    assert decode_whole(codec, encode_whole(codec, Note("x"))) == Note("x")
-    with pytest.raises(MalformedMessage):
-        decode_whole(codec, b"\0")
