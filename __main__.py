@@ -180,9 +180,13 @@ def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = 
 @app.command
 def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
+    from .api.commands.exits import errors_as_sentences
+    from .fuzz.chaos.clients import Lost
     from .fuzz.chaos.command import chaos as run_chaos
+    from .fuzz.chaos.waits import NotInTime
 
-    raise SystemExit(run_chaos(options))
+    with errors_as_sentences(Lost, NotInTime):
+        raise SystemExit(run_chaos(options))
 
 
 def main() -> None:

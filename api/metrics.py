@@ -62,7 +62,11 @@ _API_COUNTERS = (
     ("connections_refused", "connections_refused", "Connections refused at the limit"),
     ("connections_failed", "connections_failed", "Connections ended by an unexpected error"),
     ("sockets", "websocket_connections", "WebSocket connections accepted"),
-    ("deltas_merged", "lane_merged_deltas", "Deltas merged because a socket's writer was behind"),
+    (
+        "deltas_merged",
+        "lane_merged_deltas",
+        "Deltas merged into a later one: the writer was behind, or text was to wait",
+    ),
 )
 
 

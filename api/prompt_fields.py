@@ -71,16 +71,19 @@ SAMPLING_FIELDS: dict[str, Field] = {
     "include_stop_str_in_output": Field(Flag(), "Keep the stop string in the text."),
 }
 PRIORITY = Field(
-    Integer(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX), "Lower is scheduled earlier."
+    Integer(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX),
+    "Accepted; all are served first come, first served today.",
 )
 CACHE_SALT = Field(
     Text(characters_max=CACHE_SALT_CHARACTERS_MAX),
-    "Share cached prefixes with the same salt only.",
+    "Share cached prefixes with the same salt only, once there is a prefix cache.",
 )
 RUNTIME = Body(
     {
         "token_ids": Field(Flag(), "Deltas carry token ids and the index of the first."),
-        "events": Field(Flag(), "Send notices of the server, such as a drain."),
+        "events": Field(
+            Flag(), "Responses: tell what the engine does with it, and, on sockets, of a drain."
+        ),
         "input_token_ids": Field(
             TokenIds(items_min=1, items_max=PROMPT_TOKENS_MAX), "Replaces the text of the prompt."
         ),

@@ -161,7 +161,7 @@ RESPONSES = Body(
         ),
         "stream": Field(Flag(), "Answer with server-sent events as tokens come."),
         "previous_response_id": Field(Text(), "The conversation that this one continues."),
-        "generate": Field(Flag(), "False: only compute the prompt, so that its prefix is cached."),
+        "generate": Field(Flag(), "False: only compute the prompt, as if to warm a prefix cache."),
         "background": Field(Flag(), "Go on without anybody who reads."),
         "store": Field(Flag(), "Keep the response for whoever has its id; on by default."),
         "metadata": Field(Metadata(), "Given back as it came."),

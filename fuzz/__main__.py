@@ -13,10 +13,13 @@ from functools import partial
 from typing import Annotated
 
 import trio
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
+from ..engine.errors import InvalidParameter
 from ..nurseries.error_groups import single_errors_unwrapped
+from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
+from .chaos.waits import NotInTime
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
 from .process_watch import ProcessWatch, ServerHurt, ServerUnknown
 from .registry import FUZZERS
@@ -27,14 +30,28 @@ app = App(name="python -m triolet.fuzz", help="Programs that press the runtime."
 # As one: a fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
 EXIT_FOUND = 1
+EXIT_USAGE = 2
 CHAOS = ChaosOptions()
-EXPECTED = (Finding, NotReached, NotNoticed, ServerHurt, ServerStuck, ServerUnknown)
+EXPECTED = (
+    *(Finding, NotReached, NotNoticed),
+    *(ServerHurt, ServerStuck, ServerUnknown, Lost, NotInTime),
+)
 
 Seed = Annotated[int, Parameter(help="What decides everything that is drawn.")]
-Events = Annotated[int | None, Parameter(help="How many events; without it a smoke run.")]
+# A run of nothing holds always.
+AT_LEAST_ONE = validators.Number(gte=1)
+Events = Annotated[
+    int | None,
+    Parameter(help="How many events; without it a smoke run.", validator=AT_LEAST_ONE),
+]
 Url = Annotated[str, Parameter(help="Press this running server instead; it must be yours.")]
-Count = Annotated[int, Parameter(help="With --url: connections, or frames that were taken.")]
-InFlight = Annotated[int, Parameter(help="With --url: connections at a time.")]
+Count = Annotated[
+    int,
+    Parameter(help="With --url: connections, or frames that were taken.", validator=AT_LEAST_ONE),
+]
+InFlight = Annotated[
+    int, Parameter(help="With --url: connections at a time.", validator=AT_LEAST_ONE)
+]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
 
@@ -135,8 +152,18 @@ def chaos(*, options: Annotated[ChaosOptions, Parameter(name="*")] = CHAOS) -> N
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
     from .chaos.command import chaos as run_chaos
 
-    sys.exit(run_chaos(options))
+    with findings_as_sentences():
+        sys.exit(run_chaos(options))
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run what `words`, or the program's arguments, say; a wrong one is a sentence and code 2."""
+    try:
+        app(words)
+    except InvalidParameter as error:
+        print(f"--{error.parameter} {error.reason}", file=sys.stderr)
+        sys.exit(EXIT_USAGE)
 
 
 if __name__ == "__main__":
-    app()
+    main()

@@ -212,7 +212,7 @@ def _judge_holdings(place: str, before: Look, now: Look) -> Iterator[Violation]:
 def judge_epochs(
     before: Mapping[str, int], now: Mapping[str, int], deaths: Mapping[str, int]
 ) -> list[Violation]:
-    """I7 and I10: exactly those that died have a new epoch, and each death took one spawn.
+    """I7, I10, I11: exactly those that died have a new epoch, and each death took one spawn.
 
     {place: epoch} before and after, {place: deaths} between. Every spawn of a run takes the next
     number, so that a restart too many shows as well.
@@ -224,7 +224,7 @@ def judge_epochs(
         if place not in deaths and now.get(place) != epoch
     ]
     found += [
-        Violation("I10", f"{place}: still epoch {now.get(place)} after its death")
+        Violation("I11", f"{place}: still epoch {now.get(place)} after its death")
         for place in deaths
         if now.get(place, 0) <= top
     ]

@@ -107,7 +107,7 @@ class FaultRunner:
                 self.remember(disturbance, fault.kind)
         after = epochs_of(await self.served.processes())
         outcome.violations += judge_epochs(epochs_of(before), after, fault.deaths)
-        self.checks.update(["I10", "I11"])
+        self.checks.update(["I7", "I10", "I11"])
 
     async def _kill(
         self, fault: Fault, outcome: FaultOutcome, pids: tuple[int, ...], before: dict[str, int]

@@ -4,10 +4,13 @@ Plain data with defaults; the command line's parser reads the annotations. Must 
 campaign runs.
 """
 
+import math
 from typing import Annotated
 
 import attrs
 from cyclopts import Parameter
+
+from ...engine.errors import InvalidParameter
 
 # Every place may die for ever: that a limit holds is tested elsewhere.
 _RESTARTS = ("--restart-limit", "1000000")
@@ -15,7 +18,7 @@ _RESTARTS = ("--restart-limit", "1000000")
 
 @attrs.frozen(kw_only=True)
 class ChaosOptions:
-    """One campaign."""
+    """One campaign. Raises `InvalidParameter`."""
 
     seed: Annotated[int, Parameter(help="What decides every fault and its moment.")] = 1
     faults: Annotated[int, Parameter(help="How many, before the root's death.")] = 300
@@ -24,6 +27,13 @@ class ChaosOptions:
     executor: Annotated[str, Parameter(help="What computes, as of serve: null or torch.")] = "null"
     step: Annotated[float, Parameter(help="Seconds of a step of the null executor.")] = 0.01
     json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("faults", "engines", "frontends"):
+            if attrs.asdict(self)[name] < 1:
+                raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+        if not 0 <= self.step < math.inf:
+            raise InvalidParameter("step", f"must be finite and at least 0, not {self.step:g}")
 
     def words_of_serve(self) -> list[str]:
         """Options of `triolet serve`. One thread computes: two would wait for each other."""

@@ -187,8 +187,8 @@ ENGINE_1, BOTH = {"engine 1": 1}, {"engine 0": 1, "engine 1": 1}
         (BEFORE, {}, []),
         ({**BEFORE, "engine 1": 6}, {}, ["I7", "I10"]),  # a stop must not end a life
         ({**BEFORE, "engine 1": 7}, ENGINE_1, ["I10"]),  # it was started twice
-        (BEFORE, ENGINE_1, ["I10", "I10"]),  # the dead epoch is still listed
-        ({**BEFORE, "engine 1": 7}, BOTH, ["I10"]),  # one of two is
+        (BEFORE, ENGINE_1, ["I11", "I10"]),  # the dead epoch is still listed
+        ({**BEFORE, "engine 1": 7}, BOTH, ["I11"]),  # one of two is
         ({**BEFORE, "engine 1": 6, "frontend 0": 7}, ENGINE_1, ["I7", "I10"]),
     ],
 )

@@ -1,6 +1,12 @@
 """What a campaign is made of, and the words that make the same one again."""
 
+import math
+from typing import Any
+
+import pytest
+
 from triolet.__main__ import app
+from triolet.engine.errors import InvalidParameter
 from triolet.fuzz.__main__ import app as fuzz_app
 from triolet.fuzz.chaos.options import ChaosOptions
 
@@ -38,3 +44,14 @@ def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
         command, bound, _ = each.parse_args(words[1:], print_error=False, exit_on_error=False)
         assert command.__name__ == "chaos"
         assert bound.arguments["options"] == OPTIONS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"faults": 0}, {"engines": 0}, {"frontends": -1}, {"step": -1.0}, {"step": math.inf}],
+    ids=str,
+)
+def test_what_makes_no_campaign_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        ChaosOptions(**wrong)
+    assert caught.value.parameter in wrong
