@@ -1,7 +1,7 @@
 """Makes the OpenAPI document out of the table of routes and the tables of fields.
 
 Sans-IO: values in, one JSON object out. Nothing is written down twice: sentences are the handlers'
-own first lines, fields are those that bodies are read by. Must not know who asks for it.
+own first lines, fields are those that bodies and queries are read by. Must not know who asks.
 """
 
 import re
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from .. import __version__
 from .fields import JsonObject
+from .query import Query
 from .schema import Body
 
 OPENAPI_VERSION = "3.1.0"
@@ -60,6 +61,10 @@ class DocumentedRoute(Protocol):
     def body(self) -> Body | None:
         """The table of its JSON body."""
 
+    @property
+    def query(self) -> Query:
+        """The table of its query."""
+
 
 def openapi_document(routes: Iterable[DocumentedRoute]) -> JsonObject:
     """The whole document."""
@@ -104,12 +109,13 @@ def _operation(route: DocumentedRoute) -> JsonObject:
             },
         },
     }
-    names = _PARAMETER.findall(route.path)
-    if names:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
+    parameters: list[JsonObject] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in _PARAMETER.findall(route.path)
+    ]
+    parameters += route.query.parameters()
+    if parameters:
+        operation["parameters"] = parameters
     if route.body is not None:
         operation["requestBody"] = {
             "required": True,

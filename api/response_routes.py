@@ -10,17 +10,35 @@ from .application import Application
 from .errors import ApiError, bad_field
 from .fields import JsonObject
 from .http import HttpConnection
-from .http_request import HttpRequest
 from .live_response import AttachedReader
+from .query import Query
 from .response_history import Conversation, input_items
 from .response_nursery import Reader
 from .responses_request import ResponseRequest, ResumeRequest, read_response_request
+from .schema import Field, Flag, Integer, Text
 from .sse import event_frame
 
 Parameters = dict[str, str]
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
 ITEMS_MAX = 100
+GET_QUERY = Query(
+    {
+        "stream": Field(Flag(), "Whether to send its events instead of what it is now."),
+        "starting_after": Field(
+            Integer(minimum=0), "Only events after this sequence number; needs `stream=true`."
+        ),
+    }
+)
+ITEMS_QUERY = Query(
+    {
+        "limit": Field(
+            Integer(minimum=1, maximum=ITEMS_MAX), f"Items at most; {ITEMS_DEFAULT} if absent."
+        ),
+        "order": Field(Text(choices=("asc", "desc")), "By age; `desc`, newest first, if absent."),
+        "after": Field(Text(), "Only items behind the one of this id, in this order."),
+    }
+)
 
 
 async def create_response(
@@ -96,9 +114,9 @@ async def get_response(
 
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
-    response_id, query = parameters["id"], _Query(connection.request)
-    starting_after = query.integer("starting_after")
-    if query.boolean("stream"):
+    response_id, query = parameters["id"], GET_QUERY.read(connection.request)
+    starting_after = query["starting_after"]
+    if query["stream"]:
         resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
         async with (
             connection.cancel_when_client_leaves(),
@@ -144,18 +162,12 @@ async def list_input_items(
     connection: HttpConnection, application: Application, principal: str, parameters: Parameters
 ) -> None:
     """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
-    response_id, query = parameters["id"], _Query(connection.request)
-    limit = query.integer("limit")
-    order = query.text("order") or "desc"
-    if order not in ("asc", "desc"):
-        raise bad_field("order", "must be `asc` or `desc`")
-    if limit is not None and not 1 <= limit <= ITEMS_MAX:
-        raise bad_field("limit", f"must be within 1 and {ITEMS_MAX}")
+    response_id, query = parameters["id"], ITEMS_QUERY.read(connection.request)
     conversation = await _input_of(application, response_id, principal)
     items = input_items(conversation, response_id)
-    if order == "desc":
+    if query["order"] != "asc":
         items.reverse()
-    items, has_more = _page(items, query.text("after"), limit or ITEMS_DEFAULT)
+    items, has_more = _page(items, query["after"], query["limit"] or ITEMS_DEFAULT)
     page = {
         "object": "list",
         "data": items,
@@ -180,28 +192,3 @@ def _page(items: list[JsonObject], after: str | None, limit: int) -> tuple[list[
             raise bad_field("after", "is not the id of an item of this response")
         items = items[places[0] + 1 :]
     return items[:limit], len(items) > limit
-
-
-class _Query:
-    """The query parameters of one request, with their types checked."""
-
-    def __init__(self, request: HttpRequest | None) -> None:
-        assert request is not None
-        self._request = request
-
-    def text(self, name: str) -> str | None:
-        return self._request.query_value(name)
-
-    def boolean(self, name: str) -> bool:
-        value = self.text(name)
-        if value not in (None, "true", "false"):
-            raise bad_field(name, "must be true or false", "invalid_type")
-        return value == "true"
-
-    def integer(self, name: str) -> int | None:
-        value = self.text(name)
-        if value is None:
-            return None
-        if not value.removeprefix("-").isdecimal() or not value.isascii() or len(value) > 18:
-            raise bad_field(name, "must be an integer", "invalid_type")
-        return int(value)

@@ -30,7 +30,10 @@ from .operation_routes import (
     get_version,
     list_models,
 )
+from .query import NO_QUERY, Query
 from .response_routes import (
+    GET_QUERY,
+    ITEMS_QUERY,
     cancel_response,
     create_response,
     delete_response,
@@ -59,6 +62,8 @@ class Route:
     is_admin: bool = attrs.field(default=False, kw_only=True)
     # The table of its JSON body, for those that have one.
     body: Body | None = attrs.field(default=None, kw_only=True)
+    # The table of its query.
+    query: Query = attrs.field(default=NO_QUERY, kw_only=True)
 
     def match(self, path: str) -> Parameters | None:
         """The parameters when `path` is this route's, else None."""
@@ -195,9 +200,9 @@ async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Par
 ROUTES: tuple[Route, ...] = (
     Route("POST", "/v1/responses", create_response, body=RESPONSES),
     Route("POST", "/v1/responses/{id}/cancel", cancel_response),
-    Route("GET", "/v1/responses/{id}", get_response),
+    Route("GET", "/v1/responses/{id}", get_response, query=GET_QUERY),
     Route("DELETE", "/v1/responses/{id}", delete_response),
-    Route("GET", "/v1/responses/{id}/input_items", list_input_items),
+    Route("GET", "/v1/responses/{id}/input_items", list_input_items, query=ITEMS_QUERY),
     Route("POST", "/v1/chat/completions", create_chat_completion, body=CHAT),
     Route("POST", "/v1/completions", create_completion, body=COMPLETIONS),
     Route("POST", "/tokenize", tokenize, body=TOKENIZE),

@@ -1,11 +1,14 @@
 """The document is the tables: every route and every field is in it, and nothing else."""
 
+import pathlib
 from typing import Any
 
 import msgspec
 import pytest
 
+from triolet.api import response_routes
 from triolet.api.openapi import openapi_document
+from triolet.api.query import Query
 from triolet.api.routes import ROUTES, Route
 
 from .fakes import make_application, open_client
@@ -24,8 +27,9 @@ def test_every_route_and_field_is_in_it(route: Route) -> None:
     operation = operation_of(route)
     assert operation["summary"].endswith("."), "the first line of the docstring is the summary"
     assert "`" not in operation["summary"][:1]
-    names = {parameter["name"] for parameter in operation.get("parameters", [])}
-    assert names == ({"id"} if "{id" in route.path else set())
+    names = {(each["in"], each["name"]) for each in operation.get("parameters", [])}
+    in_path = {("path", "id")} if "{id" in route.path else set()
+    assert names == in_path | {("query", name) for name in route.query.fields}
     kinds = [next(iter(security)) for security in operation["security"]]
     assert kinds == ([] if route.is_open else ["adminKey"] if route.is_admin else ["key"])
     if route.body is None:
@@ -40,6 +44,17 @@ def test_nothing_else_is_in_it() -> None:
     assert operations == len(ROUTES)
     ids = [found["operationId"] for path in DOCUMENT["paths"].values() for found in path.values()]
     assert len(set(ids)) == len(ids)
+
+
+def test_every_query_that_a_handler_reads_is_its_routes() -> None:
+    tables = {name: it for name, it in vars(response_routes).items() if isinstance(it, Query)}
+    for route in ROUTES:
+        read = route.handler.__code__.co_names
+        used = [tables[name] for name in read if name in tables]
+        assert used == ([route.query] if route.query.fields else [])
+    room = pathlib.Path(response_routes.__file__).parent
+    readers = {path.stem for path in room.glob("*.py") if ".query_value(" in path.read_text()}
+    assert readers == {"query"}, "a query is read by its table"
 
 
 def test_every_post_with_a_body_has_its_table() -> None:
