@@ -94,7 +94,7 @@ class EngineServer:
     def _handle_message(self, peer: Peer, message: object) -> None:
         match message:
             case AddRequest():
-                self.core.add(peer, message, trio.current_time())
+                self.core.add(peer, message)
             case AbortRequests(requests=requests):
                 self.core.abort(peer, requests)
             case GrantCredit(grants=grants):

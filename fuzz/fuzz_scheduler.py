@@ -172,7 +172,7 @@ class _World:
         wanted = make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
         wanted.received, wanted.credit = len(add.output_token_ids), add.credit
         self.wanted[add.request_id] = wanted
-        self.core.add(frontend, add, 0.0)
+        self.core.add(frontend, add)
 
     def act(self, event: Act, wanted: WantedRequest) -> None:
         key = wanted.key

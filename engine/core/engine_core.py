@@ -91,7 +91,7 @@ class EngineCore:
 
     # ---- frontend -> engine
 
-    def add(self, frontend: Frontend, request: AddRequest, now: float) -> None:
+    def add(self, frontend: Frontend, request: AddRequest) -> None:
         """Take a request in. One that cannot be served gets an ERROR output (`take_outputs`).
 
         A newer attempt ends the one that lives; the same or an older one is dropped and counted.
@@ -112,7 +112,7 @@ class EngineCore:
             return
         self._arrivals += 1
         added = make_request(
-            frontend, request, arrival=self._arrivals, now=now, max_model_len=self.max_model_len
+            frontend, request, arrival=self._arrivals, max_model_len=self.max_model_len
         )
         self._statistics.requests_added += 1
         self._statistics.prompt_tokens += added.prompt_tokens

@@ -73,7 +73,6 @@ class Request:
     attempt: int
     # Order of arrival at this engine: unique, growing. FCFS is this order, preempted or not.
     arrival: int
-    arrived_at_s: float
     sampling: SamplingParams
     choice: int
     priority: int
@@ -167,7 +166,7 @@ class Request:
 
 
 def make_request(
-    frontend: Frontend, add: AddRequest, *, arrival: int, now: float, max_model_len: int
+    frontend: Frontend, add: AddRequest, *, arrival: int, max_model_len: int
 ) -> Request:
     """The state for a validated ADD (`validation.check_request`); lists are copied."""
     prompt_tokens = len(add.prompt_token_ids)
@@ -181,7 +180,6 @@ def make_request(
         request_id=add.request_id,
         attempt=add.attempt,
         arrival=arrival,
-        arrived_at_s=now,
         sampling=sampling,
         choice=add.choice,
         priority=add.priority,

@@ -52,7 +52,7 @@ def measure(running: int, frontends: int, prompt: int, tokens: int) -> list[floa
             sampling=SamplingParams(max_tokens=tokens, seed=index),
             in_columns=True,
         )
-        core.add(index % frontends, request, 0.0)
+        core.add(index % frontends, request)
     spent_us = []
     while core.has_work():
         started_s = time.process_time()

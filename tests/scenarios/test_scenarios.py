@@ -160,7 +160,7 @@ class EngineCoreInterpreter:
                 stop_token_ids=numbers(options.get("stop", "")),
             ),
         )
-        self.core.add(options.get("frontend", "f0"), request, 0.0)
+        self.core.add(options.get("frontend", "f0"), request)
         return []
 
     def abort(self, words: list[str], options: dict[str, str]) -> list[str]:

@@ -127,7 +127,7 @@ class Driver:
 def tokens_alone(request: AddRequest) -> list[int]:
     """What the request yields in an engine of its own, with room for everything."""
     driver = Driver(make_core(kv_blocks=64, max_num_batched_tokens=64))
-    driver.core.add("alone", request, 0.0)
+    driver.core.add("alone", request)
     driver.run()
     return driver.tokens(request.request_id)
 
@@ -138,7 +138,7 @@ def driver() -> Driver:
 
 
 def test_request_runs_to_its_length(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("a"))
     driver.run()
     outputs = [output for _, output in driver.heard]
     assert [output.first_index for output in outputs] == [0, 1, 2, 3]
@@ -150,8 +150,8 @@ def test_request_runs_to_its_length(driver: Driver) -> None:
 
 
 def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
-    driver.core.add("f0", add_request("same"), 0.0)
-    driver.core.add("f1", add_request("same", prompt=5), 0.0)
+    driver.core.add("f0", add_request("same"))
+    driver.core.add("f1", add_request("same", prompt=5))
     step = driver.core.schedule(0.0)
     assert step is not None
     messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
@@ -164,7 +164,7 @@ def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
 
 def test_statistics_come_only_with_changed_counts() -> None:
     driver = Driver(make_core())
-    driver.core.add("f0", add_request("a", prompt=1, max_tokens=8), 0.0)
+    driver.core.add("f0", add_request("a", prompt=1, max_tokens=8))
     seen = []
     for _ in range(8):
         step = driver.core.schedule(1.0)
@@ -187,8 +187,8 @@ def test_statistics_come_only_with_changed_counts() -> None:
     ],
 )
 def test_bad_request_fails_alone(request_: AddRequest, code: str, driver: Driver) -> None:
-    driver.core.add("f0", add_request("good"), 0.0)
-    driver.core.add("f0", request_, 0.0)
+    driver.core.add("f0", add_request("good"))
+    driver.core.add("f0", request_)
     driver.run()
     output = driver.last("a")
     assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, code)
@@ -200,8 +200,8 @@ def test_bad_request_fails_alone(request_: AddRequest, code: str, driver: Driver
 def test_kv_cache_bounds_the_length() -> None:
     driver = Driver(make_core(kv_blocks=3))
     assert driver.core.max_model_len == 12
-    driver.core.add("f0", add_request("long", prompt=12), 0.0)
-    driver.core.add("f0", add_request("fits", prompt=11, max_tokens=None), 0.0)
+    driver.core.add("f0", add_request("long", prompt=12))
+    driver.core.add("f0", add_request("fits", prompt=11, max_tokens=None))
     driver.run()
     assert driver.last("long").error_code == "context_length_exceeded"
     assert driver.last("fits").finish_reason is FinishReason.LENGTH
@@ -214,9 +214,9 @@ def test_no_kv_cache_is_refused() -> None:
 
 
 def test_drain_refuses_new_requests_and_serves_the_rest(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("a"))
     driver.core.start_drain()
-    driver.core.add("f0", add_request("b"), 0.0)
+    driver.core.add("f0", add_request("b"))
     assert driver.core.unfinished_count() == 1
     driver.run()
     assert driver.core.unfinished_count() == 0
@@ -228,12 +228,12 @@ def test_drain_refuses_new_requests_and_serves_the_rest(driver: Driver) -> None:
 
 
 def test_newer_attempt_takes_the_place_of_the_older(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", attempt=1), 0.0)
+    driver.core.add("f0", add_request("a", attempt=1))
     driver.step()
-    driver.core.add("f0", add_request("a", attempt=1), 0.0)
-    driver.core.add("f0", add_request("a", attempt=0), 0.0)
+    driver.core.add("f0", add_request("a", attempt=1))
+    driver.core.add("f0", add_request("a", attempt=0))
     assert driver.core.statistics().messages_dropped == 2
-    driver.core.add("f0", add_request("a", attempt=2), 0.0)
+    driver.core.add("f0", add_request("a", attempt=2))
     driver.run()
     assert [output.attempt for _, output in driver.heard] == [1, 2, 2, 2, 2]
     assert driver.core.statistics().requests_aborted == 1
@@ -241,13 +241,13 @@ def test_newer_attempt_takes_the_place_of_the_older(driver: Driver) -> None:
 
 def test_name_may_be_used_again_after_the_end(driver: Driver) -> None:
     for _ in range(2):
-        driver.core.add("f0", add_request("a"), 0.0)
+        driver.core.add("f0", add_request("a"))
         driver.run()
     assert len(driver.tokens("a")) == 8
 
 
 def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", attempt=2), 0.0)
+    driver.core.add("f0", add_request("a", attempt=2))
     driver.core.abort("f0", [RequestKey("a", 1), RequestKey("b", 2)])
     driver.core.abort("f1", [RequestKey("a", 2)])
     driver.run()
@@ -256,7 +256,7 @@ def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver)
 
 
 def test_abort_between_steps_frees_at_once(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("a"))
     driver.step()
     driver.core.abort("f0", [RequestKey("a", 1)])
     assert driver.core.statistics().kv_blocks_free == 8
@@ -266,15 +266,15 @@ def test_abort_between_steps_frees_at_once(driver: Driver) -> None:
 def test_abort_in_flight_frees_when_the_step_is_applied_and_drops_its_token(
     driver: Driver,
 ) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
-    driver.core.add("f0", add_request("b"), 0.0)
+    driver.core.add("f0", add_request("a"))
+    driver.core.add("f0", add_request("b"))
     step = driver.core.schedule(0.0)
     assert step is not None
     driver.core.abort("f0", [RequestKey("a", 1)])
     driver.core.check_invariants()
     assert driver.core.statistics().kv_blocks_free == 6
     # The same name again while its former row is still being computed.
-    driver.core.add("f0", add_request("a", attempt=2), 0.0)
+    driver.core.add("f0", add_request("a", attempt=2))
     driver.core.check_invariants()
     messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
     assert [output.request_id for output in messages["f0"].outputs] == ["b"]
@@ -284,9 +284,9 @@ def test_abort_in_flight_frees_when_the_step_is_applied_and_drops_its_token(
 
 
 def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
-    driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
-    driver.core.add("f1", add_request("a", max_tokens=8), 0.0)
+    driver.core.add("f0", add_request("a"))
+    driver.core.add("f0", add_request("bad", prompt=[]))
+    driver.core.add("f1", add_request("a", max_tokens=8))
     driver.core.forget_frontend("f0")
     driver.run()
     assert {frontend for frontend, _ in driver.heard} == {"f1"}
@@ -299,7 +299,7 @@ def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
 
 def test_end_of_sequence_stops_and_counts_as_output(driver: Driver) -> None:
     free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, eos=[free[2]]), 0.0)
+    driver.core.add("f0", add_request("a", max_tokens=8, eos=[free[2]]))
     driver.run()
     assert driver.tokens("a") == free[: free.index(free[2]) + 1]
     assert driver.last("a").finish_reason is FinishReason.STOP
@@ -308,7 +308,7 @@ def test_end_of_sequence_stops_and_counts_as_output(driver: Driver) -> None:
 
 def test_stop_token_is_named(driver: Driver) -> None:
     free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, stop_token_ids=(free[1],)), 0.0)
+    driver.core.add("f0", add_request("a", max_tokens=8, stop_token_ids=(free[1],)))
     driver.run()
     assert driver.last("a").stop_token_id == free[1]
     assert driver.last("a").first_index == free.index(free[1])
@@ -316,9 +316,7 @@ def test_stop_token_is_named(driver: Driver) -> None:
 
 def test_min_tokens_outweighs_stop_tokens(driver: Driver) -> None:
     free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add(
-        "f0", add_request("a", max_tokens=8, min_tokens=4, stop_token_ids=(free[0],)), 0.0
-    )
+    driver.core.add("f0", add_request("a", max_tokens=8, min_tokens=4, stop_token_ids=(free[0],)))
     driver.run()
     assert len(driver.tokens("a")) >= 4
     assert free[0] not in driver.tokens("a")[:4]
@@ -329,7 +327,7 @@ def test_min_tokens_outweighs_stop_tokens(driver: Driver) -> None:
 
 def test_replay_continues_with_the_same_tokens(driver: Driver) -> None:
     whole = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", attempt=2, max_tokens=8, output=whole[:3]), 0.0)
+    driver.core.add("f0", add_request("a", attempt=2, max_tokens=8, output=whole[:3]))
     driver.run()
     assert driver.heard[0][1].first_index == 3
     assert whole[:3] + driver.tokens("a") == whole
@@ -354,7 +352,7 @@ def test_replay_continues_with_the_same_tokens(driver: Driver) -> None:
 def test_replay_that_meets_a_stop_rule_finishes_at_once(
     request_: AddRequest, reason: FinishReason, stop_token_id: int | None, driver: Driver
 ) -> None:
-    driver.core.add("f0", request_, 0.0)
+    driver.core.add("f0", request_)
     assert not driver.core.has_work()
     driver.take()
     output = driver.last("a")
@@ -367,7 +365,7 @@ def test_replay_that_meets_a_stop_rule_finishes_at_once(
 
 
 def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=2), 0.0)
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=2))
     driver.run()
     assert len(driver.tokens("a")) == 2
     statistics = driver.core.statistics()
@@ -399,7 +397,7 @@ def events_of(driver: Driver, request_id: str) -> list[tuple[str, int, int]]:
 def test_who_asks_is_told_what_happens_and_when() -> None:
     driver = Driver(make_core(kv_blocks=4, max_num_seqs=2))
     for name in "abcd":
-        driver.core.add("f0", add_request(name, max_tokens=8, events=name != "c"), 0.0)
+        driver.core.add("f0", add_request(name, max_tokens=8, events=name != "c"))
     driver.step()
     assert events_of(driver, "a") == [("scheduled", 0, 0)]
     assert events_of(driver, "d") == [("queued", 1, 0)]
@@ -414,15 +412,15 @@ def test_who_asks_is_told_what_happens_and_when() -> None:
 
 def test_a_request_that_ends_before_it_is_scheduled_is_told_nothing_of_queues() -> None:
     driver = Driver(make_core(max_num_seqs=1))
-    driver.core.add("f0", add_request("a"), 0.0)
-    driver.core.add("f0", add_request("b", events=True), 0.0)
+    driver.core.add("f0", add_request("a"))
+    driver.core.add("f0", add_request("b", events=True))
     driver.core.abort("f0", [RequestKey("b", 1)])
     driver.run()
     assert events_of(driver, "b") == []
 
 
 def test_a_request_without_credit_waits_in_no_line(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", credit=0, events=True), 0.0)
+    driver.core.add("f0", add_request("a", credit=0, events=True))
     assert not driver.step()
     assert events_of(driver, "a") == [("queued", 0, 0)]
     driver.core.grant("f0", [Grant("a", 1, None)])
@@ -434,9 +432,9 @@ def test_a_request_without_credit_waits_in_no_line(driver: Driver) -> None:
 
 
 def test_resync_sends_tokens_again_and_aborts_what_is_not_listed(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=3), 0.0)
-    driver.core.add("f0", add_request("b", max_tokens=8, credit=3), 0.0)
-    driver.core.add("f1", add_request("b", max_tokens=8, credit=3), 0.0)
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=3))
+    driver.core.add("f0", add_request("b", max_tokens=8, credit=3))
+    driver.core.add("f1", add_request("b", max_tokens=8, credit=3))
     driver.run()
     outputs, unknown = driver.core.resync(
         "f0", [LiveRequest("a", 1, 1, 8), LiveRequest("gone", 1, 0, None)]
@@ -452,7 +450,7 @@ def test_resync_sends_tokens_again_and_aborts_what_is_not_listed(driver: Driver)
 
 @pytest.mark.parametrize("next_index", [0, 1, 2, 3])
 def test_resync_sends_exactly_what_is_missing(next_index: int, driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=3), 0.0)
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=3))
     driver.run()
     outputs, unknown = driver.core.resync("f0", [LiveRequest("a", 1, next_index, 3)])
     assert not unknown
@@ -462,8 +460,8 @@ def test_resync_sends_exactly_what_is_missing(next_index: int, driver: Driver) -
 
 
 def test_resync_tells_how_requests_have_ended(driver: Driver) -> None:
-    driver.core.add("f0", add_request("done"), 0.0)
-    driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
+    driver.core.add("f0", add_request("done"))
+    driver.core.add("f0", add_request("bad", prompt=[]))
     driver.run()
     wanted = [LiveRequest("done", 1, 4, None), LiveRequest("bad", 1, 0, None)]
     for _ in range(2):  # the answer may be lost as well
@@ -480,7 +478,7 @@ def test_resync_tells_how_requests_have_ended(driver: Driver) -> None:
 
 
 def test_resync_answers_instead_of_outputs_not_taken(driver: Driver) -> None:
-    driver.core.add("f0", add_request("bad", prompt=[]), 0.0)
+    driver.core.add("f0", add_request("bad", prompt=[]))
     outputs, _ = driver.core.resync("f0", [LiveRequest("bad", 1, 0, None)])
     assert len(outputs) == 1
     assert driver.core.take_outputs() == {}
@@ -493,7 +491,7 @@ def test_resync_answers_instead_of_outputs_not_taken(driver: Driver) -> None:
 def test_resync_of_what_cannot_be_the_same_request_ends_it(
     entry: LiveRequest, driver: Driver
 ) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=3), 0.0)
+    driver.core.add("f0", add_request("a", max_tokens=8, credit=3))
     driver.run()
     outputs, unknown = driver.core.resync("f0", [entry])
     assert not outputs
@@ -502,7 +500,7 @@ def test_resync_of_what_cannot_be_the_same_request_ends_it(
 
 
 def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("a"))
     step = driver.core.schedule(0.0)
     assert step is not None
     driver.core.resync("f0", [])
@@ -515,8 +513,8 @@ def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) 
 
 
 def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
-    driver.core.add("f0", add_request("b"), 0.0)
+    driver.core.add("f0", add_request("a", prompt=6, remote=True))
+    driver.core.add("f0", add_request("b"))
     driver.run()
     assert not driver.tokens("a")  # waits, and b was not kept waiting by it
     driver.worker.stage_kv(list(range(5)))
@@ -531,7 +529,7 @@ def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) 
 
 
 def test_remote_kv_of_everything_still_computes_one_token(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
+    driver.core.add("f0", add_request("a", prompt=6, remote=True))
     driver.worker.stage_kv(list(range(5)))
     driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 100)
     driver.run()
@@ -539,14 +537,14 @@ def test_remote_kv_of_everything_still_computes_one_token(driver: Driver) -> Non
 
 
 def test_failed_remote_kv_is_computed_here(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True), 0.0)
+    driver.core.add("f0", add_request("a", prompt=6, remote=True))
     driver.core.remote_kv_failed("f0", RequestKey("a", 1))
     driver.run()
     assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
 
 
 def test_remote_kv_of_an_aborted_request_is_a_no_op(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", remote=True), 0.0)
+    driver.core.add("f0", add_request("a", remote=True))
     driver.core.abort("f0", [RequestKey("a", 1)])
     driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 2)
     driver.core.remote_kv_failed("f0", RequestKey("never", 1))
@@ -555,7 +553,7 @@ def test_remote_kv_of_an_aborted_request_is_a_no_op(driver: Driver) -> None:
 
 
 def test_unexpected_result_changes_nothing(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"), 0.0)
+    driver.core.add("f0", add_request("a"))
     step = driver.core.schedule(0.0)
     assert step is not None
     assert driver.core.schedule(0.0) is None

@@ -175,7 +175,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         wanted.received = len(wanted.add.output_token_ids)
         wanted.credit = wanted.add.credit
         self.wanted[wanted.frontend, wanted.add.request_id] = wanted
-        self.core.add(wanted.frontend, wanted.add, 0.0)
+        self.core.add(wanted.frontend, wanted.add)
         return wanted
 
     @rule(target=requests, request=consumes(requests))

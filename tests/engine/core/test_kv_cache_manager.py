@@ -15,7 +15,7 @@ def make(name: str = "a") -> Request:
     add = AddRequest(
         request_id=name, attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
     )
-    return make_request("f0", add, arrival=1, now=0.0, max_model_len=100)
+    return make_request("f0", add, arrival=1, max_model_len=100)
 
 
 @pytest.mark.parametrize(

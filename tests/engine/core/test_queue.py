@@ -25,7 +25,7 @@ def make(arrival: int, *, credit: int | None = None, remote: bool = False) -> Re
         credit=credit,
         waits_for_remote_kv=remote,
     )
-    return make_request("f0", add, arrival=arrival, now=0.0, max_model_len=10)
+    return make_request("f0", add, arrival=arrival, max_model_len=10)
 
 
 def test_first_come_first_served_whenever_it_was_put_in() -> None:

@@ -27,7 +27,7 @@ ADD = AddRequest(
 
 
 def make(add: AddRequest = ADD) -> Request:
-    return make_request("f0", add, arrival=1, now=0.5, max_model_len=10)
+    return make_request("f0", add, arrival=1, max_model_len=10)
 
 
 def test_replayed_tokens_are_output() -> None:

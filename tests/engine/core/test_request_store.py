@@ -13,7 +13,7 @@ def make(name: str, *, frontend: str = "f0", attempt: int = 1) -> Request:
     add = AddRequest(
         request_id=name, attempt=attempt, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
     )
-    return make_request(frontend, add, arrival=1, now=0.0, max_model_len=100)
+    return make_request(frontend, add, arrival=1, max_model_len=100)
 
 
 def record(name: str, *, frontend: str = "f0", tokens: int = 2) -> FinishedRequest:

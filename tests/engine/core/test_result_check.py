@@ -14,7 +14,7 @@ def make(row: int) -> Request:
     add = AddRequest(
         request_id=f"r{row}", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
     )
-    request = make_request("f0", add, arrival=row, now=0.0, max_model_len=10)
+    request = make_request("f0", add, arrival=row, max_model_len=10)
     request.row = row
     return request
 

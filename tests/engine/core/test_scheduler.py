@@ -31,7 +31,7 @@ class Bench:
             credit=credit,
             waits_for_remote_kv=remote,
         )
-        request = make_request("f0", add, arrival=self.arrivals, now=0.0, max_model_len=MODEL_LEN)
+        request = make_request("f0", add, arrival=self.arrivals, max_model_len=MODEL_LEN)
         self.scheduler.add(request)
         return request
 

@@ -28,7 +28,7 @@ def test_each_frontend_is_told_once_of_a_change() -> None:
     add = AddRequest(
         request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
     )
-    scheduler.add(make_request("f0", add, arrival=1, now=0.0, max_model_len=8))
+    scheduler.add(make_request("f0", add, arrival=1, max_model_len=8))
     assert told("f0") == ["f0"]
     assert told("f0", "f1") == ["f1"]
     statistics.forget("f1")
@@ -41,7 +41,7 @@ def test_snapshot_has_the_scheduler_counts() -> None:
     add = AddRequest(
         request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1), credit=1
     )
-    request = make_request("f0", add, arrival=1, now=0.0, max_model_len=8)
+    request = make_request("f0", add, arrival=1, max_model_len=8)
     scheduler.add(request)
     assert statistics.snapshot(scheduler).waiting == 1
     assert scheduler.schedule() is not None

@@ -33,7 +33,7 @@ def stop_of(
             ignore_eos=ignore_eos,
         ),
     )
-    return check_stop(make_request("f0", add, arrival=1, now=0.0, max_model_len=10))
+    return check_stop(make_request("f0", add, arrival=1, max_model_len=10))
 
 
 @pytest.mark.parametrize(
