@@ -75,7 +75,7 @@ class HttpRequest:
         return {token.strip().lower() for token in values.split(",") if token.strip()}
 
     def query_value(self, name: str) -> str | None:
-        """The last value of a query parameter."""
+        """The last value of a query parameter. Raises `ValueError` if there are too many."""
         values = parse_qs(self.query, max_num_fields=64).get(name)
         return values[-1] if values else None
 

@@ -28,10 +28,11 @@ class Query:
     def read(self, request: HttpRequest | None) -> dict[str, Any]:
         """The typed value of each parameter, None when absent. Raises `ApiError`."""
         assert request is not None
-        return {
-            name: _value(field, name, request.query_value(name))
-            for name, field in self.fields.items()
-        }
+        try:
+            texts = {name: request.query_value(name) for name in self.fields}
+        except ValueError as error:
+            raise bad_field("query", f"cannot be read: {error}") from None
+        return {name: _value(field, name, texts[name]) for name, field in self.fields.items()}
 
     def parameters(self) -> list[JsonObject]:
         """As OpenAPI's parameters."""

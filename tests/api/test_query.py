@@ -57,6 +57,12 @@ def test_a_wrong_value_is_a_400_that_names_it(query: str) -> None:
     assert (caught.value.status, caught.value.param) == (400, query.partition("=")[0])
 
 
+def test_too_many_parameters_are_a_400() -> None:
+    with pytest.raises(ApiError, match="cannot be read") as caught:
+        read("&".join(["flag=true"] * 65))
+    assert (caught.value.status, caught.value.param) == (400, "query")
+
+
 def test_the_document_has_the_bounds_that_are_read() -> None:
     flag, count, order, _ = QUERY.parameters()
     assert (flag["in"], flag["required"], flag["description"]) == ("query", False, "Yes or no.")
