@@ -33,7 +33,9 @@ async def wait_all_linked(server: Server) -> None:
     """It serves as soon as one frontend does; here both are wanted."""
 
     async def all_linked() -> bool:
-        found = [p.facts["engines"] for name, p in places(await server.tree()) if "front" in name]
+        # One that is starting still has nothing to say of engines.
+        tree = places(await server.tree())
+        found = [process.facts.get("engines") for name, process in tree if "front" in name]
         return found == [1, 1]
 
     await wait_until(all_linked, "both frontends have the engine")
