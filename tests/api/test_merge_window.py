@@ -172,4 +172,5 @@ def test_any_window_says_the_same_stream(script: list[Say], merge_ms: int) -> No
 
     merged, unmerged = run(merge_ms), run(0)
     assert whole(merged) == whole(unmerged)
-    assert len(merged) <= len(unmerged)
+    # One more at most: a first delta is told at once, without what comes in the same moment.
+    assert len(merged) <= len(unmerged) + 1
