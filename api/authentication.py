@@ -25,7 +25,11 @@ def _digest(key: str) -> bytes:
 
 def principal_of(key: str) -> str:
     """The name of a key's owner: the first digits of its SHA-256."""
-    return _digest(key).hex()[:PRINCIPAL_HEX_DIGITS]
+    return _name_of(_digest(key))
+
+
+def _name_of(digest: bytes) -> str:
+    return digest.hex()[:PRINCIPAL_HEX_DIGITS]
 
 
 @attrs.frozen
@@ -57,14 +61,14 @@ class Authentication:
         presented = _presented(authorization)
         if not _is_among(presented, (*self.digests, *self.admin_digests)):
             raise _unauthorized("The API key is not one of this server's")
-        return presented.hex()[:PRINCIPAL_HEX_DIGITS]
+        return _name_of(presented)
 
     def check_admin(self, authorization: str | None) -> str:
         """The principal of an admin's header. Raises `ApiError` 401, or 403 for a user's key."""
         presented = _presented(authorization)
         is_user = _is_among(presented, self.digests)
         if _is_among(presented, self.admin_digests):
-            return presented.hex()[:PRINCIPAL_HEX_DIGITS]
+            return _name_of(presented)
         if is_user:
             raise ApiError(403, "This route needs an admin key", "admin_key_required")
         raise _unauthorized("The API key is not one of this server's")
