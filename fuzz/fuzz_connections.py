@@ -18,7 +18,6 @@ from ..api.application import Application
 from ..api.connection import run_connection
 from ..api.connection_source import ConnectionSource
 from ..api.server import serve_connections
-from ..nurseries.error_groups import single_errors_unwrapped
 from .fuzzer import Fuzzer
 from .mutation import mutate
 from .served import (
@@ -28,7 +27,7 @@ from .served import (
     PLAIN,
     Serve,
     Served,
-    open_served,
+    check_served,
     serve_each,
 )
 from .tcp_client import Ending, converse
@@ -84,34 +83,13 @@ def draw_connection(chance: Random) -> Connection:
 
 def check(connections: Sequence[Connection], serve: Serve) -> Counter[str]:
     """All of them against one server, some at once; then it must be as it was."""
-    return trio.run(_check, connections, serve)
+    return check_served(connections, _run_one, serve, in_flight=IN_FLIGHT)
 
 
-async def _check(connections: Sequence[Connection], serve: Serve) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    with single_errors_unwrapped():
-        await _check_served(connections, serve, reached)
-    return reached
-
-
-async def _check_served(
-    connections: Sequence[Connection], serve: Serve, reached: Counter[str]
-) -> None:
-    async with open_served(serve) as served:
-        limiter = trio.CapacityLimiter(IN_FLIGHT)
-        async with trio.open_nursery() as nursery:
-            for connection in connections:
-                nursery.start_soon(_run_one, served, connection, limiter, reached)
-        await served.check_unharmed()
-
-
-async def _run_one(
-    served: Served, connection: Connection, limiter: trio.CapacityLimiter, reached: Counter[str]
-) -> None:
-    async with limiter:
-        left = await converse(
-            served.address, connection.pieces, connection.ending, deadline_s=DEADLINE_S
-        )
+async def _run_one(served: Served, connection: Connection, reached: Counter[str]) -> None:
+    left = await converse(
+        served.address, connection.pieces, connection.ending, deadline_s=DEADLINE_S
+    )
     reached[connection.ending.value] += 1
     for status in statuses(left.received):
         assert status in GOOD_STATUSES | FAULT_STATUSES, left.received[:300]

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from random import Random
 
 import attrs
-import trio
 
 from ..api.application import Application
 from ..api.connection_source import ConnectionSource
 from ..api.server import serve_connections
-from ..nurseries.error_groups import single_errors_unwrapped
 from .fuzzer import Fuzzer
-from .served import DEADLINE_S, Serve, Served, open_served, serve_filtered
+from .served import DEADLINE_S, Serve, Served, check_served, serve_filtered
 from .tcp_client import Ending, converse
 from .websocket_frames import (
     CLOSE,
@@ -58,28 +56,13 @@ def _draw_talk(chance: Random) -> Talk:
 
 def check(talks: Sequence[Talk], serve: Serve) -> Counter[str]:
     """All of them against one server, some at once; then it must be as it was."""
-    return trio.run(_check, talks, serve)
+    return check_served(talks, _run_one, serve, in_flight=IN_FLIGHT)
 
 
-async def _check(talks: Sequence[Talk], serve: Serve) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    with single_errors_unwrapped():
-        async with open_served(serve) as served:
-            limiter = trio.CapacityLimiter(IN_FLIGHT)
-            async with trio.open_nursery() as nursery:
-                for talk in talks:
-                    nursery.start_soon(_run_one, served, talk, limiter, reached)
-            await served.check_unharmed()
-    return reached
-
-
-async def _run_one(
-    served: Served, talk: Talk, limiter: trio.CapacityLimiter, reached: Counter[str]
-) -> None:
+async def _run_one(served: Served, talk: Talk, reached: Counter[str]) -> None:
     data = HANDSHAKE + b"".join(talk.script.frames)
     data = data[: len(data) - talk.cut]
-    async with limiter:
-        left = await converse(served.address, (data,), talk.ending, deadline_s=DEADLINE_S)
+    left = await converse(served.address, (data,), talk.ending, deadline_s=DEADLINE_S)
     reached[talk.ending.value] += 1
     if talk.ending is Ending.HALF and not left.was_reset:
         reached["frames"] += len(talk.script.frames)

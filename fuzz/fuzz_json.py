@@ -10,14 +10,12 @@ from typing import Any, cast
 
 import attrs
 import msgspec
-import trio
 
 from ..api.application import Application
 from ..api.chat_request import CHAT
 from ..api.completions_request import COMPLETIONS
 from ..api.connection_source import ConnectionSource
 from ..api.server import serve_connections
-from ..nurseries.error_groups import single_errors_unwrapped
 from ..runtime.generation import Generator
 from .fuzz_frames import read_close_code
 from .fuzzer import Fuzzer
@@ -27,7 +25,7 @@ from .served import (
     FAULT_STATUSES,
     Serve,
     Served,
-    open_served,
+    check_served,
     serve_filtered,
 )
 from .tcp_client import Ending, converse
@@ -135,33 +133,18 @@ def _spoil(chance: Random, value: Mapping[str, Any]) -> bytes:
 
 def check(events: Sequence[Event], serve: Serve) -> Counter[str]:
     """All of them against one server, some at once; then it must be as it was."""
-    return trio.run(_check, events, serve)
+    return check_served(events, _run_one, serve, in_flight=IN_FLIGHT)
 
 
-async def _check(events: Sequence[Event], serve: Serve) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    with single_errors_unwrapped():
-        async with open_served(serve) as served:
-            limiter = trio.CapacityLimiter(IN_FLIGHT)
-            async with trio.open_nursery() as nursery:
-                for event in events:
-                    nursery.start_soon(_run_one, served, event, limiter, reached)
-            await served.check_unharmed()
-    return reached
-
-
-async def _run_one(
-    served: Served, event: Event, limiter: trio.CapacityLimiter, reached: Counter[str]
-) -> None:
-    async with limiter:
-        if isinstance(event, Post):
-            await _post(served, event, reached)
-        else:
-            data = HANDSHAKE + b"".join(frame(TEXT, text) for text in event.texts)
-            left = await converse(served.address, (data,), Ending.WAIT, deadline_s=DEADLINE_S)
-            read_close_code(left.received)
-            reached["errors on sockets"] += left.received.count(b'"type":"error"')
-            reached["responses on sockets"] += left.received.count(b'"type":"response.created"')
+async def _run_one(served: Served, event: Event, reached: Counter[str]) -> None:
+    if isinstance(event, Post):
+        await _post(served, event, reached)
+    else:
+        data = HANDSHAKE + b"".join(frame(TEXT, text) for text in event.texts)
+        left = await converse(served.address, (data,), Ending.WAIT, deadline_s=DEADLINE_S)
+        read_close_code(left.received)
+        reached["errors on sockets"] += left.received.count(b'"type":"error"')
+        reached["responses on sockets"] += left.received.count(b'"type":"response.created"')
 
 
 async def _post(served: Served, event: Post, reached: Counter[str]) -> None:

@@ -7,10 +7,11 @@ have failed nowhere. Must not know what was sent.
 import json
 import os
 import pathlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import trio
@@ -22,10 +23,12 @@ from ..api.limits import HttpLimits, ServerLimits, SocketLimits
 from ..api.server import serve_connections
 from ..api.settings import ServeSettings
 from ..engine.model.bundled import bundled_model_folder
+from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.service import open_service
 from .bed import Bed, open_bed
 from .tcp_client import Ending, converse
 
+T = TypeVar("T")
 BUNDLED = pathlib.Path(bundled_model_folder())
 # What `serve_connections` is; canaries put a wrong one in its place.
 Serve = Callable[[ConnectionSource, Application], Awaitable[None]]
@@ -159,3 +162,33 @@ def split_answer(data: bytes) -> tuple[int, bytes, bytes]:
     version, status, _ = head.split(b" ", 2)
     assert version == b"HTTP/1.1", head[:200]
     return int(status), head, body
+
+
+def check_served(
+    events: Sequence[T],
+    run_one: Callable[[Served, T, Counter[str]], Awaitable[None]],
+    serve: Serve,
+    *,
+    in_flight: int,
+) -> Counter[str]:
+    """Run all events against one server, so many at once; then it must be as it was.
+
+    Returns what `run_one(served, event, reached)` counted. Raises what it raises, bare.
+    """
+    reached: Counter[str] = Counter()
+
+    async def run_within(served: Served, limiter: trio.CapacityLimiter, event: T) -> None:
+        async with limiter:
+            await run_one(served, event, reached)
+
+    async def run_all() -> None:
+        with single_errors_unwrapped():
+            async with open_served(serve) as served:
+                limiter = trio.CapacityLimiter(in_flight)
+                async with trio.open_nursery() as nursery:
+                    for event in events:
+                        nursery.start_soon(run_within, served, limiter, event)
+                await served.check_unharmed()
+
+    trio.run(run_all)
+    return reached

@@ -8,6 +8,7 @@ from random import Random
 
 import attrs
 
+from .load.clients.frames import frame_head
 from .mutation import mutate
 
 HANDSHAKE = (
@@ -51,14 +52,8 @@ def frame(
     opcode: int, payload: bytes = b"", *, fin: bool = True, mask: bytes = b"\x37\xfa\x21\x3d"
 ) -> bytes:
     """One masked frame, as short as its length allows."""
-    first = opcode | (FIN if fin else 0)
     size = len(payload)
-    if size < 126:
-        head = bytes((first, FIN | size))
-    elif size < 2**16:
-        head = bytes((first, FIN | 126)) + size.to_bytes(2, "big")
-    else:
-        head = bytes((first, FIN | 127)) + size.to_bytes(8, "big")
+    head = frame_head(opcode | (FIN if fin else 0), size)
     turned = (mask * (size // 4 + 1))[:size]
     masked = int.from_bytes(payload, "big") ^ int.from_bytes(turned, "big")
     return head + mask + masked.to_bytes(size, "big")

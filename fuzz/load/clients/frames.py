@@ -19,14 +19,16 @@ class FrameFault(Exception):
 
 def encode_frame(opcode: int, payload: bytes) -> bytes:
     """One whole message in one frame."""
-    size = len(payload)
+    return frame_head(_FINAL | opcode, len(payload)) + _NO_MASK + payload
+
+
+def frame_head(first: int, size: int) -> bytes:
+    """The head of a masked frame up to its mask, as short as `size` allows; `first` is its byte."""
     if size < 126:
-        head = bytes((_FINAL | opcode, _MASKED | size))
-    elif size < 2**16:
-        head = bytes((_FINAL | opcode, _MASKED | 126)) + size.to_bytes(2, "big")
-    else:
-        head = bytes((_FINAL | opcode, _MASKED | 127)) + size.to_bytes(8, "big")
-    return head + _NO_MASK + payload
+        return bytes((first, _MASKED | size))
+    if size < 2**16:
+        return bytes((first, _MASKED | 126)) + size.to_bytes(2, "big")
+    return bytes((first, _MASKED | 127)) + size.to_bytes(8, "big")
 
 
 @attrs.define(eq=False)
