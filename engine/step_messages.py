@@ -12,9 +12,15 @@ from .config import EngineSettings
 
 @attrs.frozen(kw_only=True)
 class RowSampling:
-    """What the sampler needs of a request; a token is a pure function of this, logits, position.
+    """What the sampler needs of a request; a token is a pure function of this, logits, tokens.
 
     Ids in `suppressed_until_min` get probability 0 while fewer than `min_tokens` were sampled.
+    `repetition_penalty` counts prompt and output, the other two the output alone. `logit_bias` is
+    (id, what is added). `allowed_token_ids`, if there are any, forbid all others. The last token of
+    a sequence in `bad_words` is forbidden where the rest was just sampled. `logprobs` asks for so
+    many of the most likely tokens beside the one sampled (0: it alone, None: nothing), and
+    `prompt_logprobs` the same for each token of the prompt but the first. What is done in which
+    order is in `worker/sampler.py`.
     """
 
     temperature: float
@@ -25,6 +31,14 @@ class RowSampling:
     choice: int = 0
     min_tokens: int = 0
     suppressed_until_min: list[int] = attrs.field(factory=list)
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: list[tuple[int, float]] = attrs.field(factory=list)
+    allowed_token_ids: list[int] = attrs.field(factory=list)
+    bad_words: list[list[int]] = attrs.field(factory=list)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -73,14 +87,41 @@ class Mask:
     words: bytes
 
 
+@attrs.frozen(kw_only=True)
+class RowLogprobs:
+    """Logprobs of successive tokens of one row, the first of which is token `first` of the row.
+
+    Of the logits as the model gave them, before any parameter. One position for a sampled token;
+    for a prompt as many as the step computed, of tokens that the prompt has: computing tokens
+    [a, b) gives those of tokens a + 1 to b. Arrays are little endian, position-major: `width`
+    columns of `token_ids` (int32) and `logprobs` (float32), the token of that position first, then
+    the most likely ones in order, of equals the lower id; `ranks` (int32) is one a position: the
+    place of the position's token in that order, 1 for the most likely one.
+    """
+
+    row: int
+    first: int
+    width: int
+    token_ids: bytes
+    logprobs: bytes
+    ranks: bytes
+
+
 @attrs.frozen
 class StepResult:
-    """Tokens that step `number` sampled: `token_ids[i]` is of `rows[i]`. From the output rank."""
+    """Tokens that step `number` sampled: `token_ids[i]` is of `rows[i]`. From the output rank.
+
+    `failed_rows` are (row, reason): rows whose logits are no numbers, or of which nothing may be
+    sampled. Such a row is not in `rows` and its request cannot go on; the others are unharmed. The
+    worker holds it until a step names it in `finished`, and what later steps say of it is void.
+    """
 
     number: int
     rows: list[int]
     token_ids: list[int]
     compute_s: float = 0.0
+    logprobs: list[RowLogprobs] = attrs.field(factory=list)
+    failed_rows: list[tuple[int, str]] = attrs.field(factory=list)
 
 
 @attrs.frozen

@@ -154,9 +154,11 @@ class InputBatch:
             raise StepInconsistent(number, f"row {new.row}: prompt_tokens exceed its tokens")
         if min(new.token_ids) < 0 or max(new.token_ids) >= self.vocab_size:
             raise StepInconsistent(number, f"row {new.row}: a token id is out of the vocabulary")
-        suppressed = new.sampling.suppressed_until_min
-        if any(not 0 <= token_id < self.vocab_size for token_id in suppressed):
-            raise StepInconsistent(number, f"row {new.row}: suppresses an id out of the vocabulary")
+        for name, token_ids in _named_ids(new.sampling):
+            if any(not 0 <= token_id < self.vocab_size for token_id in token_ids):
+                raise StepInconsistent(
+                    number, f"row {new.row}: {name} has an id out of the vocabulary"
+                )
         self._check_blocks(number, new.block_ids)
 
     def _check_blocks(self, number: int, block_ids: list[int]) -> None:
@@ -187,3 +189,11 @@ class InputBatch:
             assert 0 <= held.computed <= len(held.token_ids)
             assert held.computed <= len(held.block_ids) * self.block_tokens
             assert held.output_tokens >= 0
+
+
+def _named_ids(sampling: RowSampling) -> Iterable[tuple[str, Iterable[int]]]:
+    yield "suppressed_until_min", sampling.suppressed_until_min
+    yield "logit_bias", (token_id for token_id, _ in sampling.logit_bias)
+    yield "allowed_token_ids", sampling.allowed_token_ids
+    for sequence in sampling.bad_words:
+        yield "bad_words", sequence

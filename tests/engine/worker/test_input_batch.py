@@ -15,6 +15,10 @@ from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
 SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
 
 
+def asking(**changes: Any) -> RowSampling:
+    return attrs.evolve(SAMPLING, **changes)
+
+
 def make_batch() -> InputBatch:
     return InputBatch(rows_max=4, blocks=10, block_tokens=4, vocab_size=100)
 
@@ -103,9 +107,17 @@ BAD = {
     "no tokens": Step(number=2, new=[new_row(1, token_ids=[], prompt_tokens=0)]),
     "a token beyond the vocabulary": Step(number=2, new=[new_row(1, token_ids=[100] * 5)]),
     "a negative token": Step(number=2, new=[new_row(1, token_ids=[-1] * 5)]),
-    "a suppressed id beyond the vocabulary": Step(
-        number=2, new=[new_row(1, sampling=attrs.evolve(SAMPLING, suppressed_until_min=[100]))]
-    ),
+    **{
+        f"{name} beyond the vocabulary": Step(
+            number=2, new=[new_row(1, sampling=asking(**{name: value}))]
+        )
+        for name, value in {
+            "suppressed_until_min": [100],
+            "logit_bias": [(1, 0.5), (100, 0.5)],
+            "allowed_token_ids": [-1],
+            "bad_words": [[1], [2, 100]],
+        }.items()
+    },
     "a block out of range": Step(number=2, new=[new_row(1, block_ids=[10])]),
     "grows an unknown row": Step(number=2, grown=[(1, [3])]),
     "grows by a block out of range": Step(number=2, grown=[(0, [-1])]),
