@@ -45,6 +45,8 @@ class EngineSettings:
     boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
     step_timeout_s: float = 60.0
     orphan_s: float = 10.0  # requests whose frontend is gone are aborted after so long
+    # Folder in which engine and workers note the spans of their steps; "" notes nothing.
+    record_steps: str = ""
     null_step_s: float = 0.0  # the null executor waits so long in each step; for tests and demos
 
     def __attrs_post_init__(self) -> None:

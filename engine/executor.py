@@ -25,6 +25,7 @@ from .errors import BootRefused, WorkersDisagree
 from .messages import TreeReply, TreeRequest
 from .rank_progress import RankProgress
 from .step_messages import OUTPUT_RANK, Step, StepResult, WorkerInit, WorkerReady
+from .step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings
 from .tree_asker import TreeAsker
 
@@ -57,6 +58,7 @@ class Executor:
     on_progress: OnProgress
     on_workers: OnWorkers
     worker_module: str = WORKER_MODULE
+    recorder: StepRecorder = NO_RECORDER
     _rings: StepRings = attrs.field(init=False)
     _workers: list[_Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
@@ -75,7 +77,7 @@ class Executor:
         workers = self.settings.workers
         self._progress = RankProgress(workers)
         specs = [ProcessSpec(f"worker-{r}", self.worker_module, rank=r) for r in range(workers)]
-        self._rings = StepRings(workers, self.settings.step_timeout_s)
+        self._rings = StepRings(workers, self.settings.step_timeout_s, self.recorder)
         with self._rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
                 run_pool = partial(run_process_pool, specs, ready=self._ready)

@@ -43,6 +43,7 @@ from .messages import (
 from .server import EngineServer
 from .services import open_engine_services
 from .step_messages import WorkerReady
+from .step_recorder import StepRecorder, open_recorder
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
@@ -57,8 +58,9 @@ async def main(child: ChildFds) -> None:
     me = Peer("engine", init.rank, init.epoch)
     codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)
     try:
-        async with open_spoke(me, *codecs) as channel:
-            await EngineProcess(init, control, handshake, channel).run()
+        with open_recorder(init.settings.record_steps, "engine") as recorder:
+            async with open_spoke(me, *codecs) as channel:
+                await EngineProcess(init, control, handshake, channel, recorder).run()
     except* EngineError as errors:
         if not handshake.booting:
             raise
@@ -74,6 +76,7 @@ class EngineProcess:
     control: ControlChannel
     handshake: ChildHandshake
     channel: SpokeChannel
+    recorder: StepRecorder
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -91,6 +94,7 @@ class EngineProcess:
             self.init.epoch,
             on_progress=reports.progress,
             on_workers=reports.workers,
+            recorder=self.recorder,
         )
         async with (
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
@@ -108,7 +112,7 @@ class EngineProcess:
         watch = OrphanWatch[Peer](settings.orphan_s)
         self._server = EngineServer(core, self.channel, watch, tree=self._tree_text)
         self._apply_membership(self.init.membership)
-        async with open_engine_services(self._server, self._executor):
+        async with open_engine_services(self._server, self._executor, self.recorder):
             settle_heap()
             await self.handshake.ready(msgspec.msgpack.encode(self._ready(core, workers)))
             async with open_service(self._run_control, name="control"):

@@ -17,10 +17,13 @@ from functools import partial
 from ..nurseries.service import open_service
 from .server import EngineServer
 from .step_loop import StepExecutor, run_step_loop
+from .step_recorder import NO_RECORDER, StepRecorder
 
 
 @asynccontextmanager
-async def open_engine_services(server: EngineServer, executor: StepExecutor) -> AsyncIterator[None]:
+async def open_engine_services(
+    server: EngineServer, executor: StepExecutor, recorder: StepRecorder = NO_RECORDER
+) -> AsyncIterator[None]:
     """Serve the peers of the server's channel for the body of the block.
 
     The channel's own tasks and the executor are the caller's, and outlive the block.
@@ -31,6 +34,6 @@ async def open_engine_services(server: EngineServer, executor: StepExecutor) -> 
         open_service(server.run_input, name="input-handler"),
         open_service(server.run_orphan_watch, name="orphan-watch"),
         open_service(server.run_utilities, name="utilities"),
-        open_service(partial(run_step_loop, server, executor), name="step-loop"),
+        open_service(partial(run_step_loop, server, executor, recorder=recorder), name="step-loop"),
     ):
         yield

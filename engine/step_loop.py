@@ -11,6 +11,7 @@ import trio
 from ..nurseries.waiting import waiting_for
 from .server import EngineServer
 from .step_messages import Step, StepResult
+from .step_recorder import NO_RECORDER, Span, StepRecorder
 
 
 class StepExecutor(Protocol):
@@ -30,6 +31,7 @@ async def run_step_loop(
     server: EngineServer,
     executor: StepExecutor,
     *,
+    recorder: StepRecorder = NO_RECORDER,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Background task `step-loop`; never returns unless cancelled.
@@ -41,7 +43,10 @@ async def run_step_loop(
     core = server.core
     task_status.started()
     while True:
+        began = recorder.now()
         step = core.schedule(trio.current_time())
+        if step is not None:
+            recorder.note(Span.SCHEDULE, step.number, began)
         server.deliver(core.take_outputs())
         if step is None:
             server.deliver_idle()
@@ -51,4 +56,8 @@ async def run_step_loop(
         executor.submit(step)
         with waiting_for(f"step {step.number}"):
             result = await executor.result(step.number)
-        server.deliver(core.finish_step(result, trio.current_time()))
+        began = recorder.now()
+        outputs = core.finish_step(result, trio.current_time())
+        began = recorder.note(Span.APPLY, step.number, began)
+        server.deliver(outputs)
+        recorder.note(Span.DELIVER, step.number, began)

@@ -111,6 +111,9 @@ class RowLogprobs:
 class StepResult:
     """Tokens that step `number` sampled: `token_ids[i]` is of `rows[i]`. From the output rank.
 
+    Of the `compute_s` seconds that the step took, the last `sample_s` were sampling, where the
+    executor tells them apart.
+
     `failed_rows` are (row, reason): rows whose logits are no numbers, or of which nothing may be
     sampled. Such a row is not in `rows` and its request cannot go on; the others are unharmed. The
     worker holds it until a step names it in `finished`, and what later steps say of it is void.
@@ -122,6 +125,7 @@ class StepResult:
     compute_s: float = 0.0
     logprobs: list[RowLogprobs] = attrs.field(factory=list)
     failed_rows: list[tuple[int, str]] = attrs.field(factory=list)
+    sample_s: float = 0.0
 
 
 @attrs.frozen

@@ -27,6 +27,7 @@ from .step_messages import (
     StepFailure,
     StepResult,
 )
+from .step_recorder import NO_RECORDER, Span, StepRecorder
 
 # One step computes, one waits behind it, each with its mask.
 RING_SLOTS = 4
@@ -47,6 +48,7 @@ class StepRings:
 
     workers: int
     step_timeout_s: float
+    recorder: StepRecorder = NO_RECORDER
     _steps: RingWriter = attrs.field(init=False)
     _results: list[RingReader] = attrs.field(init=False)
     # The workers' ends, rank by rank, until `close_workers_ends`.
@@ -111,9 +113,12 @@ class StepRings:
         self._write(mask)
 
     def _write(self, message: Step | Mask) -> None:
+        began = self.recorder.now()
         [frame] = self._steps_codec.encode(message)  # no message of steps holds an array
         assert isinstance(frame, bytearray)
+        began = self.recorder.note(Span.ENCODE, message.number, began)
         self._steps.write(frame)
+        self.recorder.note(Span.SUBMIT, message.number, began)
 
     async def result(self, number: int) -> StepResult:
         """Wait until every rank has answered step `number`; the output rank's tokens.
@@ -149,8 +154,13 @@ class StepRings:
     async def _take_answer(
         self, rank: int, answers: dict[int, Answer], others: trio.CancelScope | None = None
     ) -> None:
-        answer = self._results_codec.decode((await self._results[rank].wait_read(),))
+        waits = self.recorder.now()
+        frame = await self._results[rank].wait_read()
+        came = self.recorder.now()
+        answer = self._results_codec.decode((frame,))
         assert isinstance(answer, Answer)
+        self.recorder.note_span(Span.WAIT, answer.number, waits, came)
+        self.recorder.note(Span.DECODE, answer.number, came)
         answers[rank] = answer
         if isinstance(answer, StepFailure) and others is not None:
             others.cancel(f"worker {rank} has failed in this step")

@@ -30,6 +30,7 @@ from ..config import EngineSettings
 from ..errors import EngineError
 from ..messages import BootPhase, TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
+from ..step_recorder import open_recorder
 from .executor_interface import Pause, WorkerExecutor
 from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
@@ -58,6 +59,7 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
             steps=owned.enter_context(RingReader.attach(handshake.fds[:READER_FDS], init.rank)),
             results=owned.enter_context(RingWriter.attach(handshake.fds[READER_FDS:])),
             stop=stop,
+            recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
         )
         worker = WorkerProcess(init, control, handshake, loop)
         await worker.run(executor)

@@ -17,6 +17,7 @@ import trio
 from ...transports.codec import Codec
 from ...transports.shm_ring import RingClosed, RingReader, RingWriter
 from ..step_messages import CORE_TO_WORKER, WORKER_TO_CORE, Mask, Step, StepFailure, StepResult
+from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
 
 
@@ -54,6 +55,7 @@ class StepLoop:
     steps: RingReader
     results: RingWriter
     stop: StopSignal
+    recorder: StepRecorder = NO_RECORDER
     step: int = attrs.field(default=0, init=False)
     rows: int = attrs.field(default=0, init=False)
     _steps_codec: Codec = attrs.field(factory=lambda: Codec(*CORE_TO_WORKER), init=False)
@@ -86,17 +88,28 @@ class StepLoop:
                 message = self._read()
                 # A mask here is that of a step which failed before it asked for it.
                 if isinstance(message, Step):
-                    [frame] = self._results_codec.encode(self._answer(message))
+                    answer = self._answer(message)
+                    began = self.recorder.now()
+                    [frame] = self._results_codec.encode(answer)
                     assert isinstance(frame, bytearray)
                     self.results.write(frame)
+                    self.recorder.note(Span.ANSWER, message.number, began)
         except RingClosed:
             return
 
-    def _read(self) -> object:
-        return self._steps_codec.decode((self.steps.read(),))
+    def _read(self) -> Step | Mask:
+        waits = self.recorder.now()
+        frame = self.steps.read()
+        came = self.recorder.now()
+        message = self._steps_codec.decode((frame,))
+        assert isinstance(message, Step | Mask)
+        self.recorder.note_span(Span.READ, message.number, waits, came)
+        self.recorder.note(Span.UNPACK, message.number, came)
+        return message
 
     def _answer(self, step: Step) -> StepResult | StepFailure:
         self.step, self.rows = step.number, len(step.rows)
+        began = self.recorder.now()
         try:
             result = self.executor.execute(step, partial(self._wait_mask, step.number))
         except RingClosed:
@@ -105,6 +118,10 @@ class StepLoop:
             return StepFailure(step.number, self.rank, traceback.format_exc())
         finally:
             self.rows = 0
+        ended = self.recorder.note(Span.COMPUTE, step.number, began)
+        if result.sample_s:
+            sampled_ns = int(result.sample_s * 1e9)
+            self.recorder.note_span(Span.SAMPLE, step.number, ended - sampled_ns, ended)
         if self.rank != self.output_rank:
             return StepResult(step.number, [], [])  # an acknowledgement; the tokens are another's
         return result

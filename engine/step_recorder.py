@@ -1,0 +1,136 @@
+"""Notes when each part of a step began and ended, for whoever draws a timeline of steps.
+
+Off unless the settings name a folder: then every engine and worker process maps one file in it and
+stores a record for each span. A mapped page outlives its process, so that nothing has to be flushed
+and a process that is killed leaves what it did. Times are of the clock that all processes of a
+machine share. Must not know what the spans are made of.
+"""
+
+import enum
+import mmap
+import os
+import pathlib
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import attrs
+
+# Kind, step number, begin and end in nanoseconds of CLOCK_MONOTONIC. An end of 0: no record yet.
+_RECORD = struct.Struct("<IIqq")
+# About 20 000 steps; the file is sparse, so that what is not written takes no room.
+RECORDS_MAX = 200_000
+SUFFIX = ".steps"
+
+
+class Span(enum.IntEnum):
+    """The parts of a step, first those of an engine, then those of a worker."""
+
+    SCHEDULE = 1  # decide what the step computes
+    ENCODE = 2  # the step as bytes
+    SUBMIT = 3  # the bytes into the ring, the workers woken
+    WAIT = 4  # nothing to do but wait for the result
+    DECODE = 5  # the result out of its bytes
+    APPLY = 6  # stop rules, blocks, outputs
+    DELIVER = 7  # outputs to the frontends' channels
+    READ = 16  # the worker waits for a step
+    UNPACK = 17  # the step out of its bytes
+    COMPUTE = 18  # everything that the executor does, forward pass and sampling
+    SAMPLE = 19  # the end of COMPUTE that is sampling, where the executor tells it
+    ANSWER = 20  # the result as bytes into the ring, the engine woken
+
+
+class StepRecorder(Protocol):
+    """What the loops call. `now` is only for `note`."""
+
+    def now(self) -> int:
+        """A moment, in nanoseconds."""
+
+    def note(self, span: Span, step: int, since: int) -> int:
+        """The span of this step began at `since` and ends now; returns now."""
+
+    def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
+        """The same with both ends."""
+
+
+class NoRecorder:
+    """Records nothing; the usual one."""
+
+    def now(self) -> int:
+        """No moment."""
+        return 0
+
+    def note(self, span: Span, step: int, since: int) -> int:
+        """Nothing."""
+        return 0
+
+    def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
+        """Nothing."""
+
+
+NO_RECORDER = NoRecorder()
+
+
+@attrs.define(eq=False)
+class FileRecorder:
+    """Records into mapped memory; one thread at a time. Full, it records no more."""
+
+    _memory: mmap.mmap
+    _records: int = attrs.field(default=0, init=False)
+
+    def now(self) -> int:
+        """A moment, in nanoseconds."""
+        return time.monotonic_ns()
+
+    def note(self, span: Span, step: int, since: int) -> int:
+        """The span of this step began at `since` and ends now; returns now."""
+        end = time.monotonic_ns()
+        self.note_span(span, step, since, end)
+        return end
+
+    def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
+        """The same with both ends."""
+        if self._records < RECORDS_MAX:
+            _RECORD.pack_into(self._memory, self._records * _RECORD.size, span, step, begin, end)
+            self._records += 1
+
+
+@contextmanager
+def open_recorder(folder: str, name: str) -> Iterator[StepRecorder]:
+    """A recorder of this process below `folder`, or one that records nothing where that is "".
+
+    Raises `OSError` where the file cannot be made.
+    """
+    if not folder:
+        yield NO_RECORDER
+        return
+    path = pathlib.Path(folder) / f"{name}-{os.getpid()}{SUFFIX}"
+    with path.open("x+b") as file:
+        file.truncate(RECORDS_MAX * _RECORD.size)
+        with mmap.mmap(file.fileno(), 0) as memory:
+            yield FileRecorder(memory)
+
+
+@attrs.frozen
+class SpanRecord:
+    """One span of one process, as it was noted. Times in nanoseconds."""
+
+    process: str
+    span: Span
+    step: int
+    begin_ns: int
+    end_ns: int
+
+
+def read_records(folder: pathlib.Path) -> list[SpanRecord]:
+    """All that the processes of a run have noted, in the order of each."""
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        name = path.name.removesuffix(SUFFIX)
+        for kind, step, begin, end in _RECORD.iter_unpack(path.read_bytes()):
+            if not end:
+                break
+            found.append(SpanRecord(name, Span(kind), step, begin, end))
+    return found
