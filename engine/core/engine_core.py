@@ -26,14 +26,13 @@ from ..messages import (
     FinishReason,
     Grant,
     LiveRequest,
-    RequestEvent,
-    RequestEventKind,
     RequestKey,
     RequestOutput,
     StepOutputs,
 )
 from ..step_messages import Step, StepResult, WorkerReady
-from .request import WAITING, Frontend, Request, RequestStatus, make_request
+from .announcements import Announcements
+from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .result_check import match_result
 from .scheduler import Scheduler, make_scheduler
@@ -56,11 +55,8 @@ class EngineCore:
     limits: RequestLimits = attrs.field(init=False)
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
-    # Outputs that no step brings; the shell takes them. Bounded by one for each ADD between steps
-    # and two events of each request in a step.
-    _outputs: dict[Frontend, News] = attrs.field(factory=dict, init=False)
-    # Came since the last `schedule` and want events; bounded by what came.
-    _to_be_queued: list[Request] = attrs.field(factory=list, init=False)
+    # Outputs that no step brings; the shell takes them.
+    _announcements: Announcements = attrs.field(factory=Announcements, init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     _scheduled_at_s: float = attrs.field(default=0.0, init=False)
@@ -121,9 +117,9 @@ class EngineCore:
         stop = check_stop(added)
         if stop is not None:
             record = self._finish(added, stop)
-            self._put_output(frontend, record.output_from(added.output_count))
+            self._announcements.put(frontend, record.output_from(added.output_count))
         elif added.events:
-            self._to_be_queued.append(added)
+            self._announcements.note_arrival(added)
 
     def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
         """End these now, without an output: who aborts knows. Unknown ones are counted.
@@ -153,7 +149,7 @@ class EngineCore:
         Outputs that `take_outputs` still holds for it are in the answer instead. A request of
         which the frontend has more tokens than we is not the same one: ended here, and unknown.
         """
-        self._outputs.pop(frontend, None)
+        self._announcements.drop(frontend)
         self._statistics.forget(frontend)
         wanted = {entry.request_id: entry for entry in live}
         for request in self._store.live(frontend):
@@ -184,7 +180,7 @@ class EngineCore:
         for request in self._store.live(frontend):
             self._abort(request)
         self._store.forget_finished(frontend, keep=set())
-        self._outputs.pop(frontend, None)
+        self._announcements.drop(frontend)
         self._statistics.forget(frontend)
 
     def remote_kv_arrived(self, frontend: Frontend, key: RequestKey, computed_tokens: int) -> None:
@@ -222,7 +218,7 @@ class EngineCore:
         brings them tokens.
         """
         scheduled = self._scheduler.schedule()
-        self._put_events()
+        self._announcements.put_events(self._scheduler)
         if scheduled is None:
             return None
         self._scheduled_at_s = now
@@ -252,10 +248,8 @@ class EngineCore:
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events."""
-        if not self._outputs:
-            return {}
-        outputs, self._outputs = self._outputs, {}
-        return self._statistics.messages(outputs, self._scheduler)
+        news = self._announcements.take()
+        return self._statistics.messages(news, self._scheduler) if news else {}
 
     # ---- looking on
 
@@ -325,34 +319,11 @@ class EngineCore:
             error_code=error.code,
         )
         self._store.keep_finished(record)
-        self._put_output(frontend, record.output_from(len(record.output_token_ids)))
+        self._announcements.put(frontend, record.output_from(len(record.output_token_ids)))
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)
         self._scheduler.update(request)
-
-    def _put_events(self) -> None:
-        """Who came since the last time and must wait is told so, then what was scheduled."""
-        for request in self._to_be_queued:
-            if request.status in WAITING:
-                position = self._scheduler.waiting.position(request)
-                self._put_event(request, RequestEventKind.QUEUED, position)
-        self._to_be_queued.clear()
-        for request, kind in self._scheduler.take_events():
-            self._put_event(request, kind)
-
-    def _put_event(self, request: Request, kind: RequestEventKind, detail: int = 0) -> None:
-        output = RequestOutput(
-            request_id=request.request_id,
-            attempt=request.attempt,
-            first_index=request.output_count,
-            token_ids=[],
-            events=(RequestEvent(kind, detail),),
-        )
-        self._put_output(request.frontend, output)
-
-    def _put_output(self, frontend: Frontend, output: RequestOutput) -> None:
-        self._outputs.setdefault(frontend, News()).outputs.append(output)
 
 
 def _is_continued(request: Request, entry: LiveRequest) -> bool:
