@@ -10,13 +10,13 @@ NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
 .PHONY: serve test lint types bench clients fix clean
 
-serve: $(VENV)/installed
+serve: $(VENV)/installed $(VENV)/native
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
 
 # Set-up, then every check and test; prints the minutes of each tier and fails above the budget.
 test:
 	@started=$$(date +%s); \
-	$(MAKE) --no-print-directory $(VENV)/installed-for-tests || exit 1; \
+	$(MAKE) --no-print-directory $(VENV)/installed-for-tests $(VENV)/native || exit 1; \
 	installed=$$(date +%s); \
 	$(MAKE) --no-print-directory lint types || exit 1; \
 	checked=$$(date +%s); \
@@ -37,7 +37,7 @@ types: $(VENV)/installed-for-tests
 	cd $(TYPES) && MYPYPATH=. "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" \
 		--cache-dir "$(CURDIR)/.cache/mypy" -p triolet
 
-bench: $(VENV)/installed-for-tests
+bench: $(VENV)/installed-for-tests $(VENV)/native
 	$(BIN)/python -m tests.benchmarks
 
 # Clients of others, each once against the server, from an environment of their own.
@@ -47,7 +47,7 @@ clients: $(VENV)/installed-for-tests
 	$(BIN)/python -m tests.other_clients $(CLIENTS)/bin/python
 
 clean:
-	rm -rf $(VENV) .cache build *.egg-info
+	rm -rf $(VENV) .cache build *.egg-info engine/native/*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -61,3 +61,9 @@ $(VENV)/installed-for-tests: pyproject.toml | $(VENV)/bin/python
 	@if command -v npm >/dev/null; then npm install $(NPM) openai@7 ws@8; \
 	else echo "npm is not here: the tests of its SDK are skipped"; fi
 	@touch $@ $(VENV)/installed
+
+# Kernels of sources that have changed since the installation. Without a compiler torch serves.
+$(VENV)/native: $(wildcard engine/native/*.cpp engine/native/*.h) engine/native/build.py
+	@$(MAKE) --no-print-directory $(VENV)/installed
+	@$(BIN)/python -m triolet.engine.native.build || true
+	@touch $@

@@ -1,0 +1,62 @@
+"""Adds the native kernels to the build; everything else about the package is in pyproject.toml.
+
+The kernels are compiled by `engine/native/build.py`. They are optional: without a C++ compiler the
+package installs all the same, serves with torch, and `triolet doctor` says why. The objects have a
+plain C interface and call nothing of Python, so one wheel serves every version of it.
+"""
+
+import importlib.util
+import pathlib
+import sys
+
+from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build_ext import build_ext
+
+HERE = pathlib.Path(__file__).resolve().parent
+NATIVE = HERE / "engine" / "native"
+
+spec = importlib.util.spec_from_file_location("build_native", NATIVE / "build.py")
+assert spec is not None
+assert spec.loader is not None
+native = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(native)
+
+
+class BuildKernels(build_ext):
+    """Compiles one shared object for each instruction set, in place for an editable install."""
+
+    def run(self) -> None:
+        """Compile; a failure is told and leaves the package without kernels."""
+        try:
+            native.build(self._target())
+        except native.CompilerMissing as error:
+            sys.stderr.write(f"triolet: native kernels are not built: {error}\n")
+
+    def get_outputs(self) -> list[str]:
+        """The objects there are, for the list of installed files."""
+        return [str(path) for path in sorted(self._target().glob("kernels-*.so"))]
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """In an editable install the objects are where they are used."""
+        return {}
+
+    def _target(self) -> pathlib.Path:
+        if self.inplace or getattr(self, "editable_mode", False):
+            return NATIVE
+        return pathlib.Path(self.build_lib, "triolet", "engine", "native")
+
+
+class KernelsWheel(bdist_wheel):
+    """A wheel for any Python on one platform."""
+
+    def get_tag(self) -> tuple[str, str, str]:
+        """No Python ABI: the objects are opened with ctypes."""
+        return ("py3", "none", super().get_tag()[2])
+
+
+setup(
+    # Not an extension module: its presence makes setuptools run `build_ext` and mark the platform.
+    ext_modules=[Extension("triolet.engine.native.kernels", sources=[])],
+    cmdclass={"build_ext": BuildKernels, "bdist_wheel": KernelsWheel},
+)
