@@ -4,6 +4,8 @@
      +-- InvalidRequest           the request is at fault; sending it again changes nothing
      |    +-- InvalidParameter    one field is out of range
      |    +-- PromptTooLong       prompt and answer do not fit the model's length
+     |    +-- GrammarRefused      the form asked for cannot be compiled within bounds
+     +-- OutputFailed             this request's next token could not be chosen
      +-- EngineDied               the engine is at fault; sending it again may succeed
      +-- EngineDraining           the engine serves what it has and takes nothing new
      +-- StepFailed               a worker raised in a step; the engine dies of it
@@ -58,6 +60,28 @@ class PromptTooLong(InvalidRequest):
             f"the prompt has {self.prompt_tokens} tokens; this model takes at most"
             f" {self.max_model_len - 1} and one token of answer. Shorten the prompt"
         )
+
+
+@attrs.frozen
+class GrammarRefused(InvalidRequest):
+    """What the output shall match cannot be served: malformed, unsupported, or beyond a bound."""
+
+    code: ClassVar[str] = "invalid_grammar"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"structured_outputs cannot be served: {self.reason}"
+
+
+@attrs.frozen
+class OutputFailed(EngineError):
+    """The request cannot go on: its parameters leave no token to choose, or a limit was reached."""
+
+    code: ClassVar[str] = "output_failed"
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the output cannot go on: {self.reason}"
 
 
 @attrs.frozen

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import attrs
 
 from .errors import InvalidParameter
+from .structured_outputs import StructuredOutputs
 
 # vLLM refuses more as well; every stop string is searched for in each piece of text.
 STOP_STRINGS_MAX = 16
@@ -61,6 +62,8 @@ class SamplingParams:
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    # The form that the output must have; None: any.
+    structured_outputs: StructuredOutputs | None = None
 
     def __attrs_post_init__(self) -> None:
         self._check_lengths()

@@ -19,7 +19,7 @@ right, as all workers are ours: `UnexpectedResult` ends the engine.
 import attrs
 
 from ..config import EngineSettings
-from ..errors import EngineDraining, EngineError, InvalidParameter
+from ..errors import EngineDraining, EngineError, InvalidParameter, OutputFailed
 from ..messages import (
     AddRequest,
     EngineStatistics,
@@ -32,12 +32,14 @@ from ..messages import (
 )
 from ..step_messages import Step, StepResult, WorkerReady
 from .announcements import Announcements
-from .request import Frontend, Request, RequestStatus, make_request
+from .grammar import RequestGrammar
+from .grammar_orders import GrammarOrder, GrammarOrders
+from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
 from .request_store import FinishedRequest, RequestStore
 from .result_check import match_result
 from .scheduler import Scheduler, make_scheduler
 from .statistics import News, Statistics
-from .stop_check import Stop, check_stop
+from .stop_check import COMPLETE, Stop, check_stop
 from .validation import RequestLimits, check_request
 
 
@@ -57,6 +59,8 @@ class EngineCore:
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
     _announcements: Announcements = attrs.field(factory=Announcements, init=False)
+    # What the shell compiles, and answers by `grammar_compiled` or `grammar_refused`.
+    grammars: GrammarOrders = attrs.field(init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     _scheduled_at_s: float = attrs.field(default=0.0, init=False)
@@ -64,6 +68,7 @@ class EngineCore:
 
     def __attrs_post_init__(self) -> None:
         settings, ready = self.settings, self.ready
+        self.grammars = GrammarOrders(self._store)
         if ready.kv_blocks < 1:
             raise InvalidParameter("kv_blocks", "must be at least 1: there is no memory for any")
         lengths = [ready.max_model_len, ready.kv_blocks * settings.block_tokens]
@@ -118,7 +123,9 @@ class EngineCore:
         if stop is not None:
             record = self._finish(added, stop)
             self._announcements.put(frontend, record.output_from(added.output_count))
-        elif added.events:
+            return
+        self.grammars.order(added)
+        if added.events:
             self._announcements.note_arrival(added)
 
     def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
@@ -194,12 +201,32 @@ class EngineCore:
         if request is None or request.status is not RequestStatus.WAITING_FOR_REMOTE_KV:
             return
         request.computed_tokens = max(0, min(computed_tokens, len(request.token_ids) - 1))
-        request.move_to(RequestStatus.WAITING)
+        request.move_to(status_without_kv(request.sampling))
         self._scheduler.update(request)
+        self.grammars.order(request)
 
     def remote_kv_failed(self, frontend: Frontend, key: RequestKey) -> None:
         """The KV will not come: the request is computed here from its first token."""
         self.remote_kv_arrived(frontend, key, 0)
+
+    def grammar_compiled(self, order: GrammarOrder, grammar: RequestGrammar) -> None:
+        """The request may run, or has ended if the tokens of a replay are all that it allows."""
+        request = self.grammars.waiting(order)
+        if request is None:
+            return
+        request.grammar = grammar
+        request.move_to(RequestStatus.WAITING)
+        self._scheduler.update(request)
+        if request.output_count and grammar.is_terminated:
+            record = self._finish(request, COMPLETE)
+            self._announcements.put(request.frontend, record.output_from(request.output_count))
+
+    def grammar_refused(self, order: GrammarOrder, error: EngineError) -> None:
+        """The request ends with this error, alone."""
+        request = self.grammars.waiting(order)
+        if request is not None:
+            record = self._fail(request, error)
+            self._announcements.put(request.frontend, record.output_from(request.output_count))
 
     def start_drain(self) -> None:
         """Serve what is here and refuse every ADD from now on, with a retryable error."""
@@ -276,8 +303,16 @@ class EngineCore:
     def _append(self, request: Request, token_id: int, news: News) -> None:
         index = len(request.token_ids) - request.prompt_tokens
         request.token_ids.append(token_id)
-        self._statistics.output_tokens += 1
         stop = check_stop(request)
+        grammar = request.grammar
+        if grammar is not None and (stop is None or stop.reason is FinishReason.LENGTH):
+            if not grammar.accept(token_id):
+                request.token_ids.pop()
+                record = self._fail(request, OutputFailed(grammar.failure))
+                news.outputs.append(record.output_from(index))
+                return
+            stop = COMPLETE if grammar.is_terminated else stop
+        self._statistics.output_tokens += 1
         if stop is not None:
             news.outputs.append(self._finish(request, stop).output_from(index))
         elif request.in_columns:
@@ -287,8 +322,14 @@ class EngineCore:
         else:
             news.outputs.append(_output_from(request, index))
 
-    def _finish(self, request: Request, stop: Stop) -> FinishedRequest:
-        """End it by a stop rule and remember how."""
+    def _fail(self, request: Request, error: EngineError) -> FinishedRequest:
+        """End it by an error of its own; others are unharmed."""
+        return self._finish(request, Stop(FinishReason.ERROR), error)
+
+    def _finish(
+        self, request: Request, stop: Stop, error: EngineError | None = None
+    ) -> FinishedRequest:
+        """End it by a stop rule or an error, and remember how."""
         self._scheduler.end(request, stop.reason)
         self._store.remove(request)
         self._statistics.requests_finished += 1
@@ -299,6 +340,8 @@ class EngineCore:
             output_token_ids=request.token_ids[request.prompt_tokens :],
             finish_reason=stop.reason,
             stop_token_id=stop.token_id,
+            error="" if error is None else str(error),
+            error_code="" if error is None else error.code,
         )
         self._store.keep_finished(record)
         return record

@@ -20,6 +20,7 @@ import attrs
 from ..messages import AddRequest, FinishReason
 from ..sampling_params import SamplingParams
 from ..step_messages import RowSampling
+from .grammar import RequestGrammar
 
 # Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
 # that may adopt the requests (its rank, say, not its epoch).
@@ -36,31 +37,39 @@ class RequestStatus(enum.Enum):
 
     WAITING = "waiting"  # never scheduled, holds nothing
     WAITING_FOR_REMOTE_KV = "waiting_for_remote_kv"  # not to be scheduled before its KV is here
+    WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # nor before its grammar has been compiled
     RUNNING = "running"  # holds a row and blocks; *paused* when it is at its credit
     PREEMPTED = "preempted"  # ran, gave row and blocks back, waits to be computed again
     FINISHED_STOPPED = "finished_stopped"
     FINISHED_LENGTH = "finished_length"
     FINISHED_ABORTED = "finished_aborted"
+    FINISHED_ERROR = "finished_error"
 
 
 _S = RequestStatus
-WAITING = frozenset({_S.WAITING, _S.WAITING_FOR_REMOTE_KV})
-FINISHED = frozenset({_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED})
+PARKED = frozenset({_S.WAITING_FOR_REMOTE_KV, _S.WAITING_FOR_GRAMMAR})
+WAITING = PARKED | {_S.WAITING}
+FINISHED = frozenset(
+    {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
+)
 # {status: those that may follow}. A replay may meet a stop rule before it ever runs, so each
 # status may be followed by each end; nothing follows an end.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
     _S.WAITING: FINISHED | {_S.RUNNING},
-    _S.WAITING_FOR_REMOTE_KV: FINISHED | {_S.WAITING},
+    _S.WAITING_FOR_REMOTE_KV: FINISHED | {_S.WAITING, _S.WAITING_FOR_GRAMMAR},
+    _S.WAITING_FOR_GRAMMAR: FINISHED | {_S.WAITING},
     _S.RUNNING: FINISHED | {_S.PREEMPTED},
     _S.PREEMPTED: FINISHED | {_S.RUNNING},
     _S.FINISHED_STOPPED: frozenset(),
     _S.FINISHED_LENGTH: frozenset(),
     _S.FINISHED_ABORTED: frozenset(),
+    _S.FINISHED_ERROR: frozenset(),
 }
 STATUS_OF_REASON = {
     FinishReason.STOP: _S.FINISHED_STOPPED,
     FinishReason.LENGTH: _S.FINISHED_LENGTH,
     FinishReason.ABORT: _S.FINISHED_ABORTED,
+    FinishReason.ERROR: _S.FINISHED_ERROR,
 }
 
 
@@ -95,6 +104,8 @@ class Request:
     events: bool = False
     # Its attempt alone names it to its frontend.
     in_columns: bool = False
+    # Has accepted all output tokens. None: any token may come, or it is still being compiled.
+    grammar: RequestGrammar | None = None
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
@@ -123,7 +134,7 @@ class Request:
     @property
     def is_schedulable(self) -> bool:
         """Whether nothing but room keeps a request that waits from running."""
-        return self.has_credit and self.status is not RequestStatus.WAITING_FOR_REMOTE_KV
+        return self.has_credit and self.status not in PARKED
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the status; an illegal move is a bug of ours and fails an assertion."""
@@ -174,7 +185,10 @@ def make_request(
     length_max = max_model_len
     if sampling.max_tokens is not None:
         length_max = min(length_max, prompt_tokens + sampling.max_tokens)
-    remote = add.waits_for_remote_kv
+    if add.waits_for_remote_kv:
+        status = RequestStatus.WAITING_FOR_REMOTE_KV
+    else:
+        status = status_without_kv(sampling)
     return Request(
         frontend=frontend,
         request_id=add.request_id,
@@ -190,7 +204,14 @@ def make_request(
         eos_token_ids=frozenset() if sampling.ignore_eos else frozenset(add.eos_token_ids),
         stop_token_ids=frozenset(sampling.stop_token_ids),
         credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
-        status=RequestStatus.WAITING_FOR_REMOTE_KV if remote else RequestStatus.WAITING,
+        status=status,
         events=add.events,
         in_columns=add.in_columns,
     )
+
+
+def status_without_kv(sampling: SamplingParams) -> RequestStatus:
+    """Where a request is that waits for no KV, or no longer."""
+    if sampling.structured_outputs is None:
+        return RequestStatus.WAITING
+    return RequestStatus.WAITING_FOR_GRAMMAR

@@ -23,6 +23,8 @@ class Stop:
 
 
 _END_OF_SEQUENCE = Stop(FinishReason.STOP)
+# The output is all that its grammar allows: nothing can follow but the end of sequence.
+COMPLETE = _END_OF_SEQUENCE
 _LENGTH = Stop(FinishReason.LENGTH)
 
 
