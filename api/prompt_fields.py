@@ -15,6 +15,7 @@ from ..engine.sampling_params import (
     SEED_MAX,
     STOP_STRING_CHARACTERS_MAX,
     STOP_STRINGS_MAX,
+    STOP_TOKEN_IDS_MAX,
     TOKENS_MAX,
     SamplingParams,
 )
@@ -45,7 +46,6 @@ MESSAGES_MAX = 8192
 PARTS_MAX = 1024
 # No model of today takes more; each id is looked at in a loop.
 PROMPT_TOKENS_MAX = 2**20
-STOP_TOKEN_IDS_MAX = 1024  # pulled out of the air; families have up to ten
 
 # Sampling fields that OpenAI lacks and vLLM's clients send.
 SAMPLING_FIELDS: dict[str, Field] = {

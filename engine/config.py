@@ -10,6 +10,7 @@ import attrs
 import msgspec
 
 from .errors import InvalidParameter
+from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
 EXECUTORS = ("torch", "null")
 LOAD_FORMATS = ("auto", "dummy")
@@ -41,6 +42,8 @@ class EngineSettings:
     max_num_seqs: int = 64
     # One step computes at most so many tokens; bounds the gap that running requests see.
     max_num_batched_tokens: int = 256
+    # The most alternatives that `logprobs` and `prompt_logprobs` may ask for.
+    max_logprobs: int = MAX_LOGPROBS_DEFAULT
     bitwise: bool = True
     boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
     step_timeout_s: float = 60.0
@@ -56,6 +59,8 @@ class EngineSettings:
             _at_least(name, vars_of(self)[name], 1)
         for name in ("threads", "kv_blocks", "kv_memory_bytes_max", "max_model_len", "null_step_s"):
             _at_least(name, vars_of(self)[name], 0)
+        if not 0 <= self.max_logprobs <= LOGPROBS_MAX:
+            raise InvalidParameter("max_logprobs", f"must be from 0 to {LOGPROBS_MAX}")
         if self.executor == "torch" and self.workers != 1:
             reason = "must be 1: the torch executor computes a model on one device"
             raise InvalidParameter("workers", f"{reason}. Use more engines instead")

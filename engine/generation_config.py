@@ -12,13 +12,16 @@ import attrs
 from .errors import InvalidParameter
 from .model_config import GENERATION_CONFIG_FILE
 from .model_folder import Fields, read_fields
-from .sampling_params import TEMPERATURE_MAX, SamplingParams
+from .sampling_params import (
+    REPETITION_PENALTY_MAX,
+    TEMPERATURE_MAX,
+    TOP_K_MAX,
+    SamplingParams,
+)
 
-TOP_K_MAX = 2**31 - 1
 # Advice that is not followed, and the value that asks for nothing.
 UNSERVED: MappingProxyType[str, float] = MappingProxyType(
     {
-        "repetition_penalty": 1.0,
         "encoder_repetition_penalty": 1.0,
         "no_repeat_ngram_size": 0,
         "typical_p": 1.0,
@@ -55,6 +58,7 @@ def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
             top_p=_optional(fields, "top_p", 1.0),
             top_k=_top_k(fields),
             min_p=_optional(fields, "min_p", 1.0),
+            repetition_penalty=_optional(fields, "repetition_penalty", REPETITION_PENALTY_MAX),
         )
     except InvalidParameter as error:
         raise fields.fault(error.parameter, error.reason) from error

@@ -47,6 +47,9 @@ class AddRequest:
     output, not as prompt, for every stop rule and for the sampling position. `credit` is the
     absolute output index up to which the engine may schedule (exclusive); None: to the end.
     `sampling.seed` is always set here: admission chose one.
+
+    A request for several choices is one of these for each, of which `parent` is the common name and
+    `choice` the number; all have the same prompt. `bad_words` are `sampling.bad_words`, as tokens.
     """
 
     request_id: str
@@ -66,6 +69,8 @@ class AddRequest:
     events: bool = False
     # No other request of this frontend ever has this attempt: columns may name it by that alone.
     in_columns: bool = False
+    bad_words: list[list[int]] = attrs.field(factory=list)
+    parent: str = ""
 
 
 @attrs.frozen

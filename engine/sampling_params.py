@@ -5,8 +5,8 @@ what depends on the model (token ids, lengths) when it takes the request in. Mus
 HTTP field names or defaults of any protocol: `api` maps those to this class.
 """
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
@@ -16,11 +16,35 @@ from .structured_outputs import StructuredOutputs
 # vLLM refuses more as well; every stop string is searched for in each piece of text.
 STOP_STRINGS_MAX = 16
 STOP_STRING_CHARACTERS_MAX = 1024
+# Pulled out of the air: families have up to ten, and each is compared with every token.
+STOP_TOKEN_IDS_MAX = 1024
 # Numbers above this do not fit the signed 64-bit integers of the wire.
 SEED_MAX = 2**63 - 1
 # No model comes near; larger numbers would not fit the integers of the wire.
 TOKENS_MAX = 2**31 - 1
+TOKEN_ID_MAX = 2**31 - 1
 TEMPERATURE_MAX = 100.0  # OpenAI allows 2; beyond 100 the distribution is flat to float32
+TOP_K_MAX = 2**31 - 1
+# OpenAI's. Each choice is a request of its own to an engine, charged to admission.
+CHOICES_MAX = 128
+PENALTY_MAX = 2.0  # OpenAI's and vLLM's: from -2 to 2
+# vLLM only wants more than 0; beyond these a logit is 0, or infinite, in float32.
+REPETITION_PENALTY_MIN = 0.01
+REPETITION_PENALTY_MAX = 100.0
+LOGIT_BIAS_MAX = 100.0  # OpenAI's: from -100, which all but forbids, to 100
+LOGIT_BIAS_ITEMS_MAX = 1024  # three times what OpenAI documents
+# Of a vocabulary up to 256 k: who allows more than a quarter of it forbids the others instead.
+ALLOWED_TOKEN_IDS_MAX = 65_536
+BAD_WORDS_MAX = 128  # vLLM's
+BAD_WORD_CHARACTERS_MAX = 256  # pulled out of the air; a sentence
+# What any server may be set to give; what it gives is `EngineSettings.max_logprobs`.
+LOGPROBS_MAX = 1024
+MAX_LOGPROBS_DEFAULT = 20  # OpenAI's and vLLM's
+# What a request's logprobs may be in all, of its output or of its prompt: 32 MiB, which an engine
+# keeps until its end and sends in one message. A prompt of 200 k tokens with 20 alternatives.
+LOGPROB_ITEMS_MAX = 2**22
+# vLLM's for `truncate_prompt_tokens`: as many as the model takes.
+TRUNCATE_TO_MODEL = -1
 
 
 # `converter=tuple` would do, but mypy then refuses every argument: the type variable is left open.
@@ -32,24 +56,40 @@ def _token_ids(values: Iterable[int]) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _finite(value: float, name: str) -> None:
-    if not math.isfinite(value):
-        raise InvalidParameter(name, f"must be a finite number, not {value}")
+def _optional_token_ids(values: Iterable[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)
+
+
+def _biases(
+    values: Mapping[int, float] | Iterable[tuple[int, float]],
+) -> tuple[tuple[int, float], ...]:
+    return tuple(values.items() if isinstance(values, Mapping) else values)
 
 
 @attrs.frozen(kw_only=True)
 class SamplingParams:
-    """How tokens are chosen and when a request ends.
+    """How tokens are chosen, what is told of them, and when a request ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off; their order
-    is temperature, top_k, top_p, min_p (as vLLM's). None of these four leaves them to the model's
-    `generation_config.json`; what that leaves out is temperature 1 and no filter. `seed` None lets
-    admission choose one, so that a replay draws the same tokens. `max_tokens` None means up to the
-    model's length.
+    is temperature, top_k, top_p, min_p (as vLLM's). None of these four and of `repetition_penalty`
+    leaves them to the model's `generation_config.json`; what that leaves out is 1 for temperature
+    and penalty, and no filter. `seed` None lets admission choose one, so that a replay draws the
+    same tokens; the `n` choices of one request share it and draw differently all the same.
+    `max_tokens` None means up to the model's length.
+
+    `frequency_penalty` and `presence_penalty` look at output tokens, `repetition_penalty` at the
+    prompt's, too. `logit_bias` is added to the logits of its ids. `allowed_token_ids` forbids all
+    others. No output contains one of `bad_words` as the tokenizer spells it, with and without a
+    space before it. `min_tokens` forbids what would end the request by a token until then.
+
+    `logprobs` asks for the logprob of each output token and of so many most likely ones (0: of none
+    but itself), before any of the above was applied; `prompt_logprobs` the same of the prompt's.
+    `truncate_prompt_tokens` keeps the last so many tokens of the prompt, -1 as many as fit.
 
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
+    n: int = 1
     max_tokens: int | None = None
     min_tokens: int = 0
     temperature: float | None = None
@@ -57,6 +97,16 @@ class SamplingParams:
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = attrs.field(default=(), converter=_biases)
+    allowed_token_ids: tuple[int, ...] | None = attrs.field(
+        default=None, converter=_optional_token_ids
+    )
+    bad_words: tuple[str, ...] = attrs.field(default=(), converter=_strings)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop: tuple[str, ...] = attrs.field(default=(), converter=_strings)
     stop_token_ids: tuple[int, ...] = attrs.field(default=(), converter=_token_ids)
     include_stop_str_in_output: bool = False
@@ -64,19 +114,14 @@ class SamplingParams:
     skip_special_tokens: bool = True
     # The form that the output must have; None: any.
     structured_outputs: StructuredOutputs | None = None
+    truncate_prompt_tokens: int | None = None
 
     def __attrs_post_init__(self) -> None:
         self._check_lengths()
         self._check_distribution()
+        self._check_penalties()
+        self._check_tokens()
         self._check_stops()
-
-    def _check_lengths(self) -> None:
-        if self.max_tokens is not None and not 1 <= self.max_tokens <= TOKENS_MAX:
-            raise InvalidParameter("max_tokens", f"must be from 1 to {TOKENS_MAX}")
-        if not 0 <= self.min_tokens <= TOKENS_MAX:
-            raise InvalidParameter("min_tokens", f"must be from 0 to {TOKENS_MAX}")
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
 
     @property
     def distribution(self) -> tuple[float, float, int, float]:
@@ -90,38 +135,136 @@ class SamplingParams:
 
     def with_defaults(self, defaults: "SamplingParams") -> "SamplingParams":
         """These, where what is left to the model is as `defaults` say."""
-        temperature = defaults.temperature if self.temperature is None else self.temperature
-        top_p = defaults.top_p if self.top_p is None else self.top_p
-        top_k = defaults.top_k if self.top_k is None else self.top_k
-        min_p = defaults.min_p if self.min_p is None else self.min_p
-        filled = (temperature, top_p, top_k, min_p)
-        if filled == (self.temperature, self.top_p, self.top_k, self.min_p):
-            return self
-        return attrs.evolve(self, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+        own, advised = self._left_to_the_model(), defaults._left_to_the_model()
+        changes = {
+            name: value
+            for name, value in advised.items()
+            if value is not None and own[name] is None
+        }
+        return attrs.evolve(self, **changes) if changes else self
+
+    def _left_to_the_model(self) -> dict[str, Any]:
+        return {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": self.top_k,
+            "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+        }
+
+    def check_model(
+        self, *, vocab_size: int, max_logprobs: int, prompt_tokens: int, max_model_len: int
+    ) -> None:
+        """Check what depends on the model and its server, for a prompt of so many tokens.
+
+        Raises `InvalidParameter`. Here, because frontend and engine check the same.
+        """
+        for name, token_ids in (
+            ("stop_token_ids", self.stop_token_ids),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("logit_bias", [token_id for token_id, _ in self.logit_bias]),
+        ):
+            if token_ids and max(token_ids) >= vocab_size:
+                raise InvalidParameter(name, f"must have token ids from 0 to {vocab_size - 1}")
+        room = max_model_len - prompt_tokens
+        outputs = room if self.max_tokens is None else min(self.max_tokens, room)
+        for name, alternatives, tokens in (
+            ("logprobs", self.logprobs, outputs),
+            ("prompt_logprobs", self.prompt_logprobs, prompt_tokens),
+        ):
+            if alternatives is None:
+                continue
+            if alternatives > max_logprobs:
+                raise InvalidParameter(name, f"must be at most {max_logprobs} (max_logprobs)")
+            if tokens * (alternatives + 1) > LOGPROB_ITEMS_MAX:
+                most = LOGPROB_ITEMS_MAX // (alternatives + 1)
+                raise InvalidParameter(name, f"allows at most {most} tokens, not {tokens}")
+
+    def _check_lengths(self) -> None:
+        _check_integer("n", self.n, 1, CHOICES_MAX)
+        if self.max_tokens is not None:
+            _check_integer("max_tokens", self.max_tokens, 1, TOKENS_MAX)
+        _check_integer("min_tokens", self.min_tokens, 0, TOKENS_MAX)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
+        if self.logprobs is not None:
+            _check_integer("logprobs", self.logprobs, 0, LOGPROBS_MAX)
+        if self.prompt_logprobs is not None:
+            _check_integer("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
+        if self.truncate_prompt_tokens not in (None, TRUNCATE_TO_MODEL):
+            _check_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, TOKENS_MAX)
 
     def _check_distribution(self) -> None:
         temperature, top_p, top_k, min_p = self.distribution
-        _finite(temperature, "temperature")
-        _finite(top_p, "top_p")
-        _finite(min_p, "min_p")
-        if not 0 <= temperature <= TEMPERATURE_MAX:
-            raise InvalidParameter("temperature", f"must be from 0 to {TEMPERATURE_MAX:g}")
-        if not 0 < top_p <= 1:
-            raise InvalidParameter("top_p", f"must be above 0 and at most 1, not {top_p}")
-        if not 0 <= min_p <= 1:
-            raise InvalidParameter("min_p", f"must be from 0 to 1, not {min_p}")
-        if not 0 <= top_k < 2**31:
-            raise InvalidParameter("top_k", f"must be 0 (off) or a positive number, not {top_k}")
-        if self.seed is not None and not 0 <= self.seed <= SEED_MAX:
-            raise InvalidParameter("seed", f"must be from 0 to {SEED_MAX}")
+        _check_number("temperature", temperature, 0, TEMPERATURE_MAX)
+        _check_number("top_p", top_p, 0, 1)
+        if top_p == 0:
+            raise InvalidParameter("top_p", "must be a number above 0 and at most 1")
+        _check_number("min_p", min_p, 0, 1)
+        _check_integer("top_k", top_k, 0, TOP_K_MAX)
+        if self.seed is not None:
+            _check_integer("seed", self.seed, 0, SEED_MAX)
+
+    def _check_penalties(self) -> None:
+        _check_number("presence_penalty", self.presence_penalty, -PENALTY_MAX, PENALTY_MAX)
+        _check_number("frequency_penalty", self.frequency_penalty, -PENALTY_MAX, PENALTY_MAX)
+        if self.repetition_penalty is not None:
+            _check_number(
+                "repetition_penalty",
+                self.repetition_penalty,
+                REPETITION_PENALTY_MIN,
+                REPETITION_PENALTY_MAX,
+            )
+
+    def _check_tokens(self) -> None:
+        _check_count("logit_bias", self.logit_bias, LOGIT_BIAS_ITEMS_MAX)
+        for token_id, bias in self.logit_bias:
+            _check_token_id("logit_bias", token_id)
+            _check_number("logit_bias", bias, -LOGIT_BIAS_MAX, LOGIT_BIAS_MAX)
+        if len({token_id for token_id, _ in self.logit_bias}) < len(self.logit_bias):
+            raise InvalidParameter("logit_bias", "must name a token id once")
+        if self.allowed_token_ids is not None:
+            if not self.allowed_token_ids:
+                raise InvalidParameter("allowed_token_ids", "must not be empty")
+            _check_count("allowed_token_ids", self.allowed_token_ids, ALLOWED_TOKEN_IDS_MAX)
+            for token_id in self.allowed_token_ids:
+                _check_token_id("allowed_token_ids", token_id)
+        _check_texts("bad_words", self.bad_words, BAD_WORDS_MAX, BAD_WORD_CHARACTERS_MAX)
 
     def _check_stops(self) -> None:
-        if len(self.stop) > STOP_STRINGS_MAX:
-            raise InvalidParameter("stop", f"must be at most {STOP_STRINGS_MAX} strings")
-        for text in self.stop:
-            if not 0 < len(text) <= STOP_STRING_CHARACTERS_MAX:
-                raise InvalidParameter(
-                    "stop", f"each string must have 1 to {STOP_STRING_CHARACTERS_MAX} characters"
-                )
-        if any(not 0 <= token_id < 2**31 for token_id in self.stop_token_ids):
-            raise InvalidParameter("stop_token_ids", "must be token ids of the model's vocabulary")
+        _check_texts("stop", self.stop, STOP_STRINGS_MAX, STOP_STRING_CHARACTERS_MAX)
+        _check_count("stop_token_ids", self.stop_token_ids, STOP_TOKEN_IDS_MAX)
+        for token_id in self.stop_token_ids:
+            _check_token_id("stop_token_ids", token_id)
+
+
+def _check_integer(name: str, value: object, least: int, most: int) -> None:
+    """Python's own types say it: a NaN, a bool or a string is no whole number."""
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidParameter(name, f"must be a whole number from {least} to {most}")
+
+
+def _check_number(name: str, value: object, least: float, most: float) -> None:
+    """Compares exactly, however long an integer is; a NaN is in no range."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (is_number and least <= value <= most):  # type: ignore[operator]
+        raise InvalidParameter(name, f"must be a number from {least:g} to {most:g}")
+
+
+def _check_token_id(name: str, value: object) -> None:
+    if type(value) is not int or not 0 <= value <= TOKEN_ID_MAX:
+        raise InvalidParameter(name, "must be token ids of the model's vocabulary")
+
+
+def _check_count(name: str, values: tuple[object, ...], most: int) -> None:
+    if len(values) > most:
+        raise InvalidParameter(name, f"must be at most {most}, not {len(values)}")
+
+
+def _check_texts(name: str, values: tuple[str, ...], most: int, characters_max: int) -> None:
+    if len(values) > most:
+        raise InvalidParameter(name, f"must be at most {most} strings, not {len(values)}")
+    for text in values:
+        if not isinstance(text, str) or not 0 < len(text) <= characters_max:
+            reason = f"each must be a string of 1 to {characters_max} characters"
+            raise InvalidParameter(name, reason)

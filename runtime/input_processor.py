@@ -20,7 +20,7 @@ import trio
 from ..engine.errors import InvalidParameter, PromptTooLong
 from ..engine.generation_config import GenerationConfig, load_generation_config
 from ..engine.model_config import GENERATION_CONFIG_FILE, load_model_limits
-from ..engine.sampling_params import SamplingParams
+from ..engine.sampling_params import MAX_LOGPROBS_DEFAULT, SamplingParams
 from .chat_template import ChatTemplate
 from .config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from .errors import ChatTemplateMissing
@@ -56,6 +56,8 @@ class InputProcessor:
     # What the model's makers advise, for parameters that a client leaves out.
     defaults: SamplingParams = attrs.field(factory=SamplingParams)
     limits: InputLimits = attrs.field(factory=InputLimits)
+    # The most alternatives that logprobs may ask for.
+    max_logprobs: int = MAX_LOGPROBS_DEFAULT
     # Threads that tokenise, apart from trio's own: those may all be asleep.
     _limiter: trio.CapacityLimiter = attrs.field(init=False)
 
@@ -91,6 +93,7 @@ class InputProcessor:
                 model.max_model_len, settings.engine.max_model_len or model.max_model_len
             ),
             limits=settings.input,
+            max_logprobs=settings.engine.max_logprobs,
         )
 
     def estimate_tokens(self, prompt: Prompt) -> int:
@@ -113,7 +116,6 @@ class InputProcessor:
         Raises `InvalidParameter`, `PromptTooLong`, `ChatTemplateMissing`, `ChatTemplateRefused`.
         Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
         """
-        self._check_params(params)
         params = params.with_defaults(self.defaults)
         match prompt:
             case str():
@@ -122,7 +124,14 @@ class InputProcessor:
                 token_ids = await self._encode(self.render(prompt), add_special_tokens=False)
             case _:
                 token_ids = _ids(prompt)
-        self._check_ids(token_ids, min(max_model_len or self.max_model_len, self.max_model_len))
+        length_max = min(max_model_len or self.max_model_len, self.max_model_len)
+        self._check_ids(token_ids, length_max)
+        params.check_model(
+            vocab_size=self.vocab_size,
+            max_logprobs=self.max_logprobs,
+            prompt_tokens=len(token_ids),
+            max_model_len=length_max,
+        )
         return PreparedPrompt(token_ids, params)
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
@@ -203,11 +212,6 @@ class InputProcessor:
             raise PromptTooLong(len(token_ids), max_model_len)
         if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
-
-    def _check_params(self, params: SamplingParams) -> None:
-        if any(token_id >= self.vocab_size for token_id in params.stop_token_ids):
-            bound = self.vocab_size - 1
-            raise InvalidParameter("stop_token_ids", f"must have token ids from 0 to {bound}")
 
 
 def _ids(prompt: Sequence[int]) -> list[int]:

@@ -74,7 +74,11 @@ class EngineCore:
         lengths = [ready.max_model_len, ready.kv_blocks * settings.block_tokens]
         if settings.max_model_len:
             lengths.append(settings.max_model_len)
-        self.limits = RequestLimits(max_model_len=min(lengths), vocab_size=ready.vocab_size)
+        self.limits = RequestLimits(
+            max_model_len=min(lengths),
+            vocab_size=ready.vocab_size,
+            max_logprobs=settings.max_logprobs,
+        )
         self._scheduler = make_scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,

@@ -106,6 +106,10 @@ class Request:
     in_columns: bool = False
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
     grammar: RequestGrammar | None = None
+    # Token sequences that its output must not contain.
+    bad_words: list[list[int]] = attrs.field(factory=list)
+    # Common name of the choices of one prompt, "" for one alone.
+    parent: str = ""
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
@@ -150,6 +154,7 @@ class Request:
         sampling = self.sampling
         assert sampling.seed is not None, "validated when the request came in"
         temperature, top_p, top_k, min_p = sampling.distribution
+        repetition = sampling.repetition_penalty
         suppressed: list[int] = []
         if sampling.min_tokens > 0:
             suppressed = sorted(self.eos_token_ids | self.stop_token_ids)
@@ -162,6 +167,14 @@ class Request:
             choice=self.choice,
             min_tokens=sampling.min_tokens,
             suppressed_until_min=suppressed,
+            repetition_penalty=1.0 if repetition is None else repetition,
+            frequency_penalty=sampling.frequency_penalty,
+            presence_penalty=sampling.presence_penalty,
+            logit_bias=list(sampling.logit_bias),
+            allowed_token_ids=list(sampling.allowed_token_ids or ()),
+            bad_words=self.bad_words,
+            logprobs=sampling.logprobs,
+            prompt_logprobs=sampling.prompt_logprobs,
         )
 
     def check_invariants(self) -> None:
@@ -207,6 +220,8 @@ def make_request(
         status=status,
         events=add.events,
         in_columns=add.in_columns,
+        bad_words=add.bad_words,
+        parent=add.parent,
     )
 
 

@@ -11,6 +11,7 @@ import attrs
 
 from ..errors import InvalidParameter, PromptTooLong
 from ..messages import AddRequest
+from ..sampling_params import BAD_WORD_CHARACTERS_MAX, BAD_WORDS_MAX, MAX_LOGPROBS_DEFAULT
 
 # Our own ids have under 50 characters; a client's own may be longer, but not a document.
 REQUEST_ID_CHARACTERS_MAX = 256
@@ -18,17 +19,22 @@ REQUEST_ID_CHARACTERS_MAX = 256
 LABEL_CHARACTERS_MAX = 1024
 # Numbers that the worker keeps in signed 32-bit integers.
 CHOICE_MAX = 2**31 - 1
+# Each word with and without a space before it; a character is at most four tokens.
+BAD_WORD_SPELLINGS_MAX = 2 * BAD_WORDS_MAX
+BAD_WORD_TOKENS_MAX = 4 * (BAD_WORD_CHARACTERS_MAX + 1)
 
 
 @attrs.frozen
 class RequestLimits:
-    """What a request must fit. Both in tokens.
+    """What a request must fit, in tokens.
 
     `max_model_len` is never more than the KV cache holds, so that every request fits when alone.
+    `max_logprobs` is how many alternatives may be asked for.
     """
 
     max_model_len: int
     vocab_size: int
+    max_logprobs: int = MAX_LOGPROBS_DEFAULT
 
 
 def check_request(request: AddRequest, limits: RequestLimits) -> None:
@@ -45,11 +51,16 @@ def check_request(request: AddRequest, limits: RequestLimits) -> None:
     _check_ids("prompt", request.prompt_token_ids, limits)
     _check_ids("output_token_ids", request.output_token_ids, limits)
     _check_ids("eos_token_ids", request.eos_token_ids, limits)
-    _check_ids("stop_token_ids", request.sampling.stop_token_ids, limits)
+    request.sampling.check_model(
+        vocab_size=limits.vocab_size,
+        max_logprobs=limits.max_logprobs,
+        prompt_tokens=prompt_tokens,
+        max_model_len=limits.max_model_len,
+    )
+    _check_bad_words(request, limits)
     if request.sampling.seed is None:
         raise InvalidParameter("seed", "must be set: admission chooses one for each request")
-    if request.sampling.min_tokens > 0:
-        _check_suppressed(request, limits)
+    _check_possible(request, limits)
 
 
 def _check_labels(request: AddRequest) -> None:
@@ -59,6 +70,9 @@ def _check_labels(request: AddRequest) -> None:
         )
     if len(request.principal) > LABEL_CHARACTERS_MAX:
         raise InvalidParameter("principal", f"must have at most {LABEL_CHARACTERS_MAX} characters")
+    if len(request.parent) > REQUEST_ID_CHARACTERS_MAX:
+        reason = f"must have at most {REQUEST_ID_CHARACTERS_MAX} characters"
+        raise InvalidParameter("parent", reason)
     if len(request.cache_salt) > LABEL_CHARACTERS_MAX:
         raise InvalidParameter("cache_salt", f"must have at most {LABEL_CHARACTERS_MAX} characters")
     if request.attempt < 0:
@@ -74,9 +88,27 @@ def _check_ids(name: str, token_ids: Collection[int], limits: RequestLimits) -> 
         raise InvalidParameter(name, f"must be token ids from 0 to {limits.vocab_size - 1}")
 
 
-def _check_suppressed(request: AddRequest, limits: RequestLimits) -> None:
-    ends = set(request.sampling.stop_token_ids)
-    if not request.sampling.ignore_eos:
-        ends.update(request.eos_token_ids)
-    if len(ends) >= limits.vocab_size:
-        raise InvalidParameter("min_tokens", "leaves no token to choose: every one would stop")
+def _check_bad_words(request: AddRequest, limits: RequestLimits) -> None:
+    if len(request.bad_words) > BAD_WORD_SPELLINGS_MAX:
+        raise InvalidParameter("bad_words", f"must be at most {BAD_WORD_SPELLINGS_MAX} spellings")
+    for token_ids in request.bad_words:
+        if not 0 < len(token_ids) <= BAD_WORD_TOKENS_MAX:
+            raise InvalidParameter("bad_words", f"must have 1 to {BAD_WORD_TOKENS_MAX} tokens each")
+        _check_ids("bad_words", token_ids, limits)
+
+
+def _check_possible(request: AddRequest, limits: RequestLimits) -> None:
+    """Some token must be left to choose, whatever was sampled before it."""
+    sampling = request.sampling
+    forbidden = {token_ids[0] for token_ids in request.bad_words if len(token_ids) == 1}
+    name = "bad_words"
+    if sampling.min_tokens > 0:
+        name = "min_tokens"
+        forbidden.update(sampling.stop_token_ids)
+        if not sampling.ignore_eos:
+            forbidden.update(request.eos_token_ids)
+    left = limits.vocab_size - len(forbidden)
+    if sampling.allowed_token_ids is not None:
+        left, name = len(set(sampling.allowed_token_ids) - forbidden), "allowed_token_ids"
+    if left <= 0:
+        raise InvalidParameter(name, "leaves no token to choose")

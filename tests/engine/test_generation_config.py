@@ -34,8 +34,8 @@ def test_every_way_to_say_off(
 
 
 def test_what_is_not_served_is_told(tmp_path: pathlib.Path) -> None:
-    found = load(tmp_path, repetition_penalty=1.05, no_repeat_ngram_size=0, num_beams=1)
-    assert found.unserved == ("repetition_penalty 1.05",)
+    found = load(tmp_path, no_repeat_ngram_size=3, typical_p=1, num_beams=1)
+    assert found.unserved == ("no_repeat_ngram_size 3",)
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,23 @@ import math
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.sampling_params import SEED_MAX, STOP_STRINGS_MAX, SamplingParams
+from triolet.engine.sampling_params import (
+    ALLOWED_TOKEN_IDS_MAX,
+    BAD_WORD_CHARACTERS_MAX,
+    BAD_WORDS_MAX,
+    CHOICES_MAX,
+    LOGIT_BIAS_ITEMS_MAX,
+    LOGPROB_ITEMS_MAX,
+    LOGPROBS_MAX,
+    REPETITION_PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
+    SEED_MAX,
+    STOP_STRINGS_MAX,
+    STOP_TOKEN_IDS_MAX,
+    SamplingParams,
+)
 
+NO_PENALTY: tuple[object, ...] = (math.nan, math.inf, -math.inf, -2.1, 101, 10**400, "1", True)
 REFUSED: list[tuple[str, dict[str, object]]] = [
     ("max_tokens", {"max_tokens": 0}),
     ("max_tokens", {"max_tokens": 2**31}),
@@ -29,7 +44,51 @@ REFUSED: list[tuple[str, dict[str, object]]] = [
     ("stop", {"stop": ["a"] * (STOP_STRINGS_MAX + 1)}),
     ("stop", {"stop": [""]}),
     ("stop", {"stop": ["x" * 2000]}),
+    ("stop", {"stop": [3]}),
     ("stop_token_ids", {"stop_token_ids": [-1]}),
+    ("stop_token_ids", {"stop_token_ids": [0] * (STOP_TOKEN_IDS_MAX + 1)}),
+    ("stop_token_ids", {"stop_token_ids": [1.5]}),
+    ("n", {"n": 0}),
+    ("n", {"n": CHOICES_MAX + 1}),
+    ("n", {"n": 10**400}),
+    ("n", {"n": math.nan}),
+    ("n", {"n": True}),
+    ("logprobs", {"logprobs": -1}),
+    ("logprobs", {"logprobs": LOGPROBS_MAX + 1}),
+    ("logprobs", {"logprobs": 2.0}),
+    ("prompt_logprobs", {"prompt_logprobs": -1}),
+    ("prompt_logprobs", {"prompt_logprobs": 154_880}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
+    ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+    *[("presence_penalty", {"presence_penalty": value}) for value in NO_PENALTY],
+    *[("frequency_penalty", {"frequency_penalty": value}) for value in NO_PENALTY],
+    *[("repetition_penalty", {"repetition_penalty": value}) for value in NO_PENALTY],
+    *[("temperature", {"temperature": value}) for value in NO_PENALTY],
+    ("presence_penalty", {"presence_penalty": 2.1}),
+    ("frequency_penalty", {"frequency_penalty": -2.1}),
+    ("repetition_penalty", {"repetition_penalty": 0.0}),
+    ("logit_bias", {"logit_bias": {1: math.nan}}),
+    ("logit_bias", {"logit_bias": {1: 100.5}}),
+    ("logit_bias", {"logit_bias": {-1: 1.0}}),
+    ("logit_bias", {"logit_bias": {2**31: 1.0}}),
+    ("logit_bias", {"logit_bias": [(1, 1.0), (1, 2.0)]}),
+    ("logit_bias", {"logit_bias": dict.fromkeys(range(LOGIT_BIAS_ITEMS_MAX + 1), 1.0)}),
+    ("allowed_token_ids", {"allowed_token_ids": []}),
+    ("allowed_token_ids", {"allowed_token_ids": [-1]}),
+    ("allowed_token_ids", {"allowed_token_ids": range(ALLOWED_TOKEN_IDS_MAX + 1)}),
+    ("bad_words", {"bad_words": [""]}),
+    ("bad_words", {"bad_words": ["x"] * (BAD_WORDS_MAX + 1)}),
+    ("bad_words", {"bad_words": ["x" * (BAD_WORD_CHARACTERS_MAX + 1)]}),
+]
+# (field, values, what of the model is changed): in range, but not for every model.
+NOT_FOR_THE_MODEL: list[tuple[str, dict[str, object], dict[str, int]]] = [
+    ("stop_token_ids", {"stop_token_ids": [10]}, {}),
+    ("allowed_token_ids", {"allowed_token_ids": [1, 10]}, {}),
+    ("logit_bias", {"logit_bias": {10: 1.0}}, {}),
+    ("logprobs", {"logprobs": 3}, {}),
+    ("prompt_logprobs", {"prompt_logprobs": 3}, {}),
+    ("logprobs", {"logprobs": 2}, {"max_model_len": LOGPROB_ITEMS_MAX // 3 + 5}),
+    ("prompt_logprobs", {"prompt_logprobs": 2}, {"prompt_tokens": LOGPROB_ITEMS_MAX // 3 + 1}),
 ]
 ACCEPTED: list[dict[str, object]] = [
     {},
@@ -38,6 +97,11 @@ ACCEPTED: list[dict[str, object]] = [
     {"top_p": 1.0, "top_k": 0, "min_p": 0.0},
     {"seed": SEED_MAX},
     {"stop": ["a"] * STOP_STRINGS_MAX},
+    {"n": CHOICES_MAX, "logprobs": 0, "prompt_logprobs": LOGPROBS_MAX},
+    {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": REPETITION_PENALTY_MIN},
+    {"repetition_penalty": REPETITION_PENALTY_MAX, "truncate_prompt_tokens": -1},
+    {"logit_bias": {0: -100, 2**31 - 1: 100}, "allowed_token_ids": [0]},
+    {"bad_words": ["x" * BAD_WORD_CHARACTERS_MAX] * BAD_WORDS_MAX},
 ]
 
 
@@ -54,11 +118,37 @@ def test_the_bounds_themselves_are_accepted(values: dict[str, object]) -> None:
     SamplingParams(**values)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("field", "values", "model"), NOT_FOR_THE_MODEL)
+def test_what_the_model_or_the_server_does_not_have_is_refused_by_name(
+    field: str, values: dict[str, object], model: dict[str, int]
+) -> None:
+    params = SamplingParams(**values)  # type: ignore[arg-type]
+    sizes = {"vocab_size": 10, "max_logprobs": 2, "prompt_tokens": 4, "max_model_len": 100, **model}
+    with pytest.raises(InvalidParameter) as caught:
+        params.check_model(**sizes)
+    assert caught.value.parameter == field
+
+
+def test_what_a_request_may_ever_need_of_logprobs_counts() -> None:
+    sizes = {"vocab_size": 10, "max_logprobs": 2, "prompt_tokens": 10}
+    length = LOGPROB_ITEMS_MAX // 3 + 10
+    SamplingParams(logprobs=2).check_model(**sizes, max_model_len=length)
+    SamplingParams(logprobs=2, max_tokens=5).check_model(**sizes, max_model_len=2 * length)
+
+
+def test_biases_are_pairs_however_they_are_given() -> None:
+    assert SamplingParams(logit_bias={3: 1.5}).logit_bias == ((3, 1.5),)
+    assert SamplingParams(logit_bias=[(3, 1.5)]).logit_bias == ((3, 1.5),)
+
+
 def test_what_is_left_to_the_model_is_as_it_says() -> None:
     advice = SamplingParams(temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, max_tokens=5)
     assert SamplingParams().with_defaults(advice).distribution == (0.6, 0.9, 20, 0.1)
     own = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=9)
     assert own.with_defaults(advice) == own
+    assert SamplingParams().with_defaults(SamplingParams(repetition_penalty=1.1)) == (
+        SamplingParams(repetition_penalty=1.1)
+    )
     assert SamplingParams(top_k=3).with_defaults(SamplingParams()).distribution == (
         1.0,
         1.0,

@@ -208,10 +208,10 @@ def test_ends_are_the_models_and_the_tokenizers(tmp_path: pathlib.Path) -> None:
 async def test_what_a_client_leaves_out_is_as_the_models_makers_advise(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    advice = {"temperature": 0.6, "top_k": 20, "repetition_penalty": 1.2}
+    advice = {"temperature": 0.6, "top_k": 20, "typical_p": 0.2}
     (tmp_path / "generation_config.json").write_text(json.dumps(advice))
     inputs = load_folder(tmp_path)
-    assert "not served and therefore not done: repetition_penalty 1.2" in caplog.text
+    assert "not served and therefore not done: typical_p 0.2" in caplog.text
     prepared = await inputs.prepare([5], SamplingParams(top_k=3))
     assert (prepared.params.temperature, prepared.params.top_k) == (0.6, 3)
     assert prepared.params.top_p is None

@@ -62,6 +62,25 @@ def test_sampling_is_passed_on() -> None:
     assert (row.seed, row.choice, row.min_tokens) == (4, 2, 0)
 
 
+def test_penalties_biases_and_what_is_to_be_told_are_passed_on() -> None:
+    sampling = SamplingParams(
+        seed=4,
+        presence_penalty=0.5,
+        frequency_penalty=-0.5,
+        repetition_penalty=1.5,
+        logit_bias={7: 2},
+        allowed_token_ids=[7, 8],
+        logprobs=3,
+        prompt_logprobs=0,
+    )
+    row = make(attrs.evolve(ADD, sampling=sampling, bad_words=[[5, 6]])).row_sampling()
+    penalties = (row.presence_penalty, row.frequency_penalty, row.repetition_penalty)
+    assert penalties == (0.5, -0.5, 1.5)
+    assert (row.logit_bias, row.allowed_token_ids) == ([(7, 2)], [7, 8])
+    assert (row.bad_words, row.logprobs, row.prompt_logprobs) == ([[5, 6]], 3, 0)
+    assert make().row_sampling().repetition_penalty == 1.0
+
+
 def test_credit_only_grows() -> None:
     request = make(attrs.evolve(ADD, credit=1))
     seen = [request.has_credit]  # one token is out already

@@ -4,6 +4,8 @@ import attrs
 import pytest
 
 from triolet.engine.core.validation import (
+    BAD_WORD_SPELLINGS_MAX,
+    BAD_WORD_TOKENS_MAX,
     LABEL_CHARACTERS_MAX,
     REQUEST_ID_CHARACTERS_MAX,
     RequestLimits,
@@ -49,6 +51,26 @@ def test_good_request_passes() -> None:
         (attrs.evolve(GOOD, choice=-1), "choice"),
         (attrs.evolve(GOOD, choice=2**31), "choice"),
         (attrs.evolve(GOOD, credit=-1), "credit"),
+        (attrs.evolve(GOOD, parent="a" * (REQUEST_ID_CHARACTERS_MAX + 1)), "parent"),
+        (attrs.evolve(GOOD, bad_words=[[]]), "bad_words"),
+        (attrs.evolve(GOOD, bad_words=[[1] * (BAD_WORD_TOKENS_MAX + 1)]), "bad_words"),
+        (attrs.evolve(GOOD, bad_words=[[10]]), "bad_words"),
+        (attrs.evolve(GOOD, bad_words=[[1]] * (BAD_WORD_SPELLINGS_MAX + 1)), "bad_words"),
+        (attrs.evolve(GOOD, bad_words=[[i] for i in range(10)]), "min_tokens"),
+        (attrs.evolve(GOOD, sampling=SamplingParams(seed=0, logprobs=21)), "logprobs"),
+        (attrs.evolve(GOOD, sampling=SamplingParams(seed=0, logit_bias={10: 1})), "logit_bias"),
+        (
+            attrs.evolve(
+                GOOD, bad_words=[[1]], sampling=SamplingParams(seed=0, allowed_token_ids=[1])
+            ),
+            "allowed_token_ids",
+        ),
+        (
+            attrs.evolve(
+                GOOD, sampling=SamplingParams(seed=0, allowed_token_ids=[0, 9], min_tokens=1)
+            ),
+            "allowed_token_ids",
+        ),
         (attrs.evolve(GOOD, prompt_token_ids=[]), "prompt"),
         (attrs.evolve(GOOD, prompt_token_ids=[1, -1]), "prompt"),
         (attrs.evolve(GOOD, prompt_token_ids=[1, 10]), "prompt"),
