@@ -4,6 +4,7 @@ Words to settings, errors to sentences, and nothing else. Must not know how anyt
 """
 
 import sys
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated
 
@@ -21,6 +22,7 @@ from .api.commands.options import (
 from .api.commands.plan import RareSettings, log_settings, make_plan
 from .api.commands.sources import Sources, environment, settings_file
 from .engine.errors import InvalidParameter
+from .fuzz.bench.options import ThroughputOptions
 from .fuzz.chaos.options import ChaosOptions
 from .fuzz.load.options import BenchOptions
 
@@ -34,6 +36,16 @@ and in a file (`--config FILE`): the command line goes before the environment, t
 file. `triolet config show` tells each value and where it comes from.
 """
 
+BENCH_HELP = """Measure a server, an engine, this machine.
+
+Without a sub-command: press a running server (`--url`), or one started for it, with one load, and
+show rates, latencies and CPU a token of each process. MODEL may also be `tiny` or `small`: random
+weights of the shapes that our figures are given for, written to your cache at the first use.
+
+    triolet bench --requests 512 --in-flight 64             one load on the bundled model
+    triolet bench throughput tiny --against transformers    offline, beside `generate`
+"""
+
 sources = Sources()
 app = App(
     name="triolet",
@@ -43,16 +55,22 @@ app = App(
 )
 app.register_install_completion_command(help="Install completion for this shell.")
 config = App(name="config", help="Look at the settings.")
+bench = App(name="bench", help=BENCH_HELP)
 app.command(config)
+app.command(bench)
 
 Model = Annotated[
     str | None, Parameter(help="Model folder in Hugging Face format; without it the bundled one.")
+]
+BenchModel = Annotated[
+    str | None, Parameter(help="Model folder, or `tiny` or `small`; without it the bundled one.")
 ]
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
 # The same, but not in `--help`, which is for the first hour.
 HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
+THROUGHPUT = ThroughputOptions()
 CHAOS = ChaosOptions()
 RARE, FILE = RareSettings(), FileOptions()
 
@@ -133,22 +151,37 @@ def tree(
         print(trio.run(partial(tree_text, run, as_json=json)))
 
 
-@app.command
-def bench(
-    model: Model = None,
+@bench.default
+def bench_load(
+    model: BenchModel = None,
     *,
     options: Annotated[BenchOptions, FLAT] = BENCH,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
-    """Press a running server, or one started for it, and show rates, latencies and CPU a token."""
-    from .api.commands.exits import errors_as_sentences
-    from .api.commands.report import make_report
-    from .fuzz.load.command import bench as run_bench
+    """Press a running server, or one started for it, with one load."""
+    from .fuzz.bench.commands import load
     from .fuzz.load.runner import ServerGone
 
-    with errors_as_sentences(ServerGone), make_report() as report:
-        trio.run(partial(run_bench, model, options, engine=attrs.asdict(engine), on_event=report))
+    _run_bench(load, model, options, engine, ServerGone)
+
+
+@bench.command
+def throughput(
+    model: BenchModel = None,
+    *,
+    options: Annotated[ThroughputOptions, FLAT] = THROUGHPUT,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Answer work that lies ready: output tokens a second, and CPU a token of each process.
+
+    With `--against transformers` its `generate` answers the same prompts in turns with ours.
+    """
+    from .fuzz.bench.commands import throughput as run_throughput
+    from .fuzz.bench.reference import ReferenceUnusable
+
+    _run_bench(run_throughput, model, options, engine, ReferenceUnusable)
 
 
 @config.command
@@ -187,6 +220,21 @@ def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
 
     with errors_as_sentences(Lost, NotInTime):
         raise SystemExit(run_chaos(options))
+
+
+def _run_bench(
+    measure: Callable[..., Awaitable[None]],
+    model: str | None,
+    options: object,
+    engine: EngineOptions,
+    *errors: type[Exception],
+) -> None:
+    from .api.commands.exits import errors_as_sentences
+    from .api.commands.report import make_report
+
+    with errors_as_sentences(*errors), make_report() as report:
+        run = partial(measure, model, options, engine=attrs.asdict(engine), on_event=report)
+        trio.run(run)
 
 
 def main() -> None:

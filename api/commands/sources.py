@@ -38,7 +38,7 @@ def settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
         if name not in TABLES.values():
             known = ", ".join(f"[{table}]" for table in dict.fromkeys(TABLES.values()))
             raise CycloptsError(msg=f"{path}: [{name}] is no table of settings; there are {known}")
-    table = TABLES[commands]
+    table = TABLES.get(commands) or TABLES[commands[:1]]  # a sub-command has that of its command
     _check_tables(path, tables.get(table, {}), arguments)
     fill = Dict(data=tables, source=str(path), root_keys=(table,), use_commands_as_keys=False)
     fill(app, commands, arguments)

@@ -1,11 +1,11 @@
 """The chaos command: a campaign, its report, and an exit code that says how it went."""
 
-import json
 import sys
 
 import trio
 from rich.console import Console
 
+from ..figures import check_target, shows_table, write_figures
 from .campaign import run_campaign
 from .options import ChaosOptions
 from .report import Report
@@ -17,22 +17,17 @@ COLUMNS = 120
 
 def chaos(options: ChaosOptions) -> int:
     """Run the campaign and print what it showed; the exit code."""
+    check_target(options.json)
     report = trio.run(run_campaign, options)
-    if options.json:
-        show_json(report)
-    else:
+    if shows_table(options.json):
         show(report)
+    write_figures(options.json, {"command": "chaos", **report.as_json()})
     return exit_code(report)
 
 
 def exit_code(report: Report) -> int:
     """Of the command."""
     return EXIT_GREEN if report.is_green() else EXIT_RED
-
-
-def show_json(report: Report) -> None:
-    """All of it, for programs."""
-    print(json.dumps(report.as_json(), indent=2))
 
 
 def show(report: Report) -> None:

@@ -26,7 +26,13 @@ class ChaosOptions:
     frontends: Annotated[int, Parameter(help="Frontends; two show that one may die.")] = 2
     executor: Annotated[str, Parameter(help="What computes, as of serve: null or torch.")] = "null"
     step: Annotated[float, Parameter(help="Seconds of a step of the null executor.")] = 0.01
-    json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False
+    json: Annotated[
+        str,
+        Parameter(
+            help="Write what it found as JSON to this file, or to stdout: -",
+            allow_leading_hyphen=True,
+        ),
+    ] = ""
 
     def __attrs_post_init__(self) -> None:
         for name in ("faults", "engines", "frontends"):

@@ -19,12 +19,13 @@ from ...nurseries.error_groups import single_errors_unwrapped
 from ...runtime.events import OnEvent
 from ...runtime.root import Root
 from ...runtime.run_folder import live_runs
+from ..figures import check_target, shows_table, write_figures
 from .clients.client import Client, Target
 from .clients.http import HttpClient, HttpKind
 from .clients.lanes import LANES_MAX, LanesClient
 from .measures import Measures, measure
 from .options import BenchOptions, Protocol
-from .report import Bar, print_table, write_json
+from .report import Bar, print_table
 from .runner import Runner
 from .schedule import Load
 
@@ -38,6 +39,7 @@ async def bench(
     model: str | None, options: BenchOptions, *, engine: dict[str, Any], on_event: OnEvent
 ) -> None:
     """Run the load and show it. Raises what the server's root raises, and `ServerGone`."""
+    check_target(options.json)
     load = Load(
         requests=options.requests,
         in_flight=options.in_flight,
@@ -126,9 +128,14 @@ def make_runner(load: Load, target: Target, protocol: Protocol, *, pid: int = 0)
 
 def show(measures: Measures, load: Load, options: BenchOptions) -> None:
     """The table, unless stdout is for JSON; and the JSON, if it was asked for."""
-    if options.json != "-":
+    if shows_table(options.json):
         loop = f"{load.rate:g} arrivals/s" if load.rate else f"{load.in_flight} in flight"
         title = f"{options.protocol.value}: {load.requests} requests, {loop}, {load.tokens} tokens"
         print_table(Console(file=sys.stdout), title, measures)
-    if options.json:
-        write_json(options.json, load, options.protocol.value, measures)
+    figures = {
+        "command": "load",
+        "protocol": options.protocol.value,
+        "load": attrs.asdict(load),
+        **attrs.asdict(measures),
+    }
+    write_figures(options.json, figures)

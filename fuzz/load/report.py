@@ -3,10 +3,7 @@
 Must not know how figures are made.
 """
 
-import json
 import math
-import pathlib
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,7 +13,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from .measures import Measures, Spread
-from .schedule import Load
 
 
 @attrs.define(eq=False)
@@ -97,25 +93,3 @@ def _facts(measures: Measures) -> list[tuple[str, str]]:
 def _milliseconds(spread: Spread) -> list[str]:
     values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.largest)
     return ["" if math.isnan(value) else f"{value * 1e3:.2f}" for value in values]
-
-
-def write_json(where: str, load: Load, protocol: str, measures: Measures) -> None:
-    """The figures for programs, to a file or stdout ("-"). NaN becomes null."""
-    value = {"protocol": protocol, "load": attrs.asdict(load), **attrs.asdict(measures)}
-    text = json.dumps(_without_nan(value), indent=2) + "\n"
-    if where == "-":
-        sys.stdout.write(text)
-    else:
-        pathlib.Path(where).write_text(text)
-
-
-def _without_nan(value: object) -> object:
-    match value:
-        case dict():
-            return {key: _without_nan(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_without_nan(each) for each in value]
-        case float() if math.isnan(value):
-            return None
-        case _:
-            return value

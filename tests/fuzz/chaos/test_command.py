@@ -1,10 +1,8 @@
-"""The command's exit code, and its two ways to say what it found."""
-
-import json
+"""The command's exit code, and what it says."""
 
 import pytest
 
-from triolet.fuzz.chaos.command import exit_code, show, show_json
+from triolet.fuzz.chaos.command import exit_code, show
 from triolet.fuzz.chaos.history import Violation
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.report import Report
@@ -17,5 +15,4 @@ def test_green_and_red(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(report) == 1
     show(report)
     assert "--seed 7 --faults 3" in capsys.readouterr().out.replace("\n", " ")
-    show_json(report)
-    assert json.loads(capsys.readouterr().out)["violations"][0]["invariant"] == "I5"
+    assert report.as_json()["violations"][0]["invariant"] == "I5"

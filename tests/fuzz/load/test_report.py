@@ -1,16 +1,13 @@
 """Tables and JSON of made-up figures."""
 
 import io
-import json
-import pathlib
 
 import pytest
 from rich.console import Console
 
 from triolet.fuzz.load.history import Outcome, RequestHistory
 from triolet.fuzz.load.measures import Measures, measure
-from triolet.fuzz.load.report import Bar, print_table, write_json
-from triolet.fuzz.load.schedule import Load
+from triolet.fuzz.load.report import Bar, print_table
 
 
 @pytest.fixture
@@ -27,19 +24,6 @@ def test_the_table_has_rates_latencies_and_costs(measures: Measures) -> None:
     text = stream.getvalue()
     for words in ("a run", "1 of 1 completed", "whole request", "250.00", "client", "2000.00"):
         assert words in text
-
-
-def test_json_goes_to_a_file_or_stdout_with_null_for_what_is_not_known(
-    measures: Measures, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_json(str(tmp_path / "f.json"), Load(requests=1), "lanes", measures)
-    value = json.loads((tmp_path / "f.json").read_text())
-    assert value["protocol"] == "lanes"
-    assert value["load"]["requests"] == 1
-    assert value["output_tokens"] == 5
-    assert value["first_token_s"]["p50"] is None
-    write_json("-", Load(requests=1), "lanes", measures)
-    assert json.loads(capsys.readouterr().out) == value
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -1,0 +1,29 @@
+"""Offline rounds through real processes that compute nothing."""
+
+import pytest
+
+from triolet.engine.errors import InvalidParameter
+from triolet.fuzz.bench.options import ThroughputOptions
+from triolet.fuzz.bench.throughput import measure_throughput
+
+
+@pytest.mark.slow
+async def test_rounds_are_counted_and_summed_up() -> None:
+    options = ThroughputOptions(requests=5, prompt_min=2, prompt_max=4, tokens=6, rounds=2)
+    ended: list[int] = []
+    found = await measure_throughput(
+        None, options, engine={"executor": "null"}, on_ended=ended.append
+    )
+    assert found.tokens_s.runs == found.elapsed_s.runs == 2
+    assert found.tokens_s.least > 0
+    assert sorted(found.cpu_us) == ["engine", "root", "worker"]
+    assert sum(ended) == 3 * 5  # the first round warms up
+    assert found.reference == ""
+
+
+@pytest.mark.slow
+async def test_prompts_that_the_model_cannot_take_are_refused_before_a_round() -> None:
+    options = ThroughputOptions(requests=1, prompt_max=10**6)
+    with pytest.raises(InvalidParameter, match="prompt_max") as caught:
+        await measure_throughput(None, options, engine={"executor": "null"})
+    assert caught.value.parameter == "prompt_max"
