@@ -160,11 +160,28 @@ class RequestEvent:
     detail: int = 0
 
 
+@attrs.frozen
+class TokenLogprobs:
+    """Logprobs of successive tokens, as the model gave them: little endian, position-major.
+
+    Each position has `width` columns of `token_ids` (int32) and `logprobs` (float32): the token of
+    that position first, then the most likely ones in order. `ranks` (int32) is one a position: the
+    token's place in that order, 1 for the most likely one. Whoever reads them checks the lengths.
+    """
+
+    width: int
+    token_ids: bytes
+    logprobs: bytes
+    ranks: bytes
+
+
 @attrs.frozen(kw_only=True)
 class RequestOutput:
     """New tokens of one request: `token_ids[0]` has output index `first_index`.
 
-    `events` happened before these tokens; there may be events and no token.
+    `events` happened before these tokens; there may be events and no token. `logprobs`, if asked
+    for, are of these tokens; `prompt_logprobs` of the prompt's but its first, and come with output
+    index 0.
     """
 
     request_id: str
@@ -177,6 +194,8 @@ class RequestOutput:
     cached_tokens: int = 0  # prompt tokens that needed no computing; set with the first token
     error_code: str = ""  # `EngineError.code` of what `error` says in words
     events: tuple[RequestEvent, ...] = ()
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: TokenLogprobs | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -36,7 +36,7 @@ from .grammar import RequestGrammar
 from .grammar_orders import GrammarOrder, GrammarOrders
 from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
 from .request_store import FinishedRequest, RequestStore
-from .result_check import match_result
+from .result_check import FAILED, match_logprobs, match_result
 from .scheduler import Scheduler, make_scheduler
 from .statistics import News, Statistics
 from .stop_check import COMPLETE, Stop, check_stop
@@ -177,7 +177,7 @@ class EngineCore:
             if running is not None:
                 self._grant(running, entry.credit)
                 if entry.next_index < running.output_count:
-                    outputs.append(_output_from(running, entry.next_index))
+                    outputs.append(running.output_from(entry.next_index))
                 continue
             record = self._store.find_finished(frontend, key)
             if record is not None and 0 <= entry.next_index <= len(record.output_token_ids):
@@ -265,8 +265,12 @@ class EngineCore:
         token_ids = match_result(
             self._scheduler.in_flight, result, vocab_size=self.limits.vocab_size
         )
+        logprobs = match_logprobs(self._scheduler.in_flight, result)
         scheduled = self._scheduler.complete()
         self._statistics.step_s_last = now - self._scheduled_at_s
+        for request, arrays in logprobs:
+            if request.status is RequestStatus.RUNNING:
+                request.note_logprobs(arrays)
         news: dict[Frontend, News] = {}
         for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
             if request.status is not RequestStatus.RUNNING:
@@ -274,6 +278,10 @@ class EngineCore:
             told = news.get(request.frontend)
             if told is None:
                 told = news[request.frontend] = News()
+            if token_id == FAILED:
+                error = OutputFailed(dict(result.failed_rows)[request.row])
+                told.outputs.append(self._fail(request, error).output_from(request.output_count))
+                continue
             self._append(request, token_id, told)
         return self._statistics.messages(news, self._scheduler)
 
@@ -324,7 +332,7 @@ class EngineCore:
             news.indices.append(index)
             news.token_ids.append(token_id)
         else:
-            news.outputs.append(_output_from(request, index))
+            news.outputs.append(request.output_from(index))
 
     def _fail(self, request: Request, error: EngineError) -> FinishedRequest:
         """End it by an error of its own; others are unharmed."""
@@ -346,6 +354,7 @@ class EngineCore:
             stop_token_id=stop.token_id,
             error="" if error is None else str(error),
             error_code="" if error is None else error.code,
+            logs=(request.logprobs, request.prompt_logprobs),
         )
         self._store.keep_finished(record)
         return record
@@ -376,13 +385,3 @@ class EngineCore:
 def _is_continued(request: Request, entry: LiveRequest) -> bool:
     """Whether what the frontend wants is what we run, as far as it can be told."""
     return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count
-
-
-def _output_from(request: Request, index: int) -> RequestOutput:
-    """A live request's tokens from output index `index`, once more."""
-    return RequestOutput(
-        request_id=request.request_id,
-        attempt=request.attempt,
-        first_index=index,
-        token_ids=request.token_ids[request.prompt_tokens + index :],
-    )

@@ -17,10 +17,11 @@ from collections.abc import Hashable
 
 import attrs
 
-from ..messages import AddRequest, FinishReason
+from ..messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 from ..sampling_params import SamplingParams
-from ..step_messages import RowSampling
+from ..step_messages import RowLogprobs, RowSampling
 from .grammar import RequestGrammar
+from .logprob_log import LogprobLog
 
 # Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
 # that may adopt the requests (its rank, say, not its epoch).
@@ -113,6 +114,9 @@ class Request:
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
+    # What was told of its output tokens (not those of a replay) and of its prompt, if asked for.
+    logprobs: LogprobLog | None = None
+    prompt_logprobs: LogprobLog | None = None
     # Its block table; changed by `KVCacheManager` alone. Empty unless running or in flight.
     block_ids: list[int] = attrs.field(factory=list)
     # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
@@ -129,6 +133,12 @@ class Request:
     def has_credit(self) -> bool:
         """Whether the next output token may be scheduled; if not, a running request is paused."""
         return len(self.token_ids) - self.prompt_tokens < self.credit
+
+    @property
+    def has_prompt_logprobs(self) -> bool:
+        """Whether those of its prompt are known, so that no step needs to tell them again."""
+        log = self.prompt_logprobs
+        return log is not None and len(log) == self.prompt_tokens - 1
 
     @property
     def is_finished(self) -> bool:
@@ -148,6 +158,29 @@ class Request:
     def grant(self, credit: int | None) -> None:
         """Raise the credit; a smaller value than before is ignored, None means to the end."""
         self.credit = max(self.credit, CREDIT_UNLIMITED if credit is None else credit)
+
+    def note_logprobs(self, rows: RowLogprobs) -> None:
+        """Keep what a step says of its tokens, to be told with them."""
+        log, first = self.prompt_logprobs, rows.first
+        if first >= self.prompt_tokens:
+            log, first = self.logprobs, first - self.prompt_tokens
+        if log is not None:
+            log.append(rows, first)
+
+    def output_from(self, index: int) -> RequestOutput:
+        """Its tokens from output index `index`, and what is told with them."""
+        logs = (self.logprobs, self.prompt_logprobs)
+        logprobs = prompt_logprobs = None
+        if logs != (None, None):
+            logprobs, prompt_logprobs = logprobs_from(logs, index)
+        return RequestOutput(
+            request_id=self.request_id,
+            attempt=self.attempt,
+            first_index=index,
+            token_ids=self.token_ids[self.prompt_tokens + index :],
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
 
     def row_sampling(self) -> RowSampling:
         """What the worker's sampler needs to know, sent once with each `NewRow`."""
@@ -174,11 +207,14 @@ class Request:
             allowed_token_ids=list(sampling.allowed_token_ids or ()),
             bad_words=self.bad_words,
             logprobs=sampling.logprobs,
-            prompt_logprobs=sampling.prompt_logprobs,
+            prompt_logprobs=None if self.has_prompt_logprobs else sampling.prompt_logprobs,
         )
 
     def check_invariants(self) -> None:
         """Fails an assertion if fields contradict each other."""
+        for log in (self.logprobs, self.prompt_logprobs):
+            if log is not None:
+                log.check_invariants()
         assert 0 < self.prompt_tokens <= len(self.token_ids)
         assert self.prompt_tokens < self.length_max
         assert 0 <= self.computed_tokens <= len(self.token_ids)
@@ -187,6 +223,18 @@ class Request:
         assert bool(self.block_ids) == holds, (self.request_id, self.block_ids, self.status)
         if not self.is_finished:
             assert self.computed_tokens < len(self.token_ids) < self.length_max
+
+
+Logs = tuple[LogprobLog | None, LogprobLog | None]
+
+
+def logprobs_from(logs: Logs, index: int) -> tuple[TokenLogprobs | None, TokenLogprobs | None]:
+    """What is told with output tokens from `index` on: of them, of the prompt with the first."""
+    output, prompt = logs
+    return (
+        None if output is None else output.since(index),
+        None if prompt is None or index > 0 else prompt.since(1),
+    )
 
 
 def make_request(
@@ -222,6 +270,8 @@ def make_request(
         in_columns=add.in_columns,
         bad_words=add.bad_words,
         parent=add.parent,
+        logprobs=None if sampling.logprobs is None else LogprobLog(len(add.output_token_ids)),
+        prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
     )
 
 

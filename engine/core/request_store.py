@@ -11,12 +11,14 @@ needs it is told that it is unknown, sends it again, and gets the same tokens.
 import attrs
 
 from ..messages import FinishReason, RequestKey, RequestOutput
-from .request import Frontend, Request
+from .request import Frontend, Logs, Request, logprobs_from
 
 # A link is down for seconds; so many requests end in some seconds of a busy engine.
 FINISHED_COUNT_MAX = 1024
 # About 32 MB of Python integers at worst; pulled out of the air.
 FINISHED_TOKENS_MAX = 1_000_000
+# Of a Python integer and its place in a list.
+TOKEN_BYTES = 32
 
 
 @attrs.frozen(kw_only=True)
@@ -31,9 +33,17 @@ class FinishedRequest:
     stop_token_id: int | None = None
     error: str = ""
     error_code: str = ""
+    logs: Logs = (None, None)
+
+    @property
+    def size(self) -> int:
+        """In tokens, of some 32 bytes each; arrays are counted as so many tokens."""
+        logs = sum(log.size for log in self.logs if log is not None)
+        return len(self.output_token_ids) + logs // TOKEN_BYTES
 
     def output_from(self, index: int) -> RequestOutput:
         """The request's last message, with all tokens from output index `index`."""
+        logprobs, prompt_logprobs = logprobs_from(self.logs, index)
         return RequestOutput(
             request_id=self.request_id,
             attempt=self.attempt,
@@ -43,6 +53,8 @@ class FinishedRequest:
             stop_token_id=self.stop_token_id,
             error=self.error,
             error_code=self.error_code,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
         )
 
 
@@ -97,7 +109,7 @@ class RequestStore:
         key = (record.frontend, record.request_id)
         self._drop_finished(key)
         self._finished[key] = record
-        self._finished_tokens += len(record.output_token_ids)
+        self._finished_tokens += record.size
         while (
             len(self._finished) > self.finished_count_max
             or self._finished_tokens > self.finished_tokens_max
@@ -117,13 +129,13 @@ class RequestStore:
     def _drop_finished(self, key: tuple[Frontend, str]) -> None:
         record = self._finished.pop(key, None)
         if record is not None:
-            self._finished_tokens -= len(record.output_token_ids)
+            self._finished_tokens -= record.size
 
     def check_invariants(self) -> None:
         """Fails an assertion if a bound is exceeded or a name is live and finished."""
         assert len(self._finished) <= self.finished_count_max
         assert self._finished_tokens <= self.finished_tokens_max
-        tokens = sum(len(record.output_token_ids) for record in self._finished.values())
+        tokens = sum(record.size for record in self._finished.values())
         assert self._finished_tokens == tokens
         for frontend, live in self._live.items():
             assert live

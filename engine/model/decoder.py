@@ -26,7 +26,6 @@ class ForwardBatch:
     token_ids_T: Tensor
     positions_T: Tensor
     attention: AttentionPlan
-    logit_tokens_R: Tensor  # the tokens whose logits are wanted, as indices into T
 
 
 @attrs.frozen(eq=False)
@@ -117,10 +116,10 @@ class Decoder:
         """What the cache and the attention plan are made for."""
         return attention_shape(self.config)
 
-    def forward(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
-        """Write the keys and values of these tokens; return the wanted logits, (R, V) float32.
+    def hidden(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
+        """Write the keys and values of these tokens; return the last layer's state of each.
 
-        Without wanted logits (R = 0) the last norm and the head are skipped.
+        Rows beyond the tokens are padding.
         """
         padding = (0, padded_rows(len(batch.token_ids_T)) - len(batch.token_ids_T))
         token_ids, positions = (
@@ -130,11 +129,18 @@ class Decoder:
         step = StepContext(self._rotary.at(positions), batch.attention, cache)
         for layer in self._layers:
             hidden = layer(hidden, step)
-        wanted = len(batch.logit_tokens_R)
+        return hidden
+
+    def logits(self, hidden: Tensor, tokens_R: Tensor) -> Tensor:
+        """The logits, (R, V) float32, of some tokens of a step, as indices into `hidden`.
+
+        A row does not depend on which others are asked for. For none, nothing is computed.
+        """
+        wanted = len(tokens_R)
         if wanted == 0:
             return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
         last = hidden.new_zeros((padded_rows(wanted), self.config.hidden_size))
-        last[:wanted] = hidden[batch.logit_tokens_R]
+        last[:wanted] = hidden[tokens_R]
         return self._head(self._norm(last))[:wanted].float()
 
 

@@ -58,8 +58,11 @@ class Model(Protocol):
     def attention_shape(self) -> AttentionShape:
         """What the cache and the attention plan are made for."""
 
-    def forward(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
-        """Compute one step's tokens into `cache`; the wanted logits, (R, V) float32."""
+    def hidden(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
+        """Compute one step's tokens into `cache`; the last layer's state of each, and padding."""
+
+    def logits(self, hidden: Tensor, tokens_R: Tensor) -> Tensor:
+        """The logits, (R, V) float32, of some of these tokens, as indices into `hidden`."""
 
 
 LAYER_LOADERS: MappingProxyType[str, Callable[[LayerWeights], DecoderLayer]] = MappingProxyType(

@@ -88,9 +88,9 @@ class ModelRunner:
             token_ids_T=torch.tensor(inputs.token_ids, device=model.device),
             positions_T=torch.tensor(inputs.positions, device=model.device),
             attention=plan,
-            logit_tokens_R=torch.tensor(wanted, dtype=torch.int64, device=model.device),
         )
-        return model.forward(batch, self._cache)
+        hidden = model.hidden(batch, self._cache)
+        return model.logits(hidden, torch.tensor(wanted, dtype=torch.int64, device=model.device))
 
     def _sample(
         self, step: Step, inputs: StepInputs, logits_RV: Tensor, wait_mask: Callable[[], Mask]

@@ -136,8 +136,24 @@ def test_without_wanted_logits_none_are_computed(tmp_path: pathlib.Path) -> None
     plan = plan_attention(
         driver.tables, [0], [1], block_tokens=16, shape=model.attention_shape, device=model.device
     )
-    batch = ForwardBatch(torch.tensor([5]), torch.tensor([1]), plan, empty)
-    assert model.forward(batch, driver.cache).shape == (0, 101)
+    batch = ForwardBatch(torch.tensor([5]), torch.tensor([1]), plan)
+    assert model.logits(model.hidden(batch, driver.cache), empty).shape == (0, 101)
+
+
+def test_logits_do_not_depend_on_which_others_are_wanted(tmp_path: pathlib.Path) -> None:
+    model = load_dummy(tmp_path)
+    driver = Driver(model, [TABLE])
+    positions = torch.arange(20)
+    plan = plan_attention(
+        driver.tables, [0] * 20, list(range(20)), block_tokens=16, shape=model.attention_shape,
+        device=model.device,
+    )  # fmt: skip
+    batch = ForwardBatch(positions, positions, plan)
+    with torch.inference_mode():
+        hidden = model.hidden(batch, driver.cache)
+        together = model.logits(hidden, positions)
+        for first, last in ((0, 1), (3, 20), (17, 19)):
+            assert torch.equal(model.logits(hidden, positions[first:last]), together[first:last])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -119,10 +119,10 @@ class Driver:
             token_ids_T=torch.tensor(token_ids),
             positions_T=torch.tensor(positions),
             attention=plan,
-            logit_tokens_R=torch.arange(len(token_ids)),
         )
         with torch.inference_mode():
-            return self.model.forward(batch, self.cache)
+            hidden = self.model.hidden(batch, self.cache)
+            return self.model.logits(hidden, torch.arange(len(token_ids)))
 
 
 def random_tokens(count: int, seed: int, vocab_size: int = 101) -> list[int]:

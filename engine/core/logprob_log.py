@@ -1,0 +1,60 @@
+"""Keeps the logprobs of one request's successive tokens, so that they can be told again.
+
+Sans-IO: bytes. One log is of the output, another of the prompt; positions are their indices. What
+comes twice (a preempted prompt is computed again) is kept once: the executor's bits are the same.
+Bounded by what validation lets a request ask for. Must not know requests or who is told.
+"""
+
+import attrs
+
+from ..messages import TokenLogprobs
+from ..step_messages import RowLogprobs
+
+# Bytes of an id, a logprob or a rank.
+ITEM_BYTES = 4
+
+
+@attrs.define(eq=False)
+class LogprobLog:
+    """Positions from `first` on, without a gap; `width` columns each, 0 while there is none."""
+
+    first: int
+    width: int = attrs.field(default=0, init=False)
+    _token_ids: bytearray = attrs.field(factory=bytearray, init=False)
+    _logprobs: bytearray = attrs.field(factory=bytearray, init=False)
+    _ranks: bytearray = attrs.field(factory=bytearray, init=False)
+
+    def __len__(self) -> int:
+        """How many positions there are."""
+        return len(self._ranks) // ITEM_BYTES
+
+    @property
+    def size(self) -> int:
+        """Its arrays, in bytes."""
+        return len(self._token_ids) + len(self._logprobs) + len(self._ranks)
+
+    def append(self, rows: RowLogprobs, first: int) -> None:
+        """Take the arrays of a step, whose first position is `first` here."""
+        known = self.first + len(self) - first
+        assert known >= 0, f"positions {self.first + len(self)} to {first} are missing"
+        self.width = rows.width
+        skipped = known * ITEM_BYTES
+        self._token_ids += rows.token_ids[skipped * rows.width :]
+        self._logprobs += rows.logprobs[skipped * rows.width :]
+        self._ranks += rows.ranks[skipped:]
+
+    def since(self, index: int) -> TokenLogprobs | None:
+        """All from position `index` on; None if there is nothing."""
+        skipped = max(0, index - self.first) * ITEM_BYTES
+        if skipped >= len(self._ranks):
+            return None
+        return TokenLogprobs(
+            self.width,
+            bytes(self._token_ids[skipped * self.width :]),
+            bytes(self._logprobs[skipped * self.width :]),
+            bytes(self._ranks[skipped:]),
+        )
+
+    def check_invariants(self) -> None:
+        """The arrays agree in length."""
+        assert len(self._token_ids) == len(self._logprobs) == len(self._ranks) * self.width
