@@ -14,6 +14,8 @@ from .model_folder import Fields
 
 POSITIONS_MAX = 2**27  # no published model comes near
 THETA_DEFAULT = 10_000.0
+# Gemma 3's, of layers that see all; of those with a window it is the usual one.
+GLOBAL_THETA_DEFAULT = 1_000_000.0
 SERVED = "default, linear, dynamic, llama3 and yarn"
 
 
@@ -85,6 +87,29 @@ def read_rope(fields: Fields, max_positions: int) -> Rope:
             return Rope(theta, _yarn(rope, max_positions))
         case kind:
             raise rope.fault("rope_type", f"{kind!r:.40} is not served: {SERVED} are")
+
+
+def read_window_ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
+    """Of layers that see all and of layers with a window, each with a base of its own.
+
+    The old form says the second's base in `rope_local_base_freq`, and its stretch is the first's
+    alone; the new one has parameters for each type of layer. Raises `ModelFolderError`.
+    """
+    parameters = Fields(fields.path, fields.mapping("rope_parameters") or {})
+    whole = {
+        "rope_theta": fields.number("rope_theta", default=GLOBAL_THETA_DEFAULT),
+        **(parameters.mapping("full_attention") or {}),
+        **(fields.mapping("rope_scaling") or {}),
+    }
+    window = {
+        "rope_theta": fields.number("rope_local_base_freq", default=THETA_DEFAULT),
+        **(parameters.mapping("sliding_attention") or {}),
+    }
+    both = [
+        read_rope(Fields(fields.path, {"rope_parameters": given}), max_positions)
+        for given in (whole, window)
+    ]
+    return both[0], both[1]
 
 
 def stretched_length(fields: Fields, max_positions: int) -> int:

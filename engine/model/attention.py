@@ -74,13 +74,18 @@ class AttentionShape:
     """How many heads of which size; `heads` is a multiple of `kv_heads`.
 
     `windows` are those that layers have, each once: how many tokens a token attends to, itself
-    included; 0 is all of them.
+    included; 0 is all of them. Queries are multiplied by `scale` before they meet keys.
     """
 
     heads: int
     kv_heads: int
     size: int
     windows: tuple[int, ...] = (NO_WINDOW,)
+    scale: float = attrs.field()
+
+    @scale.default
+    def _usual_scale(self) -> float:
+        return 1.0 / math.sqrt(self.size)
 
 
 @attrs.frozen(eq=False)
@@ -225,14 +230,16 @@ def _aligned(x: Tensor, channels: int) -> Tensor:
     return x if x.shape[-1] == channels else pad(x, (0, channels - x.shape[-1]))
 
 
-def paged_attention(query_THD: Tensor, cache: KvCache, layer: int, plan: ReadPlan) -> Tensor:
+def paged_attention(
+    query_THD: Tensor, cache: KvCache, layer: int, plan: ReadPlan, *, scale: float
+) -> Tensor:
     """Attend with float32 queries in one layer; the result is (T, H, D), float32.
 
-    The step's own keys and values have been written to the cache before.
+    The step's own keys and values have been written to the cache before. `scale` is the shape's.
     """
     tokens, heads, size = query_THD.shape
     kv_heads, _, channels = cache.keys[layer].shape
-    scaled = _aligned(query_THD * (LOG2_E / math.sqrt(size)), channels)
+    scaled = _aligned(query_THD * (LOG2_E * scale), channels)
     query_KTGD = scaled.view(tokens, kv_heads, heads // kv_heads, channels).transpose(0, 1)
     results = [_attend(query_KTGD, cache, layer, group) for group in plan.groups]
     result_KnGD = results[0] if len(results) == 1 else torch.cat(results, dim=1)

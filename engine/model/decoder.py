@@ -1,4 +1,4 @@
-"""The frame that all dense decoder families share, over paged keys and values.
+"""The frame that all decoder families share, over paged keys and values.
 
 One forward pass takes the new tokens of all rows of a step, one after another, whatever mixture of
 prefill and decode that is: embedding, layers (attention, then MLP, each added to what it read),
@@ -8,6 +8,8 @@ plain is in `layers` and `attention`. Must not know requests, blocks, files or f
 Letters as in `layers`; R rows of logits, V vocabulary.
 """
 
+from collections.abc import Callable, Mapping
+
 import attrs
 import torch
 from torch import Tensor
@@ -15,7 +17,7 @@ from torch.nn import functional
 
 from ..model_config import ModelConfig
 from .attention import AttentionPlan, AttentionShape, KvCache, paged_attention, write_cache
-from .layers import Linear, RmsNorm, padded_rows, silu_and_multiply
+from .layers import Linear, RmsNorm, padded_rows, silu_and_multiply, softcap_
 from .rotary import RotaryTable, rotate
 
 
@@ -32,9 +34,14 @@ class ForwardBatch:
 class StepContext:
     """What every layer of one pass is given beside the hidden state."""
 
-    rotation: tuple[Tensor, Tensor]
+    rotations: Mapping[int, tuple[Tensor, Tensor]]  # by window
     plan: AttentionPlan
     cache: KvCache
+
+    @property
+    def tokens(self) -> int:
+        """How many rows of the hidden state are tokens; the rest is padding."""
+        return len(self.plan.slots)
 
 
 @attrs.frozen(eq=False)
@@ -55,47 +62,62 @@ class SelfAttention:
     def __call__(self, x_TN: Tensor, step: StepContext) -> Tensor:
         """Keep the step's keys and values, then attend; rows beyond its tokens are padding."""
         heads, turned = self.shape.heads, self.shape.heads + self.shape.kv_heads
-        tokens, rows = len(step.plan.slots), len(x_TN)
+        tokens, rows = step.tokens, len(x_TN)
         heads_THD = self.query_key_value(x_TN).view(rows, -1, self.shape.size)
         query_key = heads_THD[:, :turned]
         if self.query_key_norm is not None:
             query_key = self.query_key_norm(query_key)
-        query_key = rotate(query_key, step.rotation)[:tokens]
+        query_key = rotate(query_key, step.rotations[self.window])[:tokens]
         values_TKD = heads_THD[:tokens, turned:]
         keys_TKD = query_key[:, heads:]
         write_cache(step.cache, self.index, step.plan, keys_TKD=keys_TKD, values_TKD=values_TKD)
         query_THD = query_key[:, :heads].contiguous()
         reads = step.plan.reads[self.window]
-        attended_TN = paged_attention(query_THD, step.cache, self.index, reads).reshape(tokens, -1)
-        padded = functional.pad(attended_TN, (0, 0, 0, rows - tokens)).to(x_TN.dtype)
-        return self.output(padded)
+        attended_THD = paged_attention(
+            query_THD, step.cache, self.index, reads, scale=self.shape.scale
+        )
+        padding = (0, 0, 0, rows - tokens)
+        return self.output(functional.pad(attended_THD.reshape(tokens, -1), padding).to(x_TN.dtype))
+
+
+# The MLP of rows, of which only so many first ones are tokens.
+Mlp = Callable[[Tensor, int], Tensor]
 
 
 @attrs.frozen(eq=False)
 class GatedMlp:
-    """`down(silu(gate(x)) * up(x))`; gate and up are one product."""
+    """`down(activation(gate(x)) * up(x))`; gate and up are one product."""
 
     gate_up: Linear
     down: Linear
+    activation: Callable[[Tensor], Tensor] = silu_and_multiply
 
-    def __call__(self, x_TN: Tensor) -> Tensor:
-        """The MLP of each row."""
-        return self.down(silu_and_multiply(self.gate_up(x_TN)))
+    def __call__(self, x_TN: Tensor, tokens: int) -> Tensor:
+        """The MLP of each row, padding or not: a row alone costs as much as a tile of them."""
+        return self.down(self.activation(self.gate_up(x_TN)))
 
 
 @attrs.frozen(eq=False)
 class DecoderLayer:
-    """One layer, norms before its parts."""
+    """One layer, norms before its parts; for families that have them, norms after them, too."""
 
     attention_norm: RmsNorm
     attention: SelfAttention
     mlp_norm: RmsNorm
-    mlp: GatedMlp
+    mlp: Mlp
+    attention_end_norm: RmsNorm | None = None
+    mlp_end_norm: RmsNorm | None = None
 
     def __call__(self, hidden: Tensor, step: StepContext) -> Tensor:
         """The hidden state after this layer."""
-        hidden = hidden + self.attention(self.attention_norm(hidden), step)
-        return hidden + self.mlp(self.mlp_norm(hidden))
+        attended = self.attention(self.attention_norm(hidden), step)
+        if self.attention_end_norm is not None:
+            attended = self.attention_end_norm(attended)
+        hidden = hidden + attended
+        added = self.mlp(self.mlp_norm(hidden), step.tokens)
+        if self.mlp_end_norm is not None:
+            added = self.mlp_end_norm(added)
+        return hidden + added
 
 
 @attrs.frozen(eq=False)
@@ -109,7 +131,7 @@ class Decoder:
     _layers: list[DecoderLayer]
     _norm: RmsNorm
     _head: Linear
-    _rotary: RotaryTable
+    _rotary: Mapping[int, RotaryTable]  # by window
 
     @property
     def attention_shape(self) -> AttentionShape:
@@ -126,7 +148,10 @@ class Decoder:
             functional.pad(x, padding) for x in (batch.token_ids_T, batch.positions_T)
         )
         hidden = functional.embedding(token_ids, self._embedding_VN)
-        step = StepContext(self._rotary.at(positions), batch.attention, cache)
+        if self.config.embedding_scale != 1.0:
+            hidden *= hidden.new_tensor(self.config.embedding_scale)
+        rotations = {window: table.at(positions) for window, table in self._rotary.items()}
+        step = StepContext(rotations, batch.attention, cache)
         for layer in self._layers:
             hidden = layer(hidden, step)
         return hidden
@@ -141,10 +166,17 @@ class Decoder:
             return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
         last = hidden.new_zeros((padded_rows(wanted), self.config.hidden_size))
         last[:wanted] = hidden[tokens_R]
-        return self._head(self._norm(last))[:wanted].float()
+        logits = self._head(self._norm(last))[:wanted].float()
+        softcap = self.config.logit_softcap
+        return logits if softcap is None else softcap_(logits, softcap)
 
 
 def attention_shape(config: ModelConfig) -> AttentionShape:
     """Sizes of heads, and the windows that layers have."""
-    windows = tuple(sorted(set(config.windows)))
-    return AttentionShape(config.heads, config.kv_heads, config.head_size, windows)
+    return AttentionShape(
+        heads=config.heads,
+        kv_heads=config.kv_heads,
+        size=config.head_size,
+        windows=tuple(sorted(set(config.windows))),
+        scale=config.query_scale,
+    )

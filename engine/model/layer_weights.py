@@ -10,9 +10,10 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..model_config import ModelConfig
-from .decoder import Decoder, DecoderLayer
-from .layers import Linear, RmsNorm, make_linear
+from ..model_config import GELU_TANH, ModelConfig
+from .decoder import Decoder, DecoderLayer, GatedMlp, Mlp
+from .experts import ExpertsMlp
+from .layers import Linear, RmsNorm, gelu_and_multiply, make_linear, silu_and_multiply
 from .loader import WeightSource
 from .rotary import RotaryTable
 
@@ -37,14 +38,14 @@ class LayerWeights:
 
     def norm(self, name: str) -> RmsNorm:
         """A norm over the hidden state."""
-        return RmsNorm(self._take(name, self.config.hidden_size), self.config.norm_epsilon)
+        return make_norm(self._take(name, self.config.hidden_size), self.config)
 
     def head_norm(self, query: str, key: str) -> RmsNorm:
         """A norm of each query head by one weight and of each key head by another."""
         size = self.config.head_size
         query_HD = self._take(query, size).expand(self.config.heads, size)
         key_KD = self._take(key, size).expand(self.config.kv_heads, size)
-        return RmsNorm(torch.cat((query_HD, key_KD)), self.config.norm_epsilon)
+        return make_norm(torch.cat((query_HD, key_KD)), self.config)
 
     def query_key_value(self, query: str, key: str, value: str, *, bias: bool) -> Linear:
         """The projections to all heads, as one product."""
@@ -59,16 +60,34 @@ class LayerWeights:
         inputs = self.config.heads * self.config.head_size
         return self.linear((name, self.config.hidden_size), inputs=inputs, bias=bias)
 
-    def gate_up(self, gate: str, up: str, *, bias: bool = False) -> Linear:
-        """Both halves of a gated MLP's first product."""
-        middle = self.config.intermediate_size
-        parts = ((gate, middle), (up, middle))
-        return self.linear(*parts, inputs=self.config.hidden_size, bias=bias)
+    def gated_mlp(self, prefix: str, *, bias: bool = False, width: int = 0) -> GatedMlp:
+        """A gated MLP, which has `width` channels inside or as many as the config says."""
+        width = width or self.config.intermediate_size
+        hidden = self.config.hidden_size
+        gate, up, down = (f"{prefix}.{part}_proj" for part in ("gate", "up", "down"))
+        return GatedMlp(
+            gate_up=self.linear((gate, width), (up, width), inputs=hidden, bias=bias),
+            down=self.linear((down, hidden), inputs=width, bias=bias),
+            activation=gelu_and_multiply
+            if self.config.activation == GELU_TANH
+            else silu_and_multiply,
+        )
 
-    def down(self, name: str, *, bias: bool = False) -> Linear:
-        """A gated MLP's second product."""
-        outputs = (name, self.config.hidden_size)
-        return self.linear(outputs, inputs=self.config.intermediate_size, bias=bias)
+    def mlp_or_experts(self, prefix: str) -> Mlp:
+        """The mixture of experts in layers that have it, a gated MLP in the others."""
+        experts = self.config.experts
+        if experts is None or self.index not in self.config.expert_layers:
+            return self.gated_mlp(prefix)
+        router = (f"{prefix}.gate", experts.count)
+        return ExpertsMlp(
+            router=self.linear(router, inputs=self.config.hidden_size, bias=False),
+            experts=[
+                self.gated_mlp(f"{prefix}.experts.{number}", width=experts.intermediate_size)
+                for number in range(experts.count)
+            ],
+            chosen=experts.chosen,
+            normalized=experts.normalized,
+        )
 
     def linear(self, *parts: tuple[str, int], inputs: int, bias: bool) -> Linear:
         """Projections of the same `inputs` as one product: (name, outputs) of each."""
@@ -95,17 +114,35 @@ def load_decoder(
         load_layer(LayerWeights(config, index, source, f"model.layers.{index}.", bitwise))
         for index in range(config.layers)
     ]
-    norm = RmsNorm(source.take("model.norm.weight", size[1:]), config.norm_epsilon)
     return Decoder(
         config=config,
         dtype=dtype,
         device=device,
         embedding_VN=embedding,
         layers=layers,
-        norm=norm,
+        norm=make_norm(source.take("model.norm.weight", size[1:]), config),
         head=make_linear(head, bitwise=bitwise),
-        rotary=RotaryTable.of(config.head_size, positions, config.rope, device=device),
+        rotary=_rotary_tables(config, positions, device),
     )
+
+
+def _rotary_tables(
+    config: ModelConfig, positions: int, device: torch.device
+) -> dict[int, RotaryTable]:
+    """The table of each window; those that turn alike share one."""
+    ropes = {window: config.window_rope if window else config.rope for window in config.windows}
+    tables = {
+        rope: RotaryTable.of(config.head_size, positions, rope, device=device)
+        for rope in set(ropes.values())
+    }
+    return {window: tables[rope] for window, rope in ropes.items()}
+
+
+def make_norm(weight: Tensor, config: ModelConfig) -> RmsNorm:
+    """A norm by a weight as stored. An offset is added, and then used, in float32."""
+    if config.norm_offset:
+        weight = weight.float() + config.norm_offset
+    return RmsNorm(weight, config.norm_epsilon)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -1,4 +1,4 @@
-"""Layers of dense decoder models, in two ways: bit for bit the same in any batch, or plain.
+"""Layers of decoder models, in two ways: bit for bit the same in any batch, or plain.
 
 *Bitwise* means that a row of the result is a function of that row alone: not of its neighbours,
 of how many there are, of its place, or of the number of threads. Three rules give that on a CPU:
@@ -154,7 +154,8 @@ def has_packed_linear() -> bool:
 class RmsNorm:
     """Root mean square norm of the last dimension, computed in float32.
 
-    The weight may differ between heads, (H, D). The mean is the one sum, in a fixed order.
+    The weight may differ between heads, (H, D), and is multiplied with in its own dtype. The mean
+    is the one sum, in a fixed order.
     """
 
     _weight: Tensor
@@ -164,7 +165,8 @@ class RmsNorm:
         """The normed values, in the dtype of `x`."""
         exact = x.float()
         mean = (exact * exact).sum(-1, keepdim=True) * (1.0 / x.shape[-1])
-        return (exact / (mean + self._epsilon).sqrt()).to(x.dtype) * self._weight
+        normed = (exact / (mean + self._epsilon).sqrt()).to(self._weight.dtype)
+        return (normed * self._weight).to(x.dtype)
 
 
 def silu_and_multiply(gate_up_T2N: Tensor) -> Tensor:
@@ -175,8 +177,25 @@ def silu_and_multiply(gate_up_T2N: Tensor) -> Tensor:
     return gate.mul_(up)
 
 
+def gelu_and_multiply(gate_up_T2N: Tensor) -> Tensor:
+    """`gelu(gate) * up` by GELU's formula with tanh, where the two are side by side."""
+    gate, up = gate_up_T2N.chunk(2, dim=-1)
+    gate = gate.contiguous()
+    _in_pieces(_gelu_tanh, gate)
+    return gate.mul_(up)
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+def softcap_(x: Tensor, cap: float) -> Tensor:
+    """`cap * tanh(x / cap)` of each item, in place; `x` is contiguous."""
+    return _in_pieces(torch.tanh, x.div_(cap)).mul_(cap)
+
+
 def exp2_(x: Tensor) -> Tensor:
-    """2 to the power of each item, in place; `x` is contiguous, its size a multiple of 32."""
+    """2 to the power of each item, in place; `x` is contiguous."""
     return _in_pieces(torch.exp2, x)
 
 

@@ -4,7 +4,7 @@ The family that the others vary: grouped heads, rotary embedding, a gated MLP, n
 descendants have biases and say so in their config. Llama 3 stretches long rotary waves (`rotary`).
 """
 
-from .decoder import DecoderLayer, GatedMlp, SelfAttention, attention_shape
+from .decoder import DecoderLayer, SelfAttention, attention_shape
 from .layer_weights import LayerWeights
 
 
@@ -24,8 +24,5 @@ def load_llama_layer(weights: LayerWeights) -> DecoderLayer:
             output=weights.attention_output("self_attn.o_proj", bias=bias),
         ),
         mlp_norm=weights.norm("post_attention_layernorm"),
-        mlp=GatedMlp(
-            gate_up=weights.gate_up("mlp.gate_proj", "mlp.up_proj", bias=mlp_bias),
-            down=weights.down("mlp.down_proj", bias=mlp_bias),
-        ),
+        mlp=weights.gated_mlp("mlp", bias=mlp_bias),
     )

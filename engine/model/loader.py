@@ -21,6 +21,7 @@ from torch import Tensor
 from ..errors import ModelFolderError
 from ..model_config import CONFIG_FILE
 from ..model_folder import read_object
+from .fused_experts import separate_experts
 from .safetensors_reader import SafetensorsFile, TensorEntry, open_safetensors
 
 SINGLE_FILE = "model.safetensors"
@@ -36,6 +37,8 @@ _UNUSED = re.compile(r"\.rotary_emb\.inv_freq$|^lm_head\.weight$")
 DUMMY_BIAS = 0.1
 
 Progress = Callable[[float], None]
+# The model's name of a tensor by its name in the files; None for one that the model has no use for.
+Rename = Callable[[str], str | None]
 
 
 class WeightSource(Protocol):
@@ -61,8 +64,9 @@ class PlannedWeights:
 class FolderWeights:
     """Weights of a folder in Hugging Face format, cast while they are read."""
 
-    # {tensor name: the shard that the index, or the single file itself, says it is in}
-    _shards: dict[str, SafetensorsFile]
+    # {tensor name: its entry, and the shard that the index, or the single file itself, says it is
+    # in}; no entry where the index is wrong.
+    _tensors: dict[str, tuple[SafetensorsFile, TensorEntry | None]]
     _folder: str
     dtype: torch.dtype
     device: torch.device
@@ -78,25 +82,25 @@ class FolderWeights:
         """
         for name, shape in planned.items():
             self._find(name, shape)
-        rest = [name for name in self._shards if name not in planned and not _UNUSED.search(name)]
+        rest = [name for name in self._tensors if name not in planned and not _UNUSED.search(name)]
         if rest:
-            path = str(self._shards[rest[0]].path)
+            path = str(self._tensors[rest[0]][0].path)
             reason = f"has a tensor {rest[0]!r:.200} that the model of {CONFIG_FILE} has no use for"
             raise ModelFolderError(path, reason)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor `name`, checked against the shape that the config implies."""
         shard, entry = self._find(name, shape)
-        weight = shard.read(name, dtype=self.dtype, device=self.device)
+        weight = shard.read(entry, dtype=self.dtype, device=self.device)
         self._bytes_taken += entry.end - entry.begin
         self._progress(min(1.0, self._bytes_taken / max(1, self._bytes_all)))
         return weight
 
     def _find(self, name: str, shape: tuple[int, ...]) -> tuple[SafetensorsFile, TensorEntry]:
-        shard = self._shards.get(name)
-        if shard is None:
+        found = self._tensors.get(name)
+        if found is None:
             raise ModelFolderError(self._folder, f"has no tensor {name}")
-        entry = shard.entries.get(name)
+        shard, entry = found
         if entry is None:
             raise ModelFolderError(str(shard.path), f"has no tensor {name}, but the index says so")
         if entry.shape != shape:
@@ -132,10 +136,16 @@ class DummyWeights:
         return weight.to(dtype=self.dtype, device=self.device, copy=True)
 
 
+def same_name(name: str) -> str:
+    """The `Rename` of folders that have the model's own names."""
+    return name
+
+
 @contextmanager
 def open_folder_weights(
-    folder: pathlib.Path, *, dtype: torch.dtype, device: torch.device, progress: Progress
-) -> Iterator[FolderWeights]:
+    folder: pathlib.Path, *, dtype: torch.dtype, device: torch.device, progress: Progress,
+    rename: Rename = same_name,
+) -> Iterator[FolderWeights]:  # fmt: skip
     """Open all shards of `folder` and check their headers. Weights taken outlive the block.
 
     Raises `ModelFolderError`.
@@ -145,13 +155,32 @@ def open_folder_weights(
         index = _read_index(folder)
         if index is None:
             file = files[folder / SINGLE_FILE]
-            shards = dict.fromkeys(file.entries, file)
+            stored = dict.fromkeys(file.entries, file)
         else:
-            shards = {name: files[folder / shard] for name, shard in index.items()}
-        bytes_all = sum(
-            entry.end - entry.begin for f in files.values() for entry in f.entries.values()
-        )
-        yield FolderWeights(shards, str(folder), dtype, device, progress, bytes_all)
+            stored = {name: files[folder / shard] for name, shard in index.items()}
+        tensors = _model_tensors(stored, rename)
+        bytes_all = sum(entry.end - entry.begin for _, entry in tensors.values() if entry)
+        yield FolderWeights(tensors, str(folder), dtype, device, progress, bytes_all)
+
+
+def _model_tensors(
+    stored: Mapping[str, SafetensorsFile], rename: Rename
+) -> dict[str, tuple[SafetensorsFile, TensorEntry | None]]:
+    """What the files have, by the names of the model. Raises `ModelFolderError`."""
+    tensors: dict[str, tuple[SafetensorsFile, TensorEntry | None]] = {}
+    for stored_name, file in stored.items():
+        name = rename(stored_name)
+        if name is None:
+            continue
+        entry = file.entries.get(stored_name)
+        if entry is None:
+            tensors[name] = (file, None)
+            continue
+        for part in separate_experts(attrs.evolve(entry, name=name)):
+            if part.name in tensors:
+                raise ModelFolderError(str(file.path), f"has a tensor {part.name!r:.200} twice")
+            tensors[part.name] = (file, part)
+    return tensors
 
 
 def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:

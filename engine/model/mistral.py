@@ -4,7 +4,7 @@ The window is the same in every layer (7B 0.1 has 4096 tokens); later models hav
 Llamas but for their name.
 """
 
-from .decoder import DecoderLayer, GatedMlp, SelfAttention, attention_shape
+from .decoder import DecoderLayer, SelfAttention, attention_shape
 from .layer_weights import LayerWeights
 
 
@@ -22,8 +22,5 @@ def load_mistral_layer(weights: LayerWeights) -> DecoderLayer:
             output=weights.attention_output("self_attn.o_proj", bias=False),
         ),
         mlp_norm=weights.norm("post_attention_layernorm"),
-        mlp=GatedMlp(
-            gate_up=weights.gate_up("mlp.gate_proj", "mlp.up_proj"),
-            down=weights.down("mlp.down_proj"),
-        ),
+        mlp=weights.gated_mlp("mlp"),
     )

@@ -3,7 +3,7 @@
 Layers from `max_window_layers` on may have a window; no published checkpoint uses it.
 """
 
-from .decoder import DecoderLayer, GatedMlp, SelfAttention, attention_shape
+from .decoder import DecoderLayer, SelfAttention, attention_shape
 from .layer_weights import LayerWeights
 
 
@@ -21,8 +21,5 @@ def load_qwen2_layer(weights: LayerWeights) -> DecoderLayer:
             output=weights.attention_output("self_attn.o_proj", bias=False),
         ),
         mlp_norm=weights.norm("post_attention_layernorm"),
-        mlp=GatedMlp(
-            gate_up=weights.gate_up("mlp.gate_proj", "mlp.up_proj"),
-            down=weights.down("mlp.down_proj"),
-        ),
+        mlp=weights.gated_mlp("mlp"),
     )

@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from types import MappingProxyType
 from typing import Protocol
 
@@ -17,21 +17,36 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelFolderError
-from ..model_config import LLAMA, MISTRAL, QWEN2, QWEN3, ModelConfig, load_model_config
+from ..model_config import (
+    GEMMA3,
+    GEMMA3_MULTIMODAL,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    QWEN3_MOE,
+    ModelConfig,
+    load_model_config,
+)
 from .attention import AttentionShape, KvCache
 from .decoder import DecoderLayer, ForwardBatch
+from .gemma3 import load_gemma3_layer, text_tensor
 from .layer_weights import LayerWeights, load_decoder
 from .llama import load_llama_layer
 from .loader import (
     DummyWeights,
+    FolderWeights,
     PlannedWeights,
     Progress,
+    Rename,
     WeightSource,
     open_folder_weights,
+    same_name,
 )
 from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
+from .qwen3_moe import load_qwen3_moe_layer
 
 META = torch.device("meta")
 DTYPES = MappingProxyType(
@@ -71,8 +86,13 @@ LAYER_LOADERS: MappingProxyType[str, Callable[[LayerWeights], DecoderLayer]] = M
         MISTRAL: load_mistral_layer,
         QWEN2: load_qwen2_layer,
         QWEN3: load_qwen3_layer,
+        QWEN3_MOE: load_qwen3_moe_layer,
+        GEMMA3: load_gemma3_layer,
+        GEMMA3_MULTIMODAL: load_gemma3_layer,
     }
 )
+# Where tensors have other names in the files, or serve more than the model that is loaded.
+RENAMES: MappingProxyType[str, Rename] = MappingProxyType({GEMMA3_MULTIMODAL: text_tensor})
 
 
 def compute_dtype(config: ModelConfig, *, bitwise: bool) -> torch.dtype:
@@ -89,9 +109,21 @@ def check_model_folder(folder: pathlib.Path) -> ModelConfig:
     config = load_model_config(folder)
     dtype = compute_dtype(config, bitwise=True)
     planned = plan_weights(config)
-    with open_folder_weights(folder, dtype=dtype, device=META, progress=_ignore) as weights:
+    with open_weights(folder, config, dtype=dtype, device=META, progress=_ignore) as weights:
         weights.check(planned)
     return config
+
+
+def open_weights(
+    folder: pathlib.Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device,
+    progress: Progress,
+) -> AbstractContextManager[FolderWeights]:  # fmt: skip
+    """The folder's weights by the names that a model of this config asks for.
+
+    Raises `ModelFolderError` on entering.
+    """
+    rename = RENAMES.get(config.architecture, same_name)
+    return open_folder_weights(folder, dtype=dtype, device=device, progress=progress, rename=rename)
 
 
 def plan_weights(config: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -124,7 +156,7 @@ def load_model(
         source: WeightSource = DummyWeights(dtype, device)
         if load_format != "dummy":
             source = weights = stack.enter_context(
-                open_folder_weights(folder, dtype=dtype, device=device, progress=progress)
+                open_weights(folder, config, dtype=dtype, device=device, progress=progress)
             )
             weights.check(planned)
         needed = sum(math.prod(shape) for shape in planned.values()) * dtype.itemsize

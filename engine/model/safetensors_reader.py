@@ -62,14 +62,11 @@ class SafetensorsFile:
     entries: dict[str, TensorEntry]
     _values: memoryview
 
-    def read(self, name: str, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def read(self, entry: TensorEntry, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         """A copy of one tensor, in aligned memory of its own, cast to `dtype` on `device`.
 
-        Raises `ModelFolderError` if the file does not have it.
+        `entry` is one of `entries`, or a part of one.
         """
-        entry = self.entries.get(name)
-        if entry is None:
-            raise ModelFolderError(str(self.path), f"has no tensor {name}")
         target = torch.empty(entry.shape, dtype=dtype, device=device)
         if entry.end > entry.begin:
             raw = torch.frombuffer(self._values[entry.begin : entry.end], dtype=torch.uint8)

@@ -7,16 +7,21 @@ from typing import Any
 import pytest
 
 from triolet.engine.errors import ModelFolderError
+from triolet.engine.expert_config import Experts
 from triolet.engine.model_config import (
+    GELU_TANH,
+    GEMMA3,
+    GEMMA3_MULTIMODAL,
     LLAMA,
     MISTRAL,
     QWEN2,
     QWEN3,
+    QWEN3_MOE,
     load_model_config,
     load_model_limits,
 )
 from triolet.engine.model_folder import CONFIG_BYTES_MAX
-from triolet.engine.rope_config import Rope
+from triolet.engine.rope_config import LinearScaling, Rope
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -78,6 +83,58 @@ def test_what_a_family_leaves_out_is_what_transformers_takes_it_for(tmp_path: pa
         json.dumps({**CONFIG, "architectures": [MISTRAL], "num_key_value_heads": None})
     )
     assert load_model_config(tmp_path).kv_heads == 4  # null is not "left out"
+
+
+@pytest.mark.parametrize(
+    ("changes", "windows"),
+    [
+        ({}, (20, 20, 20, 20, 20, 0, 20)),
+        ({"sliding_window_pattern": 2}, (20, 0, 20, 0, 20, 0, 20)),
+        ({"_sliding_window_pattern": 3}, (20, 20, 0, 20, 20, 0, 20)),
+        ({"layer_types": ["full_attention"] * 6 + ["sliding_attention"]}, (0,) * 6 + (20,)),
+    ],
+)
+def test_windows_of_gemma(
+    tmp_path: pathlib.Path, changes: dict[str, Any], windows: tuple[int, ...]
+) -> None:
+    own = {"architectures": [GEMMA3], "num_hidden_layers": 7, "sliding_window": 20}
+    config = load_model_config(write(tmp_path, **{**own, **changes}))
+    assert config.windows == windows
+    assert (config.heads, config.kv_heads, config.head_size) == (4, 4, 256)
+    assert (config.query_scale, config.embedding_scale) == (1 / 16, 8.0)
+    assert (config.activation, config.norm_offset) == (GELU_TANH, 1.0)
+    assert (config.rope.theta, config.window_rope.theta) == (1e6, 1e4)
+    assert (config.tied_embeddings, config.logit_softcap) == (True, None)
+
+
+def test_the_text_part_of_a_model_that_sees(tmp_path: pathlib.Path) -> None:
+    """As published: the part says little, the whole has the end tokens and the type."""
+    part = {"hidden_size": 2560, "num_hidden_layers": 34, "sliding_window": 1024}
+    stretch = {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}
+    whole = {
+        "architectures": [GEMMA3_MULTIMODAL],
+        "eos_token_id": [1, 106],
+        "text_config": {**part, **stretch, "eos_token_id": 7, "vocab_size": 262_208},
+        "torch_dtype": "bfloat16",
+        "vision_config": {"hidden_size": 1152},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    config = load_model_config(tmp_path)
+    assert (config.hidden_size, config.layers, config.vocab_size) == (2560, 34, 262_208)
+    assert (config.eos_token_ids, config.bos_token_id, config.dtype) == ((1, 106), 2, "bfloat16")
+    assert config.rope == Rope(1e6, LinearScaling(8.0))
+    # Published positions are those after the stretch.
+    assert config.max_model_len == load_model_limits(tmp_path).max_model_len == 131_072
+
+
+def test_experts_of_layers(tmp_path: pathlib.Path) -> None:
+    own = {"architectures": [QWEN3_MOE], "num_key_value_heads": 2, "mlp_only_layers": [0]}
+    config = load_model_config(write(tmp_path, **own))
+    assert config.expert_layers == {1}
+    assert config.experts == Experts(count=128, chosen=8, intermediate_size=768, normalized=False)
+    assert config.windows == (0, 0)
+    window = {"use_sliding_window": True, "sliding_window": 9}
+    assert load_model_config(write(tmp_path, **own, **window)).windows == (9, 9)
 
 
 USED = {"architectures": [QWEN2], "num_key_value_heads": 2, "use_sliding_window": True}
@@ -177,6 +234,20 @@ def test_a_field_that_cannot_be_served_is_named(
         (
             {**USED, "use_sliding_window": False, "layer_types": [FULL, SLIDING]},
             "no sliding_window",
+        ),
+        ({"architectures": [GEMMA3], "hidden_activation": "gelu"}, "hidden_activation is not serv"),
+        ({"architectures": [GEMMA3], "attn_logit_softcapping": 50.0}, "attn_logit_softcapping is"),
+        ({"architectures": [GEMMA3], "use_bidirectional_attention": True}, "only causal models"),
+        ({"architectures": [GEMMA3], "sliding_window": None, "layer_types": []}, "one type for"),
+        ({"architectures": [GEMMA3], "query_pre_attn_scalar": 0}, "query_pre_attn_scalar must"),
+        (
+            {"architectures": [GEMMA3_MULTIMODAL], "text_config": []},
+            "text_config must be an object",
+        ),
+        ({"architectures": [QWEN3_MOE], "mlp_bias": True}, "mlp_bias is not served"),
+        (
+            {**USED, "architectures": [QWEN3_MOE], "sliding_window": 8, "max_window_layers": 1},
+            "max_window_layers is not served",
         ),
         ({**USED, "use_sliding_window": 1}, "use_sliding_window must be true or false"),
         ({**USED, "max_window_layers": -1}, "max_window_layers must be a whole number from 0"),

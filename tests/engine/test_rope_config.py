@@ -13,6 +13,7 @@ from triolet.engine.rope_config import (
     Rope,
     YarnScaling,
     read_rope,
+    read_window_ropes,
     stretched_length,
 )
 
@@ -81,6 +82,40 @@ def test_variants(parameters: Any, scaling: Any) -> None:
 def test_what_is_not_served_is_named(values: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelFolderError, match=reason):
         read_rope(fields(**values), 256)
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+LINEAR = {"rope_type": "linear", "factor": 8.0}
+
+
+@pytest.mark.parametrize(
+    ("values", "ropes"),
+    [
+        ({}, (Rope(1e6, None), Rope(1e4, None))),
+        ({"rope_theta": 5e5, "rope_local_base_freq": 2e4}, (Rope(5e5, None), Rope(2e4, None))),
+        ({"rope_scaling": LINEAR}, (Rope(1e6, LinearScaling(8.0)), Rope(1e4, None))),
+        (
+            {"rope_parameters": {FULL: {**LINEAR, "rope_theta": 3e6}, SLIDING: None}},
+            (Rope(3e6, LinearScaling(8.0)), Rope(1e4, None)),
+        ),
+        (
+            {"rope_parameters": {SLIDING: {**LINEAR, "rope_theta": 3e3}}},
+            (Rope(1e6, None), Rope(3e3, LinearScaling(8.0))),
+        ),
+    ],
+)
+def test_layers_with_a_window_have_a_base_of_their_own(
+    values: dict[str, Any], ropes: tuple[Rope, Rope]
+) -> None:
+    assert read_window_ropes(fields(**values), 256) == ropes
+
+
+def test_what_is_not_served_of_either_is_named() -> None:
+    for kind in (FULL, SLIDING):
+        with pytest.raises(ModelFolderError, match="'longrope' is not served"):
+            read_window_ropes(fields(rope_parameters={kind: {"rope_type": "longrope"}}), 256)
+        with pytest.raises(ModelFolderError, match=f"{kind} must be an object"):
+            read_window_ropes(fields(rope_parameters={kind: [1]}), 256)
 
 
 @pytest.mark.parametrize(

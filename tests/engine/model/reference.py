@@ -5,7 +5,8 @@ Each family's test file lists the configs that it is compared with.
 """
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ _transformers_logging.disable_progress_bar()
 # float32 against float32, summed in another order.
 RELATIVE_ERROR_MAX = 1e-4
 VOCABULARY = 131
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY,
     "hidden_size": 64,
@@ -39,8 +41,10 @@ SIZES: dict[str, Any] = {
 PROMPT_TOKENS = 150
 
 
-def save_reference(folder: pathlib.Path, model_class: Any, **changes: Any) -> Any:
-    """A random model of this class, saved to `folder` in shards."""
+def save_reference(
+    folder: pathlib.Path, model_class: Any, *, save: Mapping[str, Any] = NOTHING, **changes: Any
+) -> Any:
+    """A random model of this class, saved to `folder` in shards; `save` says how else."""
     torch.manual_seed(7)
     reference = model_class(model_class.config_class(**{**SIZES, **changes}))
     reference.eval()
@@ -50,7 +54,7 @@ def save_reference(folder: pathlib.Path, model_class: Any, **changes: Any) -> An
                 parameter.normal_(std=0.2)
             else:
                 parameter.uniform_(0.5, 1.5)
-    reference.save_pretrained(folder, max_shard_size="200KB")
+    reference.save_pretrained(folder, max_shard_size="200KB", **save)
     assert (folder / "model.safetensors.index.json").exists()
     return reference
 

@@ -82,7 +82,9 @@ def test_any_mixture_is_textbook_attention(
         tables, numbers, positions, block_tokens=block_tokens, shape=shape, device=CPU
     )
     for reach, results in expected.items():
-        attended = paged_attention(torch.cat(queries), cache, 0, plan.reads[reach])
+        attended = paged_attention(
+            torch.cat(queries), cache, 0, plan.reads[reach], scale=SHAPE.scale
+        )
         assert torch.allclose(attended.double(), torch.cat(results), atol=1e-5)
 
 
@@ -124,5 +126,5 @@ def test_one_token_with_more_keys_than_scratch(monkeypatch: pytest.MonkeyPatch) 
     key, value, query = torch.randn(150, 2, 12), torch.randn(150, 2, 12), torch.randn(150, 4, 12)
     plan = plan_attention(tables, [0] * 150, range(150), block_tokens=16, shape=SHAPE, device=CPU)
     write_cache(cache, 0, plan, keys_TKD=key, values_TKD=value)
-    attended = paged_attention(query, cache, 0, plan.reads[0])
+    attended = paged_attention(query, cache, 0, plan.reads[0], scale=SHAPE.scale)
     assert torch.allclose(attended.double(), textbook(query, key, value, 0), atol=1e-5)

@@ -10,7 +10,7 @@ from torch import Tensor
 from triolet.engine.model.attention import plan_attention
 from triolet.engine.model.decoder import ForwardBatch
 from triolet.engine.model.registry import Model
-from triolet.engine.model_config import MISTRAL, QWEN2, QWEN3
+from triolet.engine.model_config import GEMMA3, MISTRAL, QWEN2, QWEN3, QWEN3_MOE
 
 from .tiny_models import Driver, load_dummy, random_tokens
 
@@ -43,6 +43,28 @@ MODELS: dict[str, dict[str, Any]] = {
     },
     "qwen3": {"architectures": [QWEN3], "head_dim": 32},
     "qwen3, odd sizes": {**ODD_SIZES, "architectures": [QWEN3], "attention_bias": True},
+    "qwen3 moe": {
+        "architectures": [QWEN3_MOE],
+        "num_experts": 8,
+        "num_experts_per_tok": 3,
+        "moe_intermediate_size": 40,
+        "norm_topk_prob": True,
+    },
+    "qwen3 moe, odd sizes": {
+        **ODD_SIZES,
+        "architectures": [QWEN3_MOE],
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 27,
+        "mlp_only_layers": [1],
+    },
+    "gemma3": {
+        "architectures": [GEMMA3],
+        "sliding_window": 33,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 20,
+        "final_logit_softcapping": 3.0,
+    },
 }
 
 

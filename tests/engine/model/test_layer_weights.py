@@ -26,6 +26,8 @@ from .tiny_models import write_config
         ("Qwen2", {}),
         ("Qwen3", {"head_dim": 24}),
         ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+        ("Gemma3", {"head_dim": 24}),
+        ("Gemma3", {"head_dim": 16, "attention_bias": True}),
     ],
 )
 def test_a_family_takes_what_its_checkpoints_have(
@@ -36,6 +38,7 @@ def test_a_family_takes_what_its_checkpoints_have(
         "Mistral": transformers.MistralForCausalLM,
         "Qwen2": transformers.Qwen2ForCausalLM,
         "Qwen3": transformers.Qwen3ForCausalLM,
+        "Gemma3": transformers.Gemma3ForCausalLM,
     }[name]
     settings = {**SIZES, **changes, "tie_word_embeddings": tied}
     with torch.device("meta"):

@@ -14,10 +14,12 @@ from triolet.engine.model.layers import (
     RmsNorm,
     StripLinear,
     exp2_,
+    gelu_and_multiply,
     has_packed_linear,
     make_linear,
     padded_rows,
     silu_and_multiply,
+    softcap_,
 )
 
 CPU = torch.device("cpu")
@@ -94,6 +96,30 @@ def test_silu_and_multiply(rows: int) -> None:
     expected = functional.silu(x[:, :77]) * x[:, 77:]
     whole = silu_and_multiply(x.clone())
     assert torch.allclose(whole, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 16, 400])
+def test_gelu_and_multiply(rows: int) -> None:
+    x = random(rows, 154)
+    expected = functional.gelu(x[:, :77], approximate="tanh") * x[:, 77:]
+    whole = gelu_and_multiply(x.clone())
+    assert torch.allclose(whole, expected, atol=1e-6)
+    alone = torch.cat([gelu_and_multiply(row[None].clone()) for row in x])
+    assert torch.equal(whole, alone)
+
+
+def test_what_a_softcap_bends_back() -> None:
+    x = random(20, 131) * 30
+    whole = softcap_(x.clone(), 5.0)
+    assert torch.allclose(whole, torch.tanh(x / 5.0) * 5.0, atol=1e-5)
+    assert torch.equal(whole, torch.cat([softcap_(row[None].clone(), 5.0) for row in x]))
+
+
+def test_a_norm_with_an_exact_weight_rounds_once() -> None:
+    x, weight = random(16, 60).bfloat16(), random(60, seed=1)
+    normed = RmsNorm(weight, 1e-5)(x)
+    assert normed.dtype == torch.bfloat16
+    assert torch.equal(normed, functional.rms_norm(x.float(), (60,), weight, 1e-5).bfloat16())
 
 
 @pytest.mark.parametrize("items", [32, 64, PIECE_ITEMS, 3 * PIECE_ITEMS + 96])

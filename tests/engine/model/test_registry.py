@@ -22,7 +22,14 @@ from triolet.engine.model.registry import (
     load_model,
     plan_weights,
 )
-from triolet.engine.model_config import ARCHITECTURES, CONFIG_FILE, load_model_config
+from triolet.engine.model_config import (
+    ARCHITECTURES,
+    CONFIG_FILE,
+    GEMMA3,
+    GEMMA3_MULTIMODAL,
+    QWEN3_MOE,
+    load_model_config,
+)
 
 from .tiny_models import CPU, TINY, Driver, load_dummy, safetensors_bytes, write_config, write_model
 
@@ -50,11 +57,21 @@ def test_mistral_without_a_window_is_a_llama(tmp_path: pathlib.Path) -> None:
     assert torch.equal(Driver(one, [[0]]).step(work), Driver(other, [[0]]).step(work))
 
 
+NONE = {"sliding_window": None}
+# Small ones: the format's default is of the big model.
+EXPERTS = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+WINDOWS: dict[str, dict[str, Any]] = {
+    GEMMA3: {"sliding_window": 20},
+    GEMMA3_MULTIMODAL: {"text_config": {**TINY, "sliding_window": 20}},
+    QWEN3_MOE: {**NONE, **EXPERTS},
+}
+
+
 @pytest.mark.parametrize("architecture", list(ARCHITECTURES))
 def test_every_architecture_of_the_config_can_be_loaded(
     tmp_path: pathlib.Path, architecture: str
 ) -> None:
-    model = load_dummy(tmp_path, architectures=[architecture], sliding_window=None)
+    model = load_dummy(tmp_path, architectures=[architecture], **WINDOWS.get(architecture, NONE))
     assert Driver(model, [[0]]).step([(0, 0, [3, 4, 5])]).shape == (3, 101)
 
 
@@ -172,12 +189,28 @@ ODD: st.SearchStrategy[Any] = st.sampled_from(
     [None, 0, -1, 2**20, 10**12, 1.5, math.nan, "", "silu", [], [7], {}, True]
 )
 
+ODD_FIELDS = (
+    "sliding_window",
+    "rope_scaling",
+    "rope_parameters",
+    "text_config",
+    "layer_types",
+    "num_experts",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "mlp_only_layers",
+    "decoder_sparse_step",
+    "query_pre_attn_scalar",
+    "final_logit_softcapping",
+    "_sliding_window_pattern",
+)
+
 
 @pytest.mark.slow
 @settings(max_examples=150)
 @given(
     architecture=st.sampled_from(list(ARCHITECTURES)),
-    changes=st.dictionaries(st.sampled_from([*TINY, "sliding_window", "rope_scaling"]), ODD),
+    changes=st.dictionaries(st.sampled_from([*TINY, *ODD_FIELDS]), ODD),
     damage=st.lists(st.tuples(st.integers(0, 3000), st.integers(0, 255)), max_size=3),
 )
 def test_any_folder_is_a_model_or_a_documented_error(
@@ -187,8 +220,9 @@ def test_any_folder_is_a_model_or_a_documented_error(
     damage: list[tuple[int, int]],
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "any"
-    write_model(folder, architectures=[architecture], sliding_window=None)
-    write_config(folder, **{"architectures": [architecture], "sliding_window": None, **changes})
+    own = {"architectures": [architecture], **WINDOWS.get(architecture, NONE)}
+    write_model(folder, **own)
+    write_config(folder, **{**own, **changes})
     content = bytearray((folder / SINGLE_FILE).read_bytes())
     for place, value in damage:
         content[place] = value

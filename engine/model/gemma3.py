@@ -1,0 +1,45 @@
+"""Gemma 3: norms before and after each part, and windows in five layers of six.
+
+Norms are stored less 1, embeddings are scaled up, the gate is a GELU, and layers with a window turn
+their heads by another base than those that see all; the config says so (`model_config`), and the
+frame does it. Of models that also see (4B and up) the text part is served, whose tensors have
+another prefix: `text_tensor` finds them.
+"""
+
+import re
+
+from .decoder import DecoderLayer, SelfAttention, attention_shape
+from .layer_weights import LayerWeights
+
+# As published, and as `transformers` saved it for a time.
+_TEXT_PART = re.compile(r"^(?:language_model\.model|model\.language_model)\.")
+_VISION_PART = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
+
+
+def load_gemma3_layer(weights: LayerWeights) -> DecoderLayer:
+    """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
+    bias = weights.config.attention_bias
+    return DecoderLayer(
+        attention_norm=weights.norm("input_layernorm"),
+        attention=SelfAttention(
+            index=weights.index,
+            window=weights.window,
+            shape=attention_shape(weights.config),
+            query_key_value=weights.query_key_value(
+                "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", bias=bias
+            ),
+            output=weights.attention_output("self_attn.o_proj", bias=bias),
+            query_key_norm=weights.head_norm("self_attn.q_norm", "self_attn.k_norm"),
+        ),
+        attention_end_norm=weights.norm("post_attention_layernorm"),
+        mlp_norm=weights.norm("pre_feedforward_layernorm"),
+        mlp=weights.gated_mlp("mlp"),
+        mlp_end_norm=weights.norm("post_feedforward_layernorm"),
+    )
+
+
+def text_tensor(name: str) -> str | None:
+    """The name in the text part of a tensor of the whole; None for what only pictures need."""
+    if _VISION_PART.match(name):
+        return None
+    return _TEXT_PART.sub("model.", name).removeprefix("language_model.")
