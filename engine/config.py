@@ -44,6 +44,8 @@ class EngineSettings:
     max_num_batched_tokens: int = 256
     # The most alternatives that `logprobs` and `prompt_logprobs` may ask for.
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    # Requests that begin with the same tokens share the KV blocks of what they have in common.
+    prefix_cache: bool = True
     bitwise: bool = True
     boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
     step_timeout_s: float = 60.0

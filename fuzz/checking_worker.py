@@ -4,8 +4,9 @@ Sans-IO: `execute(step)` is a function call. It keeps exactly what the step prot
 keep (rows, their tokens, block tables) and a KV memory that holds, instead of keys and values, a
 fingerprint of the tokens up to each position. Before it samples it reads the whole context back
 through the block table: a block that was freed too early, given twice, or never computed shows as a
-wrong fingerprint. A token is a pure function of the tokens before it and of the sampling, so a
-preempted or replayed request must go on with the very same tokens.
+wrong fingerprint. Blocks may be shared as a prefix that is computed; nobody may write to one. A
+token is a pure function of the tokens before it and of the sampling, so a preempted or replayed
+request must go on with the very same tokens.
 """
 
 import zlib
@@ -71,6 +72,8 @@ class CheckingWorker:
     vocab_size: int
 
     number: int = attrs.field(default=0, init=False)
+    # Rows that had one block in common, at most.
+    shared_most: int = attrs.field(default=1, init=False)
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False)
     # {(block, slot): fingerprint of the context that ends there}; never cleared, as real memory.
     _kv: dict[tuple[int, int], int] = attrs.field(factory=dict, init=False)
@@ -116,12 +119,21 @@ class CheckingWorker:
             list(new.block_ids),
             new.sampling,
         )
-        if new.computed_tokens:
+        if new.computed_tokens and not self._has(row, new.computed_tokens):
             # KV that came from elsewhere is put into the blocks as soon as they are known.
             context = fingerprint_of(row.token_ids[: new.computed_tokens])
             assert self._staged[context] > 0, "these tokens were never computed for this row"
             self._staged[context] -= 1
             self._write(row, 0, new.computed_tokens)
+
+    def _has(self, row: _Row, count: int) -> bool:
+        """Whether the KV of its first `count` tokens is in its blocks: a prefix hit."""
+        context = 0
+        for position, token_id in enumerate(row.token_ids[:count]):
+            context = fingerprint(context, token_id)
+            if self._kv.get(self._slot(row, position)) != context:
+                return False
+        return True
 
     def _compute(self, row: _Row, count: int) -> int | None:
         assert 0 < count <= len(row.token_ids) - row.computed_tokens
@@ -152,6 +164,15 @@ class CheckingWorker:
         return context
 
     def _check_blocks(self) -> None:
-        held = [block_id for row in self._rows.values() for block_id in row.block_ids]
-        assert len(set(held)) == len(held), "a block is in two tables"
-        assert all(0 <= block_id < self.kv_blocks for block_id in held)
+        """A block is in one table, or in several as what they begin with, and then full."""
+        held: dict[int, list[tuple[int, bool]]] = {}
+        for row in self._rows.values():
+            for index, block_id in enumerate(row.block_ids):
+                assert 0 <= block_id < self.kv_blocks
+                is_full = (index + 1) * self.block_tokens <= row.computed_tokens
+                held.setdefault(block_id, []).append((index, is_full))
+        for holders in held.values():
+            if len(holders) > 1:
+                assert len({index for index, _ in holders}) == 1, "a block is in two tables"
+                assert all(is_full for _, is_full in holders), "a block that grows is shared"
+                self.shared_most = max(self.shared_most, len(holders))

@@ -5,22 +5,17 @@ or replayed; and with credit for everybody everybody ends, and every block is fr
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from random import Random
 
 import attrs
 
 from ..engine.config import EngineSettings
 from ..engine.core.engine_core import EngineCore
-from ..engine.core.kv_cache_manager import KVCacheManager
-from ..engine.core.request import Request
-from ..engine.core.scheduler import Scheduler
 from ..engine.messages import (
     AddRequest,
-    FinishReason,
     Grant,
     LiveRequest,
-    RequestKey,
     RequestOutput,
     StepOutputs,
 )
@@ -28,6 +23,7 @@ from ..engine.sampling_params import SamplingParams
 from ..engine.step_messages import Step, StepResult, WorkerReady
 from .checking_worker import CheckingWorker
 from .fuzzer import Fuzzer
+from .scheduler_faults import FAULTS, MakeCore
 from .wanted_request import WantedRequest, make_wanted
 
 VOCAB = 9  # small, so that stop tokens are met often
@@ -36,7 +32,6 @@ BLOCK_TOKENS = 3
 FRONTENDS = ("f0", "f1")
 # Far more than a request's tokens times the requests that one round can add.
 STEPS_TO_THE_END_MAX = 5000
-MakeCore = Callable[[EngineSettings, WorkerReady], EngineCore]
 
 
 @attrs.frozen
@@ -111,11 +106,13 @@ def _draw_add(chance: Random) -> Add:
     def tokens(least: int, most: int) -> tuple[int, ...]:
         return tuple(chance.randrange(VOCAB) for _ in range(chance.randint(least, most)))
 
+    # Prompts are the same for some tokens, so that there is something to share.
+    common = tuple(range(chance.choice((0, 0, 3, 6, 8))))
     max_tokens = chance.choice((None, 1, 4, 12))
     min_tokens = chance.randrange(5) if chance.random() < 0.3 else 0
     return Add(
         frontend=chance.choice(FRONTENDS),
-        prompt=tokens(1, 9),
+        prompt=common + tokens(not common, 9 - len(common)),
         max_tokens=max_tokens,
         min_tokens=min_tokens if max_tokens is None else min(min_tokens, max_tokens),
         eos=tokens(0, 1),
@@ -258,6 +255,8 @@ class _World:
         assert statistics.kv_blocks_free == statistics.kv_blocks
         assert self.core.unfinished_count() == 0
         self.reached["preempted"] += statistics.preemptions
+        self.reached["tokens hit"] += statistics.prefix_hits
+        self.reached["shared a block"] += self.worker.shared_most > 1
 
 
 def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
@@ -284,102 +283,20 @@ def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
     return world.reached
 
 
-# ---- planted faults
-
-
-def _core_with(
-    scheduler_type: type[Scheduler] = Scheduler, cache_type: type[KVCacheManager] = KVCacheManager
-) -> MakeCore:
-    def make(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
-        core = EngineCore(settings, ready)
-        old = core._scheduler
-        cache = cache_type(old.kv_cache.block_tokens, old.kv_cache.pool)
-        core._scheduler = scheduler_type(old.max_num_seqs, old.max_num_batched_tokens, cache)
-        return core
-
-    return make
-
-
-class _Rash(Scheduler):
-    """Planted: an abort frees the blocks that the step in flight still writes to."""
-
-    def end(self, request: Request, reason: FinishReason) -> None:
-        """Ends it as if no step were under way."""
-        request.in_flight = False
-        super().end(request, reason)
-
-    def check_invariants(self) -> None:
-        """Says nothing, so that the worker must find it."""
-
-
-class _Remembering(Scheduler):
-    """Planted: a preempted request believes that its tokens are still computed."""
-
-    def _preempt(self, request: Request) -> None:
-        computed = request.computed_tokens
-        super()._preempt(request)
-        request.computed_tokens = computed
-
-
-class _Tight(KVCacheManager):
-    """Planted: a full block is taken to have room for one more token."""
-
-    def blocks_missing(self, request: Request, tokens: int) -> int:
-        """Counts a token too few."""
-        return super().blocks_missing(request, max(1, tokens - 1))
-
-    def check_invariants(self, holders: object) -> None:
-        """Says nothing."""
-
-
-class _Leaky(KVCacheManager):
-    """Planted: one block of each request is never given back."""
-
-    def free(self, request: Request) -> None:
-        """Gives all but the first back."""
-        self.pool.release(request.block_ids[1:])
-        request.block_ids = []
-
-    def check_invariants(self, holders: object) -> None:
-        """Says nothing."""
-
-
-class _Deaf(EngineCore):
-    """Planted: credit that comes later is not heard."""
-
-    def _grant(self, request: Request, credit: int | None) -> None:
-        pass
-
-
-class _Talkative(EngineCore):
-    """Planted: an abort is taken note of when the step is over, and the token still comes."""
-
-    def abort(self, frontend: object, keys: list[RequestKey]) -> None:
-        """Does nothing while a step is in flight."""
-        if self._scheduler.in_flight is None:
-            super().abort(frontend, keys)
-
-
 FUZZER = Fuzzer[Event, MakeCore](
     name="scheduler",
     invariant="each request gets exactly its tokens and one end, and every block comes back",
     draw=draw,
     check=check,
     target=EngineCore,
-    faults={
-        "an abort frees blocks of the step in flight": _core_with(_Rash),
-        "a preempted request keeps what it computed": _core_with(_Remembering),
-        "a block has room for one more": _core_with(cache_type=_Tight),
-        "a block leaks": _core_with(cache_type=_Leaky),
-        "credit is not heard": _Deaf,
-        "an abort comes too late": _Talkative,
-    },
+    faults=FAULTS,
     round_events=60,
     smoke_rounds=100,
     reaches=frozenset(
         {
             *("ended: stop", "ended: length", "preempted", "replayed"),
             *("sent again", "aborted in a step"),
+            *("tokens hit", "shared a block"),
         }
     ),
 )

@@ -52,6 +52,9 @@ class EngineOptions:
     max_num_batched_tokens: Annotated[
         int, Parameter(help="Most tokens that one step computes; bounds the gap between tokens.")
     ] = _DEFAULTS.max_num_batched_tokens
+    prefix_cache: Annotated[bool, Parameter(help="Compute what prompts have in common once.")] = (
+        _DEFAULTS.prefix_cache
+    )
     kv_memory_bytes_max: Annotated[
         int, Parameter(help="Most memory for KV blocks where --kv-blocks is 0.", **_RARE)
     ] = _DEFAULTS.kv_memory_bytes_max

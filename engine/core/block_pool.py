@@ -1,13 +1,20 @@
-"""Hands out KV blocks by number and counts who holds each.
+"""Hands out KV blocks by number, counts who holds each, and remembers what they contain.
 
-Sans-IO: numbers only; the memory behind them is the workers'. Must not know requests or tokens.
+Sans-IO: numbers and digests only; the memory behind them is the workers'. Must not know requests,
+tokens or how digests are made (`block_hash`).
 
-A block has one holder per reference: a request's table, later also sharers of a prefix (children
-of one prompt, prefix hits). It is free when the last one has released it. The free list is a stack:
-what was released last is still warm in the worker's cache. When blocks carry hashes it becomes a
-queue in order of eviction; nothing outside this file will notice.
+A block has one holder per reference: a request's table, or several where a prefix is shared. It is
+free when the last one has released it. A free block whose content has a name (*cached*) can be
+shared again until it is handed out for something else:
+
+    take  <-  stack of free blocks without a name: what was released last is still warm
+          <-  cached ones without a holder, the one first that nobody has held for longest
+
+A table is released from its end, so of one prefix the tail is evicted first: the head is of use to
+more, and a tail is of none without it.
 """
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import attrs
@@ -19,10 +26,16 @@ class BlockPool:
 
     blocks: int = attrs.field(validator=attrs.validators.ge(1))
 
-    # Free block ids; the next to hand out is the last.
+    # Free blocks without a name; the next to hand out is the last.
     _free: list[int] = attrs.field(init=False)
-    # References by block id; 0 <=> the id is in _free.
+    # Free blocks with a name, in order of eviction. (A plain dict would look for its first item
+    # ever longer when items are taken from its front.)
+    _evictable: OrderedDict[int, None] = attrs.field(factory=OrderedDict, init=False)
+    # References by block id; 0 <=> the id is in exactly one of the two above.
     _references: list[int] = attrs.field(init=False)
+    # {digest: the block with this content}, and the other way round: one block for each digest.
+    _cached: dict[bytes, int] = attrs.field(factory=dict, init=False)
+    _digests: dict[int, bytes] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._free = list(range(self.blocks - 1, -1, -1))
@@ -31,44 +44,76 @@ class BlockPool:
     @property
     def free_count(self) -> int:
         """Blocks that can be taken now."""
-        return len(self._free)
+        return len(self._free) + len(self._evictable)
+
+    @property
+    def cached_count(self) -> int:
+        """Blocks whose content can be found, held or free."""
+        return len(self._cached)
 
     def take(self, count: int) -> list[int]:
         """`count` free blocks, each with one reference; the caller has checked `free_count`."""
-        assert 0 <= count <= len(self._free), (count, len(self._free))
-        taken = [self._free.pop() for _ in range(count)]
-        for block_id in taken:
+        assert 0 <= count <= self.free_count, (count, self.free_count)
+        taken = []
+        for _ in range(count):
+            block_id = self._free.pop() if self._free else self._evict()
             self._references[block_id] = 1
+            taken.append(block_id)
         return taken
 
     def share(self, block_ids: Sequence[int]) -> None:
-        """One more reference to each of these blocks, which somebody holds."""
+        """One more reference to each of these blocks, which somebody holds or which are cached."""
         for block_id in block_ids:
-            assert self._references[block_id] > 0, block_id
+            if self._references[block_id] == 0:
+                assert block_id in self._evictable, block_id
+                del self._evictable[block_id]
             self._references[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """Give one reference to each back, the last first, so that a table's head is reused first.
-
-        A stack: what is pushed last is taken first. (A queue in order of eviction, with the same
-        loop, would evict tails first, which are of less use to others.)
-        """
+        """Give one reference to each back, the last first."""
         for block_id in reversed(block_ids):
             references = self._references[block_id]
             assert references > 0, f"block {block_id} is released but not held"
             self._references[block_id] = references - 1
             if references == 1:
-                self._free.append(block_id)
+                if block_id in self._digests:
+                    self._evictable[block_id] = None
+                else:
+                    self._free.append(block_id)
+
+    def cache(self, block_id: int, digest: bytes) -> None:
+        """This block, which somebody holds, is full and has this content from now on.
+
+        Of two blocks with one content the first keeps the name; the other is found by nobody.
+        """
+        assert self._references[block_id] > 0, block_id
+        if digest not in self._cached and block_id not in self._digests:
+            self._cached[digest] = block_id
+            self._digests[block_id] = digest
+
+    def find(self, digest: bytes) -> int | None:
+        """The block with this content; `share` it before anything is taken."""
+        return self._cached.get(digest)
 
     def references(self, block_id: int) -> int:
         """How many hold this block."""
         return self._references[block_id]
 
+    def _evict(self) -> int:
+        block_id, _ = self._evictable.popitem(last=False)
+        del self._cached[self._digests.pop(block_id)]
+        return block_id
+
     def check_invariants(self) -> None:
         """Fails an assertion if a block is lost, free twice, or free and held."""
-        assert len(set(self._free)) == len(self._free)
         assert len(self._references) == self.blocks
         free = set(self._free)
+        assert len(free) == len(self._free)
+        assert not free & self._evictable.keys()
         for block_id, references in enumerate(self._references):
             assert references >= 0
-            assert (references == 0) == (block_id in free), block_id
+            is_free = block_id in free or block_id in self._evictable
+            assert (references == 0) == is_free, block_id
+        assert {block: digest for digest, block in self._cached.items()} == self._digests
+        assert self._evictable.keys() <= self._digests.keys()
+        assert not free & self._digests.keys()

@@ -19,11 +19,10 @@ right, as all workers are ours: `UnexpectedResult` ends the engine.
 import attrs
 
 from ..config import EngineSettings
-from ..errors import EngineDraining, EngineError, InvalidParameter, OutputFailed
+from ..errors import EngineDraining, EngineError, InvalidParameter
 from ..messages import (
     AddRequest,
     EngineStatistics,
-    FinishReason,
     Grant,
     LiveRequest,
     RequestKey,
@@ -32,14 +31,17 @@ from ..messages import (
 )
 from ..step_messages import Step, StepResult, WorkerReady
 from .announcements import Announcements
+from .block_hash import root_digest
+from .endings import Endings
 from .grammar import RequestGrammar
 from .grammar_orders import GrammarOrder, GrammarOrders
 from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
-from .request_store import FinishedRequest, RequestStore
-from .result_check import FAILED, match_logprobs, match_result
+from .request_store import RequestStore
+from .result_check import match_logprobs, match_result
 from .scheduler import Scheduler, make_scheduler
-from .statistics import News, Statistics
-from .stop_check import COMPLETE, Stop, check_stop
+from .statistics import Statistics
+from .stop_check import COMPLETE, check_stop
+from .token_applier import TokenApplier
 from .validation import RequestLimits, check_request
 
 
@@ -62,6 +64,8 @@ class EngineCore:
     # What the shell compiles, and answers by `grammar_compiled` or `grammar_refused`.
     grammars: GrammarOrders = attrs.field(init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
+    _endings: Endings = attrs.field(init=False)
+    _applier: TokenApplier = attrs.field(init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     _scheduled_at_s: float = attrs.field(default=0.0, init=False)
     _draining: bool = attrs.field(default=False, init=False)
@@ -85,6 +89,8 @@ class EngineCore:
             kv_blocks=ready.kv_blocks,
             block_tokens=settings.block_tokens,
         )
+        self._endings = Endings(self._scheduler, self._store, self._statistics, self._announcements)
+        self._applier = TokenApplier(self._endings, self._statistics)
 
     @property
     def max_model_len(self) -> int:
@@ -107,17 +113,21 @@ class EngineCore:
             if request.attempt <= known.attempt:
                 self._statistics.messages_dropped += 1
                 return
-            self._abort(known)
+            self._endings.abort(known)
         try:
             if self._draining:
                 raise EngineDraining()
             check_request(request, self.limits)
         except EngineError as error:
-            self._refuse(frontend, request, error)
+            self._endings.refuse(frontend, request, error)
             return
         self._arrivals += 1
         added = make_request(
-            frontend, request, arrival=self._arrivals, max_model_len=self.max_model_len
+            frontend,
+            request,
+            arrival=self._arrivals,
+            max_model_len=self.max_model_len,
+            cache_root=self._cache_root(request),
         )
         self._statistics.requests_added += 1
         self._statistics.prompt_tokens += added.prompt_tokens
@@ -125,7 +135,7 @@ class EngineCore:
         self._scheduler.add(added)
         stop = check_stop(added)
         if stop is not None:
-            record = self._finish(added, stop)
+            record = self._endings.finish(added, stop)
             self._announcements.put(frontend, record.output_from(added.output_count))
             return
         self.grammars.order(added)
@@ -142,7 +152,7 @@ class EngineCore:
             if request is None:
                 self._statistics.aborts_unknown += 1
             else:
-                self._abort(request)
+                self._endings.abort(request)
 
     def grant(self, frontend: Frontend, grants: list[Grant]) -> None:
         """Raise credits; smaller ones than before and those of unknown requests do nothing."""
@@ -166,7 +176,7 @@ class EngineCore:
         for request in self._store.live(frontend):
             entry = wanted.get(request.request_id)
             if entry is None or not _is_continued(request, entry):
-                self._abort(request)
+                self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set(wanted))
 
         outputs: list[RequestOutput] = []
@@ -189,7 +199,7 @@ class EngineCore:
     def forget_frontend(self, frontend: Frontend) -> None:
         """The frontend has been given up: abort all it has here, keep nothing for it."""
         for request in self._store.live(frontend):
-            self._abort(request)
+            self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set())
         self._announcements.drop(frontend)
         self._statistics.forget(frontend)
@@ -222,14 +232,14 @@ class EngineCore:
         request.move_to(RequestStatus.WAITING)
         self._scheduler.update(request)
         if request.output_count and grammar.is_terminated:
-            record = self._finish(request, COMPLETE)
+            record = self._endings.finish(request, COMPLETE)
             self._announcements.put(request.frontend, record.output_from(request.output_count))
 
     def grammar_refused(self, order: GrammarOrder, error: EngineError) -> None:
         """The request ends with this error, alone."""
         request = self.grammars.waiting(order)
         if request is not None:
-            record = self._fail(request, error)
+            record = self._endings.fail(request, error)
             self._announcements.put(request.frontend, record.output_from(request.output_count))
 
     def start_drain(self) -> None:
@@ -268,21 +278,7 @@ class EngineCore:
         logprobs = match_logprobs(self._scheduler.in_flight, result)
         scheduled = self._scheduler.complete()
         self._statistics.step_s_last = now - self._scheduled_at_s
-        for request, arrays in logprobs:
-            if request.status is RequestStatus.RUNNING:
-                request.note_logprobs(arrays)
-        news: dict[Frontend, News] = {}
-        for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
-            if request.status is not RequestStatus.RUNNING:
-                continue  # it has ended meanwhile: nobody is preempted in flight
-            told = news.get(request.frontend)
-            if told is None:
-                told = news[request.frontend] = News()
-            if token_id == FAILED:
-                error = OutputFailed(dict(result.failed_rows)[request.row])
-                told.outputs.append(self._fail(request, error).output_from(request.output_count))
-                continue
-            self._append(request, token_id, told)
+        news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows)
         return self._statistics.messages(news, self._scheduler)
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
@@ -312,70 +308,11 @@ class EngineCore:
 
     # ---- inside
 
-    def _append(self, request: Request, token_id: int, news: News) -> None:
-        index = len(request.token_ids) - request.prompt_tokens
-        request.token_ids.append(token_id)
-        stop = check_stop(request)
-        grammar = request.grammar
-        if grammar is not None and (stop is None or stop.reason is FinishReason.LENGTH):
-            if not grammar.accept(token_id):
-                request.token_ids.pop()
-                record = self._fail(request, OutputFailed(grammar.failure))
-                news.outputs.append(record.output_from(index))
-                return
-            stop = COMPLETE if grammar.is_terminated else stop
-        self._statistics.output_tokens += 1
-        if stop is not None:
-            news.outputs.append(self._finish(request, stop).output_from(index))
-        elif request.in_columns:
-            news.attempts.append(request.attempt)
-            news.indices.append(index)
-            news.token_ids.append(token_id)
-        else:
-            news.outputs.append(request.output_from(index))
-
-    def _fail(self, request: Request, error: EngineError) -> FinishedRequest:
-        """End it by an error of its own; others are unharmed."""
-        return self._finish(request, Stop(FinishReason.ERROR), error)
-
-    def _finish(
-        self, request: Request, stop: Stop, error: EngineError | None = None
-    ) -> FinishedRequest:
-        """End it by a stop rule or an error, and remember how."""
-        self._scheduler.end(request, stop.reason)
-        self._store.remove(request)
-        self._statistics.requests_finished += 1
-        record = FinishedRequest(
-            frontend=request.frontend,
-            request_id=request.request_id,
-            attempt=request.attempt,
-            output_token_ids=request.token_ids[request.prompt_tokens :],
-            finish_reason=stop.reason,
-            stop_token_id=stop.token_id,
-            error="" if error is None else str(error),
-            error_code="" if error is None else error.code,
-            logs=(request.logprobs, request.prompt_logprobs),
-        )
-        self._store.keep_finished(record)
-        return record
-
-    def _abort(self, request: Request) -> None:
-        self._scheduler.end(request, FinishReason.ABORT)
-        self._store.remove(request)
-        self._statistics.requests_aborted += 1
-
-    def _refuse(self, frontend: Frontend, request: AddRequest, error: EngineError) -> None:
-        record = FinishedRequest(
-            frontend=frontend,
-            request_id=request.request_id,
-            attempt=request.attempt,
-            output_token_ids=list(request.output_token_ids),
-            finish_reason=FinishReason.ERROR,
-            error=str(error),
-            error_code=error.code,
-        )
-        self._store.keep_finished(record)
-        self._announcements.put(frontend, record.output_from(len(record.output_token_ids)))
+    def _cache_root(self, request: AddRequest) -> bytes:
+        """Prefixes are shared within a principal and a salt; the numerics id names the weights."""
+        if not self.settings.prefix_cache:
+            return b""
+        return root_digest(self.ready.numerics_id, request.principal, request.cache_salt)
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)

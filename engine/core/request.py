@@ -31,6 +31,8 @@ Frontend = Hashable
 CREDIT_UNLIMITED = 2**62
 # Row of a request that no worker holds.
 NO_ROW = -1
+# A number of tokens that no request reaches, for the same reason as above.
+NEVER = 2**62
 
 
 class RequestStatus(enum.Enum):
@@ -90,6 +92,8 @@ class Request:
     # Prompt and output; the engine core's truth, the worker's copy can be made again from it.
     token_ids: list[int]
     prompt_tokens: int
+    # Output tokens that came with it (a replay): the index of the first that is sampled here.
+    replayed_tokens: int
     # Total tokens at which it ends by length: prompt + max_tokens, or the model's length.
     length_max: int
     # Total tokens below which neither end of sequence nor stop tokens end it.
@@ -121,6 +125,16 @@ class Request:
     block_ids: list[int] = attrs.field(factory=list)
     # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
     row: int = NO_ROW
+    # What its first block follows in the prefix cache (`block_hash`); empty: it shares no blocks.
+    cache_root: bytes = b""
+    # Digests of its first full blocks, as far as somebody asked for them.
+    block_digests: list[bytes] = attrs.field(factory=list)
+    # Blocks of its table that were offered to the prefix cache, and at how many computed tokens
+    # the next one will be; both are `KVCacheManager`'s.
+    named_blocks: int = 0
+    name_block_at: int = NEVER
+    # Prompt tokens that its first admission found in the cache.
+    cached_tokens: int = 0
     # In the step that is being computed: row and blocks stay until that has been applied.
     in_flight: bool = False
 
@@ -144,6 +158,11 @@ class Request:
     def is_finished(self) -> bool:
         """Whether it has ended; its row and blocks may still be in flight."""
         return self.status in FINISHED
+
+    @property
+    def takes_hits(self) -> bool:
+        """Whether cached blocks may take the place of computing its first tokens."""
+        return bool(self.cache_root) and self.sampling.prompt_logprobs is None
 
     @property
     def is_schedulable(self) -> bool:
@@ -180,6 +199,7 @@ class Request:
             token_ids=self.token_ids[self.prompt_tokens + index :],
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            cached_tokens=self.cached_tokens if index <= self.replayed_tokens else 0,
         )
 
     def row_sampling(self) -> RowSampling:
@@ -238,7 +258,12 @@ def logprobs_from(logs: Logs, index: int) -> tuple[TokenLogprobs | None, TokenLo
 
 
 def make_request(
-    frontend: Frontend, add: AddRequest, *, arrival: int, max_model_len: int
+    frontend: Frontend,
+    add: AddRequest,
+    *,
+    arrival: int,
+    max_model_len: int,
+    cache_root: bytes = b"",
 ) -> Request:
     """The state for a validated ADD (`validation.check_request`); lists are copied."""
     prompt_tokens = len(add.prompt_token_ids)
@@ -260,6 +285,7 @@ def make_request(
         priority=add.priority,
         token_ids=add.prompt_token_ids + add.output_token_ids,
         prompt_tokens=prompt_tokens,
+        replayed_tokens=len(add.output_token_ids),
         length_max=length_max,
         length_min=prompt_tokens + sampling.min_tokens,
         eos_token_ids=frozenset() if sampling.ignore_eos else frozenset(add.eos_token_ids),
@@ -272,6 +298,7 @@ def make_request(
         parent=add.parent,
         logprobs=None if sampling.logprobs is None else LogprobLog(len(add.output_token_ids)),
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
+        cache_root=cache_root,
     )
 
 

@@ -87,6 +87,9 @@ class Scheduler:
     # Number of the last step scheduled; the first is 1.
     step_number: int = attrs.field(default=0, init=False)
     preemptions: int = attrs.field(default=0, init=False)
+    # Prompt tokens that were looked up in the prefix cache, and those of them that it had.
+    prefix_queries: int = attrs.field(default=0, init=False)
+    prefix_hits: int = attrs.field(default=0, init=False)
     # What was done to requests that want to know; taken after each `schedule`.
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
     _rows: RowPool = attrs.field(init=False)
@@ -177,6 +180,8 @@ class Scheduler:
         for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
             request.in_flight = False
             request.computed_tokens += count
+            if request.computed_tokens >= request.name_block_at:
+                self.kv_cache.name_blocks(request)
             if request.row != NO_ROW and request.status is not RequestStatus.RUNNING:
                 self._release(request)
         return scheduled
@@ -218,15 +223,16 @@ class Scheduler:
     def _admit_waiting(self, draft: _StepDraft) -> None:
         while draft.budget > 0:
             request = self.waiting.first()
-            if request is None or not self._make_room(request):
+            if request is None:
+                return
+            hit = self.kv_cache.find_hit(request)
+            if not self._make_room(request, hit):
                 return
             draft.finished += self._rows.name_released()
             self.waiting.remove(request)
-            block_ids = self.kv_cache.grow(request, len(request.token_ids))
-            assert block_ids is not None, "there is room"
+            self.kv_cache.admit(request, hit)
             request.row = self._rows.take()
-            preempted = request.status is RequestStatus.PREEMPTED
-            self._note(request, _E.RESUMED if preempted else _E.SCHEDULED)
+            self._note_admission(request)
             request.move_to(RequestStatus.RUNNING)
             insert_ordered(self.running, request, self.waiting.order)
             new_row = NewRow(
@@ -234,30 +240,28 @@ class Scheduler:
                 token_ids=request.token_ids.copy(),
                 prompt_tokens=request.prompt_tokens,
                 computed_tokens=request.computed_tokens,
-                block_ids=block_ids,
+                block_ids=request.block_ids.copy(),
                 sampling=request.row_sampling(),
             )
             draft.new.append(new_row)
             uncomputed = len(request.token_ids) - request.computed_tokens
             draft.compute(request, min(uncomputed, draft.budget))
 
-    def _make_room(self, request: Request) -> bool:
+    def _make_room(self, request: Request, hit: list[int]) -> bool:
         """Whether there is a row and blocks for all its tokens, if paused requests yield theirs.
 
         They yield only if that is enough, and no more of them than needed.
         """
-        blocks = self.kv_cache.blocks_missing(request, len(request.token_ids))
-        blocks -= self.kv_cache.pool.free_count
+        blocks = self.kv_cache.blocks_to_admit(request, hit) - self.kv_cache.pool.free_count
         places = len(self.running) + 1 - self._running_max
         if blocks <= 0 and places <= 0:
             return True
-        victims = []
+        victims: list[Request] = []
         for paused in reversed(self.running):
             if not paused.has_credit:
                 victims.append(paused)
-                blocks -= len(paused.block_ids)
-                places -= 1
-                if blocks <= 0 and places <= 0:
+                enough = self.kv_cache.blocks_freed_by(victims, hit) >= blocks
+                if enough and len(victims) >= places:
                     break
         else:
             return False
@@ -275,6 +279,17 @@ class Scheduler:
         self.waiting.add(request)
         self.preemptions += 1
         self._note(request, _E.PREEMPTED)
+
+    def _note_admission(self, request: Request) -> None:
+        """Tell of it; what the prefix cache did for a request counts at its first admission."""
+        if request.status is RequestStatus.PREEMPTED:
+            self._note(request, _E.RESUMED)
+            return
+        self._note(request, _E.SCHEDULED)
+        if request.takes_hits:
+            request.cached_tokens = min(request.computed_tokens, request.prompt_tokens)
+            self.prefix_queries += request.prompt_tokens
+            self.prefix_hits += request.cached_tokens
 
     def _note(self, request: Request, event: RequestEventKind) -> None:
         if request.events:

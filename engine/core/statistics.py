@@ -89,6 +89,8 @@ class Statistics:
             preemptions=scheduler.preemptions,
             prompt_tokens=self.prompt_tokens,
             output_tokens=self.output_tokens,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
             messages_dropped=self.messages_dropped,
             step_s_last=self.step_s_last,
         )

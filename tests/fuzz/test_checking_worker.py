@@ -89,7 +89,20 @@ def test_staged_kv_may_be_used_once() -> None:
     token_ids = worker.execute(step(1, {0: 1}, new=(new_row(computed=2),))).token_ids
     assert token_ids == expected_output(PROMPT, SAMPLING, vocab_size=VOCAB, count=1)
     with pytest.raises(AssertionError, match="never computed"):
-        worker.execute(step(2, {0: 1}, new=(new_row(computed=2),), finished=(0,)))
+        worker.execute(step(2, {0: 1}, new=(new_row(computed=2, blocks=(2, 3)),), finished=(0,)))
+
+
+def test_computed_prefix_may_be_shared_and_not_written() -> None:
+    worker = make()
+    worker.execute(step(1, {0: 3}, new=(new_row(),)))
+    sharer = new_row(1, computed=2, blocks=(0, 2))
+    token_ids = worker.execute(step(2, {1: 1}, new=(sharer,))).token_ids
+    assert token_ids == expected_output(PROMPT, SAMPLING, vocab_size=VOCAB, count=1)
+    assert worker.shared_most == 2
+    worker = make()
+    worker.execute(step(1, {0: 3}, new=(new_row(),)))
+    with pytest.raises(AssertionError, match="a block that grows is shared"):
+        worker.execute(step(2, {1: 3}, new=(new_row(1, blocks=(0, 2)),)))
 
 
 def test_block_in_two_tables() -> None:

@@ -29,6 +29,38 @@ def test_shared_block_is_free_when_the_last_holder_releases_it() -> None:
     pool.check_invariants()
 
 
+def test_cached_blocks_are_found_shared_and_evicted_in_order_of_their_release() -> None:
+    pool = BlockPool(4)
+    table = pool.take(3)
+    for block_id in table:
+        pool.cache(block_id, bytes([block_id]))
+    pool.release(table)
+    assert (pool.free_count, pool.cached_count) == (4, 3)
+    assert pool.take(1) == [3], "what has no name goes first"
+    found = pool.find(b"\x00")
+    assert found == 0
+    pool.share([found])
+    assert pool.take(2) == [2, 1], "the tail goes before the head"
+    assert [pool.find(bytes([block_id])) for block_id in table] == [0, None, None]
+    pool.release([0])
+    assert pool.take(1) == [0]
+    assert pool.cached_count == 0
+    pool.check_invariants()
+
+
+def test_of_two_blocks_with_one_content_one_is_found() -> None:
+    pool = BlockPool(3)
+    first, second = pool.take(2)
+    pool.cache(first, b"a")
+    pool.cache(second, b"a")
+    pool.cache(first, b"b")
+    assert (pool.find(b"a"), pool.find(b"b")) == (first, None)
+    pool.release([second])
+    pool.release([first])
+    assert pool.take(3) == [second, 2, first]
+    pool.check_invariants()
+
+
 def test_misuse_fails_an_assertion() -> None:
     pool = BlockPool(2)
     with pytest.raises(AssertionError):
@@ -37,6 +69,8 @@ def test_misuse_fails_an_assertion() -> None:
         pool.share([0])
     with pytest.raises(AssertionError, match="not held"):
         pool.release([0])
+    with pytest.raises(AssertionError):
+        pool.cache(0, b"a")
 
 
 def test_empty_pool_is_refused() -> None:
@@ -63,6 +97,20 @@ class BlockPoolMachine(RuleBasedStateMachine):
         self.pool.share(table)
         self.tables.append(list(table))
 
+    @precondition(lambda self: any(self.tables))
+    @rule(data=st.data(), digest=st.binary(min_size=1, max_size=1))
+    def cache(self, data: st.DataObject, digest: bytes) -> None:
+        held = sorted({block_id for table in self.tables for block_id in table})
+        self.pool.cache(data.draw(st.sampled_from(held)), digest)
+        assert self.pool.find(digest) is not None or self.pool.cached_count
+
+    @rule(digest=st.binary(min_size=1, max_size=1))
+    def find(self, digest: bytes) -> None:
+        block_id = self.pool.find(digest)
+        if block_id is not None:
+            self.pool.share([block_id])
+            self.tables.append([block_id])
+
     @precondition(lambda self: self.tables)
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
@@ -80,5 +128,5 @@ class BlockPoolMachine(RuleBasedStateMachine):
 
 TestBlockPool = BlockPoolMachine.TestCase
 TestBlockPool.settings = settings(
-    max_examples=30, stateful_step_count=20, deadline=None, derandomize=True, database=None
+    max_examples=50, stateful_step_count=25, deadline=None, derandomize=True, database=None
 )

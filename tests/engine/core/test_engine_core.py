@@ -1,12 +1,7 @@
 """The engine core's public face: messages in, outputs out, one property test over all of it."""
 
-from collections.abc import Hashable
-
-import attrs
 import pytest
 
-from triolet.engine.config import EngineSettings
-from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.result_check import UnexpectedResult
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import (
@@ -15,121 +10,15 @@ from triolet.engine.messages import (
     Grant,
     LiveRequest,
     RequestKey,
-    RequestOutput,
 )
-from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.step_messages import StepResult, WorkerReady
-from triolet.fuzz.checking_worker import CheckingWorker
-
-VOCAB = 50
-READY = WorkerReady(
-    kv_blocks=8, max_model_len=24, vocab_size=VOCAB, numerics_id="none", bitwise=True
+from triolet.engine.step_messages import StepResult
+from triolet.tests.engine.core.driver import (
+    VOCAB,
+    Driver,
+    add_request,
+    make_core,
+    tokens_alone,
 )
-
-
-def make_core(
-    *, kv_blocks: int = 8, max_num_seqs: int = 4, max_num_batched_tokens: int = 8
-) -> EngineCore:
-    settings = EngineSettings(
-        model="none",
-        block_tokens=4,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-    )
-    return EngineCore(settings, attrs.evolve(READY, kv_blocks=kv_blocks))
-
-
-def make_worker(core: EngineCore) -> CheckingWorker:
-    return CheckingWorker(
-        kv_blocks=core.ready.kv_blocks,
-        block_tokens=core.settings.block_tokens,
-        rows=core.settings.max_num_seqs,
-        vocab_size=VOCAB,
-    )
-
-
-def add_request(
-    request_id: str,
-    *,
-    attempt: int = 1,
-    prompt: int | list[int] = 3,
-    output: list[int] | None = None,
-    credit: int | None = None,
-    eos: list[int] | None = None,
-    remote: bool = False,
-    max_tokens: int | None = 4,
-    min_tokens: int = 0,
-    seed: int | None = 7,
-    stop_token_ids: tuple[int, ...] = (),
-    events: bool = False,
-) -> AddRequest:
-    return AddRequest(
-        request_id=request_id,
-        attempt=attempt,
-        prompt_token_ids=list(range(prompt)) if isinstance(prompt, int) else prompt,
-        output_token_ids=output or [],
-        eos_token_ids=eos or [],
-        credit=credit,
-        waits_for_remote_kv=remote,
-        events=events,
-        sampling=SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=min_tokens,
-            seed=seed,
-            stop_token_ids=stop_token_ids,
-        ),
-    )
-
-
-class Driver:
-    """Runs steps against a checking worker and gathers what each frontend hears."""
-
-    def __init__(self, core: EngineCore) -> None:
-        self.core = core
-        self.worker = make_worker(core)
-        self.heard: list[tuple[Hashable, RequestOutput]] = []
-
-    def step(self) -> bool:
-        """One step; False if there was nothing to compute."""
-        had_work = self.core.has_work()
-        step = self.core.schedule(0.0)
-        assert had_work == (step is not None)
-        self.take()
-        if step is not None:
-            self.core.check_invariants()
-            for frontend, message in self.core.finish_step(self.worker.execute(step), 0.0).items():
-                self.heard += [(frontend, output) for output in message.outputs]
-        self.take()
-        return step is not None
-
-    def take(self) -> None:
-        for frontend, message in self.core.take_outputs().items():
-            self.heard += [(frontend, output) for output in message.outputs]
-        self.core.check_invariants()
-
-    def run(self, steps: int = 1000) -> None:
-        while steps and self.step():
-            steps -= 1
-        assert steps
-
-    def tokens(self, request_id: str) -> list[int]:
-        return [
-            token_id
-            for _, output in self.heard
-            if output.request_id == request_id
-            for token_id in output.token_ids
-        ]
-
-    def last(self, request_id: str) -> RequestOutput:
-        return [output for _, output in self.heard if output.request_id == request_id][-1]
-
-
-def tokens_alone(request: AddRequest) -> list[int]:
-    """What the request yields in an engine of its own, with room for everything."""
-    driver = Driver(make_core(kv_blocks=64, max_num_batched_tokens=64))
-    driver.core.add("alone", request)
-    driver.run()
-    return driver.tokens(request.request_id)
 
 
 @pytest.fixture

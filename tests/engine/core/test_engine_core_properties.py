@@ -44,6 +44,12 @@ STEPS_TO_THE_END_MAX = 3000
 NO_STOPS: tuple[list[int], list[int], bool] = ([], [], True)
 
 token_ids = st.integers(0, VOCAB - 1)
+# Many begin alike, so that there are blocks to share.
+prompts = st.builds(
+    lambda common, own: (list(range(common)) + own)[:9],
+    st.sampled_from([0, 3, 6, 7]),
+    st.lists(token_ids, min_size=1, max_size=9),
+)
 token_lists = st.lists(token_ids, max_size=2)
 
 
@@ -80,7 +86,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
 
     @rule(
         target=requests,
-        prompts=st.lists(st.lists(token_ids, min_size=1, max_size=9), min_size=1, max_size=5),
+        prompts=st.lists(prompts, min_size=1, max_size=5),
         max_tokens=st.none() | st.integers(3, 16),
         credit=st.none() | st.integers(0, 6),
     )
@@ -98,7 +104,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
     @rule(
         target=requests,
         frontend=st.sampled_from(FRONTENDS),
-        prompt=st.lists(token_ids, min_size=1, max_size=9),
+        prompt=prompts,
         limits=st.tuples(st.none() | st.integers(1, 12), st.integers(0, 4)),
         stops=st.tuples(token_lists, token_lists, st.booleans()),
         credit=st.none() | st.integers(0, 6),

@@ -9,8 +9,8 @@ from triolet.engine.errors import GrammarRefused
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.structured_outputs import StructuredOutputs
 
+from .driver import VOCAB, Driver, add_request, make_core, tokens_alone
 from .grammars import CountingGrammar
-from .test_engine_core import VOCAB, Driver, add_request, make_core, tokens_alone
 
 ANY = set(range(VOCAB))
 FORM = StructuredOutputs.regex("[a-z]*")

@@ -11,11 +11,21 @@ from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 
 
-def make(name: str = "a") -> Request:
+def make(name: str = "a", *, prompt: int = 1, root: bytes = b"") -> Request:
     add = AddRequest(
-        request_id=name, attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
+        request_id=name,
+        attempt=1,
+        prompt_token_ids=list(range(prompt)),
+        sampling=SamplingParams(seed=1),
     )
-    return make_request("f0", add, arrival=1, max_model_len=100)
+    return make_request("f0", add, arrival=1, max_model_len=100, cache_root=root)
+
+
+def compute(manager: KVCacheManager, request: Request) -> None:
+    """As a scheduler does when a step has completed that computed all it has."""
+    request.computed_tokens = len(request.token_ids)
+    if request.computed_tokens >= request.name_block_at:
+        manager.name_blocks(request)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +61,89 @@ def test_leak_fails_the_invariants() -> None:
     request.computed_tokens = 9
     with pytest.raises(AssertionError):
         manager.check_invariants([request])
+
+
+@pytest.mark.parametrize(("prompt", "blocks"), [(3, 0), (4, 0), (5, 1), (8, 1), (9, 2), (10, 2)])
+def test_hit_is_of_full_blocks_and_never_covers_the_last_token(prompt: int, blocks: int) -> None:
+    manager = KVCacheManager(4, BlockPool(10))
+    first, second = make("a", prompt=prompt, root=b"r"), make("b", prompt=prompt, root=b"r")
+    assert manager.find_hit(first) == []
+    manager.admit(first, [])
+    assert manager.find_hit(second) == [], "what is not computed is not found"
+    compute(manager, first)
+    hit = manager.find_hit(second)
+    assert hit == first.block_ids[:blocks]
+    assert manager.blocks_to_admit(second, hit) == -(-prompt // 4) - blocks
+    manager.admit(second, hit)
+    assert second.computed_tokens == 4 * blocks
+    assert second.block_ids[:blocks] == hit
+    assert not set(second.block_ids[blocks:]) & set(first.block_ids)
+    manager.check_invariants([first, second])
+
+
+def test_what_is_released_is_found_until_it_is_evicted() -> None:
+    manager = KVCacheManager(4, BlockPool(4))
+    first, second = make("a", prompt=9, root=b"r"), make("b", prompt=9, root=b"r")
+    manager.admit(first, [])
+    compute(manager, first)
+    manager.free(first)
+    hit = manager.find_hit(second)
+    assert manager.blocks_to_admit(second, hit) == 3, "nobody holds them: they are free ones"
+    other = make("c", prompt=8)
+    manager.admit(other, [])
+    assert manager.find_hit(second) == hit, "those without a name have gone"
+    assert manager.grow(other, 12) is not None
+    assert manager.find_hit(second) == hit[:1], "the tail goes first"
+    manager.check_invariants([other])
+
+
+def test_roots_and_tokens_keep_prefixes_apart() -> None:
+    manager = KVCacheManager(4, BlockPool(8))
+    first = make("a", prompt=9, root=b"r")
+    manager.admit(first, [])
+    compute(manager, first)
+    other = make("b", prompt=9, root=b"r")
+    other.token_ids[0] += 1
+    assert manager.find_hit(other) == []
+    assert manager.find_hit(make("c", prompt=9, root=b"s")) == []
+    assert manager.find_hit(make("d", prompt=9)) == []
+    half = make("e", prompt=9, root=b"r")
+    half.token_ids[5] += 1
+    assert len(manager.find_hit(half)) == 1
+    remote = make("f", prompt=9, root=b"r")
+    remote.computed_tokens = 2
+    assert manager.find_hit(remote) == [], "its first tokens come from elsewhere"
+
+
+def test_output_is_found_and_what_nobody_knows_is_not_named() -> None:
+    manager = KVCacheManager(4, BlockPool(8))
+    first = make("a", prompt=3, root=b"r")
+    manager.admit(first, [])
+    compute(manager, first)
+    assert manager.pool.cached_count == 0
+    first.token_ids += [7, 8]
+    assert manager.grow(first, 8) is not None
+    compute(manager, first)
+    assert manager.pool.cached_count == 1
+    # It ended in flight: its 6th to 8th token were computed, and never known.
+    first.computed_tokens = 8
+    manager.name_blocks(first)
+    assert manager.pool.cached_count == 1
+    manager.free(first)
+    longer = make("b", prompt=3, root=b"r")
+    longer.token_ids += [7, 8]
+    assert len(manager.find_hit(longer)) == 1
+
+
+def test_blocks_freed_are_those_that_nobody_else_holds() -> None:
+    manager = KVCacheManager(4, BlockPool(8))
+    first, second = make("a", prompt=9, root=b"r"), make("b", prompt=9, root=b"r")
+    manager.admit(first, [])
+    compute(manager, first)
+    manager.admit(second, manager.find_hit(second))
+    assert manager.blocks_freed_by([first], []) == 1
+    assert manager.blocks_freed_by([first, second], []) == 4
+    assert manager.blocks_freed_by([first, second], first.block_ids[:2]) == 2
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)
