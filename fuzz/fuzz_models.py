@@ -24,43 +24,28 @@ from ..runtime.input_processor import InputProcessor
 from .fuzzer import Fuzzer
 from .mutation import TELLING_SIZES, mutate, mutate_json
 from .served import BUNDLED
+from .tiny_families import FAMILIES, LLAMA, Family
 
-CONFIG: Mapping[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "vocab_size": 40,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 10000.0,
-    "max_position_embeddings": 64,
-    "tie_word_embeddings": True,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "torch_dtype": "float32",
-}
-_LAYER = "model.layers.0."
-SHAPES: Mapping[str, list[int]] = {
-    "model.embed_tokens.weight": [40, 16],
-    "model.norm.weight": [16],
-    _LAYER + "input_layernorm.weight": [16],
-    _LAYER + "post_attention_layernorm.weight": [16],
-    _LAYER + "self_attn.q_proj.weight": [16, 16],
-    _LAYER + "self_attn.k_proj.weight": [8, 16],
-    _LAYER + "self_attn.v_proj.weight": [8, 16],
-    _LAYER + "self_attn.o_proj.weight": [16, 16],
-    _LAYER + "mlp.gate_proj.weight": [24, 16],
-    _LAYER + "mlp.up_proj.weight": [24, 16],
-    _LAYER + "mlp.down_proj.weight": [16, 24],
-}
 # A whole, good weight file beside the folder, which no folder may reach.
 OUTSIDE = "../outside.safetensors"
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
-NAMES = ("rope_scaling", "sliding_window", "num_key_value_heads", "head_dim", "auto_map", "dtype")
+NAMES = (
+    "rope_scaling",
+    "rope_parameters",
+    "sliding_window",
+    "layer_types",
+    "num_key_value_heads",
+    "head_dim",
+    "auto_map",
+    "dtype",
+    "num_local_experts",
+    "num_experts_per_tok",
+    "mlp_only_layers",
+    "text_config",
+    "query_pre_attn_scalar",
+    "final_logit_softcapping",
+)
 # What a refused or tiny model may cost in address space beyond what was there before; torch's and
 # the tokenizers' own arenas fit, what a lying header asks for does not.
 ADDRESS_SPACE_BYTES_MAX = 2**30
@@ -93,12 +78,14 @@ def draw(chance: Random, count: int) -> list[Folder]:
 def _draw_folder(chance: Random) -> Folder:
     if chance.random() < 0.15:
         return Folder(tuple(_spoil_tokenizer(chance).items()), is_tokenizer=True)
-    files = {"config.json": _encode(CONFIG), WEIGHTS: weights_bytes(header_of(SHAPES))}
+    family = chance.choice(FAMILIES)
+    files = good_files(family)
     match chance.choice(("config", "header", "length", "bytes", "truncated", "index", "none")):
         case "config":
-            files["config.json"] = _encode(mutate_json(chance, dict(CONFIG), names=NAMES))
+            files["config.json"] = _encode(mutate_json(chance, dict(family.config), names=NAMES))
         case "header":
-            files[WEIGHTS] = weights_bytes(mutate_json(chance, header_of(SHAPES)))
+            header = mutate_json(chance, header_of(family.shapes))
+            files[WEIGHTS] = weights_bytes(header, family)
         case "length":
             size = chance.choice(TELLING_SIZES).to_bytes(8, "little")
             files[WEIGHTS] = size + files[WEIGHTS][8:]
@@ -110,13 +97,19 @@ def _draw_folder(chance: Random) -> Folder:
             files[name] = files[name][: chance.randint(0, len(files[name]))]
         case "index":
             files["a.safetensors"] = files.pop(WEIGHTS)
-            files[INDEX] = _encode(_draw_index(chance))
+            files[INDEX] = _encode(_draw_index(chance, family))
     return Folder(tuple(files.items()), is_tokenizer=False)
 
 
-def _draw_index(chance: Random) -> object:
+def good_files(family: Family) -> dict[str, bytes]:
+    """A folder that loads."""
+    weights = weights_bytes(header_of(family.shapes), family)
+    return {"config.json": _encode(family.config), WEIGHTS: weights}
+
+
+def _draw_index(chance: Random, family: Family) -> object:
     shard = chance.choice(("a.safetensors", OUTSIDE, "b.safetensors", "/dev/zero", "config.json"))
-    shards = dict.fromkeys(SHAPES, "a.safetensors")
+    shards = dict.fromkeys(family.shapes, "a.safetensors")
     shards[chance.choice(list(shards))] = shard
     index = {"metadata": {"total_size": 1}, "weight_map": shards}
     return mutate_json(chance, index) if chance.random() < 0.5 else index
@@ -142,10 +135,10 @@ def header_of(shapes: Mapping[str, list[int]]) -> dict[str, Any]:
     return header
 
 
-def weights_bytes(header: object) -> bytes:
-    """A weight file with this header and the values of the good one, all zero."""
+def weights_bytes(header: object, family: Family) -> bytes:
+    """A weight file with this header and the values of the family's good one, all zero."""
     text = _encode(header)
-    size = max(entry["data_offsets"][1] for entry in header_of(SHAPES).values())
+    size = max(entry["data_offsets"][1] for entry in header_of(family.shapes).values())
     return struct.pack("<Q", len(text)) + text + bytes(size)
 
 
@@ -158,9 +151,10 @@ def check(folders: Sequence[Folder], loaders: Loaders) -> Counter[str]:
     reached: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(prefix="triolet-fuzz-") as base:
         outside = pathlib.Path(base, "outside.safetensors")
-        outside.write_bytes(weights_bytes(header_of(SHAPES)))
-        good = Folder((("config.json", _encode(CONFIG)), (WEIGHTS, outside.read_bytes())), False)
-        loaders.model(_write(pathlib.Path(base, "good"), good))
+        outside.write_bytes(good_files(LLAMA)[WEIGHTS])
+        for family in FAMILIES:
+            good = Folder(tuple(good_files(family).items()), is_tokenizer=False)
+            loaders.model(_write(pathlib.Path(base, f"good {family.name}"), good))
         with _address_space_limited():
             for number, folder in enumerate(folders):
                 path = _write(pathlib.Path(base, str(number)), folder)
