@@ -11,7 +11,7 @@ Sans-IO: arithmetic on header entries. Must not know files or values.
 import attrs
 
 from ..expert_config import EXPERTS_MAX
-from .safetensors_reader import TensorEntry
+from .safetensors_reader import ITEM_BYTES, TensorEntry
 
 GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 
@@ -30,7 +30,7 @@ def separate_experts(entry: TensorEntry) -> list[TensorEntry]:
         return [entry]
     prefix = entry.name.rpartition(".")[0]
     shape = (rows // len(parts), columns)
-    size = shape[0] * shape[1] * entry.dtype.itemsize
+    size = shape[0] * shape[1] * ITEM_BYTES[entry.dtype]
     names = [f"{prefix}.{expert}.{part}.weight" for expert in range(experts) for part in parts]
     begins = (entry.begin + size * index for index in range(len(names)))
     return [

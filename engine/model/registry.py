@@ -38,15 +38,14 @@ from .loader import (
     FolderWeights,
     PlannedWeights,
     Progress,
-    Rename,
     WeightSource,
     open_folder_weights,
-    same_name,
 )
 from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
 from .qwen3_moe import load_qwen3_moe_layer
+from .weight_folder import Rename, same_name
 
 META = torch.device("meta")
 DTYPES = MappingProxyType(

@@ -3,7 +3,7 @@
 A file is eight bytes of header length, a JSON header, then raw little-endian values. Every name,
 dtype, shape and offset of the header is checked against the others and against the length of the
 file before any value is read; no field is executed, looked up or unpickled. Values are mapped, not
-read: what is not asked for costs nothing. Must not know which tensors a model needs.
+read: what is not asked for costs nothing. Must not know which tensors a model needs, nor torch.
 """
 
 import json
@@ -17,8 +17,6 @@ from types import MappingProxyType
 from typing import Any, TypeGuard
 
 import attrs
-import torch
-from torch import Tensor
 
 from ..errors import ModelFolderError
 
@@ -27,20 +25,14 @@ LENGTH_BYTES = 8
 HEADER_BYTES_MAX = 100_000_000
 # torch's practical limit; no weight has more than five.
 DIMENSIONS_MAX = 8
-DTYPES = MappingProxyType(
+# Bytes of one item of each format.
+ITEM_BYTES = MappingProxyType(
     {
-        "F64": torch.float64,
-        "F32": torch.float32,
-        "F16": torch.float16,
-        "BF16": torch.bfloat16,
-        "I64": torch.int64,
-        "I32": torch.int32,
-        "I16": torch.int16,
-        "I8": torch.int8,
-        "U8": torch.uint8,
-        "BOOL": torch.bool,
+        "F64": 8, "F32": 4, "F16": 2, "BF16": 2,
+        "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1,
     }
-)
+)  # fmt: skip
+FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 @attrs.frozen
@@ -48,7 +40,7 @@ class TensorEntry:
     """One tensor of the header. Its values are `[begin, end)`, counted from the header's end."""
 
     name: str
-    dtype: torch.dtype
+    dtype: str  # as the format writes it: a key of `ITEM_BYTES`
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -62,23 +54,17 @@ class SafetensorsFile:
     entries: dict[str, TensorEntry]
     _values: memoryview
 
-    def read(self, entry: TensorEntry, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A copy of one tensor, in aligned memory of its own, cast to `dtype` on `device`.
+    def values(self, entry: TensorEntry) -> memoryview:
+        """The mapped values of one of `entries`, or of a part of one; gone with the file.
 
-        `entry` is one of `entries`, or a part of one.
+        Not necessarily aligned; writable, and never written.
         """
-        target = torch.empty(entry.shape, dtype=dtype, device=device)
-        if entry.end > entry.begin:
-            raw = torch.frombuffer(self._values[entry.begin : entry.end], dtype=torch.uint8)
-            if entry.begin % entry.dtype.itemsize:
-                raw = raw.clone()  # a view as wider items needs them aligned
-            target.copy_(raw.view(entry.dtype).view(entry.shape))
-        return target
+        return self._values[entry.begin : entry.end]
 
 
 @contextmanager
 def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
-    """Map `path` and check its header. Tensors that were read outlive the block.
+    """Map `path` and check its header. Nothing of it outlives the block.
 
     Raises `ModelFolderError`, naming the file and the fault.
     """
@@ -88,7 +74,7 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise ModelFolderError(str(path), "is empty")
-            # Private and writable, because torch warns about read-only buffers; nobody writes.
+            # Private and writable, because readers warn about read-only buffers; nobody writes.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error
@@ -138,16 +124,16 @@ def _entry(path: pathlib.Path, name: str, value: object) -> TensorEntry:
         raise fault("its entry is not an object")
     dtype, shape = value.get("dtype"), value.get("shape")
     offsets = value.get("data_offsets")
-    if not isinstance(dtype, str) or dtype not in DTYPES:
-        raise fault(f"dtype {dtype!r:.40} is none of {', '.join(DTYPES)}")
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise fault(f"dtype {dtype!r:.40} is none of {', '.join(ITEM_BYTES)}")
     if not _is_list_of_sizes(shape) or len(shape) > DIMENSIONS_MAX:
         raise fault(f"shape {shape!r:.80} is no list of sizes")
     if not _is_list_of_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
         raise fault(f"data_offsets {offsets!r:.80} are no range")
-    needed = math.prod(shape) * DTYPES[dtype].itemsize
+    needed = math.prod(shape) * ITEM_BYTES[dtype]
     if offsets[1] - offsets[0] != needed:
         raise fault(f"{dtype} of shape {shape} needs {needed} bytes, has {offsets}")
-    return TensorEntry(name, DTYPES[dtype], tuple(shape), offsets[0], offsets[1])
+    return TensorEntry(name, dtype, tuple(shape), offsets[0], offsets[1])
 
 
 def _is_list_of_sizes(value: object) -> TypeGuard[list[int]]:

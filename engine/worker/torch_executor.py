@@ -17,8 +17,8 @@ from ..config import EngineSettings
 from ..errors import InvalidParameter
 from ..messages import BootPhase
 from ..model.layers import has_packed_linear
-from ..model.loader import numerics_files
 from ..model.registry import compute_dtype, load_model, memory_bytes
+from ..model.weight_folder import numerics_files
 from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask

@@ -7,6 +7,7 @@ import torch
 
 from triolet.engine.expert_config import EXPERTS_MAX
 from triolet.engine.model.fused_experts import separate_experts
+from triolet.engine.model.loader import read_tensor
 from triolet.engine.model.safetensors_reader import TensorEntry, open_safetensors
 
 from .tiny_models import CPU, safetensors_bytes
@@ -16,7 +17,7 @@ LAYER = "model.layers.3.mlp"
 
 def entry(name: str, *shape: int) -> TensorEntry:
     size = torch.Size(shape).numel() * 4
-    return TensorEntry(name, torch.float32, shape, 8, 8 + size)
+    return TensorEntry(name, "F32", shape, 8, 8 + size)
 
 
 def test_each_expert_is_a_range_of_the_file(tmp_path: pathlib.Path) -> None:
@@ -33,7 +34,7 @@ def test_each_expert_is_a_range_of_the_file(tmp_path: pathlib.Path) -> None:
         parts = [part for name in names for part in separate_experts(file.entries[name])]
         assert {part.name for part in parts} == set(expected)
         for separate in parts:
-            read = file.read(separate, dtype=torch.float32, device=CPU)
+            read = read_tensor(file, separate, dtype=torch.float32, device=CPU)
             assert torch.equal(read, expected[separate.name])
 
 

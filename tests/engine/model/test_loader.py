@@ -7,14 +7,8 @@ import pytest
 import torch
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.model.loader import (
-    INDEX_FILE,
-    SINGLE_FILE,
-    DummyWeights,
-    numerics_files,
-    open_folder_weights,
-    weight_files,
-)
+from triolet.engine.model.loader import DummyWeights, open_folder_weights
+from triolet.engine.model.weight_folder import INDEX_FILE, SINGLE_FILE
 
 from .tiny_models import CPU, safetensors_bytes
 
@@ -50,8 +44,6 @@ def test_shards(tmp_path: pathlib.Path) -> None:
     write_shards(tmp_path)
     assert torch.equal(take(tmp_path, "a", (2, 3))[0], A)
     assert torch.equal(take(tmp_path, "b", (4,))[0], B)
-    assert weight_files(tmp_path) == [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
-    assert numerics_files(tmp_path)[0] == tmp_path / "config.json"
 
 
 @pytest.mark.parametrize(
@@ -78,34 +70,6 @@ def test_a_shard_without_its_tensor_is_named(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ModelFolderError, match="the index says so") as caught:
         take(tmp_path, "b", (4,))
     assert caught.value.path.endswith("two.safetensors")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        "{",
-        "[]",
-        "{}",
-        '{"weight_map": {}}',
-        '{"weight_map": {"a": 1}}',
-        '{"weight_map": {"a": "../one.safetensors"}}',
-        '{"weight_map": {"a": "/etc/passwd"}}',
-        '{"weight_map": {"a": ".."}}',
-        '{"weight_map": {"a": "pytorch_model.bin"}}',
-        '{"weight_map": {"a": "\\ud800.safetensors"}}',
-    ],
-)
-def test_a_bad_index_is_refused(tmp_path: pathlib.Path, content: str) -> None:
-    (tmp_path / INDEX_FILE).write_text(content)
-    with pytest.raises(ModelFolderError) as caught:
-        weight_files(tmp_path)
-    assert caught.value.path.endswith(INDEX_FILE)
-
-
-def test_a_folder_without_weights_says_what_is_read(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ModelFolderError, match="only safetensors"):
-        weight_files(tmp_path)
 
 
 def test_dummy_weights_depend_on_the_name_alone() -> None:

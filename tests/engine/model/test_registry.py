@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.model.loader import INDEX_FILE, SINGLE_FILE
 from triolet.engine.model.registry import (
     Model,
     check_model_folder,
@@ -22,6 +21,7 @@ from triolet.engine.model.registry import (
     load_model,
     plan_weights,
 )
+from triolet.engine.model.weight_folder import INDEX_FILE, SINGLE_FILE
 from triolet.engine.model_config import (
     ARCHITECTURES,
     CONFIG_FILE,
@@ -136,7 +136,7 @@ BREAKS: dict[str, tuple[Callable[[pathlib.Path], object], str]] = {
         lambda f: change_tensors(
             f, lambda tensors: tensors.update({NORM: torch.ones(64, dtype=torch.int64)})
         ),
-        "model.norm.weight is torch.int64, no float",
+        "model.norm.weight is I64, no float",
     ),
     "a tensor that is not asked for": (
         lambda f: change_tensors(f, lambda tensors: tensors.update({BIAS: torch.ones(64)})),

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from triolet.engine.model.attention import KvCache, plan_attention
 from triolet.engine.model.decoder import ForwardBatch
-from triolet.engine.model.loader import SINGLE_FILE, DummyWeights
+from triolet.engine.model.loader import DummyWeights
 from triolet.engine.model.registry import Model, load_model, plan_weights
+from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.model_config import load_model_config
 
 CPU = torch.device("cpu")

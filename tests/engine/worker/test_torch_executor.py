@@ -10,7 +10,7 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.engine.messages import BootPhase
 from triolet.engine.model.layers import has_packed_linear
-from triolet.engine.model.loader import SINGLE_FILE
+from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, WorkerReady
 from triolet.engine.worker.torch_executor import TorchExecutor
 
