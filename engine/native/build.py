@@ -20,8 +20,7 @@ FOLDER = pathlib.Path(__file__).resolve().parent
 # operation is what the source says, so that a row's bits do not depend on the compiler's mood.
 FLAGS = (
     "-std=c++17", "-O3", "-fPIC", "-shared", "-fopenmp", "-fvisibility=hidden", "-g0",
-    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-Wall", "-Wextra", "-Werror",
-    "-Wno-unknown-pragmas", "-Wno-psabi",
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 # From the best to what every x86-64 has. A machine runs each one below the best that it can.
 ISA_FLAGS = MappingProxyType(

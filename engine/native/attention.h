@@ -1,0 +1,32 @@
+// Attention of one layer over paged keys and values, for decode rows and prompt chunks alike.
+#pragma once
+#include "model.h"
+
+constexpr int CHUNK = 64;           // tokens that one round of the running softmax takes
+constexpr int TILE_QUERIES = 16;    // query rows (tokens × heads of a group) of one task
+constexpr int HEAD_PADDED_MAX = 512;
+
+// A piece of attention's work: kv heads [head, head_end) of tokens [token, token_end) of a sequence.
+struct AttentionTask {
+    int32_t sequence;
+    int32_t head, head_end;
+    int32_t token, token_end;
+};
+
+// What one thread needs: the running softmax of all query rows of a task.
+struct AttentionState {
+    float* sums;       // [row][head_padded]
+    float* largest;    // [row]
+    float* weight;     // [row]
+};
+
+// Splits a step into tasks, which may run in any order; returns how many. `first_token` of each
+// sequence is the index of its first token in the step.
+int plan_attention(const ModelWeights& m, const StepBatch& batch, int threads,
+                   AttentionTask* tasks);
+long attention_tasks_max(const ModelWeights& m, long tokens, long sequences);
+int attention_rows_max(const ModelWeights& m);
+
+// Computes one task from rotated queries [token][head][head_padded] into `out`, of the same shape.
+void run_attention(const ModelWeights& m, const StepBatch& batch, const AttentionTask& task,
+                   int layer, int first_token, const Act* queries, Act* out, AttentionState state);

@@ -1,0 +1,94 @@
+// Products of activations with packed weights: rows of any number, panels of 64 outputs.
+//
+// Bitwise rule: an output is the sum over its inputs in ascending order, in one accumulator,
+// whatever the number of rows, the tile its row falls into and the thread. So tiles may be of any
+// height, and work may go to whichever thread is free.
+#pragma once
+#include <algorithm>
+#include "model.h"
+
+// The tile of accumulators that the registers hold: rows, and vectors of columns.
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 6, TILE_VECTORS = 4;
+#elif defined(__AVX2__)
+constexpr int TILE_ROWS = 6, TILE_VECTORS = 2;
+#else
+constexpr int TILE_ROWS = 4, TILE_VECTORS = 2;
+#endif
+
+constexpr long PAIR_ROW = 2 * PANEL;      // elements of one pair of inputs in a panel
+constexpr int AHEAD_BYTES = 4096;         // how far the first pass over a panel is prefetched
+
+struct Product {
+    const Act* a;
+    long a_stride;
+    const bf16* weight;
+    long pairs;  // inputs / 2
+    int rows;
+};
+
+// What a tile's loop fetches for later: `lines` cache lines from `from` on, one each pair of inputs.
+struct Fetch {
+    const char* from;
+    long lines;
+};
+
+template <int ROWS>
+static inline void multiply_tile(const Product& p, int row, const bf16* panel, float* out,
+                                 Fetch fetch, bool first_pass) {
+    const Act* a[ROWS];
+    for (int i = 0; i < ROWS; i++) a[i] = p.a + (row + i) * p.a_stride;
+    for (int column = 0; column < PANEL; column += TILE_VECTORS * W) {
+        Vf c[ROWS][TILE_VECTORS];
+        const bf16* b[TILE_VECTORS];
+        for (int j = 0; j < TILE_VECTORS; j++) b[j] = panel + 2 * (column + j * W);
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < TILE_VECTORS; j++) c[i][j] = vset(0.f);
+        long fetched = column == 0 ? fetch.lines : 0;
+        for (long k = 0; k < p.pairs; k++) {
+            if (k < fetched) _mm_prefetch(fetch.from + k * 64, _MM_HINT_T1);
+            if (first_pass && column == 0) {
+                const char* ahead = (const char*)(panel + k * PAIR_ROW) + AHEAD_BYTES;
+                _mm_prefetch(ahead, _MM_HINT_T0);
+                _mm_prefetch(ahead + 64, _MM_HINT_T0);
+                _mm_prefetch(ahead + 128, _MM_HINT_T0);
+                _mm_prefetch(ahead + 192, _MM_HINT_T0);
+            }
+            multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
+        }
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < TILE_VECTORS; j++) vstore(out + i * PANEL + column + j * W, c[i][j]);
+    }
+}
+
+static inline void multiply_rows(const Product& p, int rows, int row, const bf16* panel, float* out,
+                                 Fetch fetch, bool first_pass) {
+    switch (rows) {
+        case 1: return multiply_tile<1>(p, row, panel, out, fetch, first_pass);
+        case 2: return multiply_tile<2>(p, row, panel, out, fetch, first_pass);
+        case 3: return multiply_tile<3>(p, row, panel, out, fetch, first_pass);
+        case 4: return multiply_tile<4>(p, row, panel, out, fetch, first_pass);
+#if defined(__AVX2__)
+        case 5: return multiply_tile<5>(p, row, panel, out, fetch, first_pass);
+        case 6: return multiply_tile<6>(p, row, panel, out, fetch, first_pass);
+#endif
+    }
+}
+
+// All rows of one panel; `finish(row, outputs)` takes each row's 64 outputs. Tiles are of even
+// height. While they compute, the next panel is fetched, a share of it in each tile.
+template <class Finish>
+static inline void multiply_panel(const Product& p, long panel_index, bool more, Finish finish) {
+    const bf16* panel = p.weight + panel_index * p.pairs * PAIR_ROW;
+    const char* next = (const char*)(panel + p.pairs * PAIR_ROW);
+    int tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
+    long lines = p.pairs * PAIR_ROW * 2 / 64;
+    long share = more && tiles > 1 ? std::min((lines + tiles - 1) / tiles, p.pairs) : 0;
+    float out[TILE_ROWS * PANEL];
+    for (int tile = 0, row = 0; tile < tiles; tile++) {
+        int rows = (p.rows - row + (tiles - tile) - 1) / (tiles - tile);
+        multiply_rows(p, rows, row, panel, out, {next + tile * share * 64, share}, tiles == 1);
+        for (int i = 0; i < rows; i++) finish(row + i, out + i * PANEL);
+        row += rows;
+    }
+}

@@ -1,0 +1,43 @@
+// The element-wise parts of a layer: norm, gate, rotation; each a function of one row alone.
+#pragma once
+#include <cmath>
+#include "model.h"
+
+// 1 / root of the mean square of `count` values; `padded` of them are in memory, the rest zero.
+static inline float inverse_rms(const float* x, int count, int padded, float epsilon) {
+    Vf squares = vset(0.f);
+    for (int i = 0; i < padded; i += W) {
+        Vf v = vload(x + i);
+        squares = vfma(v, v, squares);
+    }
+    return 1.f / sqrtf(vsum(squares) / (float)count + epsilon);
+}
+
+static inline void norm_row(const float* x, const float* weight, Act* out, const ModelWeights& m) {
+    Vf scale = vset(inverse_rms(x, m.hidden, m.hidden_padded, m.norm_epsilon));
+    for (int i = 0; i < m.hidden_padded; i += W)
+        store_act(out + i, vmul(vmul(vload(x + i), scale), vload(weight + i)));
+}
+
+// silu(gate) * up
+static inline Vf gated(Vf gate, Vf up) {
+    Vf e = vexp2(vmul(gate, vset(-LOG2E)));
+    return vmul(up, vdiv(gate, vadd(vset(1.f), e)));
+}
+
+// Norm of one head (weight null: none), then its rotation by the position's cosines and sines.
+static inline void norm_and_rotate(float* x, const float* weight, const float* rotation,
+                                   const ModelWeights& m) {
+    int size = m.head_padded, half = size / 2;
+    if (weight) {
+        Vf scale = vset(inverse_rms(x, m.head_size, size, m.norm_epsilon));
+        for (int i = 0; i < size; i += W)
+            vstore(x + i, vmul(vmul(vload(x + i), scale), vload(weight + i)));
+    }
+    for (int i = 0; i < half; i += W) {
+        Vf a = vload(x + i), b = vload(x + half + i);
+        Vf cosine = vload(rotation + i), sine = vload(rotation + half + i);
+        vstore(x + i, vsub(vmul(a, cosine), vmul(b, sine)));
+        vstore(x + half + i, vfma(b, cosine, vmul(a, sine)));
+    }
+}
