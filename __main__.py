@@ -22,7 +22,7 @@ from .api.commands.options import (
 from .api.commands.plan import RareSettings, log_settings, make_plan
 from .api.commands.sources import Sources, environment, settings_file
 from .engine.errors import InvalidParameter
-from .fuzz.bench.options import ThroughputOptions
+from .fuzz.bench.options import ThroughputOptions, TimelineOptions
 from .fuzz.chaos.options import ChaosOptions
 from .fuzz.load.options import BenchOptions
 
@@ -44,6 +44,7 @@ weights of the shapes that our figures are given for, written to your cache at t
 
     triolet bench --requests 512 --in-flight 64             one load on the bundled model
     triolet bench throughput tiny --against transformers    offline, beside `generate`
+    triolet bench timeline small --svg steps.svg            a step, part by part
 """
 
 sources = Sources()
@@ -70,7 +71,7 @@ FLAT = Parameter(name="*")
 # The same, but not in `--help`, which is for the first hour.
 HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
-THROUGHPUT = ThroughputOptions()
+THROUGHPUT, TIMELINE = ThroughputOptions(), TimelineOptions()
 CHAOS = ChaosOptions()
 RARE, FILE = RareSettings(), FileOptions()
 
@@ -182,6 +183,24 @@ def throughput(
     from .fuzz.bench.reference import ReferenceUnusable
 
     _run_bench(run_throughput, model, options, engine, ReferenceUnusable)
+
+
+@bench.command
+def timeline(
+    model: BenchModel = None,
+    *,
+    options: Annotated[TimelineOptions, FLAT] = TIMELINE,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Show what engine and worker do in a step, and what hides behind what, as lines and picture.
+
+    Both note the parts of their steps in a mapped file; nothing else is different from serving.
+    """
+    from .fuzz.bench.commands import timeline as run_timeline
+    from .fuzz.bench.timeline import TimelineEmpty
+
+    _run_bench(run_timeline, model, options, engine, TimelineEmpty)
 
 
 @config.command

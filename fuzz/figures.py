@@ -18,15 +18,19 @@ STDOUT = "-"
 
 def check_target(where: str) -> None:
     """Raises `InvalidParameter` for a file that cannot be written; "" and "-" are in order."""
-    if where in ("", STDOUT):
-        return
+    if where not in ("", STDOUT):
+        check_file("json", where)
+
+
+def check_file(option: str, where: str) -> None:
+    """Raises `InvalidParameter` of this option for a file that cannot be written."""
     path = pathlib.Path(where)
     if path.is_dir():
-        raise InvalidParameter("json", f"{where} is a folder; name a file in it")
+        raise InvalidParameter(option, f"{where} is a folder; name a file in it")
     if not path.parent.is_dir():
-        raise InvalidParameter("json", f"{path.parent} is no folder")
+        raise InvalidParameter(option, f"{path.parent} is no folder")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InvalidParameter("json", f"{where} cannot be written")
+        raise InvalidParameter(option, f"{where} cannot be written")
 
 
 def write_figures(where: str, figures: Mapping[str, object]) -> None:

@@ -4,8 +4,9 @@ Every JSON has the same frame: the command, the machine, then the figures. Must 
 anything is measured.
 """
 
+import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -18,10 +19,12 @@ from ..load.command import bench as run_load
 from ..load.options import BenchOptions
 from ..load.report import Bar
 from .machine import Machine, look_at_machine
-from .options import ThroughputOptions
+from .options import ThroughputOptions, TimelineOptions
 from .shapes import model_or_shape
-from .tables import throughput_table
+from .tables import throughput_table, timeline_table
 from .throughput import measure_throughput
+from .timeline_picture import picture, sentences, text_lanes
+from .timeline_run import record_timeline, some_steps
 
 # Of tables, where nobody looks at a terminal.
 COLUMNS = 120
@@ -53,6 +56,28 @@ async def throughput(
     show("throughput", machine, attrs.asdict(found), [throughput_table(found)], where=options.json)
 
 
+async def timeline(
+    model: str | None, options: TimelineOptions, *, engine: dict[str, Any], on_event: OnEvent
+) -> None:
+    """`triolet bench timeline`."""
+    check_target(options.json)
+    machine = look_at_machine()
+    found = await record_timeline(model_or_shape(model), options, engine=engine, on_event=on_event)
+    shown = some_steps(found, options.steps)
+    title = f"{options.running} requests, steps {shown.first} to {shown.last}"
+    write_text(options.svg, picture(shown, title))
+    lines = [title, *text_lanes(shown), *sentences(found.figures)]
+    figures = {**attrs.asdict(found.figures), "running": options.running}
+    tables = [timeline_table(found.figures)]
+    show("timeline", machine, figures, tables, lines=lines, where=options.json)
+
+
+def write_text(where: str, text: str) -> None:
+    """To a file; nothing happens for ""."""
+    if where:
+        pathlib.Path(where).write_text(text)
+
+
 def show(
     command: str,
     machine: Machine,
@@ -60,10 +85,13 @@ def show(
     tables: list[Table],
     *,
     where: str,
+    lines: Sequence[str] = (),
 ) -> None:
-    """The tables, unless stdout is for JSON; and the JSON, if it was asked for."""
+    """Lines and tables, unless stdout is for JSON; and the JSON, if it was asked for."""
     if shows_table(where):
         console = Console(width=None if sys.stdout.isatty() else COLUMNS)
+        for line in lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
         for table in tables:
             console.print(table)
         console.print(machine.describe(), markup=False, highlight=False, soft_wrap=True)

@@ -10,9 +10,12 @@ import attrs
 from cyclopts import Parameter
 
 from ...engine.errors import InvalidParameter
+from ..figures import check_file
 from .prompts import Work
 
 TRANSFORMERS = "transformers"
+# Of fewer steps none would be of a steady state.
+TIMELINE_TOKENS_MIN = 16
 
 Json = Annotated[
     str,
@@ -29,6 +32,26 @@ def at_least(name: str, value: float, bound: float) -> None:
     """Raises `InvalidParameter` for a value below the bound, and for NaN."""
     if not value >= bound:
         raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
+
+
+@attrs.frozen(kw_only=True)
+class TimelineOptions:
+    """Requests that run at once, and what of their steps is shown."""
+
+    running: Annotated[int, Parameter(help="How many requests decode at once.")] = 64
+    prompt_tokens: Annotated[int, Parameter(help="Length of each prompt, in tokens.")] = 64
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 128
+    steps: Annotated[int, Parameter(help="How many steps the picture shows.")] = 4
+    svg: Annotated[str, Parameter(help="Write the picture to this file.")] = ""
+    seed: Seed = 0
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("running", "prompt_tokens", "steps"):
+            at_least(name, attrs.asdict(self)[name], 1)
+        at_least("tokens", self.tokens, TIMELINE_TOKENS_MIN)
+        if self.svg:
+            check_file("svg", self.svg)
 
 
 @attrs.frozen(kw_only=True)

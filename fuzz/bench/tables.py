@@ -6,6 +6,7 @@ Sans-IO: figures in, tables out. Must not know how they were measured.
 from rich.table import Table
 
 from .throughput import Throughput
+from .timeline import StepFigures
 
 
 def throughput_table(found: Throughput) -> Table:
@@ -27,4 +28,14 @@ def throughput_table(found: Throughput) -> Table:
             found.reference, found.reference_tokens_s.text(), found.reference_cpu_us.text()
         )
         table.add_row("ratio, run by run", found.ratio.text(2), "")
+    return table
+
+
+def timeline_table(figures: StepFigures) -> Table:
+    """The parts of a step."""
+    table = Table(title=f"median of {figures.steps} steps", title_justify="left")
+    for head in ("part", "µs"):
+        table.add_column(head, justify="right" if head == "µs" else "left")
+    for name, us in figures.spans_us.items():
+        table.add_row(name, f"{us:.1f}")
     return table

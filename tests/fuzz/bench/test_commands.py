@@ -6,8 +6,8 @@ import pathlib
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.bench.commands import throughput
-from triolet.fuzz.bench.options import ThroughputOptions
+from triolet.fuzz.bench.commands import throughput, timeline
+from triolet.fuzz.bench.options import ThroughputOptions, TimelineOptions
 
 
 @pytest.mark.slow
@@ -25,6 +25,23 @@ async def test_throughput_on_screen_and_as_json(
     assert found["tokens_s"]["median"] > 0
     assert found["work"]["requests"] == 1
     assert "output tokens/s" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+async def test_a_timeline_as_lines_table_picture_and_json(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    svg, path = tmp_path / "t.svg", tmp_path / "t.json"
+    options = TimelineOptions(
+        running=2, prompt_tokens=4, tokens=24, svg=str(svg), json=str(path), steps=2
+    )
+    await timeline(None, options, engine={"executor": "null"}, on_event=lambda _: None)
+    assert svg.read_text().startswith("<svg")
+    assert json.loads(path.read_text())["running"] == 2
+    printed = capsys.readouterr().out
+    assert "worker |" in printed
+    assert "the worker computes" in printed
+    assert "schedule" in printed
 
 
 async def test_json_that_cannot_be_written_is_refused_before_anything_runs(

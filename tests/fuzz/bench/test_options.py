@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.bench.options import ThroughputOptions
+from triolet.fuzz.bench.options import ThroughputOptions, TimelineOptions
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,22 @@ from triolet.fuzz.bench.options import ThroughputOptions
 def test_a_wrong_value_is_named(words: dict[str, Any], named: str) -> None:
     with pytest.raises(InvalidParameter) as caught:
         ThroughputOptions(**words)
+    assert caught.value.parameter == named
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ({"running": 0}, "running"),
+        ({"steps": 0}, "steps"),
+        ({"tokens": 3}, "tokens"),
+        ({"svg": "/nowhere/x.svg"}, "svg"),
+    ],
+    ids=str,
+)
+def test_a_timeline_of_nothing_is_refused(words: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        TimelineOptions(**words)
     assert caught.value.parameter == named
 
 

@@ -8,8 +8,11 @@ from rich.table import Table
 
 from triolet.fuzz.bench.prompts import Work
 from triolet.fuzz.bench.series import Series
-from triolet.fuzz.bench.tables import throughput_table
+from triolet.fuzz.bench.tables import throughput_table, timeline_table
 from triolet.fuzz.bench.throughput import Throughput
+from triolet.fuzz.bench.timeline import join_records
+
+from .step_records import two_steps
 
 FOUND = Throughput(
     work=Work(requests=4, prompt_min=2, prompt_max=8, tokens=16),
@@ -43,4 +46,10 @@ def test_a_yardstick_stands_beside() -> None:
     )
     text = text_of(throughput_table(beside))
     for words in ("theirs 1.0", "500", "900", "2.20 [2.10..2.30]"):
+        assert words in text
+
+
+def test_a_step_is_told_part_by_part() -> None:
+    text = text_of(timeline_table(join_records(two_steps()).figures))
+    for words in ("median of 2 steps", "schedule", "6.0", "compute", "100.0"):
         assert words in text
