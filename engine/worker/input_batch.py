@@ -37,11 +37,31 @@ class HeldRow:
     computed: int
     block_ids: list[int]
     sampling: RowSampling
+    # {token of prompt or output: times in the output}, kept where a penalty asks for it.
+    seen: dict[int, int] | None
 
     @property
     def output_tokens(self) -> int:
         """How many tokens of `token_ids` are output, which is the index of the next one."""
         return len(self.token_ids) - self.prompt_tokens
+
+    def forbidden(self) -> list[int]:
+        """The ids that min_tokens and bad words forbid for the next token."""
+        sampling, tokens = self.sampling, self.token_ids
+        forbidden: list[int] = []
+        if sampling.min_tokens > len(tokens) - self.prompt_tokens:
+            forbidden += sampling.suppressed_until_min
+        for word in sampling.bad_words:
+            begin = len(tokens) - len(word) + 1
+            if begin >= self.prompt_tokens and tokens[begin:] == word[:-1]:
+                forbidden.append(word[-1])
+        return forbidden
+
+    def append(self, token: int) -> None:
+        """Take the token that was sampled."""
+        self.token_ids.append(token)
+        if self.seen is not None:
+            self.seen[token] = self.seen.get(token, 0) + 1
 
 
 @attrs.define
@@ -58,13 +78,29 @@ class Sampling:
 
 
 @attrs.frozen
+class PromptSpan:
+    """Successive tokens of a step whose logits are those of the prompt's next tokens.
+
+    `targets[i]` follows the step's token `token_index + i`; the first of them is token `first` of
+    the row. With each goes its logprob and those of so many `alternatives`.
+    """
+
+    row: int
+    token_index: int
+    first: int
+    targets: list[int]
+    alternatives: int
+
+
+@attrs.frozen
 class StepInputs:
-    """The tokens that one step computes, row after row, and who samples."""
+    """The tokens that one step computes, row after row, who samples, and whose prompt is scored."""
 
     token_ids: list[int]
     positions: list[int]
     rows: list[int]  # of each token
     samplings: list[Sampling]
+    prompt_spans: list[PromptSpan]
 
 
 @attrs.define(eq=False)
@@ -93,22 +129,26 @@ class InputBatch:
                 computed=new.computed_tokens,
                 block_ids=list(new.block_ids),
                 sampling=new.sampling,
+                seen=_count_seen(new) if _has_penalty(new.sampling) else None,
             )
         for row, block_ids in step.grown:
             self.rows[row].block_ids.extend(block_ids)
         return self._inputs(step)
 
     def finish_step(self, step: Step, tokens: Iterable[int]) -> None:
-        """Note what was computed and, in the order of `StepInputs.samplings`, sampled."""
+        """Note what was computed and, in the order of `StepInputs.samplings`, sampled.
+
+        A row that failed has a token, too, that means nothing.
+        """
         sampled = iter(tokens)
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
             held = self.rows[row]
             held.computed += count
             if samples:
-                held.token_ids.append(next(sampled))
+                held.append(next(sampled))
 
     def _inputs(self, step: Step) -> StepInputs:
-        inputs = StepInputs([], [], [], [])
+        inputs = StepInputs([], [], [], [], [])
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
             held = self.rows[row]
             begin = held.computed
@@ -120,6 +160,8 @@ class InputBatch:
                 inputs.token_ids.extend(held.token_ids[begin : begin + count])
                 inputs.positions.extend(range(begin, begin + count))
                 inputs.rows.extend([row] * count)
+            if held.sampling.prompt_logprobs is not None and begin + 1 < held.prompt_tokens:
+                inputs.prompt_spans.append(_prompt_span(inputs, row, held, count))
             if samples:
                 last = len(inputs.token_ids) - 1
                 inputs.samplings.append(Sampling(row, last, held.sampling, held.output_tokens))
@@ -143,6 +185,9 @@ class InputBatch:
             self._check_blocks(step.number, block_ids)
             tokens, computed, blocks = after[row]
             after[row] = (tokens, computed, blocks + len(block_ids))
+        for new in step.new:
+            if new.computed_tokens > after[new.row][2] * self.block_tokens:
+                raise StepInconsistent(step.number, f"row {new.row}: computed more than its blocks")
         self._check_work(step, after)
 
     def _check_new(self, number: int, new: NewRow, *, held: bool) -> None:
@@ -159,6 +204,11 @@ class InputBatch:
                 raise StepInconsistent(
                     number, f"row {new.row}: {name} has an id out of the vocabulary"
                 )
+        biased = [token_id for token_id, _ in new.sampling.logit_bias]
+        if len(set(biased)) != len(biased):
+            raise StepInconsistent(number, f"row {new.row}: logit_bias names an id twice")
+        if not all(new.sampling.bad_words):
+            raise StepInconsistent(number, f"row {new.row}: bad_words has a word without tokens")
         self._check_blocks(number, new.block_ids)
 
     def _check_blocks(self, number: int, block_ids: list[int]) -> None:
@@ -189,6 +239,38 @@ class InputBatch:
             assert 0 <= held.computed <= len(held.token_ids)
             assert held.computed <= len(held.block_ids) * self.block_tokens
             assert held.output_tokens >= 0
+            if held.seen is not None:
+                assert held.seen.keys() == set(held.token_ids)
+                assert sum(held.seen.values()) == held.output_tokens
+
+
+def _has_penalty(sampling: RowSampling) -> bool:
+    return (
+        sampling.repetition_penalty != 1
+        or sampling.frequency_penalty != 0
+        or sampling.presence_penalty != 0
+    )
+
+
+def _count_seen(new: NewRow) -> dict[int, int]:
+    seen = dict.fromkeys(new.token_ids, 0)
+    for token in new.token_ids[new.prompt_tokens :]:
+        seen[token] += 1
+    return seen
+
+
+def _prompt_span(inputs: StepInputs, row: int, held: HeldRow, count: int) -> PromptSpan:
+    """Of the row's `count` tokens, which are the last ones in `inputs`."""
+    assert held.sampling.prompt_logprobs is not None
+    first = held.computed + 1
+    end = min(held.computed + count + 1, held.prompt_tokens)
+    return PromptSpan(
+        row=row,
+        token_index=len(inputs.token_ids) - count,
+        first=first,
+        targets=held.token_ids[first:end],
+        alternatives=held.sampling.prompt_logprobs,
+    )
 
 
 def _named_ids(sampling: RowSampling) -> Iterable[tuple[str, Iterable[int]]]:

@@ -4,7 +4,7 @@ Keeps the block tables as one tensor, so that a decode step costs no Python per 
 rest to the model and the sampler. Must not know messages on the wire, files or processes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 import torch
@@ -13,9 +13,15 @@ from torch import Tensor
 from ..model.attention import KvCache, plan_attention
 from ..model.decoder import ForwardBatch
 from ..model.registry import Model
-from ..step_messages import Mask, Step
-from .input_batch import InputBatch, StepInputs
-from .sampler import SampledRow, sample_tokens, unpack_mask
+from ..step_messages import Mask, Step, StepResult
+from .input_batch import InputBatch, Sampling, StepInputs
+from .logprobs import logprobs_of
+from .sampler import NOT_NUMBERS, SampledRow, sample_tokens, unpack_mask
+from .step_outcome import StepOutcome
+
+# Logits of prompts are computed for logprobs in slices of at most so many numbers (16 MiB; their
+# int64 and float64 temporaries are a few times as large).
+PROMPT_LOGITS_MAX = 2**22
 
 
 @attrs.define(eq=False)
@@ -50,19 +56,28 @@ class ModelRunner:
         tables = torch.zeros((rows, -(-length // block_tokens)), dtype=torch.int64)
         return cls(model, cache, batch, tables)
 
-    def run(self, step: Step, wait_mask: Callable[[], Mask]) -> tuple[list[int], list[int]]:
-        """Compute one step: the rows that sampled, and their tokens.
+    def run(self, step: Step, wait_mask: Callable[[], Mask]) -> StepResult:
+        """Compute one step: the rows that sampled, their tokens, and logprobs that were asked for.
 
         Raises `StepInconsistent`, and `ValueError` for a row that outgrows its table.
         """
         inputs = self._batch.take_step(step)
         self._write_tables(step)
-        rows = [sampling.row for sampling in inputs.samplings]
+        outcome = StepOutcome()
+        tokens: list[int] = []
         with torch.inference_mode():
-            logits_RV = self._forward(inputs)
-            tokens = self._sample(step, inputs, logits_RV, wait_mask)
+            if inputs.token_ids:
+                hidden = self._forward(inputs)
+                self._score_prompts(inputs, hidden, outcome)
+                if inputs.samplings:
+                    wanted = [sampling.token_index for sampling in inputs.samplings]
+                    logits_RV = self._model.logits(hidden, self._indices(wanted))
+                    forbidden_RV = None
+                    if step.masked:
+                        forbidden_RV = self._forbidden(step, inputs.samplings, wait_mask())
+                    tokens = self._sample(logits_RV, inputs.samplings, outcome, forbidden_RV)
         self._batch.finish_step(step, tokens)
-        return rows, tokens
+        return outcome.result(step.number, inputs, tokens)
 
     def _write_tables(self, step: Step) -> None:
         for row in {*(new.row for new in step.new), *(row for row, _ in step.grown)}:
@@ -73,8 +88,6 @@ class ModelRunner:
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         model = self._model
-        if not inputs.token_ids:
-            return torch.empty((0, model.config.vocab_size))
         plan = plan_attention(
             self._block_tables,
             inputs.rows,
@@ -83,27 +96,59 @@ class ModelRunner:
             shape=model.attention_shape,
             device=model.device,
         )
-        wanted = [sampling.token_index for sampling in inputs.samplings]
         batch = ForwardBatch(
-            token_ids_T=torch.tensor(inputs.token_ids, device=model.device),
-            positions_T=torch.tensor(inputs.positions, device=model.device),
+            token_ids_T=self._indices(inputs.token_ids),
+            positions_T=self._indices(inputs.positions),
             attention=plan,
         )
-        hidden = model.hidden(batch, self._cache)
-        return model.logits(hidden, torch.tensor(wanted, dtype=torch.int64, device=model.device))
+        return model.hidden(batch, self._cache)
+
+    def _indices(self, values: Sequence[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self._model.device)
+
+    def _score_prompts(self, inputs: StepInputs, hidden: Tensor, outcome: StepOutcome) -> None:
+        """Logprobs of prompts, a slice of a span at a time."""
+        slice_rows = max(1, PROMPT_LOGITS_MAX // self._model.config.vocab_size)
+        for span in inputs.prompt_spans:
+            for begin in range(0, len(span.targets), slice_rows):
+                targets = span.targets[begin : begin + slice_rows]
+                token = span.token_index + begin
+                wanted = self._indices(range(token, token + len(targets)))
+                logits_RV = self._model.logits(hidden, wanted)
+                found = logprobs_of(logits_RV, targets, span.alternatives)
+                if not found.finite_R.all():
+                    outcome.fail(span.row, NOT_NUMBERS)
+                outcome.logprobs.append(found.message(span.row, span.first + begin))
 
     def _sample(
-        self, step: Step, inputs: StepInputs, logits_RV: Tensor, wait_mask: Callable[[], Mask]
+        self,
+        logits_RV: Tensor,
+        samplings: list[Sampling],
+        outcome: StepOutcome,
+        forbidden_RV: Tensor | None,
     ) -> list[int]:
-        if not inputs.samplings:
-            return []
-        rows = [SampledRow(item.parameters, item.position) for item in inputs.samplings]
-        if not step.masked:
-            return sample_tokens(logits_RV, rows)
-        allowed = unpack_mask(wait_mask().words, len(step.masked), logits_RV.shape[1])
-        forbidden_RV = torch.zeros(logits_RV.shape, dtype=torch.bool)
-        places = {item.row: index for index, item in enumerate(inputs.samplings)}
+        asking = [i for i, item in enumerate(samplings) if item.parameters.logprobs is not None]
+        raw_AV = logits_RV[asking]  # a copy: sampling overwrites
+        sampled = sample_tokens(logits_RV, [self._sampled_row(s) for s in samplings], forbidden_RV)
+        for index, reason in sampled.failures.items():
+            outcome.fail(samplings[index].row, reason)
+        for raw_V, index in zip(raw_AV, asking, strict=True):
+            row, token = samplings[index].row, sampled.token_ids[index]
+            alternatives = samplings[index].parameters.logprobs or 0
+            found = logprobs_of(raw_V.unsqueeze(0), [token], alternatives)
+            outcome.logprobs.append(found.message(row, len(self._batch.rows[row].token_ids)))
+        return sampled.token_ids
+
+    def _sampled_row(self, sampling: Sampling) -> SampledRow:
+        held = self._batch.rows[sampling.row]
+        return SampledRow(held.sampling, sampling.position, held.seen, held.forbidden())
+
+    def _forbidden(self, step: Step, samplings: list[Sampling], mask: Mask) -> Tensor:
+        vocab_size = self._model.config.vocab_size
+        allowed = unpack_mask(mask.words, len(step.masked), vocab_size)
+        forbidden_RV = torch.zeros((len(samplings), vocab_size), dtype=torch.bool)
+        places = {item.row: index for index, item in enumerate(samplings)}
         for index, row in enumerate(step.masked):
             if row in places:
                 forbidden_RV[places[row]] = ~allowed[index]
-        return sample_tokens(logits_RV, rows, forbidden_RV.to(logits_RV.device))
+        return forbidden_RV.to(self._model.device)

@@ -28,7 +28,7 @@ from .numerics import numerics_id, processor_name
 
 logger = logging.getLogger(__name__)
 # Counts changes of layers, attention or sampler that change any bit of any result.
-REVISION = 1
+REVISION = 2
 # Told once by each worker, since it is a matter of the installation and not of the model.
 NO_PACKED_LINEAR = (
     "torch %s lacks the oneDNN operators that our linear layers use on a CPU; strips take their"
@@ -94,8 +94,8 @@ class TorchExecutor:
         """One forward pass and its samples; the time includes the wait for a mask."""
         assert self._runner is not None, "load comes first"
         begin = time.perf_counter()
-        rows, tokens = self._runner.run(step, wait_mask)
-        return StepResult(step.number, rows, tokens, compute_s=time.perf_counter() - begin)
+        result = self._runner.run(step, wait_mask)
+        return attrs.evolve(result, compute_s=time.perf_counter() - begin)
 
 
 def _check_memory(plan: KvPlan, block_bytes: int, device: torch.device) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from triolet.engine.step_messages import NewRow, RowSampling, Step
-from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
+from triolet.engine.worker.input_batch import InputBatch, PromptSpan, StepInconsistent
 
 SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
 
@@ -96,12 +96,63 @@ def test_grown_blocks_are_appended() -> None:
     assert batch.rows[0].block_ids == [0, 4, 9]
 
 
+def test_tokens_are_counted_where_a_penalty_asks_for_it() -> None:
+    penalised = asking(presence_penalty=0.5)
+    batch = make_batch()
+    tokens = [10, 11, 11, 12, 11]
+    new = new_row(0, token_ids=tokens, prompt_tokens=2, sampling=penalised)
+    step = compute(1, (0, 5, True), (1, 5, True), new=[new, new_row(1)])
+    batch.take_step(step)
+    assert batch.rows[0].seen == {10: 0, 11: 2, 12: 1}
+    assert batch.rows[1].seen is None
+    batch.finish_step(step, [13, 13])
+    batch.check_invariants()
+    assert batch.rows[0].seen == {10: 0, 11: 2, 12: 1, 13: 1}
+
+
+def test_bad_words_forbid_their_last_token_after_the_rest() -> None:
+    sampling = asking(bad_words=[[7], [11, 12, 8], [10, 9], [12, 12, 5]])
+    batch = make_batch()
+    new = new_row(0, token_ids=[10, 11, 12], prompt_tokens=1, sampling=sampling)
+    batch.take_step(compute(1, new=[new]))
+    assert batch.rows[0].forbidden() == [7, 8]
+    # What the prompt ends with is not the output.
+    batch.take_step(compute(2, finished=[0], new=[attrs.evolve(new, prompt_tokens=2)]))
+    assert batch.rows[0].forbidden() == [7]
+
+
+def test_tokens_are_suppressed_until_there_are_enough() -> None:
+    batch = make_batch()
+    sampling = asking(min_tokens=1, suppressed_until_min=[4, 5])
+    step = compute(1, (0, 5, True), new=[new_row(0, sampling=sampling)])
+    batch.take_step(step)
+    assert batch.rows[0].forbidden() == [4, 5]
+    batch.finish_step(step, [6])
+    assert batch.rows[0].forbidden() == []
+
+
+def test_a_prompt_is_scored_up_to_its_last_token() -> None:
+    batch = make_batch()
+    new = new_row(2, prompt_tokens=4, sampling=asking(prompt_logprobs=3))
+    (span,) = batch.take_step(step := compute(1, (2, 2, False), new=[new])).prompt_spans
+    assert span == PromptSpan(row=2, token_index=0, first=1, targets=[11, 12], alternatives=3)
+    batch.finish_step(step, [])
+    other = compute(2, (1, 2, False), (2, 3, True), new=[new_row(1)])
+    (span,) = batch.take_step(other).prompt_spans
+    assert (span.token_index, span.first, span.targets) == (2, 3, [13])
+    batch.finish_step(other, [50])
+    assert batch.take_step(compute(3, (2, 1, True))).prompt_spans == []
+
+
 BAD = {
     "finishes an unknown row": Step(number=2, finished=[1]),
     "takes a held row": Step(number=2, new=[new_row(0)]),
     "takes a row out of range": Step(number=2, new=[new_row(4)]),
     "takes a negative row": Step(number=2, new=[new_row(-1)]),
     "more computed than tokens": Step(number=2, new=[new_row(1, computed_tokens=6)]),
+    "more computed than its blocks hold": Step(
+        number=2, new=[new_row(1, computed_tokens=5, block_ids=[1])]
+    ),
     "no prompt": Step(number=2, new=[new_row(1, prompt_tokens=0)]),
     "more prompt than tokens": Step(number=2, new=[new_row(1, prompt_tokens=6)]),
     "no tokens": Step(number=2, new=[new_row(1, token_ids=[], prompt_tokens=0)]),
@@ -118,6 +169,10 @@ BAD = {
             "bad_words": [[1], [2, 100]],
         }.items()
     },
+    "a bad word without tokens": Step(number=2, new=[new_row(1, sampling=asking(bad_words=[[]]))]),
+    "a token biased twice": Step(
+        number=2, new=[new_row(1, sampling=asking(logit_bias=[(3, 1.0), (3, 2.0)]))]
+    ),
     "a block out of range": Step(number=2, new=[new_row(1, block_ids=[10])]),
     "grows an unknown row": Step(number=2, grown=[(1, [3])]),
     "grows by a block out of range": Step(number=2, grown=[(0, [-1])]),

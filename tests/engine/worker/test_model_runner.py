@@ -4,9 +4,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step
+from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step, StepResult
+from triolet.engine.worker import model_runner
 from triolet.engine.worker.input_batch import StepInconsistent
 from triolet.engine.worker.model_runner import ModelRunner
 
@@ -43,22 +45,22 @@ def decode(runner: ModelRunner, row: int, count: int, first: int = 100) -> list[
     tokens = []
     for number in range(first, first + count):
         step = Step(number=number, rows=[row], token_counts=[1], samples=[True])
-        rows, sampled = runner.run(step, no_mask)
-        assert rows == [row]
-        tokens += sampled
+        result = runner.run(step, no_mask)
+        assert result.rows == [row]
+        tokens += result.token_ids
     return tokens
 
 
-def alone(runner: ModelRunner, count: int) -> list[int]:
+def alone(runner: ModelRunner, count: int, parameters: RowSampling | None = None) -> list[int]:
     """The undisturbed stream of PROMPT: whole prompt in one step, then decodes."""
     step = Step(
         number=1,
-        new=[new_row(0, PROMPT, [0, 1, 2, 3, 4])],
+        new=[new_row(0, PROMPT, [0, 1, 2, 3, 4], sampling=parameters or sampling())],
         rows=[0],
         token_counts=[len(PROMPT)],
         samples=[True],
     )
-    return runner.run(step, no_mask)[1] + decode(runner, 0, count - 1)
+    return runner.run(step, no_mask).token_ids + decode(runner, 0, count - 1)
 
 
 def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
@@ -71,17 +73,17 @@ def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
     runner.run(Step(number=1, new=[other], rows=[3], token_counts=[50], samples=[False]), no_mask)
     mine = new_row(1, PROMPT, [20, 31, 12])
     step = Step(number=2, new=[mine], rows=[3, 1], token_counts=[10, 33], samples=[True, False])
-    assert runner.run(step, no_mask)[0] == [3]
+    assert runner.run(step, no_mask).rows == [3]
     step = Step(number=3, rows=[1, 3], token_counts=[7, 1], samples=[True, True])
-    tokens = runner.run(step, no_mask)[1][:1]
+    tokens = runner.run(step, no_mask).token_ids[:1]
     step = Step(number=4, grown=[(1, [0, 39])], rows=[], token_counts=[], samples=[])
-    assert runner.run(step, no_mask) == ([], [])
+    assert runner.run(step, no_mask) == StepResult(4, [], [])
     for number in range(5, 28):
         step = Step(number=number, rows=[3, 1], token_counts=[1, 1], samples=[True, True])
         if number > 15:  # the neighbour is gone
             step = Step(number=number, finished=[3] if number == 16 else [], rows=[1],
                         token_counts=[1], samples=[True])  # fmt: skip
-        tokens.append(runner.run(step, no_mask)[1][-1])
+        tokens.append(runner.run(step, no_mask).token_ids[-1])
     assert tokens == expected
 
 
@@ -90,7 +92,7 @@ def test_a_replayed_row_continues_the_stream(make_runner: Callable[[], ModelRunn
     runner = make_runner()
     resumed = new_row(2, PROMPT + expected[:9], [5, 6, 7, 8, 9], prompt_tokens=len(PROMPT))
     step = Step(number=1, new=[resumed], rows=[2], token_counts=[len(PROMPT) + 9], samples=[True])
-    tokens = runner.run(step, no_mask)[1] + decode(runner, 2, 10)
+    tokens = runner.run(step, no_mask).token_ids + decode(runner, 2, 10)
     assert tokens == expected[9:]
 
 
@@ -99,7 +101,7 @@ def test_computed_blocks_are_read_by_another_row(make_runner: Callable[[], Model
     expected = alone(runner, 5)
     shared = new_row(1, PROMPT, [0, 1, 30, 31], computed_tokens=32)
     step = Step(number=1, new=[shared], rows=[1], token_counts=[8], samples=[True])
-    assert runner.run(step, no_mask)[1] + decode(runner, 1, 4) == expected
+    assert runner.run(step, no_mask).token_ids + decode(runner, 1, 4) == expected
 
 
 def test_a_mask_is_awaited_and_obeyed(make_runner: Callable[[], ModelRunner]) -> None:
@@ -115,7 +117,7 @@ def test_a_mask_is_awaited_and_obeyed(make_runner: Callable[[], ModelRunner]) ->
         samples=[True, True],
         masked=[1],
     )
-    tokens = runner.run(step, lambda: Mask(7, bytes(words)))[1]
+    tokens = runner.run(step, lambda: Mask(7, bytes(words))).token_ids
     assert tokens[1] == 90
     assert tokens[0] == alone(make_runner(), 1)[0]
 
@@ -132,3 +134,81 @@ def test_a_refused_step_changes_nothing(make_runner: Callable[[], ModelRunner]) 
 def test_a_row_beyond_its_table_is_refused(make_runner: Callable[[], ModelRunner]) -> None:
     with pytest.raises(ValueError, match="more than a sequence may"):
         make_runner().run(Step(number=1, new=[new_row(0, [1], list(range(9)))]), no_mask)
+
+
+def first_step(*rows: NewRow, **changes: Any) -> Step:
+    counts = [len(row.token_ids) - row.computed_tokens for row in rows]
+    numbers = [row.row for row in rows]
+    values = {"number": 1, "token_counts": counts, "samples": [True] * len(rows)}
+    return Step(**{**values, "new": list(rows), "rows": numbers, **changes})
+
+
+def arrays(found: RowLogprobs) -> tuple[list[int], list[float], list[int]]:
+    return (
+        np.frombuffer(found.token_ids, "<i4").tolist(),
+        np.frombuffer(found.logprobs, "<f4").tolist(),
+        np.frombuffer(found.ranks, "<i4").tolist(),
+    )
+
+
+def test_penalties_and_bad_words_follow_the_output(make_runner: Callable[[], ModelRunner]) -> None:
+    greedy = sampling(temperature=0.0)
+    free = alone(make_runner(), 1, greedy)
+    never = sampling(temperature=0.0, presence_penalty=1000.0)
+    tokens = alone(make_runner(), 30, never)
+    assert tokens[0] == free[0]
+    assert len(set(tokens)) == 30
+    avoided = sampling(temperature=0.0, bad_words=[free, [*tokens[:1], tokens[1]]])
+    assert free[0] not in alone(make_runner(), 5, avoided)
+
+
+def test_logprobs_are_of_the_raw_logits(make_runner: Callable[[], ModelRunner]) -> None:
+    biased = sampling(temperature=0.0, logprobs=2, logit_bias=[(90, 1000.0)])
+    result = make_runner().run(first_step(new_row(1, PROMPT, [0, 1, 2], sampling=biased)), no_mask)
+    assert result.token_ids == [90]
+    (found,) = result.logprobs
+    assert (found.row, found.first, found.width) == (1, len(PROMPT), 3)
+    ids, values, (rank,) = arrays(found)
+    assert ids[1:] == [alone(make_runner(), 1, sampling(temperature=0.0))[0], ids[2]]
+    assert ids[0] == 90
+    assert values[0] < values[2] <= values[1] < 0
+    assert rank > 2
+
+
+def test_a_prompt_is_scored_alike_whole_and_in_pieces(
+    make_runner: Callable[[], ModelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = sampling(prompt_logprobs=1)
+    row = new_row(1, PROMPT, [0, 1, 2], sampling=scored)
+    (whole,) = make_runner().run(first_step(row), no_mask).logprobs
+    ids, values, ranks = arrays(whole)
+    assert (whole.first, whole.width) == (1, 2)
+    assert ids[::2] == PROMPT[1:]
+    likeliest = [a == b for a, b in zip(values[::2], values[1::2], strict=True)]
+    assert [rank == 1 for rank in ranks] == likeliest
+
+    monkeypatch.setattr(model_runner, "PROMPT_LOGITS_MAX", 7 * 101)
+    runner = make_runner()
+    pieces = runner.run(first_step(row, token_counts=[17], samples=[False]), no_mask).logprobs
+    assert [piece.first for piece in pieces] == [1, 8, 15]
+    step = Step(number=2, rows=[1], token_counts=[23], samples=[True])
+    pieces += runner.run(step, no_mask).logprobs
+    found = [arrays(piece) for piece in pieces]
+    for i, expected in enumerate((ids, values, ranks)):
+        assert [number for piece in found for number in piece[i]] == expected
+
+
+def test_a_row_that_may_not_sample_anything_fails_alone(
+    make_runner: Callable[[], ModelRunner],
+) -> None:
+    runner = make_runner()
+    rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]
+    result = runner.run(first_step(*rows, masked=[1]), lambda: Mask(1, bytes(4 * 4)))
+    assert result.rows == [0]
+    assert result.failed_rows == [(1, "every token is forbidden")]
+    # A step that was on its way is computed; what it says of the row is void.
+    step = Step(number=2, rows=[0, 1], token_counts=[1, 1], samples=[True, True])
+    tokens = result.token_ids + runner.run(step, no_mask).token_ids[:1]
+    step = Step(number=3, finished=[1], rows=[0], token_counts=[1], samples=[True])
+    tokens += runner.run(step, no_mask).token_ids
+    assert tokens == alone(make_runner(), 3)

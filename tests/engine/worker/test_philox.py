@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from triolet.engine.worker.philox import philox4x32
 
+from . import specified_sampler
+
 ONES = 0xFFFFFFFF
 WORD = st.integers(0, ONES)
 # Known answers of philox4x32-10 that its authors publish with Random123: counter, key, result.
@@ -35,31 +37,19 @@ def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(int(word) for word in philox4x32((c0, c1, c2, c3), (k0, k1)))
 
 
-def philox_in_integers(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
-    """The paper's definition, word for word."""
-    left0, right0, left1, right1 = counter
-    key0, key1 = key
-    for _ in range(10):
-        high0, low0 = divmod(left0 * 0xD2511F53, 2**32)
-        high1, low1 = divmod(left1 * 0xCD9E8D57, 2**32)
-        left0, right0, left1, right1 = high1 ^ right0 ^ key0, low1, high0 ^ right1 ^ key1, low0
-        key0, key1 = (key0 + 0x9E3779B9) % 2**32, (key1 + 0xBB67AE85) % 2**32
-    return left0, right0, left1, right1
-
-
 @pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
 def test_known_answers(
     counter: tuple[int, ...], key: tuple[int, ...], result: tuple[int, ...]
 ) -> None:
     assert philox(counter, key) == result
-    assert philox_in_integers(counter, key) == result
+    assert specified_sampler.philox(counter, key) == result
 
 
 @given(counter=st.tuples(WORD, WORD, WORD, WORD), key=st.tuples(WORD, WORD))
 def test_signed_arithmetic_gives_what_integers_give(
     counter: tuple[int, ...], key: tuple[int, ...]
 ) -> None:
-    assert philox(counter, key) == philox_in_integers(counter, key)
+    assert philox(counter, key) == specified_sampler.philox(counter, key)
 
 
 def test_broadcasts() -> None:

@@ -1,0 +1,35 @@
+"""What a step found, as its result: rows that fail are told apart."""
+
+from triolet.engine.step_messages import RowLogprobs, RowSampling, StepResult
+from triolet.engine.worker.input_batch import Sampling, StepInputs
+from triolet.engine.worker.step_outcome import StepOutcome
+
+SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
+INPUTS = StepInputs([], [], [], [Sampling(row, 0, SAMPLING, 0) for row in (4, 2, 7)], [])
+
+
+def logprobs(row: int) -> RowLogprobs:
+    return RowLogprobs(row=row, first=0, width=0, token_ids=b"", logprobs=b"", ranks=b"")
+
+
+def test_all_rows_sampled() -> None:
+    outcome = StepOutcome()
+    outcome.logprobs.append(logprobs(2))
+    assert outcome.result(9, INPUTS, [40, 20, 70]) == StepResult(
+        9, [4, 2, 7], [40, 20, 70], logprobs=[logprobs(2)]
+    )
+
+
+def test_of_a_failed_row_nothing_else_is_told() -> None:
+    outcome = StepOutcome()
+    outcome.logprobs += [logprobs(2), logprobs(7), logprobs(5)]
+    outcome.fail(2, "first")
+    outcome.fail(2, "second")
+    outcome.fail(5, "a prompt that does not sample yet")
+    assert outcome.result(9, INPUTS, [40, 20, 70]) == StepResult(
+        9,
+        [4, 7],
+        [40, 70],
+        logprobs=[logprobs(7)],
+        failed_rows=[(2, "first"), (5, "a prompt that does not sample yet")],
+    )
