@@ -272,7 +272,9 @@ class CoreClient:
 
     def _end_broken(self, request_id: str, sink: RequestSink, error: Exception) -> None:
         self.abort(request_id)
-        sink.fail(ProcessingFailed(request_id, f"{type(error).__name__}: {error}"))
+        if not isinstance(error, ProcessingFailed):
+            error = ProcessingFailed(request_id, f"{type(error).__name__}: {error}")
+        sink.fail(error)
 
     # ---- utility calls
 

@@ -24,7 +24,7 @@ from ..transports.credits import CreditWindow
 from .admission import Admission, Ticket
 from .config import RuntimeSettings
 from .core_client import CoreClient
-from .errors import PromptRefused, RequestFailed
+from .errors import ProcessingFailed, PromptRefused, RequestFailed
 from .generation import ChatPrompt, GenerationStream, Prompt
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .input_processor import InputProcessor
@@ -50,35 +50,44 @@ class RequestFlow:
     credit: StreamCredit
     stream: GenerationStream | None = None
 
+    # The next token needs no look: it is not the first, and completes no stop string.
+    _runs: bool = attrs.field(default=False, init=False)
+
     def __attrs_post_init__(self) -> None:
         self.slot.calls_again_at = self.credit.grants_at
+        self.slot.text_of = self._text_of
 
     def put_token(self, token_id: int) -> None:
-        """Turn one token into text."""
-        processor = self.processor
-        count = processor.token_count
-        if count and not processor.searches:
-            self.slot.put_token(processor.handle_token(token_id), token_id, count + 1)
+        """Keep one token; it becomes text when it is taken."""
+        if self._runs:
+            self.slot.put_token(token_id)
             return
-        # The first one, and those that may complete a stop string, take the long way.
         self.put(
             RequestOutput(
                 request_id=self.request_id,
                 attempt=0,  # whichever: the ledger has judged it
-                first_index=processor.token_count,
+                first_index=self.processor.token_count,
                 token_ids=[token_id],
             )
         )
+
+    def _text_of(self, token_ids: list[int]) -> str:
+        try:
+            return self.processor.handle_tokens(token_ids)
+        except Exception as error:  # a firewall: whoever takes must not wonder whose fault it is
+            raise ProcessingFailed(self.request_id, f"{type(error).__name__}: {error}") from error
 
     def put(self, output: RequestOutput) -> None:
         """Turn tokens into text; an error of the engine's fails the request alone."""
         if output.token_ids:
             self.ticket.release_tokens()
+            self._runs = not self.processor.searches
         if output.finish_reason is FinishReason.ERROR:
             self.slot.fail(error_of(self.request_id, output))
             return
         if self.stream is not None and output.cached_tokens:
             self.stream.cached_tokens = output.cached_tokens
+        self.slot.settle()
         piece = self.processor.handle_output(output)
         self.slot.put(piece)
         if self.processor.stopped_here:

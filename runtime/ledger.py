@@ -61,6 +61,8 @@ class LedgerEntry:
     token_ids: list[int]
     # A gap was seen and the engine was asked to send again; asked once until a token comes.
     resync_asked: bool = False
+    # Its tokens come and nothing is amiss: the next one changes nothing but `token_ids`.
+    is_flowing: bool = False
 
 
 _END_OF_REASON = {
@@ -147,20 +149,19 @@ class Ledger:
     ) -> list[tuple[str, int]]:
         """The hot path: one more token for each of these."""
         accepted = []
-        rows = zip(outputs.attempts, outputs.indices, outputs.token_ids, strict=True)
-        for attempt, index, token_id in rows:
-            entry = self._by_attempt.get(attempt)
+        entries = map(self._by_attempt.get, outputs.attempts)
+        rows = zip(entries, outputs.indices, outputs.token_ids, strict=True)
+        for entry, index, token_id in rows:
             if (
                 entry is None
-                or index != len(entry.token_ids)
+                or index != len(token_ids := entry.token_ids)
                 or (entry.peer is not peer and entry.peer != peer)
             ):
                 self._refuse(entry, self._judge_row(entry, peer, index))
                 continue
-            entry.token_ids.append(token_id)
-            if entry.state.status is not RequestStatus.STREAMING:
-                entry.state.handle_tokens(now)
-            entry.resync_asked = False
+            token_ids.append(token_id)
+            if not entry.is_flowing:
+                self._note_tokens(entry, now)
             accepted.append((entry.request.request_id, token_id))
         return accepted
 
@@ -176,8 +177,7 @@ class Ledger:
                 continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
-                entry.state.handle_tokens(now)
-                entry.resync_asked = False
+                self._note_tokens(entry, now)
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, _END_OF_REASON[output.finish_reason], now)
@@ -285,9 +285,16 @@ class Ledger:
         for request_id, entry in self._entries.items():
             entry.state.check_invariants()
             assert not entry.state.ended
+            is_streaming = entry.state.status is RequestStatus.STREAMING
+            assert not entry.is_flowing or (is_streaming and not entry.resync_asked)
             assert (entry.peer is None) == (entry.state.status is RequestStatus.UNPLACED)
             assert placed.pop(request_id, (None, entry)) == (entry.peer, entry)
         assert not placed
+
+    def _note_tokens(self, entry: LedgerEntry, now: float) -> None:
+        """Tokens of this request were written down."""
+        entry.state.handle_tokens(now)
+        entry.resync_asked, entry.is_flowing = False, True
 
     def _judge(
         self, entry: LedgerEntry | None, peer: Peer, output: RequestOutput
@@ -318,7 +325,7 @@ class Ledger:
         self.refused[refusal] += 1
         if refusal is Refusal.GAP and entry is not None and not entry.resync_asked:
             assert entry.peer is not None
-            entry.resync_asked = True
+            entry.resync_asked, entry.is_flowing = True, False
             self._gaps.add(entry.peer)
 
     def _resync(self, peer: Peer) -> Resync:
@@ -342,7 +349,8 @@ class Ledger:
         """A new attempt of this request, on this engine."""
         self._by_attempt.pop(entry.attempt, None)
         self._attempts += 1
-        entry.attempt, entry.peer, entry.resync_asked = self._attempts, peer, False
+        entry.attempt, entry.peer = self._attempts, peer
+        entry.resync_asked = entry.is_flowing = False
         self._placed.setdefault(peer, {})[entry.request.request_id] = entry
         self._by_attempt[entry.attempt] = entry
 
@@ -354,7 +362,7 @@ class Ledger:
         if not entries:
             del self._placed[entry.peer]
         del self._by_attempt[entry.attempt]
-        entry.peer = None
+        entry.peer, entry.is_flowing = None, False
 
     def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:
         entry.state.handle_end(end, now)

@@ -7,11 +7,12 @@ one token, an event or an end; events between two tokens are few, as a request a
 none. They split what is merged, so that they stay where they were among the tokens. Must not know
 engines, credit or the wire.
 
-It is on the path of every token, so: single tokens are gathered in lists and become an output when
-they are taken; and it parks its consumer itself with `wait_task_rescheduled`, as an event for each
-wake-up costs more than all else in here together. A consumer that need not wait in a task is called
-instead (`follow`): then a token costs no switch of tasks at all, and while earlier ones were not
-taken it costs no call either, until so many wait that the request would meet its credit.
+It is on the path of every token, so: single tokens are only gathered, and become text and an output
+together when they are taken; and it parks its consumer itself with `wait_task_rescheduled`, as an
+event for each wake-up costs more than all else in here together. A consumer that need not wait in a
+task is called instead (`follow`): then a token costs no switch of tasks at all, and while earlier
+ones were not taken it costs no call either, until so many wait that the request would meet its
+credit.
 """
 
 import math
@@ -19,8 +20,26 @@ from collections.abc import Callable
 
 import attrs
 import trio
+from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
 
 from .request_output import GenerationOutput
+
+
+class _Nothing:
+    """What a parked consumer is woken with.
+
+    One for all: trio would make an outcome for each wake-up, which is a quarter of its cost.
+    """
+
+    def unwrap(self) -> None:
+        """All that trio asks for, in the woken task."""
+
+
+_NOTHING = _Nothing()
+
+
+def _no_text(_: list[int]) -> str:
+    return ""
 
 
 @attrs.define(eq=False)
@@ -32,11 +51,12 @@ class MergedSlot:
     """
 
     only_when_finished: bool = False
+    # The text of the next single tokens; what it raises, the consumer gets. Called in their order.
+    text_of: Callable[[list[int]], str] = _no_text
 
     # Not yet taken, oldest first. Merged when taken.
     _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
-    # Single tokens after those, of choice 0: their texts, ids, and the count that comes with them.
-    _texts: list[str] = attrs.field(factory=list, init=False)
+    # Single tokens after those, of choice 0; and how many output tokens there are with them.
     _token_ids: list[int] = attrs.field(factory=list, init=False)
     _token_count: int = attrs.field(default=0, init=False)
     # Raised to the consumer once `_waiting` is empty. The first one stays.
@@ -44,6 +64,8 @@ class MergedSlot:
     # An end or an error was put: the consumer needs not wait any longer.
     finished: bool = attrs.field(default=False, init=False)
     _closed: bool = attrs.field(default=False, init=False)
+    # It was closed or has failed: what is put goes nowhere.
+    _deaf: bool = attrs.field(default=False, init=False)
     # `take` has something to say: what waits (unless only the whole is wanted), an end, the close.
     _ready: bool = attrs.field(default=False, init=False)
     _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
@@ -62,26 +84,30 @@ class MergedSlot:
         """
         self._on_ready = on_ready
 
-    def put_token(self, text: str, token_id: int, token_count: int) -> None:
+    def put_token(self, token_id: int) -> None:
         """As `put` of an output of choice 0 that has this token, its text, and no more."""
-        if self._closed or self._error is not None:
+        if self._deaf:
             return
-        self._texts.append(text)
         self._token_ids.append(token_id)
-        self._token_count = token_count
+        self._token_count += 1
         if not self._ready:
             if not self.only_when_finished:
                 self._wake()
-        elif token_count >= self.calls_again_at:
+        elif self._token_count >= self.calls_again_at:
             self._call_again()
+
+    def settle(self) -> None:
+        """Make the single tokens so far an output, for whoever turns the next ones to text."""
+        if self._token_ids:
+            self._waiting.append(self._take_tokens())
 
     def put(self, output: GenerationOutput) -> None:
         """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
-        if self._closed or self._error is not None:
+        if self._deaf:
             return
-        if self._token_ids:
-            self._waiting.append(self._take_tokens())
+        self.settle()
         self._waiting.append(output)
+        self._token_count = output.token_count
         if output.finish_reason is not None:
             self.finished = True
         if self.finished or not (self._ready or self.only_when_finished):
@@ -91,19 +117,19 @@ class MergedSlot:
 
     def fail(self, error: Exception) -> None:
         """End with an error: raised to the consumer after what was put before. The first stays."""
-        if self._closed or self._error is not None:
+        if self._deaf:
             return
         self._error = error
-        self.finished = True
+        self.finished = self._deaf = True
         self._wake()
 
     def close(self) -> None:
         """The consumer has gone: drop what is here and whatever still comes."""
-        self._closed = True
+        self._closed = self._deaf = True
         self._waiting.clear()
-        self._texts.clear()
         self._token_ids.clear()
         self._on_ready = None
+        self.text_of = _no_text  # whose it was may have this slot: a circle
         self._wake()
 
     @property
@@ -123,8 +149,8 @@ class MergedSlot:
         if self._ready:
             await trio.lowlevel.checkpoint()
         while not self._ready:
-            self._consumer = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
+            self._consumer = current_task()
+            await wait_task_rescheduled(self._stop_waiting)
         return self._take()
 
     def take_nowait(self) -> GenerationOutput | None:
@@ -146,14 +172,11 @@ class MergedSlot:
         return output
 
     def _take_tokens(self) -> GenerationOutput:
-        token_ids, texts = self._token_ids, self._texts
-        self._token_ids, self._texts = [], []
-        text = texts[0] if len(texts) == 1 else "".join(texts)
-        return GenerationOutput(text, token_ids, self._token_count)
+        token_ids, self._token_ids = self._token_ids, []
+        return GenerationOutput(self.text_of(token_ids), token_ids, self._token_count)
 
     def _take_merged(self) -> GenerationOutput:
-        if self._token_ids:
-            self._waiting.append(self._take_tokens())
+        self.settle()
         if len(self._waiting) == 1:
             return self._waiting.pop()
         choice = self._waiting[0].index
@@ -170,9 +193,9 @@ class MergedSlot:
         self._waiting = rest
         return merge(mine)
 
-    def _stop_waiting(self, _: object) -> trio.lowlevel.Abort:
+    def _stop_waiting(self, _: object) -> Abort:
         self._consumer = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        return Abort.SUCCEEDED
 
     def _call_again(self) -> None:
         self.calls_again_at = math.inf
@@ -185,12 +208,12 @@ class MergedSlot:
             self._on_ready()
         elif self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            trio.lowlevel.reschedule(consumer)
+            reschedule(consumer, _NOTHING)  # type: ignore[arg-type]  # it has what is asked for
 
     def check_invariants(self) -> None:
         """What is there to say is said, and nobody waits for it."""
         waits = bool(self._waiting or self._token_ids)
-        assert len(self._texts) == len(self._token_ids)
+        assert self._deaf == (self._closed or self._error is not None)
         assert self._ready == (
             self._closed or self.finished or (waits and not self.only_when_finished)
         )

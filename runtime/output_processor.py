@@ -34,7 +34,7 @@ class OutputProcessor:
     # A stop string ended the request here and the engine does not know: it must be told.
     stopped_here: bool = attrs.field(default=False, init=False)
     ended: bool = attrs.field(default=False, init=False)
-    # The text is searched for stop strings: then `handle_token` is not for it.
+    # The text is searched for stop strings: then `handle_tokens` is not for it.
     searches: bool = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -52,10 +52,12 @@ class OutputProcessor:
         include_stop = params.include_stop_str_in_output
         return cls(detokenizer, stops, params.min_tokens, include_stop, choice=choice)
 
-    def handle_token(self, token_id: int) -> str:
-        """Take the next token of a request that is not searched and goes on; its text."""
-        self.token_count += 1
-        return self._detokenizer.push_one(token_id)
+    def handle_tokens(self, token_ids: list[int]) -> str:
+        """Take the next tokens of a request that is not searched and goes on; their text."""
+        self.token_count += len(token_ids)
+        if len(token_ids) == 1:
+            return self._detokenizer.push_one(token_ids[0])
+        return self._detokenizer.push(token_ids)
 
     def handle_output(self, output: RequestOutput) -> GenerationOutput:
         """Take the next tokens of the request, in order; must not be called after the end."""

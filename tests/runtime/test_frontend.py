@@ -3,6 +3,7 @@
 import gc
 import pathlib
 import weakref
+from typing import Any
 
 import attrs
 import pytest
@@ -18,7 +19,7 @@ from triolet.engine.errors import (
 from triolet.engine.messages import FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.bed import open_bed
-from triolet.runtime.errors import PromptRefused, RequestFailed
+from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
 from triolet.runtime.frontend import error_of
 from triolet.runtime.generation import ChatPrompt, RequestEvent, RequestEventKind
 
@@ -71,6 +72,26 @@ async def test_a_client_with_credit_gets_what_it_grants(
             stream.grant(100)
         assert len(stream.token_ids) == 16
         await bed.wait_quiet()
+
+
+async def test_tokens_that_do_not_become_text_fail_their_request_alone(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        table = bed.frontend.inputs.tokenizer.table(skip_special_tokens=True)
+        async with bed.frontend.generate("the cat", PARAMS, credit=1) as stream:
+            await anext(stream)
+            data: list[Any] = table.data
+            whole = list(data)
+            table.texts.clear()
+            data[:] = ["no bytes"] * len(whole)
+            stream.grant(15)
+            with pytest.raises(ProcessingFailed, match="TypeError"):
+                await stream.collect()
+            data[:] = whole
+        await bed.wait_quiet()
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            assert len((await stream.collect()).token_ids) == 16
 
 
 async def test_who_waits_for_more_is_called_again_before_the_request_would_be_paused(

@@ -13,12 +13,15 @@ from triolet.runtime.merged_slot import MergedSlot, merge
 from triolet.runtime.request_output import GenerationOutput
 
 
+def text_of(token_ids: list[int]) -> str:
+    return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
+
+
 def piece(
     first: int, count: int = 1, *, index: int = 0, finish: FinishReason | None = None
 ) -> GenerationOutput:
     ids = list(range(first, first + count))
-    text = "".join(chr(ord("a") + i % 26) for i in ids)
-    return GenerationOutput(text, ids, first + count, index, finish)
+    return GenerationOutput(text_of(ids), ids, first + count, index, finish)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=20))
@@ -35,7 +38,7 @@ def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
     event = RequestEvent(RequestEventKind.RESUMED)
 
     async def run() -> None:
-        slot, taken, first = MergedSlot(), list[GenerationOutput](), 0
+        slot, taken, first = MergedSlot(text_of=text_of), list[GenerationOutput](), 0
         for move in moves:
             if move == "take":
                 if slot.tokens_waiting:
@@ -45,8 +48,9 @@ def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
             else:
                 one, first = piece(first), first + 1
                 if move == "token":
-                    slot.put_token(one.text, one.token_ids[0], one.token_count)
+                    slot.put_token(one.token_ids[0])
                 else:
+                    slot.settle()  # as its text may be part of an earlier token's
                     slot.put(one)
             slot.check_invariants()
         slot.put(piece(first, finish=FinishReason.STOP))
@@ -210,7 +214,8 @@ async def test_put_and_cancel_at_once_lose_nothing() -> None:
 
 
 def test_a_follower_is_called_instead_of_a_task() -> None:
-    slot, taken, called = MergedSlot(), list[GenerationOutput | None](), list[int]()
+    slot = MergedSlot(text_of=text_of)
+    taken, called = list[GenerationOutput | None](), list[int]()
     assert slot.take_nowait() is None
 
     def on_ready() -> None:
@@ -221,12 +226,12 @@ def test_a_follower_is_called_instead_of_a_task() -> None:
     slot.follow(on_ready)
     for first in range(3):
         slot.put(piece(first))
-    slot.put_token("d", 3, 4)
+    slot.put_token(3)
     assert called == [1, 1], "it has been told that there is something"
     assert taken == [piece(0)]
     assert slot.take_nowait() == piece(1, 3)
     assert slot.take_nowait() is None
-    slot.put_token("t4", 4, 5)
+    slot.put_token(4)
     assert called == [1, 1, 1]
     slot.close()
     slot.put(piece(5))
@@ -240,7 +245,7 @@ def test_a_follower_that_does_not_take_is_called_again_where_room_gets_scarce() 
     slot.follow(lambda: called.append(slot.tokens_waiting))
     slot.calls_again_at = 4
     for first in range(6):
-        slot.put_token(f"t{first}", first, first + 1)
+        slot.put_token(first)
     assert called == [1, 4], "once"
     slot.calls_again_at = 7
     slot.put(piece(6, 2))
@@ -267,3 +272,26 @@ def test_a_follower_is_told_of_a_failure() -> None:
     slot.follow(on_ready)
     slot.fail(EngineDied("engine 0", "SIGKILL"))
     assert len(raised) == 1
+
+
+async def test_single_tokens_become_text_when_they_are_taken_and_who_takes_meets_a_failure() -> (
+    None
+):
+    asked: list[list[int]] = []
+
+    def fail_later(token_ids: list[int]) -> str:
+        asked.append(token_ids)
+        if 2 in token_ids:
+            raise ZeroDivisionError("a bug")
+        return text_of(token_ids)
+
+    slot = MergedSlot(text_of=fail_later)
+    slot.put_token(0)
+    slot.put_token(1)
+    assert asked == []
+    assert await slot.take() == piece(0, 2)
+    slot.put_token(2)
+    slot.put_token(3)
+    with pytest.raises(ZeroDivisionError):
+        await slot.take()
+    assert asked == [[0, 1], [2, 3]]

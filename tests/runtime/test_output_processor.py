@@ -47,11 +47,13 @@ def test_tokens_become_text_and_count(tokenizer: Tokenizer) -> None:
     assert second.finish_reason is None
 
 
-def test_single_tokens_are_as_good_as_outputs(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("size", [1, 2, 100])
+def test_tokens_without_more_are_as_good_as_outputs(tokenizer: Tokenizer, size: int) -> None:
     processor = OutputProcessor.make(tokenizer, SamplingParams())
     assert not processor.searches
     ids = ids_of(tokenizer, "the 🙂")
-    assert "".join(map(processor.handle_token, ids)) == "the 🙂"
+    cut = [ids[start : start + size] for start in range(0, len(ids), size)]
+    assert "".join(map(processor.handle_tokens, cut)) == "the 🙂"
     last = processor.handle_output(output(ids_of(tokenizer, "a"), finish=FinishReason.LENGTH))
     assert (last.text, last.token_count) == ("a", len(ids) + 1)
     assert OutputProcessor.make(tokenizer, SamplingParams(stop=("a",))).searches
