@@ -16,6 +16,8 @@ EXECUTORS = ("torch", "null")
 LOAD_FORMATS = ("auto", "dummy")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
 BLOCK_TOKENS = 16
+# More would only make aborts take longer: one step computes, one waits (as slots of the ring do).
+STEPS_IN_FLIGHT_MAX = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +48,8 @@ class EngineSettings:
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
     # Requests that begin with the same tokens share the KV blocks of what they have in common.
     prefix_cache: bool = True
+    # Steps that are scheduled and not applied. 2: the next step is ready before one is computed.
+    steps_in_flight: int = 2
     bitwise: bool = True
     boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
     step_timeout_s: float = 60.0
@@ -59,6 +63,8 @@ class EngineSettings:
         _one_of("load_format", self.load_format, LOAD_FORMATS)
         for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
             _at_least(name, vars_of(self)[name], 1)
+        if not 1 <= self.steps_in_flight <= STEPS_IN_FLIGHT_MAX:
+            raise InvalidParameter("steps_in_flight", f"must be from 1 to {STEPS_IN_FLIGHT_MAX}")
         for name in ("threads", "kv_blocks", "kv_memory_bytes_max", "max_model_len", "null_step_s"):
             _at_least(name, vars_of(self)[name], 0)
         if not 0 <= self.max_logprobs <= LOGPROBS_MAX:

@@ -24,7 +24,7 @@ from .config import EngineSettings
 from .errors import BootRefused, WorkersDisagree
 from .messages import TreeReply, TreeRequest
 from .rank_progress import RankProgress
-from .step_messages import OUTPUT_RANK, Step, StepResult, WorkerInit, WorkerReady
+from .step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
 from .step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings
 from .tree_asker import TreeAsker
@@ -130,6 +130,10 @@ class Executor:
     def submit(self, step: Step) -> None:
         """See `StepRings.submit`."""
         self._rings.submit(step)
+
+    def submit_mask(self, mask: Mask) -> None:
+        """See `StepRings.submit_mask`."""
+        self._rings.submit_mask(mask)
 
     async def result(self, number: int) -> StepResult:
         """See `StepRings.result`. A worker's death cancels this: `run` tells of it."""

@@ -5,6 +5,7 @@ instead of in workers. Nothing is isolated: what fails here fails its host. The 
 reached by module name, as a process would be. Must not know rings, sockets or handshakes.
 """
 
+import queue
 import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import attrs
 import msgspec
 import trio
 
+from ..nurseries.service import open_service
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..transports.channel import Channel, Peer
 from .config import EngineSettings
@@ -38,32 +40,97 @@ class _WorkerExecutor(Protocol):
     def execute(self, step: Step, wait_mask: Any) -> StepResult: ...
 
 
+class _Stopped(Exception):
+    """The executor's thread is told to end while it waits for a mask."""
+
+
 @attrs.define(eq=False)
 class InprocExecutor:
-    """One worker's executor in a thread; see `step_loop.StepExecutor`."""
+    """One worker's executor in a thread; see `step_loop.StepExecutor`.
+
+    `run` is its background task; what is submitted is computed while it runs.
+    """
 
     worker: _WorkerExecutor
-    _steps: dict[int, Step] = attrs.field(factory=dict, init=False)  # bounded by steps in flight
-    _limiter: trio.CapacityLimiter = attrs.field(
-        factory=lambda: trio.CapacityLimiter(1), init=False
+    # For the thread, None to end it; bounded by the steps in flight, each with its mask.
+    _orders: queue.SimpleQueue[Step | Mask | None] = attrs.field(
+        factory=queue.SimpleQueue, init=False
     )
+    # {number: what came of it}, not asked for yet; bounded by the steps in flight.
+    _answers: dict[int, StepResult | StepFailed] = attrs.field(factory=dict, init=False)
+    _answered: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    def submit(self, step: Step) -> None:
-        """Keep the step until its result is asked for."""
-        self._steps[step.number] = step
-
-    async def result(self, number: int) -> StepResult:
-        """Compute step `number` in a thread. Raises `StepFailed` from whatever it raised.
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `executor`: owns the thread; never returns unless cancelled.
 
         Cancellation waits for the step in hand: its thread is not abandoned.
         """
-        step = self._steps.pop(number)
-        try:
-            return await trio.to_thread.run_sync(
-                self.worker.execute, step, _no_mask, limiter=self._limiter
+        token = trio.lowlevel.current_trio_token()
+        async with trio.open_nursery() as nursery:
+            thread = partial(
+                trio.to_thread.run_sync,
+                self._run_thread,
+                token,
+                abandon_on_cancel=False,
+                limiter=trio.CapacityLimiter(1),
+                thread_name="inproc-steps",
             )
+            nursery.start_soon(thread, name="step-thread")
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._orders.put(None)
+
+    def submit(self, step: Step) -> None:
+        """The thread computes it when it has computed those before."""
+        self._orders.put(step)
+
+    def submit_mask(self, mask: Mask) -> None:
+        """For the oldest step that has not been answered."""
+        self._orders.put(mask)
+
+    async def result(self, number: int) -> StepResult:
+        """Wait for what came of step `number`. Raises `StepFailed` from whatever it raised.
+
+        Cancellation leaves the answer where it is.
+        """
+        await trio.lowlevel.checkpoint()
+        while number not in self._answers:
+            await self._answered.wait()
+        answer = self._answers.pop(number)
+        if isinstance(answer, StepFailed):
+            raise answer from answer.__cause__
+        return answer
+
+    def _run_thread(self, token: trio.lowlevel.TrioToken) -> None:
+        try:
+            while (order := self._orders.get()) is not None:
+                # A mask here is that of a step which failed before it asked for it.
+                if isinstance(order, Step):
+                    token.run_sync_soon(self._put_answer, order.number, self._answer(order))
+        except _Stopped:
+            return
+
+    def _answer(self, step: Step) -> StepResult | StepFailed:
+        try:
+            return self.worker.execute(step, self._wait_mask)
         except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError) as error:
-            raise StepFailed(number, 0, traceback.format_exc()) from error
+            failure = StepFailed(step.number, 0, traceback.format_exc())
+            failure.__cause__ = error
+            return failure
+
+    def _wait_mask(self) -> Mask:
+        order = self._orders.get()
+        if order is None:
+            raise _Stopped
+        assert isinstance(order, Mask), "a mask comes before the next step"
+        return order
+
+    def _put_answer(self, number: int, answer: StepResult | StepFailed) -> None:
+        self._answers[number] = answer
+        self._answered.set()
+        self._answered = trio.Event()
 
 
 @asynccontextmanager
@@ -81,7 +148,11 @@ async def open_inproc_engine(
     core = EngineCore(settings, ready)
     tree = partial(_tree_text, name)
     server = EngineServer(core, channel, OrphanWatch[Peer](settings.orphan_s), tree=tree)
-    async with open_engine_services(server, InprocExecutor(worker)):
+    executor = InprocExecutor(worker)
+    async with (
+        open_service(executor.run, name="executor"),
+        open_engine_services(server, executor),
+    ):
         yield server
 
 
@@ -96,7 +167,3 @@ def _no_progress(phase: str, fraction: float) -> None:
 
 def _no_pause(seconds: float) -> None:
     """Steps of the null executor take no time here: tests of this engine run under any clock."""
-
-
-def _no_mask() -> Mask:
-    raise AssertionError("nothing submits masked rows yet")

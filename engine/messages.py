@@ -219,6 +219,8 @@ class EngineStatistics:
     prefix_hits: int = 0
     messages_dropped: int = 0
     step_s_last: float = 0.0
+    # `aborts_after[n]` requests that were aborted had given their blocks back n steps later.
+    aborts_after: list[int] = attrs.field(factory=list)
 
 
 @attrs.frozen

@@ -4,13 +4,15 @@ Must not know how workers compute (`Executor`) or how outputs travel (`EngineSer
 not handled here: a step that fails or is late ends the engine, whose supervisor decides.
 """
 
+from collections import deque
 from typing import Protocol
 
 import trio
 
 from ..nurseries.waiting import waiting_for
+from .core.engine_core import EngineCore
 from .server import EngineServer
-from .step_messages import Step, StepResult
+from .step_messages import Mask, Step, StepResult
 from .step_recorder import NO_RECORDER, Span, StepRecorder
 
 
@@ -18,7 +20,10 @@ class StepExecutor(Protocol):
     """Whoever computes steps: a pool of worker processes, or an executor in this process."""
 
     def submit(self, step: Step) -> None:
-        """Hand a step to the workers; at most as many in flight as the ring has slots."""
+        """Hand a step to the workers, which compute one after the other; it does not wait."""
+
+    def submit_mask(self, mask: Mask) -> None:
+        """Hand over the mask of the oldest step whose result is not known; before the next step."""
 
     async def result(self, number: int) -> StepResult:
         """Wait for the result of step `number`.
@@ -41,6 +46,7 @@ async def run_step_loop(
     by their own owner, and the blocks of the step die with the process.
     """
     core = server.core
+    in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
     task_status.started()
     while True:
         began = recorder.now()
@@ -48,16 +54,29 @@ async def run_step_loop(
         if step is not None:
             recorder.note(Span.SCHEDULE, step.number, began)
         server.deliver(core.take_outputs())
-        if step is None:
+        if step is not None:
+            executor.submit(step)
+            in_flight.append(step.number)
+            _submit_mask(core, executor)
+            continue  # the next one, while this one computes
+        if not in_flight:
             server.deliver_idle()
             with waiting_for("requests"):
                 await server.wait_work()
             continue
-        executor.submit(step)
-        with waiting_for(f"step {step.number}"):
-            result = await executor.result(step.number)
+        number = in_flight.popleft()
+        with waiting_for(f"step {number}"):
+            result = await executor.result(number)
         began = recorder.now()
         outputs = core.finish_step(result, trio.current_time())
-        began = recorder.note(Span.APPLY, step.number, began)
+        _submit_mask(core, executor)
+        began = recorder.note(Span.APPLY, number, began)
         server.deliver(outputs)
-        recorder.note(Span.DELIVER, step.number, began)
+        recorder.note(Span.DELIVER, number, began)
+
+
+def _submit_mask(core: EngineCore, executor: StepExecutor) -> None:
+    """The oldest step in flight may sample as soon as its grammars know all before it."""
+    mask = core.take_mask()
+    if mask is not None:
+        executor.submit_mask(mask)

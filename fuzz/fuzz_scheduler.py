@@ -4,7 +4,7 @@ Invariant: each request gets exactly its tokens and one end, whatever is aborted
 or replayed; and with credit for everybody everybody ends, and every block is free.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
 
@@ -41,6 +41,7 @@ class Sizes:
     kv_blocks: int = 4
     max_num_seqs: int = 3
     max_num_batched_tokens: int = 5
+    steps_in_flight: int = 2
 
 
 @attrs.frozen
@@ -76,9 +77,13 @@ class Resync:
 
 @attrs.frozen
 class Run:
-    """So many half steps: a step is scheduled, or the one in flight is finished."""
+    """So many half steps: one is scheduled where its bit is set, the oldest finished if not.
+
+    Each is the other where the one is not possible.
+    """
 
     halves: int
+    bits: int = 0
 
 
 Event = Sizes | Add | Act | Resync | Run
@@ -86,14 +91,16 @@ Event = Sizes | Add | Act | Resync | Run
 
 def draw(chance: Random, count: int) -> list[Event]:
     """A small room, and more requests than it holds."""
-    sizes = Sizes(chance.randint(2, 9), chance.randint(1, 4), chance.randint(1, 9))
+    sizes = Sizes(
+        chance.randint(2, 9), chance.randint(1, 4), chance.randint(1, 9), chance.choice((1, 2, 2))
+    )
     return [sizes, *(_draw_event(chance) for _ in range(count - 1))]
 
 
 def _draw_event(chance: Random) -> Event:
     what = chance.random()
     if what < 0.3:
-        return Run(chance.randint(1, 12))
+        return Run(chance.randint(1, 12), chance.getrandbits(12))
     if what < 0.55:
         return _draw_add(chance)
     if what < 0.57:
@@ -130,7 +137,8 @@ class _World:
     worker: CheckingWorker
     # The newest attempt of each request, in the order in which they came.
     wanted: dict[str, WantedRequest] = attrs.field(factory=dict)
-    step: Step | None = None
+    # In flight, the oldest first; bounded by the core.
+    steps: deque[Step] = attrs.field(factory=deque)
     reached: Counter[str] = attrs.field(factory=Counter)
 
     def apply(self, event: Event) -> None:
@@ -141,9 +149,9 @@ class _World:
                 self.act(event, list(self.wanted.values())[event.which % len(self.wanted)])
             case Resync():
                 self.resync(event)
-            case Run(halves=halves):
-                for _ in range(halves):
-                    self.half_step()
+            case Run(halves=halves, bits=bits):
+                for number in range(halves):
+                    self.half_step(ahead=bool(bits >> number & 1))
         self.hear_all(self.core.take_outputs())
         self.core.check_invariants()
 
@@ -175,7 +183,7 @@ class _World:
         key = wanted.key
         match event.what:
             case "abort":
-                self.reached["aborted in a step"] += self.step is not None and wanted.is_live
+                self.reached["aborted in a step"] += bool(self.steps) and wanted.is_live
                 self.core.abort(wanted.frontend, [key])
                 wanted.aborted = True
             case "grant":
@@ -215,16 +223,25 @@ class _World:
             self.hear(output)
             self.reached["sent again"] += 1
 
-    def half_step(self) -> None:
-        if self.step is None:
-            has_work = self.core.has_work()
-            self.step = self.core.schedule(0.0)
-            assert has_work == (self.step is not None)
-        else:
-            result = self.worker.execute(self.step)
-            self.step = None
-            self.finish(result)
+    def half_step(self, *, ahead: bool) -> None:
+        """Schedule a step or finish the oldest; `ahead` prefers the first."""
+        if (ahead or not self.steps) and self.schedule():
+            return
+        if self.steps:
+            self.finish(self.worker.execute(self.steps.popleft()))
+            self.core.check_invariants()
+
+    def schedule(self) -> bool:
+        has_work = self.core.has_work()
+        step = self.core.schedule(0.0)
         self.core.check_invariants()
+        if step is None:
+            assert self.steps or not has_work
+            return False
+        assert has_work
+        self.steps.append(step)
+        self.reached["overlapped"] += len(self.steps) > 1
+        return True
 
     def finish(self, result: StepResult) -> None:
         self.hear_all(self.core.finish_step(result, 0.0))
@@ -247,13 +264,15 @@ class _World:
             if wanted.is_live:
                 self.grant(wanted, None)
         for _ in range(STEPS_TO_THE_END_MAX):
-            if self.step is None and not self.core.has_work():
+            if not self.core.has_work():
                 break
-            self.half_step()
+            self.half_step(ahead=True)
         assert all(not wanted.is_live for wanted in self.wanted.values()), "somebody waits on"
         statistics = self.core.statistics()
         assert statistics.kv_blocks_free == statistics.kv_blocks
         assert self.core.unfinished_count() == 0
+        assert statistics.requests_aborted == sum(statistics.aborts_after)
+        self.reached["aborted within two steps"] += sum(statistics.aborts_after[1:])
         self.reached["preempted"] += statistics.preemptions
         self.reached["tokens hit"] += statistics.prefix_hits
         self.reached["shared a block"] += self.worker.shared_most > 1
@@ -267,6 +286,7 @@ def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
         block_tokens=BLOCK_TOKENS,
         max_num_seqs=sizes.max_num_seqs,
         max_num_batched_tokens=sizes.max_num_batched_tokens,
+        steps_in_flight=sizes.steps_in_flight,
     )
     ready = WorkerReady(
         kv_blocks=sizes.kv_blocks,
@@ -296,7 +316,7 @@ FUZZER = Fuzzer[Event, MakeCore](
         {
             *("ended: stop", "ended: length", "preempted", "replayed"),
             *("sent again", "aborted in a step"),
-            *("tokens hit", "shared a block"),
+            *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
         }
     ),
 )

@@ -27,7 +27,7 @@ def _core_with(
         old = core._scheduler
         cache = cache_type(old.kv_cache.block_tokens, pool_type(ready.kv_blocks))
         core._scheduler = core._endings.scheduler = scheduler_type(
-            old.max_num_seqs, old.max_num_batched_tokens, cache
+            old.max_num_seqs, old.max_num_batched_tokens, cache, old.steps_in_flight_max
         )
         return core
 
@@ -39,7 +39,7 @@ class _Rash(Scheduler):
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """Ends it as if no step were under way."""
-        request.in_flight = False
+        request.computed_tokens = request.scheduled_tokens
         super().end(request, reason)
 
     def check_invariants(self) -> None:
@@ -124,7 +124,7 @@ class _Talkative(EngineCore):
 
     def abort(self, frontend: object, keys: list[RequestKey]) -> None:
         """Does nothing while a step is in flight."""
-        if self._scheduler.in_flight is None:
+        if not self._scheduler.in_flight:
             super().abort(frontend, keys)
 
 

@@ -91,6 +91,14 @@ class BlockPool:
             self._cached[digest] = block_id
             self._digests[block_id] = digest
 
+    def disown(self, block_ids: Sequence[int]) -> None:
+        """What these blocks contain is not what it should be: nobody finds them from now on."""
+        for block_id in block_ids:
+            assert self._references[block_id] > 0, block_id
+            digest = self._digests.pop(block_id, None)
+            if digest is not None:
+                del self._cached[digest]
+
     def find(self, digest: bytes) -> int | None:
         """The block with this content; `share` it before anything is taken."""
         return self._cached.get(digest)

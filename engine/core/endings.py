@@ -6,7 +6,7 @@ know why a request ends.
 
 import attrs
 
-from ..errors import EngineError
+from ..errors import EngineError, OutputFailed
 from ..messages import AddRequest, FinishReason
 from .announcements import Announcements
 from .request import Frontend, Request
@@ -50,6 +50,11 @@ class Endings:
     def fail(self, request: Request, error: EngineError) -> FinishedRequest:
         """End it by an error of its own; others are unharmed."""
         return self.finish(request, Stop(FinishReason.ERROR), error)
+
+    def fail_row(self, request: Request, reason: str) -> FinishedRequest:
+        """The worker could not sample for it; what it has computed is not to be trusted."""
+        self.scheduler.kv_cache.disown(request)
+        return self.fail(request, OutputFailed(reason))
 
     def abort(self, request: Request) -> None:
         """End it without a word: who aborts knows."""

@@ -3,7 +3,8 @@
 Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls, in its loop:
 
     while core.has_work():
-        step = core.schedule(now)                    # -> workers
+        while step := core.schedule(now): ...        # -> workers; one computes, one waits
+        mask = core.take_mask()                      # -> workers, if the oldest step has one
         ... every message that arrives meanwhile: add, abort, grant, resync
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
@@ -29,11 +30,11 @@ from ..messages import (
     RequestOutput,
     StepOutputs,
 )
-from ..step_messages import Step, StepResult, WorkerReady
+from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .announcements import Announcements
 from .block_hash import root_digest
 from .endings import Endings
-from .grammar import RequestGrammar
+from .grammar import RequestGrammar, fill_masks
 from .grammar_orders import GrammarOrder, GrammarOrders
 from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
 from .request_store import RequestStore
@@ -67,7 +68,8 @@ class EngineCore:
     _endings: Endings = attrs.field(init=False)
     _applier: TokenApplier = attrs.field(init=False)
     _arrivals: int = attrs.field(default=0, init=False)
-    _scheduled_at_s: float = attrs.field(default=0.0, init=False)
+    # When the last step was finished: the next one began to compute then, or was scheduled later.
+    _finished_at_s: float = attrs.field(default=0.0, init=False)
     _draining: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -88,6 +90,7 @@ class EngineCore:
             max_num_batched_tokens=settings.max_num_batched_tokens,
             kv_blocks=ready.kv_blocks,
             block_tokens=settings.block_tokens,
+            steps_in_flight_max=settings.steps_in_flight,
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics, self._announcements)
         self._applier = TokenApplier(self._endings, self._statistics)
@@ -249,12 +252,13 @@ class EngineCore:
     # ---- steps
 
     def has_work(self) -> bool:
-        """Whether `schedule` would return a step. False while one is in flight."""
+        """Whether a step is in flight, or `schedule` would return one."""
         return self._scheduler.has_work()
 
     def schedule(self, now: float) -> Step | None:
-        """The next step, to be given to the workers and answered with `finish_step`.
+        """The next step, to be given to the workers and answered with `finish_step`, in order.
 
+        None while enough are in flight (`EngineSettings.steps_in_flight`), and for want of work.
         What it does to requests that want events is in `take_outputs`, to be told before the step
         brings them tokens.
         """
@@ -262,8 +266,21 @@ class EngineCore:
         self._announcements.put_events(self._scheduler)
         if scheduled is None:
             return None
-        self._scheduled_at_s = now
+        scheduled.began_s = now
         return scheduled.step
+
+    def take_mask(self) -> Mask | None:
+        """The mask of the oldest step in flight, once, if it has masked rows.
+
+        What came before that step has been applied, so that its grammars stand where it samples.
+        """
+        in_flight = self._scheduler.in_flight
+        if not in_flight or not in_flight[0].masked or in_flight[0].mask_taken:
+            return None
+        step = in_flight[0]
+        step.mask_taken = True
+        grammars = [None if request.is_finished else request.grammar for request in step.masked]
+        return Mask(step.step.number, fill_masks(grammars, self.limits.vocab_size))
 
     def finish_step(self, result: StepResult, now: float) -> dict[Frontend, StepOutputs]:
         """Apply the sampled tokens: one message for each frontend that has any news.
@@ -272,12 +289,13 @@ class EngineCore:
         since the last ones that this frontend was sent. Raises `UnexpectedResult`; then nothing
         has changed.
         """
-        token_ids = match_result(
-            self._scheduler.in_flight, result, vocab_size=self.limits.vocab_size
-        )
-        logprobs = match_logprobs(self._scheduler.in_flight, result)
+        in_flight = self._scheduler.in_flight
+        step = in_flight[0] if in_flight else None  # every step is answered in order
+        token_ids = match_result(step, result, vocab_size=self.limits.vocab_size)
+        logprobs = match_logprobs(step, result)
         scheduled = self._scheduler.complete()
-        self._statistics.step_s_last = now - self._scheduled_at_s
+        self._statistics.step_s_last = now - max(scheduled.began_s, self._finished_at_s)
+        self._finished_at_s = now
         news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows)
         return self._statistics.messages(news, self._scheduler)
 

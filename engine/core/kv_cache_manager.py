@@ -107,6 +107,11 @@ class KVCacheManager:
         request.named_blocks = full
         request.name_block_at = (full + 1) * self.block_tokens
 
+    def disown(self, request: Request) -> None:
+        """Its keys and values may be wrong: nobody may find them, nor what it computes further."""
+        self.pool.disown(request.block_ids)
+        request.name_block_at = NEVER
+
     def free(self, request: Request) -> None:
         """Give all its blocks back; what has a name may be found again for a while."""
         self.pool.release(request.block_ids)
@@ -129,7 +134,7 @@ class KVCacheManager:
         held: Counter[int] = Counter()
         for request in holders:
             assert len(set(request.block_ids)) == len(request.block_ids)
-            assert request.computed_tokens <= len(request.block_ids) * self.block_tokens
+            assert request.scheduled_tokens <= len(request.block_ids) * self.block_tokens
             assert request.named_blocks <= request.computed_tokens // self.block_tokens
             held.update(request.block_ids)
             for index, block_id in enumerate(request.block_ids):

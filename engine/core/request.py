@@ -2,11 +2,12 @@
 
 Sans-IO: plain state; `scheduler` moves it from status to status, `engine_core` appends tokens.
 
-There is no prefill and no decode: `computed_tokens` chases `len(token_ids)`.
+There is no prefill and no decode: `computed_tokens` chases `len(token_ids)`. While a step computes
+the next one is scheduled, so there are two more counts that run ahead of these two:
 
-    token_ids   | prompt ............ | output ................ |
-                0          prompt_tokens                len(token_ids)
-                |---- computed_tokens ---->| (in the KV blocks)
+    token_ids   | prompt ............ | output ....... | being sampled |
+                0          prompt_tokens       len(token_ids)    total_tokens
+                |-- computed_tokens -->|-- in flight -->| scheduled_tokens
 
 Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought count as output.
 Must not know frontends' addresses, links, or how a step is carried out.
@@ -118,6 +119,14 @@ class Request:
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
+    # The same once the steps in flight have completed; means nothing while it waits.
+    scheduled_tokens: int = 0
+    # Tokens it will have then: those it has and one for each step in flight that samples.
+    total_tokens: int = attrs.field(
+        default=attrs.Factory(lambda self: len(self.token_ids), takes_self=True), init=False
+    )
+    # Total tokens from which on none may be scheduled: its end by length, or its credit.
+    tokens_max: int = attrs.field(init=False)
     # What was told of its output tokens (not those of a replay) and of its prompt, if asked for.
     logprobs: LogprobLog | None = None
     prompt_logprobs: LogprobLog | None = None
@@ -135,8 +144,21 @@ class Request:
     name_block_at: int = NEVER
     # Prompt tokens that its first admission found in the cache.
     cached_tokens: int = 0
-    # In the step that is being computed: row and blocks stay until that has been applied.
-    in_flight: bool = False
+    # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
+    aborted_at: int = NEVER
+
+    def __attrs_post_init__(self) -> None:
+        self._note_credit()
+
+    @property
+    def in_flight(self) -> bool:
+        """In a step that is not complete: row and blocks stay until the last such one is."""
+        return self.scheduled_tokens > self.computed_tokens
+
+    @property
+    def is_runnable(self) -> bool:
+        """Whether a running request has a token to compute that is in no step yet."""
+        return self.total_tokens < self.tokens_max
 
     @property
     def output_count(self) -> int:
@@ -177,6 +199,10 @@ class Request:
     def grant(self, credit: int | None) -> None:
         """Raise the credit; a smaller value than before is ignored, None means to the end."""
         self.credit = max(self.credit, CREDIT_UNLIMITED if credit is None else credit)
+        self._note_credit()
+
+    def _note_credit(self) -> None:
+        self.tokens_max = min(self.length_max, self.prompt_tokens + self.credit)
 
     def note_logprobs(self, rows: RowLogprobs) -> None:
         """Keep what a step says of its tokens, to be told with them."""
@@ -237,12 +263,20 @@ class Request:
                 log.check_invariants()
         assert 0 < self.prompt_tokens <= len(self.token_ids)
         assert self.prompt_tokens < self.length_max
-        assert 0 <= self.computed_tokens <= len(self.token_ids)
-        holds = self.status is RequestStatus.RUNNING or self.in_flight
+        # One that ended in flight may have computed tokens that it never got.
+        assert self.is_finished or 0 <= self.computed_tokens <= len(self.token_ids)
+        holds = self.status is RequestStatus.RUNNING or (self.is_finished and self.row != NO_ROW)
         assert (self.row != NO_ROW) == holds, (self.request_id, self.row, self.status)
         assert bool(self.block_ids) == holds, (self.request_id, self.block_ids, self.status)
         if not self.is_finished:
             assert self.computed_tokens < len(self.token_ids) < self.length_max
+        if holds:
+            assert self.computed_tokens <= self.scheduled_tokens <= self.total_tokens
+            assert self.total_tokens >= len(self.token_ids)
+            # Nothing is computed beyond its end or its credit; a replay may bring more than that.
+            assert self.total_tokens <= max(self.tokens_max, len(self.token_ids))
+        if self.status is RequestStatus.RUNNING and not self.in_flight:
+            assert self.total_tokens == len(self.token_ids)
 
 
 Logs = tuple[LogprobLog | None, LogprobLog | None]

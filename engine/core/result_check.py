@@ -12,7 +12,7 @@ from ..errors import EngineError
 from ..step_messages import RowLogprobs, StepResult
 from .logprob_log import ITEM_BYTES
 from .request import Request
-from .scheduler import ScheduledStep
+from .step_draft import ScheduledStep
 
 # In the place of a token, for a row that has none.
 FAILED = -1
@@ -48,7 +48,7 @@ def match_result(
         raise UnexpectedResult(result.number, "rows and tokens differ in number")
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
         raise UnexpectedResult(result.number, f"tokens {token_ids}, vocabulary {vocab_size}")
-    rows = [request.row for request in scheduled.sampling]
+    rows = scheduled.sampling_rows
     if rows == result.rows and not result.failed_rows:
         return token_ids
     failed = [row for row, _ in result.failed_rows]

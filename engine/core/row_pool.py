@@ -26,6 +26,11 @@ class RowPool:
     def __attrs_post_init__(self) -> None:
         self._free = list(range(self.rows))
 
+    @property
+    def available(self) -> int:
+        """Rows that are free, or will be once the next step has named them."""
+        return self.rows - len(self._taken)
+
     def take(self) -> int:
         """The smallest free row. The caller knows that there is one."""
         row = heapq.heappop(self._free)

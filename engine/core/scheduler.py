@@ -12,86 +12,58 @@ as the budget allows, in order; then waiting ones are admitted in order.
   delays nobody's decode by a whole step. Hence never more run than the budget has tokens.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
+- *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
+  flight holds row and blocks until its last step is complete, so it cannot be a victim: who needs
+  its blocks waits, and is not served, nor anybody after it, until the victim has no step in flight.
 - *Progress*: validation lets in only requests that fit when alone, nobody is preempted for a
   younger one but a paused request, and nobody overtakes the first of those ready to run. So the
-  oldest that has credit computes in every step, or is next to be admitted and waits only for
-  others that do.
+  oldest that has credit computes in every step (or in the one after the next, where it waits for
+  blocks that are in flight), or is next to be admitted and waits only for others that do.
 """
+
+from collections import deque
 
 import attrs
 
 from ..messages import FinishReason, RequestEventKind
-from ..step_messages import NewRow, Step
+from ..step_messages import NewRow
 from .block_pool import BlockPool
 from .kv_cache_manager import KVCacheManager
 from .queue import WaitingQueue, insert_ordered, remove_ordered
-from .request import NO_ROW, STATUS_OF_REASON, Request, RequestStatus
+from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
 from .row_pool import RowPool
+from .step_draft import ScheduledStep, StepDraft
 
 _E = RequestEventKind
 
 
 @attrs.define(eq=False)
-class ScheduledStep:
-    """A step, and whom its rows belong to: `requests[i]` computes in `step.rows[i]`."""
-
-    step: Step
-    requests: list[Request]
-    # Those whose row samples a token, in the order of the rows.
-    sampling: list[Request]
-
-
-@attrs.define(eq=False)
-class _StepDraft:
-    """The step that is being put together; `budget` is what is left of it, in tokens."""
-
-    budget: int
-    finished: list[int] = attrs.field(factory=list)
-    new: list[NewRow] = attrs.field(factory=list)
-    grown: list[tuple[int, list[int]]] = attrs.field(factory=list)
-    rows: list[int] = attrs.field(factory=list)
-    token_counts: list[int] = attrs.field(factory=list)
-    samples: list[bool] = attrs.field(factory=list)
-    requests: list[Request] = attrs.field(factory=list)
-    sampling: list[Request] = attrs.field(factory=list)
-
-    def compute(self, request: Request, count: int) -> None:
-        """The request's row computes its next `count` tokens, and samples if these are its last."""
-        request.in_flight = True
-        samples = request.computed_tokens + count == len(request.token_ids)
-        self.budget -= count
-        self.rows.append(request.row)
-        self.token_counts.append(count)
-        self.samples.append(samples)
-        self.requests.append(request)
-        if samples:
-            self.sampling.append(request)
-
-
-@attrs.define(eq=False)
 class Scheduler:
-    """One step in flight at a time: `schedule`, then `complete`, then `schedule` again.
-
-    To overlap (schedule n+1 while n runs) `computed_tokens` would advance in `schedule` and a
-    request would count tokens in flight against credit and length; callers would not change.
-    """
+    """`schedule` while it returns a step, `complete` for each of them, in order."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     kv_cache: KVCacheManager
+    # Steps that may be scheduled and not complete.
+    steps_in_flight_max: int = 1
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
 
     # Ordered as the waiting queue is; each holds a row and blocks.
     running: list[Request] = attrs.field(factory=list, init=False)
-    in_flight: ScheduledStep | None = attrs.field(default=None, init=False)
+    # Scheduled and not complete, the oldest first; bounded by `steps_in_flight_max`.
+    in_flight: deque[ScheduledStep] = attrs.field(factory=deque, init=False)
     # Number of the last step scheduled; the first is 1.
     step_number: int = attrs.field(default=0, init=False)
+    # `aborts_after[n]` requests that were aborted had their blocks back n steps later.
+    aborts_after: list[int] = attrs.field(init=False)
     preemptions: int = attrs.field(default=0, init=False)
     # Prompt tokens that were looked up in the prefix cache, and those of them that it had.
     prefix_queries: int = attrs.field(default=0, init=False)
     prefix_hits: int = attrs.field(default=0, init=False)
     # What was done to requests that want to know; taken after each `schedule`.
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
+    # Steps that are complete.
+    _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
     # How many may run: each needs a row, and a token of the budget in every step.
     _running_max: int = attrs.field(init=False)
@@ -99,6 +71,7 @@ class Scheduler:
     def __attrs_post_init__(self) -> None:
         self._rows = RowPool(self.max_num_seqs)
         self._running_max = min(self.max_num_seqs, self.max_num_batched_tokens)
+        self.aborts_after = [0] * (self.steps_in_flight_max + 1)
 
     # ---- requests come and go
 
@@ -112,14 +85,18 @@ class Scheduler:
             self.waiting.update(request)
 
     def end(self, request: Request, reason: FinishReason) -> None:
-        """It ends now. Row and blocks return at once, or when the step it is in is complete."""
+        """It ends now. Row and blocks return at once, or when no step in flight holds it."""
         if request.status is RequestStatus.RUNNING:
             remove_ordered(self.running, request, self.waiting.order)
         else:
             self.waiting.remove(request)
         request.move_to(STATUS_OF_REASON[reason])
-        if request.row != NO_ROW and not request.in_flight:
-            self._release(request)
+        if reason is FinishReason.ABORT:
+            request.aborted_at = self._completed
+        if request.row == NO_ROW:
+            self._note_abort(request)
+        elif not request.in_flight:
+            self._end_release(request)
 
     def take_events(self) -> list[tuple[Request, RequestEventKind]]:
         """What the last `schedule` did to requests that want to know, in order."""
@@ -135,92 +112,100 @@ class Scheduler:
     # ---- steps
 
     def has_work(self) -> bool:
-        """Whether `schedule` would return a step."""
-        if self.in_flight is not None:
-            return False
+        """Whether a step is in flight, or `schedule` would return one."""
         # With nobody runnable all blocks and rows are the paused ones', who yield to the first.
-        return self.waiting.first() is not None or any(r.has_credit for r in self.running)
+        return (
+            bool(self.in_flight)
+            or self.waiting.first() is not None
+            or any(request.is_runnable for request in self.running)
+        )
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, which is in flight from now on; None if nothing can be computed.
 
-        None also while a step is in flight.
+        None also while enough steps are in flight, and where only what they hold is wanted.
         """
-        if self.in_flight is not None:
+        if len(self.in_flight) >= self.steps_in_flight_max:
             return None
-        draft = _StepDraft(self.max_num_batched_tokens)
+        draft = StepDraft(self.max_num_batched_tokens)
         # Whoever lost its place in this step does not come back in the same one, nor does anybody
         # take the blocks before those who run have had theirs in the next.
-        if not self._schedule_running(draft):
+        if self._schedule_running(draft):
             self._admit_waiting(draft)
-        if not draft.rows:
+        if not draft.requests:
             return None
         draft.finished += self._rows.name_released()
         self.step_number += 1
-        step = Step(
-            number=self.step_number,
-            finished=draft.finished,
-            new=draft.new,
-            grown=draft.grown,
-            rows=draft.rows,
-            token_counts=draft.token_counts,
-            samples=draft.samples,
-        )
-        self.in_flight = ScheduledStep(step, draft.requests, draft.sampling)
-        return self.in_flight
+        scheduled = draft.finish(self.step_number)
+        self.in_flight.append(scheduled)
+        return scheduled
 
     def complete(self) -> ScheduledStep:
-        """The step in flight has been computed: count its tokens, free what was waiting for it.
+        """The oldest step in flight has been computed: count its tokens, free what waited for it.
 
         Returns it; those of its requests that have ended meanwhile get no token.
         """
-        scheduled = self.in_flight
-        assert scheduled is not None
-        self.in_flight = None
+        scheduled = self.in_flight.popleft()
         for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
-            request.in_flight = False
             request.computed_tokens += count
             if request.computed_tokens >= request.name_block_at:
                 self.kv_cache.name_blocks(request)
-            if request.row != NO_ROW and request.status is not RequestStatus.RUNNING:
-                self._release(request)
+        self._completed += 1
+        for request in scheduled.requests:
+            if request.status is not RequestStatus.RUNNING and not request.in_flight:
+                self._end_release(request)
         return scheduled
 
-    def _schedule_running(self, draft: _StepDraft) -> bool:
-        """Serve those who run; whether anybody was preempted for it."""
+    def _schedule_running(self, draft: StepDraft) -> bool:
+        """Serve those who run, in order; False if anybody had to yield or to wait for blocks."""
         preemptions = self.preemptions
-        runnable = [request for request in self.running if request.has_credit]
+        runnable = [request for request in self.running if request.is_runnable]
+        block_tokens = self.kv_cache.block_tokens
         index = 0
         while index < len(runnable):
             request = runnable[index]
             index += 1
             behind = len(runnable) - index
-            uncomputed = len(request.token_ids) - request.computed_tokens
+            uncomputed = request.total_tokens - request.scheduled_tokens
             count = min(uncomputed, draft.budget - behind)
-            appended = self.kv_cache.grow(request, request.computed_tokens + count)
-            while appended is None:
-                victim = self._victim(runnable)
-                self._preempt(victim)
-                if victim is request:
-                    # It is the youngest that could run; those before it have been served.
-                    return True
-                appended = self.kv_cache.grow(request, request.computed_tokens + count)
-            if appended:
+            tokens = request.scheduled_tokens + count
+            if tokens > len(request.block_ids) * block_tokens:
+                appended = self._take_blocks(request, tokens, runnable)
+                if appended is None:
+                    return False
                 draft.grown.append((request.row, appended))
             draft.compute(request, count)
-        return self.preemptions > preemptions
+        return self.preemptions == preemptions
+
+    def _take_blocks(
+        self, request: Request, tokens: int, runnable: list[Request]
+    ) -> list[int] | None:
+        """Blocks for so many tokens of it, at the expense of victims.
+
+        None: it was the youngest itself and those before it have been served, or it waits for
+        blocks of which a step in flight has yet to be complete.
+        """
+        while (appended := self.kv_cache.grow(request, tokens)) is None:
+            victim = self._victim(runnable)
+            if victim.in_flight or (victim is request and self.in_flight):
+                return None
+            self._preempt(victim)
+            if victim is request:
+                return None
+        return appended
 
     def _victim(self, runnable: list[Request]) -> Request:
         """Who yields next: the youngest paused request, else the youngest of `runnable`.
 
-        The latter is taken off `runnable`; it has not been served yet in this step.
+        The latter is taken off `runnable`; it has not been served yet in this step. A paused one is
+        never in flight: what its credit allowed has all been applied.
         """
         for request in reversed(self.running):
             if not request.has_credit:
                 return request
         return runnable.pop()
 
-    def _admit_waiting(self, draft: _StepDraft) -> None:
+    def _admit_waiting(self, draft: StepDraft) -> None:
         while draft.budget > 0:
             request = self.waiting.first()
             if request is None:
@@ -231,6 +216,7 @@ class Scheduler:
             draft.finished += self._rows.name_released()
             self.waiting.remove(request)
             self.kv_cache.admit(request, hit)
+            request.scheduled_tokens = request.computed_tokens
             request.row = self._rows.take()
             self._note_admission(request)
             request.move_to(RequestStatus.RUNNING)
@@ -244,7 +230,7 @@ class Scheduler:
                 sampling=request.row_sampling(),
             )
             draft.new.append(new_row)
-            uncomputed = len(request.token_ids) - request.computed_tokens
+            uncomputed = request.total_tokens - request.scheduled_tokens
             draft.compute(request, min(uncomputed, draft.budget))
 
     def _make_room(self, request: Request, hit: list[int]) -> bool:
@@ -253,7 +239,8 @@ class Scheduler:
         They yield only if that is enough, and no more of them than needed.
         """
         blocks = self.kv_cache.blocks_to_admit(request, hit) - self.kv_cache.pool.free_count
-        places = len(self.running) + 1 - self._running_max
+        # Those who have ended in flight still have their rows.
+        places = 1 - min(self._running_max - len(self.running), self._rows.available)
         if blocks <= 0 and places <= 0:
             return True
         victims: list[Request] = []
@@ -274,7 +261,7 @@ class Scheduler:
         assert not request.in_flight, request.request_id
         remove_ordered(self.running, request, self.waiting.order)
         self._release(request)
-        request.computed_tokens = 0
+        request.computed_tokens = request.scheduled_tokens = 0
         request.move_to(RequestStatus.PREEMPTED)
         self.waiting.add(request)
         self.preemptions += 1
@@ -295,6 +282,15 @@ class Scheduler:
         if request.events:
             self._events.append((request, event))
 
+    def _end_release(self, request: Request) -> None:
+        """It has ended, and no step in flight holds it any more."""
+        self._release(request)
+        self._note_abort(request)
+
+    def _note_abort(self, request: Request) -> None:
+        if request.aborted_at != NEVER:
+            self.aborts_after[self._completed - request.aborted_at] += 1
+
     def _release(self, request: Request) -> None:
         self.kv_cache.free(request)
         self._rows.release(request.row)
@@ -306,8 +302,8 @@ class Scheduler:
         assert keys == sorted(set(keys))
         assert len(self.running) <= self._running_max
         self.waiting.check_invariants()
-        scheduled = self.in_flight
-        in_flight = [] if scheduled is None else scheduled.requests
+        assert len(self.in_flight) <= self.steps_in_flight_max
+        in_flight = {request for step in self.in_flight for request in step.requests}
         ended = [request for request in in_flight if request.is_finished]
         holders = self.running + ended
         for request in holders:
@@ -316,14 +312,19 @@ class Scheduler:
             assert request.status is RequestStatus.RUNNING or request.is_finished
         self.kv_cache.check_invariants(holders)
         self._rows.check_invariants([request.row for request in holders])
-        if scheduled is not None:
+        for scheduled in self.in_flight:
             assert sum(scheduled.step.token_counts) <= self.max_num_batched_tokens
             assert all(count > 0 for count in scheduled.step.token_counts)
 
 
 def make_scheduler(
-    *, max_num_seqs: int, max_num_batched_tokens: int, kv_blocks: int, block_tokens: int
+    *,
+    max_num_seqs: int,
+    max_num_batched_tokens: int,
+    kv_blocks: int,
+    block_tokens: int,
+    steps_in_flight_max: int = 1,
 ) -> Scheduler:
     """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
     kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
-    return Scheduler(max_num_seqs, max_num_batched_tokens, kv_cache)
+    return Scheduler(max_num_seqs, max_num_batched_tokens, kv_cache, steps_in_flight_max)

@@ -93,6 +93,7 @@ class Statistics:
             prefix_hits=scheduler.prefix_hits,
             messages_dropped=self.messages_dropped,
             step_s_last=self.step_s_last,
+            aborts_after=list(scheduler.aborts_after),
         )
 
     def check_invariants(self, unfinished: int) -> None:

@@ -12,8 +12,8 @@ from ..step_messages import RowLogprobs
 from .endings import Endings
 from .request import Frontend, Request, RequestStatus
 from .result_check import FAILED
-from .scheduler import ScheduledStep
 from .statistics import News, Statistics
+from .step_draft import ScheduledStep
 from .stop_check import COMPLETE, check_stop
 
 
@@ -46,8 +46,7 @@ class TokenApplier:
             if told is None:
                 told = news[request.frontend] = News()
             if token_id == FAILED:
-                error = OutputFailed(dict(failed_rows)[request.row])
-                record = self.endings.fail(request, error)
+                record = self.endings.fail_row(request, dict(failed_rows)[request.row])
                 told.outputs.append(record.output_from(request.output_count))
             else:
                 self._append(request, token_id, told)

@@ -4,6 +4,8 @@ See `tests/contracts/engine.py` for that.
 """
 
 import pathlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 import attrs
 import pytest
@@ -12,8 +14,8 @@ import trio
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import ModelFolderError, StepFailed
 from triolet.engine.inproc import InprocExecutor, open_inproc_engine
-from triolet.engine.step_messages import Step, StepResult, WorkerReady
-from triolet.nurseries.service import ServiceEnded
+from triolet.engine.step_messages import Mask, Step, StepResult, WorkerReady
+from triolet.nurseries.service import ServiceEnded, open_service
 from triolet.nurseries.task_tree import find_background_task, find_background_tasks
 from triolet.tests.contracts.engine import ME, add_request
 from triolet.tests.contracts.engines import inproc_engine, write_sizes
@@ -22,19 +24,26 @@ from triolet.transports.channel import Peer, PeerUp, Received
 from triolet.transports.codec import Codec
 from triolet.transports.memory_channel import MemoryMesh, MemorySpoke
 
-TASKS = {"input-handler", "orphan-watch", "utilities", "step-loop"}
+TASKS = {"executor", "input-handler", "orphan-watch", "utilities", "step-loop"}
 
 
 @attrs.define(eq=False)
 class FakeWorker:
-    """An executor of a worker that fails from step 2 on."""
+    """An executor of a worker that fails from a step on."""
+
+    fails_from: int = 2
+    computed: list[int] = attrs.field(factory=list)
+    masks: list[Mask] = attrs.field(factory=list)
 
     def load(self, progress: object) -> WorkerReady:
         raise NotImplementedError
 
-    def execute(self, step: Step, wait_mask: object) -> StepResult:
-        if step.number > 1:
+    def execute(self, step: Step, wait_mask: Callable[[], Mask]) -> StepResult:
+        if step.number >= self.fails_from:
             raise ZeroDivisionError("in a step")
+        if step.masked:
+            self.masks.append(wait_mask())
+        self.computed.append(step.number)
         return StepResult(step.number, step.rows, [5 for _ in step.rows])
 
 
@@ -43,17 +52,53 @@ def make_spoke() -> MemorySpoke:
     return MemoryMesh(Codec(), Codec()).open_spoke(Peer("engine", 0, 2))
 
 
-async def test_an_executor_computes_what_was_submitted() -> None:
-    executor = InprocExecutor(FakeWorker())
-    executor.submit(Step(number=1, rows=[3]))
-    assert await executor.result(1) == StepResult(1, [3], [5])
+@asynccontextmanager
+async def open_executor(worker: FakeWorker) -> AsyncIterator[InprocExecutor]:
+    executor = InprocExecutor(worker)
+    async with open_service(executor.run, name="executor"):
+        yield executor
+
+
+async def test_an_executor_computes_what_was_submitted_in_order() -> None:
+    async with open_executor(FakeWorker(fails_from=9)) as executor:
+        executor.submit(Step(number=1, rows=[3]))
+        executor.submit(Step(number=2, rows=[4]))
+        assert await executor.result(1) == StepResult(1, [3], [5])
+        assert await executor.result(2) == StepResult(2, [4], [5])
+
+
+async def test_the_next_step_is_computed_before_the_last_one_is_asked_for() -> None:
+    worker = FakeWorker(fails_from=9)
+    async with open_executor(worker) as executor:
+        executor.submit(Step(number=1))
+        executor.submit(Step(number=2))
+        await executor.result(2)
+        assert worker.computed == [1, 2]
+        await executor.result(1)
+
+
+async def test_a_mask_is_waited_for_and_one_that_nobody_wants_is_dropped() -> None:
+    worker = FakeWorker(fails_from=9)
+    async with open_executor(worker) as executor:
+        executor.submit(Step(number=1, rows=[0], masked=[0]))
+        executor.submit_mask(Mask(1, b"abcd"))
+        executor.submit_mask(Mask(1, b""))
+        executor.submit(Step(number=2))
+        await executor.result(2)
+        assert worker.masks == [Mask(1, b"abcd")]
+
+
+async def test_cancelled_while_it_waits_for_a_mask_it_ends() -> None:
+    with check_no_leaks():
+        async with open_executor(FakeWorker()) as executor:
+            executor.submit(Step(number=1, rows=[0], masked=[0]))
 
 
 async def test_a_step_that_raises_is_told_with_its_traceback() -> None:
-    executor = InprocExecutor(FakeWorker())
-    executor.submit(Step(number=2))
-    with pytest.raises(StepFailed) as caught:
-        await executor.result(2)
+    async with open_executor(FakeWorker(fails_from=2)) as executor:
+        executor.submit(Step(number=2))
+        with pytest.raises(StepFailed) as caught:
+            await executor.result(2)
     assert (caught.value.step, caught.value.rank) == (2, 0)
     assert "in execute" in caught.value.traceback
     assert "ZeroDivisionError: in a step" in caught.value.traceback

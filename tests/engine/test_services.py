@@ -5,7 +5,7 @@ import trio
 
 from triolet.engine.errors import StepTimeout
 from triolet.engine.services import open_engine_services
-from triolet.engine.step_messages import Step, StepResult
+from triolet.engine.step_messages import Mask, Step, StepResult
 from triolet.nurseries.service import ServiceEnded
 from triolet.nurseries.task_tree import find_background_task, find_background_tasks
 from triolet.tests.engine.test_server import FRONTEND, add, make_server
@@ -19,6 +19,9 @@ class LateExecutor:
 
     def submit(self, step: Step) -> None:
         pass
+
+    def submit_mask(self, mask: Mask) -> None:
+        raise NotImplementedError
 
     async def result(self, number: int) -> StepResult:
         await trio.lowlevel.checkpoint()

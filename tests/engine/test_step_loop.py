@@ -23,7 +23,7 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.server import EngineServer
 from triolet.engine.step_loop import run_step_loop
-from triolet.engine.step_messages import Step, StepResult, WorkerReady
+from triolet.engine.step_messages import Mask, Step, StepResult, WorkerReady
 from triolet.nurseries.background import start_background_task
 from triolet.nurseries.task_tree import find_tasks, task_tree
 from triolet.transports.channel import ChannelEvent, Peer, PeerUp, Received
@@ -59,11 +59,15 @@ class FakeExecutor:
     held: bool = False
     failure: Exception | None = None
     steps: list[Step] = attrs.field(factory=list)
+    masks: list[Mask] = attrs.field(factory=list)
     asked: list[int] = attrs.field(factory=list)
     _released: trio.Event = attrs.field(factory=trio.Event)
 
     def submit(self, step: Step) -> None:
         self.steps.append(step)
+
+    def submit_mask(self, mask: Mask) -> None:
+        self.masks.append(mask)
 
     async def result(self, number: int) -> StepResult:
         self.asked.append(number)
@@ -72,7 +76,7 @@ class FakeExecutor:
             raise self.failure
         if self.held:
             await self._released.wait()
-        step = self.steps[-1]
+        step = self.steps[number - 1]
         assert step.number == number
         rows = [row for row, samples in zip(step.rows, step.samples, strict=True) if samples]
         return StepResult(number, rows, [number for _ in rows])
@@ -158,8 +162,9 @@ async def test_what_arrives_during_a_step_joins_the_next() -> None:
         engine.add("b")
         engine.executor.release()
         await trio.testing.wait_all_tasks_blocked()
-        assert [len(step.rows) for step in engine.executor.steps] == [1, 2, 2, 1]
-        assert engine.tokens("b") == [2, 3, 4]
+        # Two steps were under way, and b joined the first after those.
+        assert [step.rows for step in engine.executor.steps] == [[0], [0], [0, 1], [1], [1]]
+        assert engine.tokens("b") == [3, 4, 5]
 
 
 async def test_an_abort_during_a_step_drops_its_token_and_frees_its_blocks_after() -> None:
@@ -172,7 +177,17 @@ async def test_an_abort_during_a_step_drops_its_token_and_frees_its_blocks_after
         await trio.testing.wait_all_tasks_blocked()
         assert engine.tokens("a") == []
         assert engine.server.core.statistics().kv_blocks_free == 16
-        assert len(engine.executor.steps) == 1
+        assert len(engine.executor.steps) == 2, "none after the two that were under way"
+        statistics = engine.server.core.statistics()
+        assert statistics.aborts_after == [0, 0, 1]
+
+
+async def test_the_next_step_is_submitted_before_a_result_is_waited_for() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [step.number for step in engine.executor.steps] == [1, 2]
+        assert engine.executor.asked == [1]
 
 
 async def test_what_needs_no_step_is_delivered_without_one() -> None:

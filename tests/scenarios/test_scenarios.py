@@ -13,6 +13,7 @@ intended change, and then read the difference: `TRIOLET_REWRITE_SCENARIOS=1 pyte
 
 import os
 import pathlib
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -98,7 +99,7 @@ class EngineCoreInterpreter:
 
     core: EngineCore = attrs.field(init=False)
     worker: CheckingWorker = attrs.field(init=False)
-    step: Step | None = None
+    steps_in_flight: deque[Step] = attrs.field(factory=deque)
     # {row: request id}, as the steps have named them.
     names: dict[int, str] = attrs.field(factory=dict)
 
@@ -123,7 +124,7 @@ class EngineCoreInterpreter:
         return trace
 
     def engine(self, words: list[str], options: dict[str, str]) -> list[str]:
-        """engine blocks= block_tokens= seqs= budget= model_len="""
+        """engine blocks= block_tokens= seqs= budget= [model_len= in_flight=2]"""
         blocks, block_tokens = int(options["blocks"]), int(options["block_tokens"])
         seqs = int(options["seqs"])
         settings = EngineSettings(
@@ -131,6 +132,8 @@ class EngineCoreInterpreter:
             block_tokens=block_tokens,
             max_num_seqs=seqs,
             max_num_batched_tokens=int(options["budget"]),
+            # Most things are easier to follow one step at a time.
+            steps_in_flight=int(options.get("in_flight", "1")),
         )
         ready = WorkerReady(
             kv_blocks=blocks,
@@ -144,12 +147,16 @@ class EngineCoreInterpreter:
         return []
 
     def add(self, words: list[str], options: dict[str, str]) -> list[str]:
-        """add ID [remote] prompt=COUNT [attempt= max_tokens= credit= output=1,2 stop=3 eos=4]"""
+        """add ID [remote] prompt=COUNT [first= attempt= max_tokens= credit= output=1,2 stop= eos=]
+
+        The prompt is so many numbers from `first` on.
+        """
+        first = int(options.get("first", "0"))
         max_tokens = options.get("max_tokens")
         request = AddRequest(
             request_id=words[0],
             attempt=int(options.get("attempt", "1")),
-            prompt_token_ids=list(range(int(options["prompt"]))),
+            prompt_token_ids=list(range(first, first + int(options["prompt"]))),
             output_token_ids=numbers(options.get("output", "")),
             eos_token_ids=numbers(options.get("eos", "")),
             credit=credit(options.get("credit", "end")),
@@ -201,9 +208,10 @@ class EngineCoreInterpreter:
 
     def schedule(self, words: list[str], options: dict[str, str]) -> list[str]:
         """schedule: the step that the workers get"""
-        self.step = step = self.core.schedule(0.0)
+        step = self.core.schedule(0.0)
         if step is None:
             return ["nothing to compute"]
+        self.steps_in_flight.append(step)
         trace = [f"step {step.number}"]
         trace += [f"  row {row} is free" for row in step.finished]
         rows = {request.row: request.request_id for request in self.core._scheduler.running}
@@ -221,10 +229,8 @@ class EngineCoreInterpreter:
         return trace
 
     def finish(self, words: list[str], options: dict[str, str]) -> list[str]:
-        """finish: the workers answer"""
-        assert self.step is not None, "no step is in flight"
-        result = self.worker.execute(self.step)
-        self.step = None
+        """finish: the workers answer the oldest step"""
+        result = self.worker.execute(self.steps_in_flight.popleft())
         trace = []
         for frontend, message in self.core.finish_step(result, 0.0).items():
             trace += [f"{frontend} hears {describe(output)}" for output in message.outputs]
@@ -235,7 +241,7 @@ class EngineCoreInterpreter:
         trace: list[str] = []
         for _ in range(int(words[0]) if words else 1000):
             trace += self.schedule([], {})
-            if self.step is None:
+            if not self.steps_in_flight:
                 break
             trace += self.finish([], {})
             self.core.check_invariants()

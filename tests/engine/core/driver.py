@@ -23,13 +23,16 @@ def make_core(
     max_num_seqs: int = 4,
     max_num_batched_tokens: int = 8,
     prefix_cache: bool = True,
+    steps_in_flight: int = 1,
 ) -> EngineCore:
+    """An engine core; most tests follow a request more easily without overlap."""
     settings = EngineSettings(
         model="none",
         block_tokens=4,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
         prefix_cache=prefix_cache,
+        steps_in_flight=steps_in_flight,
     )
     return EngineCore(settings, attrs.evolve(READY, kv_blocks=kv_blocks))
 

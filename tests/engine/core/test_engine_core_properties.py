@@ -5,6 +5,8 @@ function of the prompt and the sampling), so it demands the exact next token, th
 and nothing after an abort; whatever was preempted, replayed or sent again in between.
 """
 
+from collections import deque
+
 import attrs
 import hypothesis.strategies as st
 import pytest
@@ -60,13 +62,17 @@ class EngineCoreMachine(RuleBasedStateMachine):
         kv_blocks=st.integers(2, 9),
         max_num_seqs=st.integers(1, 4),
         max_num_batched_tokens=st.integers(1, 9),
+        steps_in_flight=st.sampled_from([1, 2, 2]),
     )
-    def start(self, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+    def start(
+        self, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int, steps_in_flight: int
+    ) -> None:
         engine_settings = EngineSettings(
             model="none",
             block_tokens=BLOCK_TOKENS,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
+            steps_in_flight=steps_in_flight,
         )
         ready = WorkerReady(
             kv_blocks=kv_blocks,
@@ -77,7 +83,8 @@ class EngineCoreMachine(RuleBasedStateMachine):
         )
         self.core = EngineCore(engine_settings, ready)
         self.worker = CheckingWorker(kv_blocks, BLOCK_TOKENS, max_num_seqs, VOCAB)
-        self.step: Step | None = None
+        # In flight, the oldest first; bounded by the core.
+        self.steps: deque[Step] = deque()
         # {(frontend, request id): its newest attempt}
         self.wanted: dict[tuple[str, str], WantedRequest] = {}
         self.count = self.attempts = 0
@@ -250,20 +257,20 @@ class EngineCoreMachine(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         scheduler = self.core._scheduler
-        running = [r for r in scheduler.running if r.has_credit]
+        runnable = [r for r in scheduler.running if r.is_runnable]
         preemptions = scheduler.preemptions
         has_work = self.core.has_work()
         step = self.core.schedule(0.0)
-        assert has_work == (step is not None)
         if step is None:
-            assert self.step is not None or not running
+            assert self.steps or not (has_work or runnable)
             return
-        self.step = step
+        assert has_work
+        self.steps.append(step)
         assert sum(step.token_counts) <= scheduler.max_num_batched_tokens
-        if running:
-            assert running[0].row in step.rows, "the oldest that can run does"
-        if scheduler.preemptions == preemptions:
-            assert {r.row for r in running} <= set(step.rows), "nobody is left out"
+        if runnable and len(self.steps) == 1:
+            assert runnable[0].row in step.rows, "the oldest that can run does"
+        if len(self.steps) == 1 and scheduler.preemptions == preemptions:
+            assert {r.row for r in runnable} <= set(step.rows), "nobody is left out"
         new_rows = {new.row for new in step.new}
         admitted = [r.arrival for r in scheduler.running if r.row in new_rows]
         first = scheduler.waiting.first()
@@ -271,11 +278,9 @@ class EngineCoreMachine(RuleBasedStateMachine):
             assert max(admitted) < first.arrival, "overtaken"
 
     @rule()
-    @precondition(lambda self: self.step is not None)
+    @precondition(lambda self: bool(self.steps))
     def finish_step(self) -> None:
-        assert self.step is not None
-        result = self.worker.execute(self.step)
-        self.step = None
+        result = self.worker.execute(self.steps.popleft())
         for frontend, message in self.core.finish_step(result, 0.0).items():
             assert isinstance(frontend, str)
             assert message.outputs or message.attempts
@@ -298,9 +303,8 @@ class EngineCoreMachine(RuleBasedStateMachine):
     def run(self, count: int) -> None:
         """Some steps without a word in between: most of an engine's life."""
         for _ in range(count):
-            if self.step is None:
-                self.schedule()
-            if self.step is not None:
+            self.schedule()
+            if self.steps:
                 self.finish_step()
 
     @invariant()
@@ -328,7 +332,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
                 self.core.remote_kv_failed(wanted.frontend, wanted.key)
         for _ in range(STEPS_TO_THE_END_MAX):
             self.schedule()
-            if self.step is None:
+            if not self.steps:
                 break
             self.finish_step()
             self.consistent()

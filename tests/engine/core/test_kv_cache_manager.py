@@ -58,7 +58,7 @@ def test_leak_fails_the_invariants() -> None:
     manager.grow(request, 8)
     with pytest.raises(AssertionError):
         manager.check_invariants([])
-    request.computed_tokens = 9
+    request.scheduled_tokens = 9
     with pytest.raises(AssertionError):
         manager.check_invariants([request])
 

@@ -4,7 +4,7 @@ import pytest
 
 from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.result_check import FAILED, UnexpectedResult, match_logprobs, match_result
-from triolet.engine.core.scheduler import ScheduledStep
+from triolet.engine.core.step_draft import ScheduledStep
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import RowLogprobs, Step, StepResult

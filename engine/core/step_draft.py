@@ -1,0 +1,74 @@
+"""Puts a step together, row by row, and remembers whom its rows belong to.
+
+Sans-IO: lists. `scheduler` decides who computes what; must not know why.
+"""
+
+import attrs
+
+from ..step_messages import NewRow, Step
+from .request import Request
+
+
+@attrs.define(eq=False)
+class ScheduledStep:
+    """A step, and whom its rows belong to: `requests[i]` computes in `step.rows[i]`."""
+
+    step: Step
+    requests: list[Request]
+    # Those whose row samples a token, in the order of the rows.
+    sampling: list[Request]
+    # Those of them that sample under a grammar, in the order of `step.masked`.
+    masked: list[Request] = attrs.field(factory=list)
+    # When it was scheduled, and whether its mask has been taken; the engine core's.
+    began_s: float = 0.0
+    mask_taken: bool = False
+
+    @property
+    def sampling_rows(self) -> list[int]:
+        """The rows of `sampling`."""
+        if len(self.sampling) == len(self.requests):
+            return self.step.rows
+        return [request.row for request in self.sampling]
+
+
+@attrs.define(eq=False)
+class StepDraft:
+    """The step that is being put together; `budget` is what is left of it, in tokens."""
+
+    budget: int
+    finished: list[int] = attrs.field(factory=list)
+    new: list[NewRow] = attrs.field(factory=list)
+    grown: list[tuple[int, list[int]]] = attrs.field(factory=list)
+    token_counts: list[int] = attrs.field(factory=list)
+    samples: list[bool] = attrs.field(factory=list)
+    requests: list[Request] = attrs.field(factory=list)
+    sampling: list[Request] = attrs.field(factory=list)
+    masked: list[Request] = attrs.field(factory=list)
+
+    def compute(self, request: Request, count: int) -> None:
+        """The request's row computes its next `count` tokens, and samples if these are its last."""
+        self.budget -= count
+        self.requests.append(request)
+        self.token_counts.append(count)
+        request.scheduled_tokens += count
+        samples = request.scheduled_tokens == request.total_tokens
+        self.samples.append(samples)
+        if samples:
+            request.total_tokens += 1
+            self.sampling.append(request)
+            if request.grammar is not None:
+                self.masked.append(request)
+
+    def finish(self, number: int) -> ScheduledStep:
+        """The step, which has this number; the draft is of no more use."""
+        step = Step(
+            number=number,
+            finished=self.finished,
+            new=self.new,
+            grown=self.grown,
+            rows=[request.row for request in self.requests],
+            token_counts=self.token_counts,
+            samples=self.samples,
+            masked=[request.row for request in self.masked],
+        )
+        return ScheduledStep(step, self.requests, self.sampling, self.masked)
