@@ -1,0 +1,86 @@
+"""Floors of the shapes that figures are given for, against a count by hand."""
+
+import math
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.expert_config import Experts
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.model_config import load_model_config
+from triolet.fuzz.bench.floor_model import (
+    ModelSizes,
+    RowWork,
+    StepWork,
+    decode_rows,
+    prefill_rows,
+)
+from triolet.fuzz.bench.shapes import SMALL
+
+SIZES = ModelSizes(
+    layers=8,
+    hidden_size=1024,
+    intermediate_size=3072,
+    vocab_size=32_000,
+    heads=16,
+    kv_heads=8,
+    head_size=128,
+)
+
+
+def test_sizes_are_those_of_a_folder_unless_it_mixes_experts() -> None:
+    config = load_model_config(bundled_model_folder())
+    sizes = ModelSizes.of(config)
+    assert (sizes.layers, sizes.hidden_size) == (config.layers, config.hidden_size)
+    experts = Experts(count=2, chosen=1, intermediate_size=8, normalized=True)
+    with pytest.raises(InvalidParameter, match="mixture"):
+        ModelSizes.of(attrs.evolve(config, experts=experts))
+
+
+def test_a_decode_step_reads_every_weight_and_the_rows_kv() -> None:
+    work = StepWork.of(SIZES, decode_rows(8, 512))
+    matrices = sum(math.prod(s) for s in SMALL.tensors().values() if len(s) == 2)
+    assert work.weight_bytes == 2 * matrices  # the tied embedding is the output's matrix
+    assert work.kv_bytes == 8 * 512 * 32 * 1024  # 32 KiB a token
+    assert work.operations == 8 * (2 * matrices + 4 * 512 * 16 * 128 * 8)
+
+
+def test_a_prefill_multiplies_all_but_the_output_for_each_token() -> None:
+    work = StepWork.of(SIZES, prefill_rows(512))
+    layers = 8 * (1024 * 2 * 2048 + 1024 * 2048 + 3 * 1024 * 3072)
+    attention = 4 * (512 * 513 // 2) * 16 * 128 * 8
+    assert work.operations == 512 * 2 * layers + 2 * 1024 * 32_000 + attention
+
+
+def test_the_floor_is_reading_at_batch_1_and_multiplying_in_a_prefill() -> None:
+    rates = {"read_gb_s": 50.0, "multiply_gflop_s": 1000.0}
+    one = StepWork.of(SIZES, decode_rows(1, 512))
+    assert one.floor_s(**rates) == pytest.approx((one.weight_bytes + one.kv_bytes) / 50e9)
+    many = StepWork.of(SIZES, prefill_rows(512))
+    assert many.floor_s(**rates) == pytest.approx(many.operations / 1e12 + many.kv_bytes / 50e9)
+
+
+def test_an_unknown_rate_makes_an_unknown_floor() -> None:
+    work = StepWork.of(SIZES, decode_rows(1, 512))
+    assert math.isnan(work.floor_s(read_gb_s=50.0, multiply_gflop_s=math.nan))
+
+
+ROWS = st.lists(
+    st.tuples(st.integers(1, 64), st.integers(0, 64)).map(
+        lambda pair: RowWork(new=pair[0], context=pair[0] + pair[1])
+    ),
+    max_size=6,
+)
+
+
+@given(ROWS, st.integers(1, 32))
+def test_chunks_multiply_as_much_as_the_whole(rows: list[RowWork], cut: int) -> None:
+    for row in rows:
+        if cut < row.new:
+            first = RowWork(new=cut, context=row.context - row.new + cut, samples=False)
+            second = RowWork(new=row.new - cut, context=row.context)
+            parts = [StepWork.of(SIZES, [each]).operations for each in (first, second)]
+            assert sum(parts) == StepWork.of(SIZES, [row]).operations
