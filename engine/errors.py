@@ -4,7 +4,6 @@
      +-- InvalidRequest           the request is at fault; sending it again changes nothing
      |    +-- InvalidParameter    one field is out of range
      |    +-- PromptTooLong       prompt and answer do not fit the model's length
-     |    +-- GrammarRefused      the form asked for cannot be compiled within bounds
      +-- OutputFailed             this request's next token could not be chosen
      +-- EngineDied               the engine is at fault; sending it again may succeed
      +-- EngineDraining           the engine serves what it has and takes nothing new
@@ -60,17 +59,6 @@ class PromptTooLong(InvalidRequest):
             f"the prompt has {self.prompt_tokens} tokens; this model takes at most"
             f" {self.max_model_len - 1} and one token of answer. Shorten the prompt"
         )
-
-
-@attrs.frozen
-class GrammarRefused(InvalidRequest):
-    """What the output shall match cannot be served: malformed, unsupported, or beyond a bound."""
-
-    code: ClassVar[str] = "invalid_grammar"
-    reason: str
-
-    def __str__(self) -> str:
-        return f"structured_outputs cannot be served: {self.reason}"
 
 
 @attrs.frozen

@@ -196,6 +196,8 @@ class RequestOutput:
     events: tuple[RequestEvent, ...] = ()
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: TokenLogprobs | None = None
+    # Ended because its grammar allows no more: the last token is text, and not what ended it.
+    complete: bool = False
 
 
 @attrs.frozen(kw_only=True)

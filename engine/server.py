@@ -62,6 +62,7 @@ class EngineServer:
     _connected: set[Peer] = attrs.field(factory=set, init=False)
     _idle_counts: tuple[int, ...] = attrs.field(default=(), init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _grammar_orders: trio.Event = attrs.field(factory=trio.Event, init=False)
     _orphans_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Trees that were asked for: (frontend, call id).
     _tree_send: trio.MemorySendChannel[tuple[Peer, int]] = attrs.field(init=False)
@@ -136,11 +137,18 @@ class EngineServer:
     def notify(self) -> None:
         """Wake the step loop: there may be work, or outputs that no step brought."""
         self._work.set()
+        if self.core.grammars.has_orders:
+            self._grammar_orders.set()
 
     async def wait_work(self) -> None:
         """Wait for `notify`; only the step loop calls this."""
         await self._work.wait()
         self._work = trio.Event()
+
+    async def wait_grammar_orders(self) -> None:
+        """Wait until a request waits for its grammar; only the grammar compiler calls this."""
+        await self._grammar_orders.wait()
+        self._grammar_orders = trio.Event()
 
     def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
         """Send each frontend its outputs; one whose link is down fetches them by a resync."""

@@ -3,6 +3,7 @@
     input-handler     what frontends say becomes calls
     orphan-watch      gives up frontends that stay away
     utilities         answers their questions
+    grammar-compiler  compiles, in a thread, the forms that requests want
     step-loop         schedule, compute, finish, deliver
 
 Each is a service: one that ends, for whatever cause, ends the engine. An engine that went on
@@ -15,6 +16,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ..nurseries.service import open_service
+from .grammar_compiler import run_grammar_compiler
 from .server import EngineServer
 from .step_loop import StepExecutor, run_step_loop
 from .step_recorder import NO_RECORDER, StepRecorder
@@ -34,6 +36,7 @@ async def open_engine_services(
         open_service(server.run_input, name="input-handler"),
         open_service(server.run_orphan_watch, name="orphan-watch"),
         open_service(server.run_utilities, name="utilities"),
+        open_service(partial(run_grammar_compiler, server), name="grammar-compiler"),
         open_service(partial(run_step_loop, server, executor, recorder=recorder), name="step-loop"),
     ):
         yield

@@ -19,8 +19,10 @@ import trio
 
 from ..engine.errors import InvalidParameter, PromptTooLong
 from ..engine.generation_config import GenerationConfig, load_generation_config
+from ..engine.grammar_text import check_grammar
 from ..engine.model_config import GENERATION_CONFIG_FILE, load_model_limits
 from ..engine.sampling_params import MAX_LOGPROBS_DEFAULT, SamplingParams
+from ..engine.structured_outputs import StructuredOutputs
 from .chat_template import ChatTemplate
 from .config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from .errors import ChatTemplateMissing
@@ -132,6 +134,8 @@ class InputProcessor:
             prompt_tokens=len(token_ids),
             max_model_len=length_max,
         )
+        if params.structured_outputs is not None:
+            await self._check_form(params.structured_outputs)
         return PreparedPrompt(token_ids, params)
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
@@ -200,6 +204,11 @@ class InputProcessor:
         # A thread is waited for to its end; whoever was cancelled meanwhile wants nothing sent.
         await trio.lowlevel.checkpoint_if_cancelled()
         return self.tokenizer.join_slices(encodings, add_special_tokens=add_special_tokens)
+
+    async def _check_form(self, wanted: StructuredOutputs) -> None:
+        """In a thread, whatever its length: a short one may take long, too."""
+        await trio.to_thread.run_sync(check_grammar, wanted, limiter=self._limiter)
+        await trio.lowlevel.checkpoint_if_cancelled()
 
     def _too_many_characters(self, characters: int) -> InvalidParameter:
         bound = self.limits.prompt_characters_max

@@ -85,7 +85,8 @@ class OutputProcessor:
     def _shown_count(self, output: RequestOutput) -> int:
         """How many tokens have text: a token that ended the request has none, unless asked for."""
         count = len(output.token_ids)
-        hidden = output.finish_reason is FinishReason.STOP and not self._include_stop
+        stopped = output.finish_reason is FinishReason.STOP and not output.complete
+        hidden = stopped and not self._include_stop
         return max(count - 1, 0) if hidden else count
 
     def _search(self, output: RequestOutput, stops: StopStrings) -> GenerationOutput:

@@ -35,11 +35,13 @@ PROCESSES = {
         "triolet.api.commands.plan",
         "triolet.api.commands.serve",
     ): (COMMON, ROOMS | {"api"}),
-    ("triolet.engine.process",): (COMMON | {"zmq"}, {"engine", "nurseries", "transports"}),
+    ("triolet.engine.process",): (
+        COMMON | {"zmq", "llguidance"}, {"engine", "nurseries", "transports"},
+    ),
     ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),
     ("triolet.api.frontend_process",): (
-        COMMON | {"zmq", "tokenizers", "jinja2", "markupsafe", "h11", "wsproto", "trio_websocket",
-                  "prometheus_client", "cattrs"},
+        COMMON | {"zmq", "tokenizers", "llguidance", "jinja2", "markupsafe", "h11", "wsproto",
+                  "trio_websocket", "prometheus_client", "cattrs"},
         ROOMS | {"api"},
     ),
 }  # fmt: skip

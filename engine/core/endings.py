@@ -39,6 +39,7 @@ class Endings:
             output_token_ids=request.token_ids[request.prompt_tokens :],
             finish_reason=stop.reason,
             stop_token_id=stop.token_id,
+            complete=stop.complete,
             cached_tokens=request.cached_tokens,
             error="" if error is None else str(error),
             error_code="" if error is None else error.code,

@@ -45,6 +45,11 @@ class GrammarOrders:
             )
             self._orders.append(order)
 
+    @property
+    def has_orders(self) -> bool:
+        """Whether there is anything to take."""
+        return bool(self._orders)
+
     def take(self) -> list[GrammarOrder]:
         """All of them, in the order of arrival."""
         if not self._orders:

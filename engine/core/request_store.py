@@ -31,6 +31,7 @@ class FinishedRequest:
     output_token_ids: list[int]
     finish_reason: FinishReason
     stop_token_id: int | None = None
+    complete: bool = False
     cached_tokens: int = 0
     error: str = ""
     error_code: str = ""
@@ -52,6 +53,7 @@ class FinishedRequest:
             token_ids=self.output_token_ids[index:],
             finish_reason=self.finish_reason,
             stop_token_id=self.stop_token_id,
+            complete=self.complete,
             cached_tokens=self.cached_tokens,
             error=self.error,
             error_code=self.error_code,

@@ -20,11 +20,13 @@ class Stop:
 
     reason: FinishReason
     token_id: int | None = None
+    # The last token is text like any other: nothing but the end may follow it.
+    complete: bool = False
 
 
 _END_OF_SEQUENCE = Stop(FinishReason.STOP)
 # The output is all that its grammar allows: nothing can follow but the end of sequence.
-COMPLETE = _END_OF_SEQUENCE
+COMPLETE = Stop(FinishReason.STOP, complete=True)
 _LENGTH = Stop(FinishReason.LENGTH)
 
 

@@ -46,7 +46,10 @@ class TokenApplier:
             if told is None:
                 told = news[request.frontend] = News()
             if token_id == FAILED:
-                record = self.endings.fail_row(request, dict(failed_rows)[request.row])
+                reason = dict(failed_rows)[request.row]
+                if request.grammar is not None and request.grammar.failure:
+                    reason = request.grammar.failure  # why nothing was allowed
+                record = self.endings.fail_row(request, reason)
                 told.outputs.append(record.output_from(request.output_count))
             else:
                 self._append(request, token_id, told)

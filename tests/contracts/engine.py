@@ -5,6 +5,7 @@ from the null executor, so that tokens are exact. A check leaves the engine as i
 blocks free), so that one engine may serve several checks in a row.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -12,6 +13,10 @@ from typing import Any
 import attrs
 import msgspec
 import trio
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteLevel as ByteLevelDecoder
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
 
 from triolet.engine.messages import (
     AbortRequests,
@@ -31,6 +36,7 @@ from triolet.engine.messages import (
     UtilityReply,
 )
 from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.nurseries.task_tree import ProcessTree, find_tasks
 from triolet.transports.channel import (
     ChannelEvent,
@@ -49,6 +55,18 @@ DEADLINE_S = 30.0
 UNACKNOWLEDGED_MAX = 64
 # Sizes in the config.json of the makers' folder.
 VOCAB_SIZE, MODEL_LEN = 320, 512
+# After the 256 bytes, which are the folder's tokens.
+EOS = 256
+
+
+def byte_tokenizer() -> Tokenizer:
+    """A token for each byte, and an end of sequence."""
+    alphabet = sorted(ByteLevel.alphabet())
+    tokenizer = Tokenizer(BPE({char: i for i, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer.add_special_tokens(["<eos>"])
+    return tokenizer
 
 
 @attrs.define(eq=False)
@@ -196,13 +214,18 @@ def add_request(
     attempt: int = 1,
     credit: int | None = None,
     output: list[int] | None = None,
+    eos: list[int] | None = None,
+    form: StructuredOutputs | None = None,
 ) -> AddRequest:
     """An ADD of `tokens` output tokens in all; `output` are those it has already (a replay)."""
     return AddRequest(
         request_id=name,
         attempt=attempt,
         prompt_token_ids=[9, 8, 7] if prompt is None else prompt,
-        sampling=SamplingParams(seed=seed, max_tokens=tokens, ignore_eos=True),
+        sampling=SamplingParams(
+            seed=seed, max_tokens=tokens, ignore_eos=not eos, structured_outputs=form
+        ),
+        eos_token_ids=eos or [],
         output_token_ids=output or [],
         credit=credit,
     )
@@ -370,7 +393,13 @@ async def check_utilities(open_engine: OpenEngine) -> None:
         ]
         for tree in trees:
             assert tree.tasks is not None
-            for name in ("input-handler", "step-loop", "orphan-watch", "utilities"):
+            for name in (
+                "input-handler",
+                "step-loop",
+                "orphan-watch",
+                "utilities",
+                "grammar-compiler",
+            ):
                 assert len(find_tasks(tree.tasks, name)) == 1
         assert '"kv_blocks"' in caller.replies.pop(calls[3]).result
 
@@ -394,7 +423,31 @@ async def check_statistics(open_engine: OpenEngine) -> None:
         assert after.step > before.step
 
 
+async def check_structured_outputs(open_engine: OpenEngine) -> None:
+    """What is asked to match a form matches it, replayed as well; what cannot fails alone."""
+    form = StructuredOutputs.regex("[a-f]{8,12}-(yes|no)")
+    decode = byte_tokenizer().decode
+    async with open_engine() as caller:
+        free = caller.add("free", tokens=40)
+        bad = caller.add("bad", tokens=40, form=StructuredOutputs.json({"not": {}}))
+        whole = await caller.run("whole", tokens=40, form=form, eos=[EOS])
+        text = decode([token_id for token_id in whole if token_id != EOS])
+        assert re.fullmatch(form.text, text)
+        for cut in range(len(whole)):
+            again = await caller.run(
+                f"cut{cut}", tokens=40, form=form, eos=[EOS], output=whole[:cut]
+            )
+            assert again == whole
+        await caller.until(lambda: free.end is not None and bad.end is not None)
+        assert bad.end is not None
+        assert bad.end.error_code == "invalid_parameter"
+        assert "Unimplemented" in bad.end.error
+        del caller.streams["free"], caller.streams["bad"]
+        await caller.until_quiet()
+
+
 CHECKS = (
+    check_structured_outputs,
     check_equal_seeds_bring_equal_tokens,
     check_abort_frees_blocks,
     check_credit_pauses,

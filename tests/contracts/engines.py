@@ -20,11 +20,13 @@ from triolet.runtime.membership import FrontendDirectory
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.engine import (
     DEADLINE_S,
+    EOS,
     ME,
     MODEL_LEN,
     UNACKNOWLEDGED_MAX,
     VOCAB_SIZE,
     Caller,
+    byte_tokenizer,
 )
 from triolet.tests.contracts.meshes import running
 from triolet.transports.channel import Peer
@@ -38,9 +40,10 @@ LINK = LinkSettings(unacknowledged_max=UNACKNOWLEDGED_MAX)
 
 
 def write_sizes(folder: pathlib.Path) -> pathlib.Path:
-    """A model folder as the null executor needs it."""
-    sizes = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MODEL_LEN}
+    """A model folder as the null executor and the grammar compiler need it: tokens are bytes."""
+    sizes = {"vocab_size": VOCAB_SIZE, "max_position_embeddings": MODEL_LEN, "eos_token_id": EOS}
     (folder / "config.json").write_text(json.dumps(sizes))
+    byte_tokenizer().save(str(folder / "tokenizer.json"))
     return folder
 
 

@@ -24,7 +24,7 @@ from triolet.transports.channel import Peer, PeerUp, Received
 from triolet.transports.codec import Codec
 from triolet.transports.memory_channel import MemoryMesh, MemorySpoke
 
-TASKS = {"executor", "input-handler", "orphan-watch", "utilities", "step-loop"}
+TASKS = {"executor", "grammar-compiler", "input-handler", "orphan-watch", "utilities", "step-loop"}
 
 
 @attrs.define(eq=False)

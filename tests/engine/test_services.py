@@ -11,7 +11,7 @@ from triolet.nurseries.task_tree import find_background_task, find_background_ta
 from triolet.tests.engine.test_server import FRONTEND, add, make_server
 from triolet.transports.channel import PeerUp, Received
 
-TASKS = ["input-handler", "orphan-watch", "step-loop", "utilities"]
+TASKS = ["grammar-compiler", "input-handler", "orphan-watch", "step-loop", "utilities"]
 
 
 class LateExecutor:

@@ -5,7 +5,7 @@ import pytest
 
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.grammar_orders import GrammarOrder
-from triolet.engine.errors import GrammarRefused
+from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.structured_outputs import StructuredOutputs
 
@@ -75,10 +75,12 @@ def test_a_token_that_cannot_come_fails_it_alone(driver: Driver) -> None:
 def test_what_cannot_be_compiled_fails_it_alone(driver: Driver) -> None:
     driver.core.add("f0", add_structured("a"))
     driver.core.add("f0", add_request("b"))
-    driver.core.grammar_refused(only_order(driver.core), GrammarRefused("too large"))
+    driver.core.grammar_refused(
+        only_order(driver.core), InvalidParameter("structured_outputs", "is too large")
+    )
     driver.run()
     last = driver.last("a")
-    assert (last.finish_reason, last.error_code) == (FinishReason.ERROR, "invalid_grammar")
+    assert (last.finish_reason, last.error_code) == (FinishReason.ERROR, "invalid_parameter")
     assert driver.last("b").finish_reason is FinishReason.LENGTH
 
 
@@ -90,7 +92,7 @@ def test_who_has_ended_is_not_compiled_for(driver: Driver) -> None:
     assert driver.core.grammars.waiting(order) is None
     driver.core.add("f0", add_structured("a", attempt=2))
     driver.core.grammar_compiled(order, CountingGrammar([ANY], 9, VOCAB))
-    driver.core.grammar_refused(order, GrammarRefused("late"))
+    driver.core.grammar_refused(order, InvalidParameter("a", "b"))
     driver.take()
     assert not driver.core.has_work()
     assert not driver.heard
@@ -115,6 +117,27 @@ def test_a_replay_that_is_complete_ends_at_once(driver: Driver) -> None:
     last = driver.last("a")
     assert (last.finish_reason, last.first_index, last.token_ids) == (FinishReason.STOP, 2, [])
     assert not driver.core.has_work()
+
+
+def test_its_rows_are_masked_where_they_sample(driver: Driver) -> None:
+    core = driver.core
+    assert core.take_mask() is None
+    for name in ("a", "b"):
+        core.add("f0", add_structured(name))
+        core.grammar_compiled(only_order(core), CountingGrammar([{7}, {8}], 9, VOCAB))
+    core.add("f0", add_request("free"))
+    step = core.schedule(0.0)
+    assert step is not None
+    sampling = [row for row, samples in zip(step.rows, step.samples, strict=True) if samples]
+    assert len(sampling) == 2, "of three prompts of 3 tokens, 8 tokens finish two"
+    assert step.masked == sampling
+    core.abort("f0", [RequestKey("b", 1)])
+    mask = core.take_mask()
+    assert mask is not None
+    assert core.take_mask() is None
+    assert mask.number == step.number
+    rows = [mask.words[:8], mask.words[8:]]
+    assert [int.from_bytes(row, "little") for row in rows] == [1 << 7, 2**64 - 1]
 
 
 def test_it_waits_for_its_kv_first(driver: Driver) -> None:

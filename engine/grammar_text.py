@@ -1,0 +1,105 @@
+"""The form that a client asks for as llguidance reads it, and whether that can be served.
+
+Used on both sides of the wire: a frontend checks before it sends anything, an engine compiles what
+any frontend sent. Whatever llguidance does not implement it reports, and that report is the reason
+of the refusal. Must not know vocabularies: masks are `matched_grammar`'s.
+"""
+
+import json
+from typing import Any, assert_never
+
+from llguidance import LLMatcher, LLParserLimits, regex_to_lark
+from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
+
+from .errors import InvalidParameter
+from .grammar_bounds import check_lark, check_schema
+from .structured_outputs import GrammarKind, StructuredOutputs
+
+# Work and memory of one grammar. Fuel of a step and items of a step bound one mask: about 10 ms
+# each; a lexer state has up to 2 kB. The first fuel and the sizes bound the compilation.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=100_000,
+    step_max_items=50_000,
+    max_lexer_states=20_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+# Without it each mask looks ahead to the end of a text that is forced: 100 ms in one of 60 kB.
+_PRAGMA = '%llguidance {"no_forcing": true}\n'
+# What the converter from GBNF begins with.
+_CONVERTED = "%llguidance {}\n"
+# Between the tokens of JSON: no more white space than deep indentation has, or a model that likes
+# it never ends.
+_JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# Of llguidance's report, which may quote the whole grammar.
+REASON_CHARACTERS_MAX = 300
+# It means that details were left out, which were never asked for.
+_NOT_VERBOSE = "\n<non-verbose/>"
+
+
+def grammar_text(wanted: StructuredOutputs) -> str:
+    """What a matcher is made of. Raises `InvalidParameter` for what is beyond the bounds."""
+    return LLMatcher.grammar_from_lark(f"{_PRAGMA}{lark_text(wanted)}")
+
+
+def lark_text(wanted: StructuredOutputs) -> str:
+    """The same as a grammar in llguidance's Lark. Raises as above."""
+    match wanted.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return _schema_lark(check_schema(wanted.text))
+        case GrammarKind.JSON_OBJECT:
+            return _schema_lark({"type": "object"})
+        case GrammarKind.REGEX:
+            return f"start: /{regex_to_lark(wanted.text, '')}/"
+        case GrammarKind.CHOICE:
+            return "start: " + " | ".join(map(json.dumps, _choices(wanted.text)))
+        case GrammarKind.GRAMMAR:
+            try:
+                lark = any_to_lark(wanted.text)
+            except (GbnfToLarkError, ValueError, RecursionError, LookupError) as error:
+                raise refused(str(error) or "is nested too deep") from error
+            lark = lark.removeprefix(_CONVERTED)
+            check_lark(lark)
+            return lark
+        case _:
+            assert_never(wanted.kind)
+
+
+def check_grammar(wanted: StructuredOutputs) -> None:
+    """Raise `InvalidParameter` of `structured_outputs`, with the reason, if it cannot be served.
+
+    Blocks for milliseconds, of large schemas for some hundred; mostly without Python's lock.
+    """
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(
+        grammar_text(wanted), limits=LIMITS
+    )
+    if is_error:
+        raise refused(messages[0])
+
+
+def refused(report: str) -> InvalidParameter:
+    """The refusal for what llguidance reports."""
+    reason = report.removesuffix(_NOT_VERBOSE).strip()
+    return InvalidParameter(
+        "structured_outputs", f"cannot be served: {reason[:REASON_CHARACTERS_MAX]}"
+    )
+
+
+def _schema_lark(schema: dict[str, Any] | bool) -> str:
+    if isinstance(schema, bool):  # to which no options can be added
+        schema = {} if schema else {"enum": []}
+    options = schema.get("x-guidance", {})
+    if not isinstance(options, dict):
+        raise refused("x-guidance must be an object")
+    return "start: %json " + json.dumps({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+
+
+def _choices(text: str) -> list[str]:
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refused(f"choices: {error}") from error
+    if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
+        raise refused("choices must be an array of strings")
+    return choices

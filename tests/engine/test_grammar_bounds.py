@@ -1,0 +1,116 @@
+"""What compiles within bounds passes; what would not is refused with a reason."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.grammar_bounds import (
+    CHAIN_MAX,
+    DEPTH_MAX,
+    MULTIPLE_MAX,
+    NODES_MAX,
+    RULES_MAX,
+    check_lark,
+    check_schema,
+)
+
+
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth - 1):
+        schema = {"items": schema}
+    return schema
+
+
+def chain(length: int) -> dict[str, Any]:
+    links = {f"a{i}": {"items": {"$ref": f"#/$defs/a{i + 1}"}} for i in range(length)}
+    return {"$ref": "#/$defs/a0", "$defs": {**links, f"a{length}": {"type": "null"}}}
+
+
+# Depth of a chain's schema: the schema, $defs, the link, its items.
+CHAIN_DEPTH = 5
+ACCEPTED: list[object] = [
+    True,
+    {"type": "object"},
+    nested(DEPTH_MAX),
+    {"enum": list(range(NODES_MAX - 2))},
+    chain(CHAIN_MAX // CHAIN_DEPTH - 1),
+    {"anyOf": [{"multipleOf": MULTIPLE_MAX}, {"multipleOf": 0.25}, {"multipleOf": 1e9}]},
+    {"multipleOf": -3},
+    {"properties": {"multipleOf": {"type": "string"}, "$ref": {"type": "string"}}},
+]
+REFUSED: list[tuple[object, str]] = [
+    ("text", "must be a JSON schema"),
+    ([], "must be a JSON schema"),
+    (nested(DEPTH_MAX + 1), "nested more than"),
+    (nested(900), "nested more than"),
+    ({"enum": list(range(NODES_MAX))}, "values"),
+    (chain(CHAIN_MAX // CHAIN_DEPTH + 1), "distinct references"),
+    ({"multipleOf": MULTIPLE_MAX + 1}, "multipleOf"),
+    ({"allOf": [{"multipleOf": 997}, {"multipleOf": 9.91}]}, "multipleOf"),
+]
+
+
+@pytest.mark.parametrize("schema", ACCEPTED, ids=lambda schema: str(schema)[:40])
+def test_within_bounds(schema: object) -> None:
+    check_schema(json.dumps(schema))
+    check_lark(f"start: %json {json.dumps(schema)}")
+
+
+@pytest.mark.parametrize(("schema", "reason"), REFUSED, ids=lambda value: str(value)[:40])
+def test_beyond_a_bound(schema: object, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=f"structured_outputs .*{reason}"):
+        check_schema(json.dumps(schema))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "NaN", '{"a": Infinity}', "{} {}", "[" * 100_000, "\ud800"]
+)
+def test_what_is_no_json(text: str) -> None:
+    with pytest.raises(InvalidParameter, match="structured_outputs"):
+        check_schema(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'start: "&" /~&/ // & in a comment\n# and ~ in another',
+        "start: a\n" + "\n".join(f"a{i}: /x/" for i in range(RULES_MAX - 1)),
+        'start: %json {"const": "& ~"}',
+        r'start: "\"&"',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_lark_within_bounds(text: str) -> None:
+    check_lark(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("start: A\nA: /a/ & /b/", "operator &"),
+        ("start: A\nA: ~/a/", "operator ~"),
+        ('%llguidance {"no_forcing": false}\nstart: "a"', "options"),
+        ("start: a\n" + "\n".join(f"a{i}: /x/" for i in range(RULES_MAX)), "rules"),
+        ("start: %json {", "not valid"),
+        ('start: %json {"multipleOf": 1000003}', "multipleOf"),
+        ("start: %json " + "[" * 100_000, "nested|not valid"),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_lark_beyond_a_bound(text: str, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason):
+        check_lark(text)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_accepted_or_refused(text: str) -> None:
+    for check in (check_schema, check_lark):
+        try:
+            check(text)
+        except InvalidParameter as error:
+            assert error.parameter == "structured_outputs"  # noqa: PT017

@@ -1,0 +1,47 @@
+"""Each kind becomes a grammar; what llguidance does not serve is refused in its words."""
+
+import pytest
+
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.grammar_text import REASON_CHARACTERS_MAX, check_grammar
+from triolet.engine.structured_outputs import GrammarKind, StructuredOutputs
+
+SERVED = [
+    StructuredOutputs.json({"type": "object", "properties": {"a": {"type": "integer"}}}),
+    StructuredOutputs.json(True),
+    StructuredOutputs.json_object(),
+    StructuredOutputs.regex(r"\d{3}-[a-z]+"),
+    StructuredOutputs.choice(["a", 'quoted "b"', "\u00e9\U0001f600", "line\nbreak", ""]),
+    StructuredOutputs.grammar('start: "a" | B\nB: /[0-9]+/'),
+    StructuredOutputs.grammar('root ::= "a" | [0-9]+'),
+]
+REFUSED = [
+    (StructuredOutputs.json({"not": {}}), "Unimplemented keys.*not"),
+    (StructuredOutputs.json({"type": "strin"}), "Invalid type"),
+    (StructuredOutputs.json({"type": "string", "format": "color"}), "Unknown format"),
+    (StructuredOutputs.json({"$ref": "http://example.com/a"}), "not present"),
+    (StructuredOutputs.json(False), "nsatisfiable|enum"),
+    (StructuredOutputs.json("{"), "not valid JSON"),
+    (StructuredOutputs.regex("(?=a)"), "look-around"),
+    (StructuredOutputs.regex("(" * 5000 + ")" * 5000), "regex"),
+    (StructuredOutputs.regex("["), "regex"),
+    (StructuredOutputs.grammar("start: missing"), "missing"),
+    (StructuredOutputs.grammar("root ::= " + "(" * 5000), "served"),
+    (StructuredOutputs.grammar("nonsense"), "served"),
+    (StructuredOutputs(GrammarKind.CHOICE, "{}"), "array of strings"),
+    (StructuredOutputs(GrammarKind.CHOICE, "[1]"), "array of strings"),
+    (StructuredOutputs(GrammarKind.CHOICE, "["), "choices"),
+]
+
+
+@pytest.mark.parametrize("wanted", SERVED, ids=lambda wanted: wanted.kind)
+def test_served(wanted: StructuredOutputs) -> None:
+    check_grammar(wanted)
+
+
+@pytest.mark.parametrize(("wanted", "reason"), REFUSED, ids=lambda value: str(value)[-40:])
+def test_refused_with_the_reason(wanted: StructuredOutputs, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason) as caught:
+        check_grammar(wanted)
+    assert caught.value.parameter == "structured_outputs"
+    assert len(caught.value.reason) <= REASON_CHARACTERS_MAX + 30

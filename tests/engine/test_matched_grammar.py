@@ -1,0 +1,104 @@
+"""A matcher as the core sees it: masks, acceptance, the end, and what it does at a limit."""
+
+import json
+
+import pytest
+
+from triolet.engine.core.grammar import mask_bytes
+from triolet.engine.grammar_compiler import GrammarCompiler
+from triolet.engine.matched_grammar import MatchedGrammar
+from triolet.engine.structured_outputs import StructuredOutputs
+
+from .grammars import EOS, VOCAB_SIZE, accepted, allowed, encode, make_compiler, make_order
+
+
+def is_terminated(grammar: MatchedGrammar) -> bool:
+    """Asked anew each time; mypy takes a property for a constant."""
+    return grammar.is_terminated
+
+
+@pytest.fixture(scope="module")
+def compiler() -> GrammarCompiler:
+    return make_compiler()
+
+
+TEXTS = [
+    (StructuredOutputs.regex("[0-9]{3}"), "127"),
+    (StructuredOutputs.choice(["red", "green"]), "green"),
+    (
+        StructuredOutputs.json({"type": "object", "properties": {"a": {"type": "null"}}}),
+        '{"a":null}',
+    ),
+    (StructuredOutputs.grammar('start: "x" "y"*'), "xyy"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "text"), TEXTS, ids=lambda value: str(value)[:30])
+def test_each_token_of_a_match_is_allowed_before_it_comes(
+    compiler: GrammarCompiler, wanted: StructuredOutputs, text: str
+) -> None:
+    grammar = compiler.compile(make_order(wanted))
+    for token_id in accepted(grammar, text):
+        assert token_id in allowed(grammar)
+        assert not is_terminated(grammar)
+    assert EOS in allowed(grammar), "it may end here"
+
+
+def test_the_end_is_allowed_only_where_the_output_may_end(compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile(make_order(StructuredOutputs.regex("[0-9]{2,3}")))
+    ends = []
+    for _ in accepted(grammar, "12"):
+        ends.append(EOS in allowed(grammar))
+    assert ends == [False, False]
+    assert EOS in allowed(grammar)
+    assert not is_terminated(grammar)
+    list(accepted(grammar, "3"))
+    assert is_terminated(grammar)
+    assert allowed(grammar) == {EOS}
+
+
+def test_an_end_that_is_ignored_is_never_allowed(compiler: GrammarCompiler) -> None:
+    order = make_order(StructuredOutputs.grammar('start: /[0-9]/ ("a" | "b")?'), eos=())
+    grammar = compiler.compile(order)
+    for _ in accepted(grammar, "1"):
+        pass
+    assert EOS not in allowed(grammar)
+    assert not is_terminated(grammar)
+    list(accepted(grammar, "b"))
+    assert is_terminated(grammar)
+    assert not grammar.accept(EOS)
+
+
+def test_what_may_not_come_is_refused_for_good(compiler: GrammarCompiler) -> None:
+    grammar = compiler.compile(make_order(StructuredOutputs.regex("[0-9]+")))
+    assert grammar.failure == ""
+    assert not grammar.accept(encode("a")[0])
+    assert "doesn't satisfy the grammar" in grammar.failure
+    assert not grammar.accept(encode("1")[0])
+    assert not is_terminated(grammar)
+    assert allowed(grammar) == set()
+
+
+def test_at_a_limit_nothing_is_allowed_not_even_the_end(compiler: GrammarCompiler) -> None:
+    wide = json.dumps({"properties": {f"p{i}": {} for i in range(1500)}, "type": "object"})
+    wanted = StructuredOutputs.grammar(f"start: /[0-9]{{8}}/ x\nx: %json {wide}")
+    grammar = compiler.compile(make_order(wanted))
+    for token_id in encode("12345678{"):
+        if not grammar.accept(token_id):
+            break
+    assert allowed(grammar) == set()
+    assert "items" in grammar.failure
+    assert not grammar.accept(EOS)
+    assert not is_terminated(grammar)
+
+
+def test_a_mask_is_a_function_of_the_tokens(compiler: GrammarCompiler) -> None:
+    wanted = StructuredOutputs.json_object()
+    order = make_order(wanted, output=tuple(encode('{"name": ["a", 1')))
+    first, again = compiler.compile(order), make_compiler().compile(order)
+    assert allowed(first) == allowed(again)
+    row = bytearray(mask_bytes(VOCAB_SIZE))
+    first.fill_mask(memoryview(row))
+    before = bytes(row)
+    first.fill_mask(memoryview(row))
+    assert bytes(row) == before
