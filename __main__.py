@@ -22,7 +22,13 @@ from .api.commands.options import (
 from .api.commands.plan import RareSettings, log_settings, make_plan
 from .api.commands.sources import Sources, environment, settings_file
 from .engine.errors import InvalidParameter
-from .fuzz.bench.options import ThroughputOptions, TimelineOptions
+from .fuzz.bench.options import (
+    FloorOptions,
+    LatencyOptions,
+    StartupOptions,
+    ThroughputOptions,
+    TimelineOptions,
+)
 from .fuzz.chaos.options import ChaosOptions
 from .fuzz.load.options import BenchOptions
 
@@ -44,7 +50,10 @@ weights of the shapes that our figures are given for, written to your cache at t
 
     triolet bench --requests 512 --in-flight 64             one load on the bundled model
     triolet bench throughput tiny --against transformers    offline, beside `generate`
+    triolet bench latency small --concurrency 8 --rates 2   serving, by protocol and load
+    triolet bench floor small --threads 2                   steps beside the machine's limits
     triolet bench timeline small --svg steps.svg            a step, part by part
+    triolet bench startup                                   to ready, and back after a kill
 """
 
 sources = Sources()
@@ -71,7 +80,8 @@ FLAT = Parameter(name="*")
 # The same, but not in `--help`, which is for the first hour.
 HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
-THROUGHPUT, TIMELINE = ThroughputOptions(), TimelineOptions()
+THROUGHPUT, LATENCY, STARTUP = ThroughputOptions(), LatencyOptions(), StartupOptions()
+FLOOR, TIMELINE = FloorOptions(), TimelineOptions()
 CHAOS = ChaosOptions()
 RARE, FILE = RareSettings(), FileOptions()
 
@@ -201,6 +211,58 @@ def timeline(
     from .fuzz.bench.timeline import TimelineEmpty
 
     _run_bench(run_timeline, model, options, engine, TimelineEmpty)
+
+
+@bench.command
+def latency(
+    model: BenchModel = None,
+    *,
+    options: Annotated[LatencyOptions, FLAT] = LATENCY,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Press a server with one load after another: by protocol, concurrency, and arrivals a second.
+
+    Shows tokens a second, time to the first token and between tokens, and CPU of each process.
+    """
+    from .fuzz.bench.commands import latency as run_latency
+    from .fuzz.load.runner import ServerGone
+
+    _run_bench(run_latency, model, options, engine, ServerGone)
+
+
+@bench.command
+def startup(
+    model: BenchModel = None,
+    *,
+    options: Annotated[StartupOptions, FLAT] = STARTUP,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Time `triolet serve`: from the command to ready, from its worker's death to ready again."""
+    from .fuzz.bench.commands import startup as run_startup
+    from .fuzz.chaos.clients import Lost
+    from .fuzz.chaos.waits import NotInTime
+
+    _run_bench(run_startup, model, options, engine, Lost, NotInTime)
+
+
+@bench.command
+def floor(
+    model: BenchModel = None,
+    *,
+    options: Annotated[FloorOptions, FLAT] = FLOOR,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Measure how fast this machine reads and multiplies, and how near steps come to it.
+
+    Steps are computed in this process, without an engine around them; `--threads 0` takes every
+    core. Of dense models.
+    """
+    from .fuzz.bench.commands import floor as run_floor
+
+    _run_bench(run_floor, model, options, engine)
 
 
 @config.command

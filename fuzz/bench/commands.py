@@ -7,25 +7,48 @@ anything is measured.
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import attrs
+import trio
 from rich.console import Console
 from rich.table import Table
 
+from ...api.commands.options import EngineOptions
+from ...api.commands.sources import Sources, shown
+from ...engine.model.bundled import bundled_model_folder
 from ...runtime.events import OnEvent
 from ..figures import check_target, shows_table, write_figures
 from ..load.command import bench as run_load
 from ..load.options import BenchOptions
 from ..load.report import Bar
+from .kernels import measure_kernels, usual_cases
+from .latency import measure_latency
 from .machine import Machine, look_at_machine
-from .options import ThroughputOptions, TimelineOptions
+from .options import (
+    FloorOptions,
+    LatencyOptions,
+    StartupOptions,
+    ThroughputOptions,
+    TimelineOptions,
+)
 from .shapes import model_or_shape
-from .tables import throughput_table, timeline_table
+from .startup import measure_startup
+from .tables import (
+    kernel_table,
+    latency_table,
+    machine_table,
+    startup_table,
+    throughput_table,
+    timeline_table,
+)
 from .throughput import measure_throughput
 from .timeline_picture import picture, sentences, text_lanes
 from .timeline_run import record_timeline, some_steps
 
+_NO_SOURCES = Sources()
+_DEFAULTS = tuple(shown(EngineOptions(), _NO_SOURCES))
 # Of tables, where nobody looks at a terminal.
 COLUMNS = 120
 
@@ -70,6 +93,77 @@ async def timeline(
     figures = {**attrs.asdict(found.figures), "running": options.running}
     tables = [timeline_table(found.figures)]
     show("timeline", machine, figures, tables, lines=lines, where=options.json)
+
+
+async def latency(
+    model: str | None, options: LatencyOptions, *, engine: dict[str, Any], on_event: OnEvent
+) -> None:
+    """`triolet bench latency`."""
+    check_target(options.json)
+    machine = look_at_machine()
+    rows = await measure_latency(model_or_shape(model), options, engine=engine, on_event=on_event)
+    name = model or options.url or "bundled model"
+    figures = {
+        "rows": [
+            {"protocol": row.protocol.value, "load": attrs.asdict(row.load)}
+            | attrs.asdict(row.measures)
+            for row in rows
+        ]
+    }
+    show("latency", machine, figures, [latency_table(name, rows)], where=options.json)
+
+
+async def startup(
+    model: str | None, options: StartupOptions, *, engine: dict[str, Any], on_event: OnEvent
+) -> None:
+    """`triolet bench startup`."""
+    check_target(options.json)
+    machine = look_at_machine()
+    words = words_of_serve(EngineOptions(**engine))
+    bar = Bar(Console(stderr=True), options.repeats())
+    with bar.shown():
+        found = await measure_startup(
+            model_or_shape(model), options, words=words, on_ended=bar.advance
+        )
+    show("startup", machine, attrs.asdict(found), [startup_table(found)], where=options.json)
+
+
+async def floor(
+    model: str | None, options: FloorOptions, *, engine: dict[str, Any], on_event: OnEvent
+) -> None:
+    """`triolet bench floor`."""
+    check_target(options.json)
+    machine = look_at_machine()
+    folder = model_or_shape(model) or str(bundled_model_folder())
+    cases = usual_cases(
+        options.batch, context=options.context, prefill=options.prefill, mixed=options.mixed
+    )
+    bar = Bar(Console(stderr=True), len(cases) * (options.repeats() + 1))
+    with bar.shown():
+        measure = partial(
+            measure_kernels,
+            folder,
+            cases,
+            engine=engine,
+            rounds=options.repeats(),
+            on_ended=bar.advance,
+        )
+        found = await trio.to_thread.run_sync(measure)
+    tables = [machine_table(found.machine_floors), kernel_table(found)]
+    show("floor", machine, attrs.asdict(found), tables, where=options.json)
+
+
+def words_of_serve(engine: EngineOptions) -> list[str]:
+    """The options of `triolet serve` that say the same, those that are not the default."""
+    words: list[str] = []
+    for each, default in zip(shown(engine, _NO_SOURCES), _DEFAULTS, strict=True):
+        if each.value == default.value:
+            continue
+        if isinstance(each.value, bool):
+            words.append(each.option if each.value else f"--no-{each.option.removeprefix('--')}")
+        else:
+            words += [each.option, str(each.value)]
+    return words
 
 
 def write_text(where: str, text: str) -> None:

@@ -11,11 +11,17 @@ from cyclopts import Parameter
 
 from ...engine.errors import InvalidParameter
 from ..figures import check_file
+from ..load.options import Protocol
 from .prompts import Work
 
 TRANSFORMERS = "transformers"
 # Of fewer steps none would be of a steady state.
 TIMELINE_TOKENS_MIN = 16
+# Of a load, for each request in flight; and of the smallest load.
+LATENCY_ROUNDS = 4
+LATENCY_REQUESTS_MIN = 8
+# Arrivals a second: below it a run takes for ever.
+RATE_MIN = 0.01
 
 Json = Annotated[
     str,
@@ -100,6 +106,98 @@ class ThroughputOptions:
         return attrs.evolve(
             work, requests=max(1, self.requests // 4), tokens=max(1, self.tokens // 4)
         )
+
+    def repeats(self) -> int:
+        """Rounds that count."""
+        return 1 if self.quick else self.rounds
+
+
+@attrs.frozen(kw_only=True)
+class LatencyOptions:
+    """A server, and the loads that go to it one after another."""
+
+    url: Annotated[
+        str, Parameter(help="Server to press, as http://host:port; without it one is started.")
+    ] = ""
+    api_key: Annotated[str, Parameter(help="Key to send.", env_var="TRIOLET_API_KEY")] = (
+        attrs.field(default="", repr=False)
+    )
+    protocols: Annotated[
+        tuple[Protocol, ...],
+        Parameter(help="lanes (WebSocket), sse, chat or http; may be given often.", negative=()),
+    ] = (Protocol.LANES, Protocol.SSE)
+    concurrency: Annotated[
+        tuple[int, ...],
+        Parameter(help="Closed loop: so many requests in flight; may be given often.", negative=()),
+    ] = (1, 8, 32)
+    rates: Annotated[
+        tuple[float, ...],
+        Parameter(help="Open loop: so many arrivals a second; may be given often.", negative=()),
+    ] = ()
+    prompt_min: Annotated[int, Parameter(help="Shortest prompt, in words.")] = 32
+    prompt_max: Annotated[int, Parameter(help="Longest prompt, in words.")] = 480
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 128
+    requests: Annotated[
+        int, Parameter(help="Requests of each load; 0: four for each in flight, at least 8.")
+    ] = 0
+    frontends: Annotated[int, Parameter(help="Frontends of the server that is started.")] = 1
+    engines: Annotated[int, Parameter(help="Engines of the server that is started.")] = 1
+    seed: Seed = 0
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for in_flight in self.concurrency:
+            at_least("concurrency", in_flight, 1)
+        for rate in self.rates:
+            at_least("rates", rate, RATE_MIN)
+        for name in ("prompt_min", "tokens"):
+            at_least(name, attrs.asdict(self)[name], 1)
+        at_least("prompt_max", self.prompt_max, self.prompt_min)
+        at_least("requests", self.requests, 0)
+
+    def requests_of(self, in_flight: int) -> int:
+        """How many requests a load has; `in_flight` 0 in the open loop."""
+        each = 1 if self.quick else LATENCY_ROUNDS
+        return self.requests or max(each * in_flight, each * LATENCY_REQUESTS_MIN // LATENCY_ROUNDS)
+
+
+@attrs.frozen(kw_only=True)
+class StartupOptions:
+    """A server that is started, loses its worker, and is stopped."""
+
+    rounds: Annotated[int, Parameter(help="How often.")] = 3
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+
+    def repeats(self) -> int:
+        """Servers that are started."""
+        return 1 if self.quick else self.rounds
+
+
+@attrs.frozen(kw_only=True)
+class FloorOptions:
+    """Steps of the kernels that are timed beside the machine's limits."""
+
+    batch: Annotated[
+        tuple[int, ...],
+        Parameter(help="Rows of a decode step; may be given often.", negative=()),
+    ] = (1, 8, 32, 64)
+    context: Annotated[int, Parameter(help="Tokens that each row has already.")] = 512
+    prefill: Annotated[int, Parameter(help="Length of the prompt, in tokens.")] = 512
+    mixed: Annotated[int, Parameter(help="Prompt tokens beside 32 decoding rows.")] = 256
+    rounds: Rounds = 3
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for rows in self.batch:
+            at_least("batch", rows, 1)
+        for name in ("context", "prefill", "mixed", "rounds"):
+            at_least(name, attrs.asdict(self)[name], 1)
 
     def repeats(self) -> int:
         """Rounds that count."""

@@ -3,10 +3,21 @@
 Sans-IO: figures in, tables out. Must not know how they were measured.
 """
 
+import math
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
 from rich.table import Table
 
+from ...engine.native.probe import MachineFloor
+from .kernels import KernelFigures
+from .latency import LatencyRow
+from .startup import StartFigures
 from .throughput import Throughput
 from .timeline import StepFigures
+
+_KINDS = ("frontend", "engine", "worker")
+NO_TARGETS: Mapping[str, str] = MappingProxyType({})
 
 
 def throughput_table(found: Throughput) -> Table:
@@ -39,3 +50,78 @@ def timeline_table(figures: StepFigures) -> Table:
     for name, us in figures.spans_us.items():
         table.add_row(name, f"{us:.1f}")
     return table
+
+
+def latency_table(name: str, rows: Sequence[LatencyRow]) -> Table:
+    """A line for each load."""
+    table = Table(title=f"{name}: times in ms, CPU in µs a token", title_justify="left")
+    heads = ("", "loop", "tokens/s", "first p50", "p99", "gap p50", "mean", "p99", "tokens/event")
+    for head in (*heads, "CPU", *_KINDS, "errors"):
+        table.add_column(head)
+    for row in rows:
+        found = row.measures
+        costs = {each.name: each.cpu_us_per_token for each in found.processes}
+        by_kind = [
+            sum(us for name, us in costs.items() if name.startswith(kind)) for kind in _KINDS
+        ]
+        table.add_row(
+            row.protocol.value,
+            row.loop(),
+            f"{found.tokens_per_s:.0f}",
+            *(_ms(each) for each in (found.first_token_s.p50, found.first_token_s.p99)),
+            *(_ms(each) for each in (found.gap_s.p50, found.gap_s.mean, found.gap_s.p99)),
+            f"{found.tokens_per_delta:.2f}",
+            *(f"{us:.0f}" for us in (sum(by_kind), *by_kind)),
+            str(sum(found.errors.values())),
+        )
+    return table
+
+
+def startup_table(found: StartFigures) -> Table:
+    """Seconds, and what each process holds."""
+    table = Table(title="seconds, and memory once ready", title_justify="left")
+    table.add_column("")
+    table.add_column("")
+    table.add_row("command to ready", found.start_s.text(2))
+    table.add_row("worker killed to ready again", found.restart_s.text(2))
+    table.add_row("  of it the engine's and worker's boot", found.engine_boot_s.text(2))
+    for place, mib in found.resident_mib.items():
+        table.add_row(f"{place}, MiB", f"{mib:.0f}")
+    return table
+
+
+def machine_table(floors: Sequence[MachineFloor]) -> Table:
+    """What this machine can do at most."""
+    table = Table(title="the machine's floor", title_justify="left")
+    for head in ("threads", "memory read GB/s", "multiply GFLOP/s", "instructions"):
+        table.add_column(head)
+    for floor in floors:
+        peak = "" if math.isnan(floor.multiply_gflop_s) else f"{floor.multiply_gflop_s:.0f}"
+        table.add_row(str(floor.threads), f"{floor.read_gb_s:.1f}", peak, floor.isa or "none")
+    return table
+
+
+def kernel_table(found: KernelFigures, targets: Mapping[str, str] = NO_TARGETS) -> Table:
+    """Each case beside its floor; `targets` by the case's name."""
+    threads = f"{found.threads} thread{'s' * (found.threads > 1)}"
+    table = Table(title=f"{found.executor}, {threads}: ms", title_justify="left")
+    for head in ("step", "call", "with Python", "least", "floor", "share", "share with Python"):
+        table.add_column(head)
+    if targets:
+        table.add_column("target")
+    for case in found.cases:
+        table.add_row(
+            case.name,
+            case.call_ms.text(3),
+            case.step_ms.text(3),
+            f"{case.least_ms:.3f}",
+            case.floor_ms.text(3),
+            case.call_share.text(2),
+            f"{case.step_share.median:.2f}",
+            *([targets.get(case.name, "")] if targets else []),
+        )
+    return table
+
+
+def _ms(seconds: float) -> str:
+    return "" if math.isnan(seconds) else f"{seconds * 1e3:.2f}"

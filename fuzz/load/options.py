@@ -40,6 +40,9 @@ class BenchOptions:
         Parameter(help="Arrivals a second, at random times; 0: as soon as an earlier one ends."),
     ] = 0.0
     prompt_words: Annotated[int, Parameter(help="Length of each prompt, in words.")] = 16
+    prompt_words_max: Annotated[
+        int, Parameter(help="Longest prompt, in words, if they are of different lengths.")
+    ] = 0
     tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 64
     merge_ms: Annotated[
         int, Parameter(help="Ask for merge windows of so many ms (lanes and sse); 0: do not ask.")

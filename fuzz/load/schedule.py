@@ -38,8 +38,9 @@ class Ask:
 class Load:
     """What is asked of a server. `rate` 0 is the closed loop; `in_flight` bounds both.
 
-    `prompt_words` and `tokens` are the size of each request: words in, output tokens out. `rate` is
-    arrivals a second. With `merge_ms` Responses ask for merge windows of that length. Raises
+    `prompt_words` and `tokens` are the size of each request: words in, output tokens out; with
+    `prompt_words_max` prompts are of any length from the one to the other. `rate` is arrivals a
+    second. With `merge_ms` Responses ask for merge windows of that length. Raises
     `InvalidParameter`, naming the field and its bound.
     """
 
@@ -50,6 +51,7 @@ class Load:
     tokens: int = 64
     seed: int = 0
     merge_ms: int = 0
+    prompt_words_max: int = 0
 
     def __attrs_post_init__(self) -> None:
         sizes = {
@@ -61,6 +63,9 @@ class Load:
         for name, value in sizes.items():
             if value < 1:
                 raise InvalidParameter(name, f"must be at least 1, not {value}")
+        if self.prompt_words_max and self.prompt_words_max < self.prompt_words:
+            reason = f"must be at least --prompt-words ({self.prompt_words}), or 0"
+            raise InvalidParameter("prompt_words_max", reason)
         if not (math.isfinite(self.rate) and self.rate >= 0):
             raise InvalidParameter("rate", f"must be a number of at least 0, not {self.rate:g}")
 
@@ -125,4 +130,6 @@ class Schedule:
 def make_prompt(load: Load, number: int) -> str:
     """The text of one request, a function of seed and number: no two share a long prefix."""
     chance = random.Random(f"prompt {load.seed} {number}")
-    return " ".join(chance.choices(WORDS, k=load.prompt_words))
+    longest = max(load.prompt_words, load.prompt_words_max)
+    words = chance.randint(load.prompt_words, longest) if longest > load.prompt_words else longest
+    return " ".join(chance.choices(WORDS, k=words))

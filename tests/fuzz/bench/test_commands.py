@@ -5,9 +5,10 @@ import pathlib
 
 import pytest
 
+from triolet.api.commands.options import EngineOptions
 from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.bench.commands import throughput, timeline
-from triolet.fuzz.bench.options import ThroughputOptions, TimelineOptions
+from triolet.fuzz.bench.commands import floor, throughput, timeline, words_of_serve
+from triolet.fuzz.bench.options import FloorOptions, ThroughputOptions, TimelineOptions
 
 
 @pytest.mark.slow
@@ -42,6 +43,26 @@ async def test_a_timeline_as_lines_table_picture_and_json(
     assert "worker |" in printed
     assert "the worker computes" in printed
     assert "schedule" in printed
+
+
+def test_options_of_an_engine_become_words_of_serve() -> None:
+    assert words_of_serve(EngineOptions()) == []
+    words = words_of_serve(EngineOptions(executor="null", threads=2, null_step_s=0.5))
+    assert words == ["--executor", "null", "--threads", "2", "--null-step", "0.5"]
+
+
+@pytest.mark.slow
+async def test_a_floor_on_screen_and_as_json(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f.json"
+    options = FloorOptions(batch=(1,), context=8, prefill=8, mixed=4, quick=True, json=str(path))
+    engine = {"executor": "null", "threads": 1}
+    await floor(None, options, engine=engine, on_event=lambda _: None)
+    found = json.loads(path.read_text())
+    assert [case["name"] for case in found["cases"]][:2] == ["decode 1", "prefill 8"]
+    assert found["machine_floors"][0]["read_gb_s"] > 0
+    assert "the machine's floor" in capsys.readouterr().out
 
 
 async def test_json_that_cannot_be_written_is_refused_before_anything_runs(

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.bench.options import ThroughputOptions, TimelineOptions
+from triolet.fuzz.bench.options import (
+    FloorOptions,
+    LatencyOptions,
+    StartupOptions,
+    ThroughputOptions,
+    TimelineOptions,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +48,40 @@ def test_a_timeline_of_nothing_is_refused(words: dict[str, Any], named: str) -> 
     with pytest.raises(InvalidParameter) as caught:
         TimelineOptions(**words)
     assert caught.value.parameter == named
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "named"),
+    [
+        (LatencyOptions, {"concurrency": (1, 0)}, "concurrency"),
+        (LatencyOptions, {"rates": (0.0,)}, "rates"),
+        (LatencyOptions, {"rates": (float("nan"),)}, "rates"),
+        (LatencyOptions, {"prompt_min": 9, "prompt_max": 8}, "prompt_max"),
+        (LatencyOptions, {"tokens": 0}, "tokens"),
+        (LatencyOptions, {"requests": -1}, "requests"),
+        (StartupOptions, {"rounds": 0}, "rounds"),
+        (FloorOptions, {"batch": (0,)}, "batch"),
+        (FloorOptions, {"context": 0}, "context"),
+    ],
+    ids=str,
+)
+def test_loads_starts_and_floors_of_nothing_are_refused(
+    kind: type, words: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        kind(**words)
+    assert caught.value.parameter == named
+
+
+def test_a_load_has_requests_for_each_place() -> None:
+    assert [LatencyOptions().requests_of(n) for n in (0, 1, 8, 32)] == [8, 8, 32, 128]
+    assert [LatencyOptions(quick=True).requests_of(n) for n in (0, 1, 8)] == [2, 2, 8]
+    assert LatencyOptions(requests=5).requests_of(32) == 5
+    assert StartupOptions(quick=True).repeats() == FloorOptions(quick=True).repeats() == 1
+
+
+def test_a_key_is_not_printed() -> None:
+    assert "secret" not in repr(LatencyOptions(api_key="secret"))
 
 
 def test_a_quick_run_is_smaller_and_shorter() -> None:

@@ -1,16 +1,31 @@
 """Tables of made-up figures."""
 
 import io
+import math
 
 import attrs
 from rich.console import Console
 from rich.table import Table
 
+from triolet.engine.native.probe import MachineFloor
+from triolet.fuzz.bench.kernels import CaseFigures, KernelFigures
+from triolet.fuzz.bench.latency import LatencyRow
 from triolet.fuzz.bench.prompts import Work
 from triolet.fuzz.bench.series import Series
-from triolet.fuzz.bench.tables import throughput_table, timeline_table
+from triolet.fuzz.bench.startup import StartFigures
+from triolet.fuzz.bench.tables import (
+    kernel_table,
+    latency_table,
+    machine_table,
+    startup_table,
+    throughput_table,
+    timeline_table,
+)
 from triolet.fuzz.bench.throughput import Throughput
 from triolet.fuzz.bench.timeline import join_records
+from triolet.fuzz.load.measures import ProcessCost, measure
+from triolet.fuzz.load.options import Protocol
+from triolet.fuzz.load.schedule import Load
 
 from .step_records import two_steps
 
@@ -53,3 +68,50 @@ def test_a_step_is_told_part_by_part() -> None:
     text = text_of(timeline_table(join_records(two_steps()).figures))
     for words in ("median of 2 steps", "schedule", "6.0", "compute", "100.0"):
         assert words in text
+
+
+def test_a_load_is_a_line_with_cpu_by_kind_of_process() -> None:
+    measures = measure([], elapsed_s=1.0, client_cpu_s=0.0, before={}, after={})
+    costs = [ProcessCost(name, 1.0, us, 10.0) for name, us in (("engine", 3.0), ("engine 2", 4.0))]
+    row = LatencyRow(
+        protocol=Protocol.SSE,
+        load=Load(requests=1, in_flight=8),
+        measures=attrs.evolve(measures, processes=costs),
+    )
+    text = text_of(latency_table("m", [row]))
+    assert "sse" in text
+    cells = [cell.strip() for cell in text.split("\n")[-3].split("\u2502")]
+    assert cells[-6:-1] == ["7", "0", "7", "0", "0"]
+
+
+def test_a_start_has_seconds_and_memory() -> None:
+    found = StartFigures(
+        start_s=Series.of([1.25]),
+        restart_s=Series.of([0.5]),
+        engine_boot_s=Series.of([0.4]),
+        resident_mib={"root": 35.6},
+    )
+    text = text_of(startup_table(found))
+    for words in ("1.25", "0.50", "0.40", "root, MiB", "36"):
+        assert words in text
+
+
+def test_floors_and_kernels_say_what_is_not_known() -> None:
+    floor = MachineFloor(1, 40.0, math.nan, "")
+    assert "none" in text_of(machine_table([floor]))
+    case = CaseFigures(
+        name="decode 1",
+        tokens=1,
+        call_ms=Series.of([2.0]),
+        step_ms=Series.of([2.5]),
+        least_ms=1.5,
+        floor_ms=Series.of([1.0]),
+        call_share=Series.of([0.5]),
+        step_share=Series.of([0.4]),
+    )
+    found = KernelFigures(executor="e", threads=2, machine_floors=[floor], cases=[case])
+    text = text_of(kernel_table(found))
+    for words in ("e, 2 threads", "2.000", "2.500", "1.500", "0.50", "0.40"):
+        assert words in text
+    assert "target" not in text
+    assert "0.9 or more" in text_of(kernel_table(found, {"decode 1": "0.9 or more"}))

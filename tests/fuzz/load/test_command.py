@@ -1,4 +1,4 @@
-"""The command against a server it starts, and one that runs; and what it says of wrong words."""
+"""The command against a server it starts, and one that runs."""
 
 import json
 import pathlib
@@ -6,24 +6,11 @@ from typing import Any
 
 import pytest
 
-from triolet.engine.errors import InvalidParameter
-from triolet.fuzz.load.clients.client import Target
-from triolet.fuzz.load.command import bench, target_of
+from triolet.fuzz.load.command import bench
 from triolet.fuzz.load.options import BenchOptions, Protocol
 from triolet.runtime.events import RunEvent, Serving
 
 from ...end_to_end.server import open_server
-
-
-@pytest.mark.parametrize("url", ["https://h:1", "h:1", "http://h:x", "http://h:1/v1", "http://"])
-def test_a_url_that_is_not_one_is_named(url: str) -> None:
-    with pytest.raises(InvalidParameter, match="url"):
-        target_of(url, "")
-
-
-def test_a_url_is_host_and_port() -> None:
-    assert target_of("http://h:8/", "k") == Target(host="h", port=8, key="k")
-    assert target_of("http://[::1]", "") == Target(host="::1", port=80)
 
 
 def figures(path: pathlib.Path) -> Any:

@@ -65,6 +65,14 @@ def test_a_prompt_has_its_length_and_is_of_its_seed_and_number() -> None:
     assert make_prompt(load, 7) != make_prompt(Load(requests=1, prompt_words=20, seed=6), 7)
 
 
+def test_prompts_may_be_of_different_lengths() -> None:
+    load = Load(requests=1, prompt_words=3, prompt_words_max=6)
+    lengths = {len(make_prompt(load, number).split()) for number in range(60)}
+    assert lengths == {3, 4, 5, 6}
+    with pytest.raises(InvalidParameter, match="prompt_words_max"):
+        Load(requests=1, prompt_words=3, prompt_words_max=2)
+
+
 @pytest.mark.parametrize(
     "fields",
     [{"requests": 0}, {"in_flight": 0}, {"tokens": -1}, {"rate": -1.0}, {"rate": math.nan}],
