@@ -14,6 +14,7 @@ from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
 EXECUTORS = ("torch", "null")
 LOAD_FORMATS = ("auto", "dummy")
+SCHEDULING_POLICIES = ("priority", "fcfs")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
 BLOCK_TOKENS = 16
 # More would only make aborts take longer: one step computes, one waits (as slots of the ring do).
@@ -48,6 +49,9 @@ class EngineSettings:
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
     # Requests that begin with the same tokens share the KV blocks of what they have in common.
     prefix_cache: bool = True
+    # priority: the lower `priority` first, of equals first come, first served. fcfs: as they come,
+    # whatever they ask for.
+    scheduling_policy: str = "priority"
     # Steps that are scheduled and not applied. 2: the next step is ready before one is computed.
     steps_in_flight: int = 2
     bitwise: bool = True
@@ -60,6 +64,7 @@ class EngineSettings:
 
     def __attrs_post_init__(self) -> None:
         _one_of("executor", self.executor, EXECUTORS)
+        _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("load_format", self.load_format, LOAD_FORMATS)
         for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
             _at_least(name, vars_of(self)[name], 1)

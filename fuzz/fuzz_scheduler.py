@@ -42,11 +42,13 @@ class Sizes:
     max_num_seqs: int = 3
     max_num_batched_tokens: int = 5
     steps_in_flight: int = 2
+    prefix_cache: bool = True
+    scheduling_policy: str = "priority"
 
 
 @attrs.frozen
 class Add:
-    """A new request."""
+    """A new request, or so many choices of one."""
 
     frontend: str
     prompt: tuple[int, ...]
@@ -56,6 +58,8 @@ class Add:
     stops: tuple[int, ...]
     ignore_eos: bool
     credit: int | None
+    priority: int = 0
+    choices: int = 1
 
 
 @attrs.frozen
@@ -92,7 +96,12 @@ Event = Sizes | Add | Act | Resync | Run
 def draw(chance: Random, count: int) -> list[Event]:
     """A small room, and more requests than it holds."""
     sizes = Sizes(
-        chance.randint(2, 9), chance.randint(1, 4), chance.randint(1, 9), chance.choice((1, 2, 2))
+        kv_blocks=chance.randint(2, 9),
+        max_num_seqs=chance.randint(1, 4),
+        max_num_batched_tokens=chance.randint(1, 9),
+        steps_in_flight=chance.choice((1, 2, 2)),
+        prefix_cache=chance.random() < 0.7,
+        scheduling_policy=chance.choice(("priority", "fcfs")),
     )
     return [sizes, *(_draw_event(chance) for _ in range(count - 1))]
 
@@ -126,6 +135,8 @@ def _draw_add(chance: Random) -> Add:
         stops=tokens(0, 1) if chance.random() < 0.3 else (),
         ignore_eos=chance.random() < 0.5,
         credit=chance.choice((None, None, 0, 2, 6)),
+        priority=chance.choice((0, 0, 0, -1, 1)),
+        choices=chance.choice((1, 1, 1, 1, 2, 3)),
     )
 
 
@@ -156,22 +167,27 @@ class _World:
         self.core.check_invariants()
 
     def add(self, event: Add) -> None:
-        number = len(self.wanted) + 1
-        add = AddRequest(
-            request_id=f"r{number}",
-            attempt=1,
-            prompt_token_ids=list(event.prompt[: self.core.max_model_len - 1]),
-            sampling=SamplingParams(
-                max_tokens=event.max_tokens,
-                min_tokens=event.min_tokens,
-                seed=number,
-                stop_token_ids=event.stops,
-                ignore_eos=event.ignore_eos,
-            ),
-            eos_token_ids=list(event.eos),
-            credit=event.credit,
-        )
-        self.send(event.frontend, add)
+        parent = f"p{len(self.wanted)}" if event.choices > 1 else ""
+        for choice in range(event.choices):
+            number = len(self.wanted) + 1
+            add = AddRequest(
+                request_id=f"r{number}",
+                attempt=1,
+                prompt_token_ids=list(event.prompt[: self.core.max_model_len - 1]),
+                sampling=SamplingParams(
+                    max_tokens=event.max_tokens,
+                    min_tokens=event.min_tokens,
+                    seed=number,
+                    stop_token_ids=event.stops,
+                    ignore_eos=event.ignore_eos,
+                ),
+                eos_token_ids=list(event.eos),
+                credit=event.credit,
+                priority=event.priority,
+                choice=choice,
+                parent=parent,
+            )
+            self.send(event.frontend, add)
 
     def send(self, frontend: str, add: AddRequest) -> None:
         wanted = make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
@@ -235,6 +251,8 @@ class _World:
         has_work = self.core.has_work()
         step = self.core.schedule(0.0)
         self.core.check_invariants()
+        waiting = self.core._scheduler.waiting.requests()
+        self.reached["waited for a sibling"] += any(one.waits_for_sibling for one in waiting)
         if step is None:
             assert self.steps or not has_work
             return False
@@ -287,6 +305,8 @@ def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
         max_num_seqs=sizes.max_num_seqs,
         max_num_batched_tokens=sizes.max_num_batched_tokens,
         steps_in_flight=sizes.steps_in_flight,
+        prefix_cache=sizes.prefix_cache,
+        scheduling_policy=sizes.scheduling_policy,
     )
     ready = WorkerReady(
         kv_blocks=sizes.kv_blocks,
@@ -317,6 +337,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("ended: stop", "ended: length", "preempted", "replayed"),
             *("sent again", "aborted in a step"),
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
+            "waited for a sibling",
         }
     ),
 )

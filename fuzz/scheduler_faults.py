@@ -9,7 +9,7 @@ from ..engine.config import EngineSettings
 from ..engine.core.block_pool import BlockPool
 from ..engine.core.engine_core import EngineCore
 from ..engine.core.kv_cache_manager import KVCacheManager
-from ..engine.core.request import Request
+from ..engine.core.request import Request, RequestStatus
 from ..engine.core.scheduler import Scheduler
 from ..engine.messages import FinishReason, RequestKey
 from ..engine.step_messages import WorkerReady
@@ -27,7 +27,11 @@ def _core_with(
         old = core._scheduler
         cache = cache_type(old.kv_cache.block_tokens, pool_type(ready.kv_blocks))
         core._scheduler = core._endings.scheduler = scheduler_type(
-            old.max_num_seqs, old.max_num_batched_tokens, cache, old.steps_in_flight_max
+            old.max_num_seqs,
+            old.max_num_batched_tokens,
+            cache,
+            old.steps_in_flight_max,
+            waiting=old.waiting,
         )
         return core
 
@@ -112,6 +116,17 @@ class _Forgetful(BlockPool):
         """Says nothing."""
 
 
+class _Waiting(Scheduler):
+    """Planted: who waits for a sibling is not told that it has lost its place."""
+
+    def _leave_siblings(self, request: Request) -> None:
+        if request.status is RequestStatus.RUNNING and request.in_flight:
+            super()._leave_siblings(request)
+
+    def check_invariants(self) -> None:
+        """Says nothing, so that somebody must wait for ever."""
+
+
 class _Deaf(EngineCore):
     """Planted: credit that comes later is not heard."""
 
@@ -136,6 +151,7 @@ FAULTS: dict[str, MakeCore] = {
     "a hit covers the last token": _core_with(cache_type=_Greedy),
     "a block is found before it is computed": _core_with(cache_type=_Hasty),
     "an evicted block is found": _core_with(pool_type=_Forgetful),
+    "a sibling waits for one that is gone": _core_with(_Waiting),
     "credit is not heard": _Deaf,
     "an abort comes too late": _Talkative,
 }

@@ -65,6 +65,7 @@ def make_wanted(
         top_p=1.0,
         min_p=0.0,
         seed=sampling.seed or 0,
+        choice=add.choice,
         min_tokens=sampling.min_tokens,
         suppressed_until_min=sorted({*ends, *sampling.stop_token_ids}),
     )

@@ -52,6 +52,9 @@ class EngineOptions:
     max_num_batched_tokens: Annotated[
         int, Parameter(help="Most tokens that one step computes; bounds the gap between tokens.")
     ] = _DEFAULTS.max_num_batched_tokens
+    scheduling_policy: Annotated[
+        str, Parameter(help="priority: lower numbers first; fcfs: whatever requests ask for.")
+    ] = _DEFAULTS.scheduling_policy
     steps_in_flight: Annotated[
         int, Parameter(help="2: plan the next step while one computes; 1: not.", **_RARE)
     ] = _DEFAULTS.steps_in_flight

@@ -36,6 +36,7 @@ from .block_hash import root_digest
 from .endings import Endings
 from .grammar import RequestGrammar, fill_masks
 from .grammar_orders import GrammarOrder, GrammarOrders
+from .queue import ORDERS
 from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
 from .request_store import RequestStore
 from .result_check import match_logprobs, match_result
@@ -91,6 +92,7 @@ class EngineCore:
             kv_blocks=ready.kv_blocks,
             block_tokens=settings.block_tokens,
             steps_in_flight_max=settings.steps_in_flight,
+            order=ORDERS[settings.scheduling_policy],
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics, self._announcements)
         self._applier = TokenApplier(self._endings, self._statistics)
@@ -130,7 +132,7 @@ class EngineCore:
             request,
             arrival=self._arrivals,
             max_model_len=self.max_model_len,
-            cache_root=self._cache_root(request),
+            cache_root=self._cache_root(frontend, request),
         )
         self._statistics.requests_added += 1
         self._statistics.prompt_tokens += added.prompt_tokens
@@ -326,11 +328,17 @@ class EngineCore:
 
     # ---- inside
 
-    def _cache_root(self, request: AddRequest) -> bytes:
-        """Prefixes are shared within a principal and a salt; the numerics id names the weights."""
+    def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
+        """Prefixes are shared within a principal and a salt; the numerics id names the weights.
+
+        Without a prefix cache only by the choices of one request.
+        """
+        group = ""
         if not self.settings.prefix_cache:
-            return b""
-        return root_digest(self.ready.numerics_id, request.principal, request.cache_salt)
+            if not request.parent:
+                return b""
+            group = f"{frontend!r} {request.parent}"
+        return root_digest(self.ready.numerics_id, request.principal, request.cache_salt, group)
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)

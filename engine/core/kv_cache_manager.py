@@ -49,6 +49,10 @@ class KVCacheManager:
             hit.append(block_id)
         return hit
 
+    def shareable_blocks(self, request: Request) -> int:
+        """How many blocks of its prompt a hit may cover at most."""
+        return (request.prompt_tokens - 1) // self.block_tokens
+
     def blocks_to_admit(self, request: Request, hit: list[int]) -> int:
         """How many free blocks `admit` uses up; also those of the hit that nobody holds."""
         unheld = sum(self.pool.references(block_id) == 0 for block_id in hit)

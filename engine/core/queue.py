@@ -3,9 +3,9 @@
 Sans-IO: plain lists. `scheduler` takes the first; nobody overtakes it.
 
 Two sides: *ready* requests could run if there were room; *parked* ones could not even then (no
-credit, or their KV is still elsewhere) and block nobody. The policy is a function from a request to
-a key: first come, first served now. A preempted request keeps its key, so it comes back ahead of
-all that arrived later. Must not know blocks, rows or credit's meaning.
+credit, or they wait for KV, a grammar or a sibling) and block nobody. The policy is a function from
+a request to a key. A preempted request keeps its key, so it comes back ahead of all that arrived
+later. Must not know blocks, rows or credit's meaning.
 """
 
 import bisect
@@ -16,13 +16,22 @@ import attrs
 from .request import Request
 
 # The key decides who is first (smallest) and who is preempted first (largest). It is unique and
-# must not change while the request lives. (priority, arrival) would be the priority policy.
+# must not change while the request lives.
 OrderKey = Callable[[Request], tuple[int, ...]]
 
 
 def fcfs_order(request: Request) -> tuple[int, ...]:
     """First come, first served."""
     return (request.arrival,)
+
+
+def priority_order(request: Request) -> tuple[int, ...]:
+    """The lower number first; of equals, first come, first served."""
+    return (request.priority, request.arrival)
+
+
+# By the words of `EngineSettings.scheduling_policy`.
+ORDERS: dict[str, OrderKey] = {"priority": priority_order, "fcfs": fcfs_order}
 
 
 def insert_ordered(requests: list[Request], request: Request, order: OrderKey) -> None:
@@ -65,11 +74,16 @@ class WaitingQueue:
     def update(self, request: Request) -> None:
         """Its credit or status has changed: a parked request may have become ready.
 
-        Ready ones never become parked: credit only grows, and KV that is here stays here.
+        Ready ones become parked by `park` only: credit grows, and KV that is here stays here.
         """
         if request.is_schedulable and request in self._parked:
             self._parked.remove(request)
             insert_ordered(self._ready, request, self.order)
+
+    def park(self, request: Request) -> None:
+        """A ready request has to wait for something; `update` when it need not any more."""
+        remove_ordered(self._ready, request, self.order)
+        self._parked.add(request)
 
     def remove(self, request: Request) -> None:
         """Take out a request that is here, on either side."""

@@ -116,6 +116,8 @@ class Request:
     bad_words: list[list[int]] = attrs.field(factory=list)
     # Common name of the choices of one prompt, "" for one alone.
     parent: str = ""
+    # Another choice computes their prompt; `SiblingGroups` says until when.
+    waits_for_sibling: bool = False
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
     computed_tokens: int = 0
@@ -189,7 +191,7 @@ class Request:
     @property
     def is_schedulable(self) -> bool:
         """Whether nothing but room keeps a request that waits from running."""
-        return self.has_credit and self.status not in PARKED
+        return self.has_credit and self.status not in PARKED and not self.waits_for_sibling
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the status; an illegal move is a bug of ours and fails an assertion."""

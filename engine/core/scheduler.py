@@ -10,8 +10,10 @@ as the budget allows, in order; then waiting ones are admitted in order.
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one being served keeps one token of it, so a long prompt
   delays nobody's decode by a whole step. Hence never more run than the budget has tokens.
+- *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
+- *Choices* of one prompt: the first to be admitted computes it, the others wait for its blocks.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
   flight holds row and blocks until its last step is complete, so it cannot be a victim: who needs
   its blocks waits, and is not served, nor anybody after it, until the victim has no step in flight.
@@ -26,13 +28,14 @@ from collections import deque
 import attrs
 
 from ..messages import FinishReason, RequestEventKind
-from ..step_messages import NewRow
 from .block_pool import BlockPool
 from .kv_cache_manager import KVCacheManager
-from .queue import WaitingQueue, insert_ordered, remove_ordered
+from .queue import OrderKey, WaitingQueue, fcfs_order, insert_ordered, remove_ordered
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
 from .row_pool import RowPool
+from .sibling_groups import SiblingGroups
 from .step_draft import ScheduledStep, StepDraft
+from .victims import next_victim, victims_for_admission
 
 _E = RequestEventKind
 
@@ -65,6 +68,7 @@ class Scheduler:
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
+    _siblings: SiblingGroups = attrs.field(factory=SiblingGroups, init=False)
     # How many may run: each needs a row, and a token of the budget in every step.
     _running_max: int = attrs.field(init=False)
 
@@ -86,6 +90,7 @@ class Scheduler:
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
+        self._leave_siblings(request)
         if request.status is RequestStatus.RUNNING:
             remove_ordered(self.running, request, self.waiting.order)
         else:
@@ -150,6 +155,8 @@ class Scheduler:
             request.computed_tokens += count
             if request.computed_tokens >= request.name_block_at:
                 self.kv_cache.name_blocks(request)
+                if request.named_blocks >= self.kv_cache.shareable_blocks(request):
+                    self._leave_siblings(request)
         self._completed += 1
         for request in scheduled.requests:
             if request.status is not RequestStatus.RUNNING and not request.in_flight:
@@ -186,7 +193,7 @@ class Scheduler:
         blocks of which a step in flight has yet to be complete.
         """
         while (appended := self.kv_cache.grow(request, tokens)) is None:
-            victim = self._victim(runnable)
+            victim = next_victim(self.running, runnable)
             if victim.in_flight or (victim is request and self.in_flight):
                 return None
             self._preempt(victim)
@@ -194,71 +201,73 @@ class Scheduler:
                 return None
         return appended
 
-    def _victim(self, runnable: list[Request]) -> Request:
-        """Who yields next: the youngest paused request, else the youngest of `runnable`.
-
-        The latter is taken off `runnable`; it has not been served yet in this step. A paused one is
-        never in flight: what its credit allowed has all been applied.
-        """
-        for request in reversed(self.running):
-            if not request.has_credit:
-                return request
-        return runnable.pop()
-
     def _admit_waiting(self, draft: StepDraft) -> None:
         while draft.budget > 0:
             request = self.waiting.first()
             if request is None:
                 return
             hit = self.kv_cache.find_hit(request)
+            shares = self._shares_prompt(request, hit)
+            if shares and self._siblings.stand_aside(request):
+                self.waiting.park(request)
+                continue
             if not self._make_room(request, hit):
                 return
             draft.finished += self._rows.name_released()
-            self.waiting.remove(request)
-            self.kv_cache.admit(request, hit)
-            request.scheduled_tokens = request.computed_tokens
-            request.row = self._rows.take()
-            self._note_admission(request)
-            request.move_to(RequestStatus.RUNNING)
-            insert_ordered(self.running, request, self.waiting.order)
-            new_row = NewRow(
-                row=request.row,
-                token_ids=request.token_ids.copy(),
-                prompt_tokens=request.prompt_tokens,
-                computed_tokens=request.computed_tokens,
-                block_ids=request.block_ids.copy(),
-                sampling=request.row_sampling(),
-            )
-            draft.new.append(new_row)
+            self._admit(request, hit)
+            if shares:
+                self._siblings.begin(request)
+            draft.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
             draft.compute(request, min(uncomputed, draft.budget))
+
+    def _admit(self, request: Request, hit: list[int]) -> None:
+        """It runs from now on; there is room."""
+        self.waiting.remove(request)
+        self.kv_cache.admit(request, hit)
+        request.scheduled_tokens = request.computed_tokens
+        request.row = self._rows.take()
+        self._note_admission(request)
+        request.move_to(RequestStatus.RUNNING)
+        insert_ordered(self.running, request, self.waiting.order)
 
     def _make_room(self, request: Request, hit: list[int]) -> bool:
         """Whether there is a row and blocks for all its tokens, if paused requests yield theirs.
 
-        They yield only if that is enough, and no more of them than needed.
+        They yield only if that is enough.
         """
         blocks = self.kv_cache.blocks_to_admit(request, hit) - self.kv_cache.pool.free_count
         # Those who have ended in flight still have their rows.
         places = 1 - min(self._running_max - len(self.running), self._rows.available)
-        if blocks <= 0 and places <= 0:
-            return True
-        victims: list[Request] = []
-        for paused in reversed(self.running):
-            if not paused.has_credit:
-                victims.append(paused)
-                enough = self.kv_cache.blocks_freed_by(victims, hit) >= blocks
-                if enough and len(victims) >= places:
-                    break
-        else:
+        victims = victims_for_admission(
+            self.running, self.kv_cache, hit, blocks=blocks, places=places
+        )
+        if victims is None:
             return False
         for victim in victims:
             self._preempt(victim)
         return True
 
+    def _shares_prompt(self, request: Request, hit: list[int]) -> bool:
+        """Whether what it has yet to compute of its prompt is what its siblings want, too."""
+        return (
+            request.parent != ""
+            and request.takes_hits
+            and request.computed_tokens == 0
+            and len(hit) < self.kv_cache.shareable_blocks(request)
+        )
+
+    def _leave_siblings(self, request: Request) -> None:
+        """Those that it kept waiting may go on, if it kept any waiting."""
+        if not request.parent:
+            return
+        for sibling in self._siblings.leave(request):
+            self.waiting.update(sibling)
+
     def _preempt(self, request: Request) -> None:
         """Take row and blocks away; all its tokens will be computed again."""
         assert not request.in_flight, request.request_id
+        self._leave_siblings(request)
         remove_ordered(self.running, request, self.waiting.order)
         self._release(request)
         request.computed_tokens = request.scheduled_tokens = 0
@@ -302,6 +311,7 @@ class Scheduler:
         assert keys == sorted(set(keys))
         assert len(self.running) <= self._running_max
         self.waiting.check_invariants()
+        self._siblings.check_invariants(self.running)
         assert len(self.in_flight) <= self.steps_in_flight_max
         in_flight = {request for step in self.in_flight for request in step.requests}
         ended = [request for request in in_flight if request.is_finished]
@@ -324,7 +334,11 @@ def make_scheduler(
     kv_blocks: int,
     block_tokens: int,
     steps_in_flight_max: int = 1,
+    order: OrderKey = fcfs_order,
 ) -> Scheduler:
     """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
     kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
-    return Scheduler(max_num_seqs, max_num_batched_tokens, kv_cache, steps_in_flight_max)
+    queue = WaitingQueue(order)
+    return Scheduler(
+        max_num_seqs, max_num_batched_tokens, kv_cache, steps_in_flight_max, waiting=queue
+    )

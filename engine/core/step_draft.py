@@ -45,6 +45,18 @@ class StepDraft:
     sampling: list[Request] = attrs.field(factory=list)
     masked: list[Request] = attrs.field(factory=list)
 
+    def begin_row(self, request: Request) -> None:
+        """The request has just got its row and blocks: all that a worker needs to know of it."""
+        new_row = NewRow(
+            row=request.row,
+            token_ids=request.token_ids.copy(),
+            prompt_tokens=request.prompt_tokens,
+            computed_tokens=request.computed_tokens,
+            block_ids=request.block_ids.copy(),
+            sampling=request.row_sampling(),
+        )
+        self.new.append(new_row)
+
     def compute(self, request: Request, count: int) -> None:
         """The request's row computes its next `count` tokens, and samples if these are its last."""
         self.budget -= count

@@ -10,12 +10,14 @@ from triolet.tests.cancellation.named_steps import CancelAtStep
 # Which of several tasks of one name: the frontend's are further out in the tree than the engine's.
 ENGINE, FRONTEND = -1, 0
 PARAMS = SamplingParams(max_tokens=6, seed=7, ignore_eos=True)
+# Less than a stream has, so that it cannot end before its link is cut.
+WINDOW_TOKENS = 2
 
 
 async def use_bed(folder: pathlib.Path, steps: CancelAtStep) -> None:
     """All that a frontend does: streams, aborts, a lost link, questions."""
     steps.held = steps.end == ENGINE
-    async with open_bed(folder) as bed:
+    async with open_bed(folder, window_tokens=WINDOW_TOKENS) as bed:
         steps.held = False
         (peer,) = bed.client.balancer.engines
         async with bed.frontend.generate("hello world", PARAMS) as stream:

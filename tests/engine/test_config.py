@@ -18,6 +18,9 @@ REFUSED = [
     {"max_num_batched_tokens": 0},
     {"kv_blocks": -1},
     {"step_timeout_s": 0.0},
+    {"steps_in_flight": 0},
+    {"steps_in_flight": 3},
+    {"scheduling_policy": "lifo"},
 ]
 
 
@@ -41,5 +44,5 @@ def test_the_digest_covers_every_field() -> None:
 def _changed(value: Any) -> Any:
     """Another allowed value of the same type."""
     if isinstance(value, str):
-        return {"auto": "dummy", "null": "torch"}.get(value, value + "x")
-    return not value if isinstance(value, bool) else value + 1
+        return {"auto": "dummy", "null": "torch", "priority": "fcfs"}.get(value, value + "x")
+    return not value if isinstance(value, bool) else value + (-1 if value > 1 else 1)

@@ -24,6 +24,7 @@ def make_core(
     max_num_batched_tokens: int = 8,
     prefix_cache: bool = True,
     steps_in_flight: int = 1,
+    scheduling_policy: str = "priority",
 ) -> EngineCore:
     """An engine core; most tests follow a request more easily without overlap."""
     settings = EngineSettings(
@@ -33,6 +34,7 @@ def make_core(
         max_num_batched_tokens=max_num_batched_tokens,
         prefix_cache=prefix_cache,
         steps_in_flight=steps_in_flight,
+        scheduling_policy=scheduling_policy,
     )
     return EngineCore(settings, attrs.evolve(READY, kv_blocks=kv_blocks))
 

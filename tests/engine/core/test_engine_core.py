@@ -1,5 +1,6 @@
 """The engine core's public face: messages in, outputs out, one property test over all of it."""
 
+import attrs
 import pytest
 
 from triolet.engine.core.result_check import UnexpectedResult
@@ -315,6 +316,35 @@ def test_a_request_without_credit_waits_in_no_line(driver: Driver) -> None:
     driver.core.grant("f0", [Grant("a", 1, None)])
     driver.run()
     assert events_of(driver, "a") == [("queued", 0, 0), ("scheduled", 0, 0)]
+
+
+# ---- priority
+
+
+def finish_order(driver: Driver) -> list[str]:
+    return [output.request_id for _, output in driver.heard if output.finish_reason is not None]
+
+
+@pytest.mark.parametrize(("policy", "order"), [("priority", "acb"), ("fcfs", "abc")])
+def test_lower_numbers_are_served_first_if_the_policy_is_priority(policy: str, order: str) -> None:
+    driver = Driver(make_core(max_num_seqs=1, scheduling_policy=policy))
+    for name, priority in (("a", 0), ("b", 0), ("c", -1)):
+        driver.core.add("f0", attrs.evolve(add_request(name), priority=priority))
+        driver.step()
+    driver.run()
+    assert "".join(finish_order(driver)) == order, "who runs is not put out for a place"
+
+
+def test_the_lowest_priority_yields_its_blocks() -> None:
+    driver = Driver(make_core(kv_blocks=4, max_num_seqs=2))
+    for name, priority in (("a", 1), ("b", 0)):
+        driver.core.add(
+            "f0", attrs.evolve(add_request(name, max_tokens=8, events=True), priority=priority)
+        )
+    driver.run()
+    assert [kind for kind, _, _ in events_of(driver, "b")] == ["scheduled"]
+    told = [kind for kind, _, _ in events_of(driver, "a")]
+    assert told == ["scheduled", "preempted", "resumed"]
 
 
 # ---- resync

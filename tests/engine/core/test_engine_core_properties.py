@@ -63,9 +63,16 @@ class EngineCoreMachine(RuleBasedStateMachine):
         max_num_seqs=st.integers(1, 4),
         max_num_batched_tokens=st.integers(1, 9),
         steps_in_flight=st.sampled_from([1, 2, 2]),
+        prefix_cache=st.booleans(),
     )
     def start(
-        self, kv_blocks: int, max_num_seqs: int, max_num_batched_tokens: int, steps_in_flight: int
+        self,
+        *,
+        kv_blocks: int,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        steps_in_flight: int,
+        prefix_cache: bool,
     ) -> None:
         engine_settings = EngineSettings(
             model="none",
@@ -73,6 +80,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             steps_in_flight=steps_in_flight,
+            prefix_cache=prefix_cache,
         )
         ready = WorkerReady(
             kv_blocks=kv_blocks,
@@ -96,15 +104,42 @@ class EngineCoreMachine(RuleBasedStateMachine):
         prompts=st.lists(prompts, min_size=1, max_size=5),
         max_tokens=st.none() | st.integers(3, 16),
         credit=st.none() | st.integers(0, 6),
+        priority=st.integers(-1, 1),
     )
     def add_burst(
-        self, prompts: list[list[int]], max_tokens: int | None, credit: int | None
+        self,
+        prompts: list[list[int]],
+        max_tokens: int | None,
+        credit: int | None,
+        priority: int,
     ) -> MultipleResults[WantedRequest]:
         """Several at once that run long, so that they have to fight for blocks."""
         return multiple(
             *(
-                self.make_add("f0", prompt, (max_tokens, 0), NO_STOPS, credit=credit)
+                self.make_add(
+                    "f0", prompt, (max_tokens, 0), NO_STOPS, credit=credit, priority=priority
+                )
                 for prompt in prompts
+            )
+        )
+
+    @rule(
+        target=requests,
+        prompt=prompts,
+        choices=st.integers(2, 4),
+        credit=st.none() | st.integers(0, 6),
+    )
+    def add_choices(
+        self, prompt: list[int], choices: int, credit: int | None
+    ) -> MultipleResults[WantedRequest]:
+        """One prompt that is computed once, if whoever computes it is left to do so."""
+        parent = f"p{self.count}"
+        return multiple(
+            *(
+                self.make_add(
+                    "f0", prompt, (None, 0), NO_STOPS, credit=credit, sibling=(parent, choice)
+                )
+                for choice in range(choices)
             )
         )
 
@@ -138,6 +173,8 @@ class EngineCoreMachine(RuleBasedStateMachine):
         *,
         credit: int | None,
         remote: bool = False,
+        priority: int = 0,
+        sibling: tuple[str, int] = ("", 0),
     ) -> WantedRequest:
         self.count += 1
         max_tokens, min_tokens = limits
@@ -159,6 +196,9 @@ class EngineCoreMachine(RuleBasedStateMachine):
             eos_token_ids=eos,
             credit=credit,
             waits_for_remote_kv=remote,
+            priority=priority,
+            parent=sibling[0],
+            choice=sibling[1],
             in_columns=self.count % 2 == 0,
         )
         return self.send(self.want(frontend, add))
@@ -272,10 +312,11 @@ class EngineCoreMachine(RuleBasedStateMachine):
         if len(self.steps) == 1 and scheduler.preemptions == preemptions:
             assert {r.row for r in runnable} <= set(step.rows), "nobody is left out"
         new_rows = {new.row for new in step.new}
-        admitted = [r.arrival for r in scheduler.running if r.row in new_rows]
+        order = scheduler.waiting.order
+        admitted = [order(r) for r in scheduler.running if r.row in new_rows]
         first = scheduler.waiting.first()
         if admitted and first is not None:
-            assert max(admitted) < first.arrival, "overtaken"
+            assert max(admitted) < order(first), "overtaken"
 
     @rule()
     @precondition(lambda self: bool(self.steps))

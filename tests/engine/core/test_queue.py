@@ -6,6 +6,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triolet.engine.core.queue import (
+    ORDERS,
     WaitingQueue,
     fcfs_order,
     insert_ordered,
@@ -58,6 +59,29 @@ def test_parked_request_blocks_nobody_and_keeps_its_place() -> None:
         queue.update(request)
     assert queue.requests() == [paused, remote, ready]
     queue.check_invariants()
+
+
+def test_lower_priority_numbers_come_first_and_equals_as_they_came() -> None:
+    queue = WaitingQueue(ORDERS["priority"])
+    requests = [make(arrival) for arrival in range(5)]
+    for request, priority in zip(requests, (0, -1, 0, 7, -1), strict=True):
+        request.priority = priority
+        queue.add(request)
+    assert [request.arrival for request in queue.requests()] == [1, 4, 0, 2, 3]
+
+
+def test_who_is_parked_comes_back_to_its_place() -> None:
+    queue = WaitingQueue()
+    requests = [make(arrival) for arrival in range(3)]
+    for request in requests:
+        queue.add(request)
+    requests[0].waits_for_sibling = True
+    queue.park(requests[0])
+    queue.check_invariants()
+    assert queue.first() is requests[1]
+    requests[0].waits_for_sibling = False
+    queue.update(requests[0])
+    assert queue.first() is requests[0]
 
 
 def test_removing_what_is_not_here_fails() -> None:
