@@ -16,11 +16,6 @@ from .fields import JsonObject
 from .prompt_fields import Messages, RuntimeOptions, check_model
 from .schema import Body, Field, Flag, Unserved, is_empty, never, one_of
 
-
-def _asks_plain_text(value: object) -> bool:
-    return isinstance(value, dict) and value.get("type") in (None, "text")
-
-
 _TOOLS = "tools are not served"
 _LOGPROBS = "logprobs are not served"
 CHAT = Body(
@@ -37,7 +32,6 @@ CHAT = Body(
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "logprobs": Field(Unserved(is_empty, _LOGPROBS)),
         "top_logprobs": Field(Unserved(is_empty, _LOGPROBS)),
-        "response_format": Field(Unserved(_asks_plain_text, "only the format `text` is served")),
         "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
         "audio": Field(Unserved(never, "audio is not served")),
         "prediction": Field(Unserved(never, "predictions are not served")),

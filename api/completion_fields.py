@@ -12,6 +12,7 @@ import attrs
 
 from ..engine.sampling_params import TEMPERATURE_MAX, TOKENS_MAX, SamplingParams
 from .errors import bad_field
+from .form_fields import FORM_FIELDS, form_of
 from .prompt_fields import (
     CACHE_SALT,
     PRIORITY,
@@ -25,7 +26,6 @@ from .prompt_fields import (
 from .schema import Body, Field, Flag, Integer, Nested, Number, Text, Unserved, is_empty, one_of
 
 _PENALTIES = "penalties are not served"
-_GRAMMAR = "only plain text is served"
 MAX_TOKENS = Integer(minimum=1, maximum=TOKENS_MAX)
 STREAM_OPTIONS = Body(
     {
@@ -54,11 +54,7 @@ SHARED_FIELDS: dict[str, Field] = {
     "frequency_penalty": Field(Unserved(is_empty, _PENALTIES)),
     "presence_penalty": Field(Unserved(is_empty, _PENALTIES)),
     "repetition_penalty": Field(Unserved(one_of(1, 1.0), _PENALTIES)),
-    "structured_outputs": Field(Unserved(is_empty, _GRAMMAR)),
-    "guided_json": Field(Unserved(is_empty, _GRAMMAR)),
-    "guided_regex": Field(Unserved(is_empty, _GRAMMAR)),
-    "guided_choice": Field(Unserved(is_empty, _GRAMMAR)),
-    "guided_grammar": Field(Unserved(is_empty, _GRAMMAR)),
+    **FORM_FIELDS,
     "truncate_prompt_tokens": Field(
         Unserved(one_of(-1), "nothing is dropped from the prompt; shorten it")
     ),
@@ -71,8 +67,15 @@ class CompletionOptions:
 
     stream: bool = False
     include_usage: bool = False
+    # The field that asked for a form of the answer; the runtime's refusal is told of it.
+    form_field: str = "structured_outputs"
     return_token_ids: bool = False
     runtime: RuntimeOptions = attrs.field(factory=RuntimeOptions)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {"structured_outputs": self.form_field}
 
     @property
     def with_token_ids(self) -> bool:
@@ -101,7 +104,11 @@ def read_shared(
             arguments[name] = values[name]
     if max_tokens is not None:
         arguments["max_tokens"] = max_tokens
+    form = form_of({**values, **extensions})
+    if form is not None:
+        arguments["structured_outputs"] = extensions["structured_outputs"] = form[1]
     options = CompletionOptions(
+        form_field="structured_outputs" if form is None else form[0],
         stream=stream,
         include_usage=bool(stream_options and stream_options.get("include_usage")),
         return_token_ids=values.get("return_token_ids", False),

@@ -60,7 +60,7 @@ async def create_chat_completion(
                 raise engine_error()
             await connection.answer_json(200, answer.completion(stream))
     except EngineError as error:
-        raise to_api_error(error) from error
+        raise to_api_error(error, request.options.names) from error
 
 
 async def _stream_chat(
@@ -129,7 +129,7 @@ async def create_completion(
             usage = usage_of(stream.usage for stream in batch.streams)
             await connection.answer_json(200, answer.whole(choices, usage))
     except EngineError as error:
-        raise to_api_error(error) from error
+        raise to_api_error(error, request.options.names) from error
 
 
 async def _prompt_of(

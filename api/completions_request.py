@@ -68,7 +68,6 @@ COMPLETIONS = Body(
         **SHARED_FIELDS,
         "suffix": Field(Unserved(is_empty, "nothing is filled in before a suffix")),
         "logprobs": Field(Unserved(is_empty, "logprobs are not served")),
-        "response_format": Field(Unserved(is_empty, "only plain text is served")),
     }
 )
 

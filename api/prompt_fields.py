@@ -21,6 +21,7 @@ from ..engine.sampling_params import (
 )
 from .errors import ApiError, bad_field, to_api_error, unsupported
 from .fields import Fields, JsonObject, kind
+from .form_fields import STRUCTURED_OUTPUTS
 from .schema import (
     Body,
     Field,
@@ -68,6 +69,7 @@ SAMPLING_FIELDS: dict[str, Field] = {
     ),
     "ignore_eos": Field(Flag(), "Go on after an end of sequence."),
     "skip_special_tokens": Field(Flag(), "Leave special tokens out of the text."),
+    "structured_outputs": STRUCTURED_OUTPUTS,
     "include_stop_str_in_output": Field(Flag(), "Keep the stop string in the text."),
 }
 PRIORITY = Field(

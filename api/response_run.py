@@ -19,7 +19,6 @@ from .live_response import LiveResponse
 from .response_history import prompt_of
 from .response_registry import ResponseRegistry
 from .responses import Ending, Event, Status
-from .responses_request import FIELD_NAMES
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ class _Run:
 
     def fail(self, failure: Exception) -> None:
         """Raises `ApiError` before the admission."""
-        error = to_api_error(failure, FIELD_NAMES)
+        error = to_api_error(failure, self.response.request.names)
         if not isinstance(failure, EngineError | ApiError):
             logger.error("a response failed; only it ends", exc_info=failure)
         if not self.response.is_admitted:

@@ -226,7 +226,7 @@ class ResponseEvents:
             "service_tier": "default",
             "store": request.store,
             "temperature": sampling.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": request.text_format},
             "tool_choice": "auto",
             "tools": [],
             "top_logprobs": 0,

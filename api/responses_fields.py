@@ -11,6 +11,7 @@ import attrs
 from ..engine.sampling_params import TEMPERATURE_MAX, TOKENS_MAX
 from .errors import bad_field, unsupported
 from .fields import Fields, JsonObject
+from .form_fields import TextOptions
 from .limits import MERGE_MS_MAX
 from .prompt_fields import MESSAGE_SCHEMA, MESSAGES_MAX, RUNTIME, read_message
 from .schema import (
@@ -122,24 +123,6 @@ class Metadata:
         return {"type": "object", **bounds, "additionalProperties": value}
 
 
-@attrs.frozen
-class PlainText:
-    """What `text` may ask for: no format, or `text`. There is nothing in it to use."""
-
-    def read(self, value: object, path: str) -> None:
-        """See `schema.Kind`."""
-        if not isinstance(value, dict):
-            raise wrong_type(path, "an object", value)
-        wanted = value.get("format")
-        if wanted is None or (isinstance(wanted, dict) and wanted.get("type") in (None, "text")):
-            return
-        raise unsupported(path, "only the format `text` is served")
-
-    def schema(self) -> JsonObject:
-        """See `schema.Kind`."""
-        return {"type": "object"}
-
-
 def _asks_no_logprobs(value: object) -> bool:
     return not (isinstance(value, list) and "message.output_text.logprobs" in value)
 
@@ -166,7 +149,7 @@ RESPONSES = Body(
         "store": Field(Flag(), "Keep the response for whoever has its id; on by default."),
         "metadata": Field(Metadata(), "Given back as it came."),
         "runtime": RUNTIME_FIELD,
-        "text": Field(PlainText(), "Only the format `text` is served."),
+        "text": Field(TextOptions(), "`format` says in which form the answer is wanted."),
         "tools": Field(Unserved(is_empty, _TOOLS)),
         "tool_choice": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "conversation": Field(

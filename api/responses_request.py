@@ -14,6 +14,7 @@ import attrs
 from ..engine.sampling_params import TOKENS_MAX, SamplingParams
 from .errors import ApiError, bad_field
 from .fields import Fields, JsonObject
+from .form_fields import form_of
 from .prompt_fields import RuntimeOptions, check_model, sampling_params, split_runtime
 from .responses_fields import RESPONSES, Message
 from .schema import Body, Field, Integer
@@ -87,6 +88,15 @@ class ResponseRequest:
     background: bool = False
     # Kept after its end, for whoever has its id; otherwise only its own socket may continue it.
     store: bool = True
+    # As it came: what the response object says of the form of the answer.
+    text_format: JsonObject = attrs.field(factory=lambda: {"type": "text"})
+    # The field that asked for it; the runtime's refusal is told of it.
+    form_field: str = "text.format"
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {**FIELD_NAMES, "structured_outputs": self.form_field}
 
     @property
     def is_token_ids(self) -> bool:
@@ -133,6 +143,9 @@ def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -
     runtime = found.get("runtime", {})
     options, extensions = split_runtime(runtime)
     arguments = {ours: found[name] for name, ours in _SAMPLING_NAMES.items() if name in found}
+    form = form_of({**found, **extensions}, "text")
+    if form is not None:
+        extensions["structured_outputs"] = form[1]
     request = ResponseRequest(
         input=found.get("input", []),
         sampling=sampling_params({**arguments, **extensions}, FIELD_NAMES),
@@ -146,10 +159,19 @@ def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -
         generate=found.get("generate", True),
         background=found.get("background", False),
         store=found.get("store", True),
+        text_format=_text_format(values) if "text" in found else {"type": "text"},
+        form_field="text.format" if "text" in found else "runtime.structured_outputs",
     )
     _check_together(request)
     _check_input(request, is_given="input" in found)
     return request
+
+
+def _text_format(values: JsonObject) -> JsonObject:
+    text = values["text"]
+    assert isinstance(text, dict), "it has been read"
+    given = text.get("format")
+    return given if isinstance(given, dict) else {"type": "text"}
 
 
 def _check_together(request: ResponseRequest) -> None:

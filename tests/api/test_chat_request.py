@@ -67,7 +67,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"n": True}, "unsupported_parameter", "n"),
         ({"tools": [{}]}, "unsupported_parameter", "tools"),
         ({"logprobs": True}, "unsupported_parameter", "logprobs"),
-        ({"response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+        ({"response_format": {"type": "grammar"}}, "unsupported_parameter", "response_format.type"),
         ({"frequency_penalty": 0.5}, "unsupported_parameter", "frequency_penalty"),
         ({"repetition_penalty": 1.1}, "unsupported_parameter", "repetition_penalty"),
         ({"logit_bias": {"5": 1}}, "unsupported_parameter", "logit_bias"),
