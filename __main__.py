@@ -25,6 +25,7 @@ from .engine.errors import InvalidParameter
 from .fuzz.bench.options import (
     FloorOptions,
     LatencyOptions,
+    PrefixOptions,
     StartupOptions,
     ThroughputOptions,
     TimelineOptions,
@@ -53,6 +54,7 @@ weights of the shapes that our figures are given for, written to your cache at t
     triolet bench latency small --concurrency 8 --rates 2   serving, by protocol and load
     triolet bench floor small --threads 2                   steps beside the machine's limits
     triolet bench timeline small --svg steps.svg            a step, part by part
+    triolet bench prefix small                              prefix cache on and off
     triolet bench startup                                   to ready, and back after a kill
 """
 
@@ -81,7 +83,7 @@ FLAT = Parameter(name="*")
 HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
 THROUGHPUT, LATENCY, STARTUP = ThroughputOptions(), LatencyOptions(), StartupOptions()
-FLOOR, TIMELINE = FloorOptions(), TimelineOptions()
+FLOOR, PREFIX, TIMELINE = FloorOptions(), PrefixOptions(), TimelineOptions()
 CHAOS = ChaosOptions()
 RARE, FILE = RareSettings(), FileOptions()
 
@@ -245,6 +247,23 @@ def startup(
     from .fuzz.chaos.waits import NotInTime
 
     _run_bench(run_startup, model, options, engine, Lost, NotInTime)
+
+
+@bench.command
+def prefix(
+    model: BenchModel = None,
+    *,
+    options: Annotated[PrefixOptions, FLAT] = PREFIX,
+    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    file: Annotated[FileOptions, FLAT] = FILE,
+) -> None:
+    """Show what the prefix cache is worth to conversations that share a system prompt.
+
+    Hit rate and time to the first token, with the cache and without, the same turns in turns.
+    """
+    from .fuzz.bench.commands import prefix as run_prefix
+
+    _run_bench(run_prefix, model, options, engine)
 
 
 @bench.command

@@ -29,16 +29,19 @@ from .machine import Machine, look_at_machine
 from .options import (
     FloorOptions,
     LatencyOptions,
+    PrefixOptions,
     StartupOptions,
     ThroughputOptions,
     TimelineOptions,
 )
+from .prefix import measure_prefix
 from .shapes import model_or_shape
 from .startup import measure_startup
 from .tables import (
     kernel_table,
     latency_table,
     machine_table,
+    prefix_table,
     startup_table,
     throughput_table,
     timeline_table,
@@ -126,6 +129,26 @@ async def startup(
             model_or_shape(model), options, words=words, on_ended=bar.advance
         )
     show("startup", machine, attrs.asdict(found), [startup_table(found)], where=options.json)
+
+
+async def prefix(
+    model: str | None, options: PrefixOptions, *, engine: dict[str, Any], on_event: OnEvent
+) -> None:
+    """`triolet bench prefix`."""
+    check_target(options.json)
+    machine = look_at_machine()
+    turns = 2 * options.conversations * (options.turns_each() + 1)
+    bar = Bar(Console(stderr=True), turns)
+    with bar.shown():
+        rows = await measure_prefix(
+            model_or_shape(model),
+            options,
+            engine=engine,
+            on_event=on_event,
+            on_ended=bar.advance,
+        )
+    figures = {"rows": [{"hit_rate": row.hit_rate} | attrs.asdict(row) for row in rows]}
+    show("prefix", machine, figures, [prefix_table(rows)], where=options.json)
 
 
 async def floor(

@@ -17,6 +17,8 @@ from .prompts import Work
 TRANSFORMERS = "transformers"
 # Of fewer steps none would be of a steady state.
 TIMELINE_TOKENS_MIN = 16
+# The first one computes the system prompt, the second one finds it.
+PREFIX_QUICK_TURNS = 2
 # Of a load, for each request in flight; and of the smallest load.
 LATENCY_ROUNDS = 4
 LATENCY_REQUESTS_MIN = 8
@@ -202,3 +204,27 @@ class FloorOptions:
     def repeats(self) -> int:
         """Rounds that count."""
         return 1 if self.quick else self.rounds
+
+
+@attrs.frozen(kw_only=True)
+class PrefixOptions:
+    """Conversations that begin with the same system prompt."""
+
+    turns: Annotated[int, Parameter(help="Turns in all.")] = 64
+    conversations: Annotated[int, Parameter(help="Conversations, side by side.")] = 8
+    system_tokens: Annotated[int, Parameter(help="What they all begin with, in tokens.")] = 400
+    user_tokens: Annotated[int, Parameter(help="What is new in each turn, in tokens.")] = 24
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 16
+    seed: Seed = 0
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("conversations", "system_tokens", "user_tokens", "tokens"):
+            at_least(name, attrs.asdict(self)[name], 1)
+        at_least("turns", self.turns, self.conversations)
+
+    def turns_each(self) -> int:
+        """Turns of each conversation; in a quick run two at most."""
+        each = self.turns // self.conversations
+        return min(each, PREFIX_QUICK_TURNS) if self.quick else each

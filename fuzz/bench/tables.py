@@ -12,6 +12,7 @@ from rich.table import Table
 from ...engine.native.probe import MachineFloor
 from .kernels import KernelFigures
 from .latency import LatencyRow
+from .prefix import PrefixFigures
 from .startup import StartFigures
 from .throughput import Throughput
 from .timeline import StepFigures
@@ -87,6 +88,23 @@ def startup_table(found: StartFigures) -> Table:
     table.add_row("  of it the engine's and worker's boot", found.engine_boot_s.text(2))
     for place, mib in found.resident_mib.items():
         table.add_row(f"{place}, MiB", f"{mib:.0f}")
+    return table
+
+
+def prefix_table(rows: Sequence[PrefixFigures]) -> Table:
+    """With the cache and without."""
+    table = Table(title=f"{rows[0].turns} chat turns, first token in ms", title_justify="left")
+    for head in ("prefix cache", "hit rate", "cached tokens", "p50", "p99", "later turns p50"):
+        table.add_column(head)
+    for row in rows:
+        table.add_row(
+            "on" if row.cache else "off",
+            f"{row.hit_rate * 100:.0f} %",
+            f"{row.cached_tokens} of {row.prompt_tokens}",
+            _ms(row.first_token_s.p50),
+            _ms(row.first_token_s.p99),
+            _ms(row.later_s.p50),
+        )
     return table
 
 

@@ -8,6 +8,7 @@ from triolet.engine.errors import InvalidParameter
 from triolet.fuzz.bench.options import (
     FloorOptions,
     LatencyOptions,
+    PrefixOptions,
     StartupOptions,
     ThroughputOptions,
     TimelineOptions,
@@ -60,6 +61,8 @@ def test_a_timeline_of_nothing_is_refused(words: dict[str, Any], named: str) -> 
         (LatencyOptions, {"tokens": 0}, "tokens"),
         (LatencyOptions, {"requests": -1}, "requests"),
         (StartupOptions, {"rounds": 0}, "rounds"),
+        (PrefixOptions, {"turns": 7, "conversations": 8}, "turns"),
+        (PrefixOptions, {"system_tokens": 0}, "system_tokens"),
         (FloorOptions, {"batch": (0,)}, "batch"),
         (FloorOptions, {"context": 0}, "context"),
     ],
@@ -78,6 +81,12 @@ def test_a_load_has_requests_for_each_place() -> None:
     assert [LatencyOptions(quick=True).requests_of(n) for n in (0, 1, 8)] == [2, 2, 8]
     assert LatencyOptions(requests=5).requests_of(32) == 5
     assert StartupOptions(quick=True).repeats() == FloorOptions(quick=True).repeats() == 1
+
+
+def test_turns_are_shared_out_to_conversations() -> None:
+    assert PrefixOptions().turns_each() == 8
+    assert PrefixOptions(quick=True).turns_each() == 2
+    assert PrefixOptions(turns=3, conversations=3, quick=True).turns_each() == 1
 
 
 def test_a_key_is_not_printed() -> None:

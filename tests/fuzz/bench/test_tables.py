@@ -10,6 +10,7 @@ from rich.table import Table
 from triolet.engine.native.probe import MachineFloor
 from triolet.fuzz.bench.kernels import CaseFigures, KernelFigures
 from triolet.fuzz.bench.latency import LatencyRow
+from triolet.fuzz.bench.prefix import PrefixFigures
 from triolet.fuzz.bench.prompts import Work
 from triolet.fuzz.bench.series import Series
 from triolet.fuzz.bench.startup import StartFigures
@@ -17,13 +18,14 @@ from triolet.fuzz.bench.tables import (
     kernel_table,
     latency_table,
     machine_table,
+    prefix_table,
     startup_table,
     throughput_table,
     timeline_table,
 )
 from triolet.fuzz.bench.throughput import Throughput
 from triolet.fuzz.bench.timeline import join_records
-from triolet.fuzz.load.measures import ProcessCost, measure
+from triolet.fuzz.load.measures import ProcessCost, Spread, measure
 from triolet.fuzz.load.options import Protocol
 from triolet.fuzz.load.schedule import Load
 
@@ -115,3 +117,18 @@ def test_floors_and_kernels_say_what_is_not_known() -> None:
         assert words in text
     assert "target" not in text
     assert "0.9 or more" in text_of(kernel_table(found, {"decode 1": "0.9 or more"}))
+
+
+def test_a_prefix_cache_is_told_beside_none() -> None:
+    on = PrefixFigures(
+        cache=True,
+        turns=4,
+        first_token_s=Spread.of([0.01]),
+        later_s=Spread.of([0.005]),
+        prompt_tokens=200,
+        cached_tokens=150,
+    )
+    off = attrs.evolve(on, cache=False, cached_tokens=0, prompt_tokens=0)
+    text = text_of(prefix_table([on, off]))
+    for words in ("4 chat turns", "75 %", "150 of 200", "10.00", "5.00", "off", "0 %"):
+        assert words in text
