@@ -1,0 +1,111 @@
+"""Lines of the two tables: what was measured, and whether it is near enough."""
+
+import pathlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+
+from triolet.engine import config
+
+from .families import VOCABULARY, Family, reference_logits, save_model
+from .held_out import perplexity, reference_perplexity
+from .scored import Array, Scorer
+
+# Of float32 against float32, summed in another order.
+EXACT_ERROR_MAX = 1e-4
+PERPLEXITY_ERROR_MAX = 1e-3
+CHUNK = 128
+PLAIN, BITWISE, NATIVE = "torch bf16", "torch fp32 bitwise", "native bf16"
+EXECUTORS: Mapping[str, dict[str, Any]] = MappingProxyType(
+    {
+        PLAIN: {"executor": "torch", "bitwise": False},
+        BITWISE: {"executor": "torch", "bitwise": True},
+        **({NATIVE: {"executor": "native"}} if "native" in config.EXECUTORS else {}),
+    }
+)
+
+
+@attrs.frozen
+class LogitsLine:
+    """Relative to the root mean square of the reference: of the error, and the largest error."""
+
+    family: str
+    computed_by: str
+    error: float
+    largest: float
+    error_max: float
+
+    @property
+    def good(self) -> bool:
+        """Whether it is near enough."""
+        return self.error < self.error_max
+
+    def __str__(self) -> str:
+        share = self.error / self.error_max
+        verdict = "" if self.good else "  TOO FAR"
+        errors = f"{self.error:10.6f}{self.largest:10.6f}"
+        return f"{self.family:12}{self.computed_by:22}{errors}{share:9.0%}{verdict}"
+
+
+@attrs.frozen
+class PerplexityLine:
+    """One perplexity beside transformers' in float32."""
+
+    computed_by: str
+    perplexity: float
+    reference: float
+
+    @property
+    def good(self) -> bool:
+        """Whether it is near enough."""
+        return abs(self.perplexity / self.reference - 1) < PERPLEXITY_ERROR_MAX
+
+    def __str__(self) -> str:
+        off = f"{self.perplexity / self.reference - 1:+.4%}"
+        verdict = "" if self.good else "  TOO FAR"
+        return f"{self.computed_by:22}{self.perplexity:12.6f}{off:>12}{verdict}"
+
+
+def logits_table(
+    family: Family,
+    base: pathlib.Path,
+    sequences: Sequence[Sequence[int]],
+    executors: Mapping[str, Mapping[str, Any]],
+) -> Iterator[LogitsLine]:
+    """transformers in bfloat16, which sets the bound, then each executor that has the family."""
+    folder = base / family.name.replace(" ", "-")
+    save_model(folder, family)
+    exact = reference_logits(folder, sequences, torch.float32)
+    rounded = _errors(reference_logits(folder, sequences, torch.bfloat16), exact)
+    yield LogitsLine(family.name, "transformers bf16", *rounded, error_max=np.inf)
+    length = max(map(len, sequences))
+    for name, settings in executors.items():
+        if name == NATIVE and not family.dense:
+            continue
+        scorer = Scorer.of(folder, settings, length=length, chunk=CHUNK)
+        found = [scorer.logits(tokens, VOCABULARY) for tokens in sequences]
+        error_max = EXACT_ERROR_MAX if name == BITWISE else rounded[0]
+        yield LogitsLine(family.name, name, *_errors(found, exact), error_max=error_max)
+
+
+def perplexity_table(
+    folder: pathlib.Path,
+    windows: Sequence[Sequence[int]],
+    executors: Mapping[str, Mapping[str, Any]],
+) -> Iterator[PerplexityLine]:
+    """transformers in float32, then each executor."""
+    reference = reference_perplexity(folder, windows)
+    yield PerplexityLine("transformers fp32", reference, reference)
+    for name, settings in executors.items():
+        scorer = Scorer.of(folder, settings, length=max(map(len, windows)), chunk=CHUNK)
+        yield PerplexityLine(name, perplexity(scorer, windows), reference)
+
+
+def _errors(found: Sequence[Array], exact: Sequence[Array]) -> tuple[float, float]:
+    difference = np.concatenate(found) - np.concatenate(exact)
+    size = np.sqrt(np.mean(np.concatenate(exact) ** 2))
+    return float(np.sqrt(np.mean(difference**2)) / size), float(np.abs(difference).max() / size)
