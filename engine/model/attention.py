@@ -15,7 +15,8 @@ S slots (places of one token in the cache). Must not know layers, weights or req
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import attrs
 import torch
@@ -113,13 +114,35 @@ class ReadPlan:
     groups: list[PairGroup]
     places: Tensor  # (T,) where each token's result is among those of all groups, in their order
 
+    def attend(self, query_THD: Tensor, cache: KvCache, layer: int, *, scale: float) -> Tensor:
+        """Attend with float32 queries in one layer; the result is (T, H, D), float32.
+
+        The step's own keys and values have been written to the cache before. `scale` is the
+        shape's.
+        """
+        tokens, heads, size = query_THD.shape
+        kv_heads, _, channels = cache.keys[layer].shape
+        scaled = _aligned(query_THD * (LOG2_E * scale), channels)
+        query_KTGD = scaled.view(tokens, kv_heads, heads // kv_heads, channels).transpose(0, 1)
+        results = [_attend(query_KTGD, cache, layer, group) for group in self.groups]
+        result_KnGD = results[0] if len(results) == 1 else torch.cat(results, dim=1)
+        result_KTGD = result_KnGD.index_select(1, self.places)
+        return result_KTGD.transpose(0, 1).reshape(tokens, heads, channels)[..., :size]
+
+
+class Reads(Protocol):
+    """What the tokens of one step read in layers with one window, and how."""
+
+    def attend(self, query_THD: Tensor, cache: KvCache, layer: int, *, scale: float) -> Tensor:
+        """Attend in one layer whose keys and values of this step have been written."""
+
 
 @attrs.frozen(eq=False)
 class AttentionPlan:
     """What all layers of one step need to know: where tokens are written and what they read."""
 
     slots: Tensor  # (T,) where each token's key and value go
-    reads: dict[int, ReadPlan]  # by window
+    reads: Mapping[int, Reads]  # by window
 
 
 def plan_attention(
@@ -145,7 +168,7 @@ def plan_attention(
             for part in torch.split(order, sizes)
         ]
         reads[window] = ReadPlan(groups, torch.argsort(order).to(device))
-    slots = _slots(block_tables, row_T, position_T, block_tokens)
+    slots = block_slots(block_tables, row_T, position_T, block_tokens)
     return AttentionPlan(slots.to(device), reads)
 
 
@@ -188,7 +211,7 @@ def _plan_group(
     # What is masked reads the token's own slot: always there, never another sequence's.
     readable = torch.where(hidden, own_positions, key_positions)
     mask = torch.zeros(key_positions.shape).masked_fill_(hidden, -math.inf)
-    slots = _slots(block_tables, tiles.rows[token_P][:, None], readable, block_tokens)
+    slots = block_slots(block_tables, tiles.rows[token_P][:, None], readable, block_tokens)
     return PairGroup(
         tokens=tokens,
         pair_tokens=token_P,
@@ -212,7 +235,8 @@ def _moved(group: PairGroup, device: torch.device) -> PairGroup:
     )
 
 
-def _slots(block_tables: Tensor, row: Tensor, position: Tensor, block_tokens: int) -> Tensor:
+def block_slots(block_tables: Tensor, row: Tensor, position: Tensor, block_tokens: int) -> Tensor:
+    """The slots of positions of rows of `block_tables`."""
     blocks = block_tables[row, position // block_tokens]
     return blocks * block_tokens + position % block_tokens
 
@@ -228,23 +252,6 @@ def write_cache(
 
 def _aligned(x: Tensor, channels: int) -> Tensor:
     return x if x.shape[-1] == channels else pad(x, (0, channels - x.shape[-1]))
-
-
-def paged_attention(
-    query_THD: Tensor, cache: KvCache, layer: int, plan: ReadPlan, *, scale: float
-) -> Tensor:
-    """Attend with float32 queries in one layer; the result is (T, H, D), float32.
-
-    The step's own keys and values have been written to the cache before. `scale` is the shape's.
-    """
-    tokens, heads, size = query_THD.shape
-    kv_heads, _, channels = cache.keys[layer].shape
-    scaled = _aligned(query_THD * (LOG2_E * scale), channels)
-    query_KTGD = scaled.view(tokens, kv_heads, heads // kv_heads, channels).transpose(0, 1)
-    results = [_attend(query_KTGD, cache, layer, group) for group in plan.groups]
-    result_KnGD = results[0] if len(results) == 1 else torch.cat(results, dim=1)
-    result_KTGD = result_KnGD.index_select(1, plan.places)
-    return result_KTGD.transpose(0, 1).reshape(tokens, heads, channels)[..., :size]
 
 
 def _attend(query_KTGD: Tensor, cache: KvCache, layer: int, group: PairGroup) -> Tensor:

@@ -8,7 +8,7 @@ plain is in `layers` and `attention`. Must not know requests, blocks, files or f
 Letters as in `layers`; R rows of logits, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from ..model_config import ModelConfig
-from .attention import AttentionPlan, AttentionShape, KvCache, paged_attention, write_cache
+from .attention import AttentionPlan, AttentionShape, KvCache, plan_attention, write_cache
 from .layers import Linear, RmsNorm, padded_rows, silu_and_multiply, softcap_
+from .plain_attention import plan_plain_attention
 from .rotary import RotaryTable, rotate
 
 
@@ -73,9 +74,7 @@ class SelfAttention:
         write_cache(step.cache, self.index, step.plan, keys_TKD=keys_TKD, values_TKD=values_TKD)
         query_THD = query_key[:, :heads].contiguous()
         reads = step.plan.reads[self.window]
-        attended_THD = paged_attention(
-            query_THD, step.cache, self.index, reads, scale=self.shape.scale
-        )
+        attended_THD = reads.attend(query_THD, step.cache, self.index, scale=self.shape.scale)
         padding = (0, 0, 0, rows - tokens)
         return self.output(functional.pad(attended_THD.reshape(tokens, -1), padding).to(x_TN.dtype))
 
@@ -122,9 +121,13 @@ class DecoderLayer:
 
 @attrs.frozen(eq=False)
 class Decoder:
-    """A loaded model. Immutable; the cache is given with each pass."""
+    """A loaded model. Immutable; the cache is given with each pass.
+
+    The hidden state is float32 in any mode: what layers add to it is not rounded away.
+    """
 
     config: ModelConfig
+    bitwise: bool
     dtype: torch.dtype
     device: torch.device
     _embedding_VN: Tensor
@@ -138,18 +141,47 @@ class Decoder:
         """What the cache and the attention plan are made for."""
         return attention_shape(self.config)
 
+    def plan_attention(
+        self, block_tables: Tensor, rows: Sequence[int], positions: Sequence[int], *,
+        block_tokens: int,
+    ) -> AttentionPlan:  # fmt: skip
+        """Plan one step: token i belongs to row `rows[i]` of `block_tables`, at `positions[i]`.
+
+        `block_tables` is (rows, blocks) on the CPU, of int64; entries beyond a row's own positions
+        are without meaning. The tokens of a row follow one another.
+        """
+        if self.bitwise:
+            return plan_attention(
+                block_tables,
+                rows,
+                positions,
+                block_tokens=block_tokens,
+                shape=self.attention_shape,
+                device=self.device,
+            )
+        return plan_plain_attention(
+            block_tables,
+            rows,
+            positions,
+            block_tokens=block_tokens,
+            shape=self.attention_shape,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
     def hidden(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
         """Write the keys and values of these tokens; return the last layer's state of each.
 
         Rows beyond the tokens are padding.
         """
-        padding = (0, padded_rows(len(batch.token_ids_T)) - len(batch.token_ids_T))
+        tokens = len(batch.token_ids_T)
+        padding = (0, padded_rows(tokens, bitwise=self.bitwise) - tokens)
         token_ids, positions = (
             functional.pad(x, padding) for x in (batch.token_ids_T, batch.positions_T)
         )
-        hidden = functional.embedding(token_ids, self._embedding_VN)
+        hidden = functional.embedding(token_ids, self._embedding_VN).float()
         if self.config.embedding_scale != 1.0:
-            hidden *= hidden.new_tensor(self.config.embedding_scale)
+            hidden = hidden * torch.tensor(self.config.embedding_scale, dtype=self.dtype).item()
         rotations = {window: table.at(positions) for window, table in self._rotary.items()}
         step = StepContext(rotations, batch.attention, cache)
         for layer in self._layers:
@@ -164,7 +196,8 @@ class Decoder:
         wanted = len(tokens_R)
         if wanted == 0:
             return hidden.new_empty((0, self.config.vocab_size), dtype=torch.float32)
-        last = hidden.new_zeros((padded_rows(wanted), self.config.hidden_size))
+        rows = padded_rows(wanted, bitwise=self.bitwise)
+        last = hidden.new_zeros((rows, self.config.hidden_size))
         last[:wanted] = hidden[tokens_R]
         logits = self._head(self._norm(last))[:wanted].float()
         softcap = self.config.logit_softcap

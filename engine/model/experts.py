@@ -28,6 +28,7 @@ class ExpertsMlp:
     experts: list[GatedMlp]
     chosen: int
     normalized: bool
+    bitwise: bool
 
     def __call__(self, x_TN: Tensor, tokens: int) -> Tensor:
         """What the chosen experts of each of the first `tokens` rows add up to; padding gives 0."""
@@ -39,18 +40,19 @@ class ExpertsMlp:
         outputs = torch.empty((len(wanted), x_TN.shape[1]), device=x_TN.device)
         for expert, pairs in zip(self.experts, torch.split(order, counts), strict=True):
             if len(pairs):
-                padding = (0, 0, 0, padded_rows(len(pairs)) - len(pairs))
+                rows = padded_rows(len(pairs), bitwise=self.bitwise)
+                padding = (0, 0, 0, rows - len(pairs))
                 given = functional.pad(x_TN[pairs // self.chosen], padding)
                 outputs[pairs] = expert(given, len(pairs))[: len(pairs)].float()
         outputs_TCN = outputs.view(tokens, self.chosen, -1) * weights_TC.unsqueeze(-1)
         total = torch.zeros(x_TN.shape, device=x_TN.device)
         for place in range(self.chosen):
             total[:tokens] += outputs_TCN[:, place]
-        return total.to(x_TN.dtype)
+        return total
 
     def _route(self, x_TN: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """The probabilities and numbers of each token's experts, the most probable first."""
-        scores_TE = self.router(x_TN).float() * LOG2_E
+        scores_TE = self.router(x_TN.float()) * LOG2_E
         odds = exp2_(scores_TE - scores_TE.amax(-1, keepdim=True))
         probabilities = odds / odds.sum(-1, keepdim=True)
         weights_TC, experts_TC = torch.topk(probabilities, self.chosen, dim=-1)

@@ -31,10 +31,10 @@ def load_gemma3_layer(weights: LayerWeights) -> DecoderLayer:
             output=weights.attention_output("self_attn.o_proj", bias=bias),
             query_key_norm=weights.head_norm("self_attn.q_norm", "self_attn.k_norm"),
         ),
-        attention_end_norm=weights.norm("post_attention_layernorm"),
+        attention_end_norm=weights.end_norm("post_attention_layernorm"),
         mlp_norm=weights.norm("pre_feedforward_layernorm"),
         mlp=weights.gated_mlp("mlp"),
-        mlp_end_norm=weights.norm("post_feedforward_layernorm"),
+        mlp_end_norm=weights.end_norm("post_feedforward_layernorm"),
     )
 
 

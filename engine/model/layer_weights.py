@@ -37,15 +37,20 @@ class LayerWeights:
         return self.config.windows[self.index]
 
     def norm(self, name: str) -> RmsNorm:
-        """A norm over the hidden state."""
-        return make_norm(self._take(name, self.config.hidden_size), self.config)
+        """A norm over the hidden state, before a product."""
+        weight = self._take(name, self.config.hidden_size)
+        return make_norm(weight, self.config, weight.dtype)
+
+    def end_norm(self, name: str) -> RmsNorm:
+        """A norm over what is added to the hidden state."""
+        return make_norm(self._take(name, self.config.hidden_size), self.config, torch.float32)
 
     def head_norm(self, query: str, key: str) -> RmsNorm:
         """A norm of each query head by one weight and of each key head by another."""
         size = self.config.head_size
         query_HD = self._take(query, size).expand(self.config.heads, size)
         key_KD = self._take(key, size).expand(self.config.kv_heads, size)
-        return make_norm(torch.cat((query_HD, key_KD)), self.config)
+        return make_norm(torch.cat((query_HD, key_KD)), self.config, torch.float32)
 
     def query_key_value(self, query: str, key: str, value: str, *, bias: bool) -> Linear:
         """The projections to all heads, as one product."""
@@ -78,15 +83,17 @@ class LayerWeights:
         experts = self.config.experts
         if experts is None or self.index not in self.config.expert_layers:
             return self.gated_mlp(prefix)
-        router = (f"{prefix}.gate", experts.count)
+        router = self._take(f"{prefix}.gate", experts.count, self.config.hidden_size)
         return ExpertsMlp(
-            router=self.linear(router, inputs=self.config.hidden_size, bias=False),
+            # In float32 in any mode: a near tie that falls the other way is another expert.
+            router=make_linear(router.float(), bitwise=self.bitwise),
             experts=[
                 self.gated_mlp(f"{prefix}.experts.{number}", width=experts.intermediate_size)
                 for number in range(experts.count)
             ],
             chosen=experts.chosen,
             normalized=experts.normalized,
+            bitwise=self.bitwise,
         )
 
     def linear(self, *parts: tuple[str, int], inputs: int, bias: bool) -> Linear:
@@ -116,11 +123,12 @@ def load_decoder(
     ]
     return Decoder(
         config=config,
+        bitwise=bitwise,
         dtype=dtype,
         device=device,
         embedding_VN=embedding,
         layers=layers,
-        norm=make_norm(source.take("model.norm.weight", size[1:]), config),
+        norm=make_norm(source.take("model.norm.weight", size[1:]), config, dtype),
         head=make_linear(head, bitwise=bitwise),
         rotary=_rotary_tables(config, positions, device),
     )
@@ -138,11 +146,9 @@ def _rotary_tables(
     return {window: tables[rope] for window, rope in ropes.items()}
 
 
-def make_norm(weight: Tensor, config: ModelConfig) -> RmsNorm:
-    """A norm by a weight as stored. An offset is added, and then used, in float32."""
-    if config.norm_offset:
-        weight = weight.float() + config.norm_offset
-    return RmsNorm(weight, config.norm_epsilon)
+def make_norm(weight: Tensor, config: ModelConfig, dtype: torch.dtype) -> RmsNorm:
+    """A norm by a weight as stored, with results of this dtype."""
+    return RmsNorm(weight.float() + config.norm_offset, config.norm_epsilon, dtype)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -38,31 +38,35 @@ PIECE_ITEMS = 16384
 Linear = Callable[[Tensor], Tensor]
 
 
-def padded_rows(rows: int) -> int:
-    """The least multiple of `TILE_ROWS` that holds `rows`; activations are padded once to it."""
-    return -(-rows // TILE_ROWS) * TILE_ROWS
+def padded_rows(rows: int, *, bitwise: bool = True) -> int:
+    """How many rows activations are padded to, once: whole tiles in bitwise mode."""
+    return -(-rows // TILE_ROWS) * TILE_ROWS if bitwise else rows
 
 
 @attrs.define(eq=False)
 class PackedLinear:
-    """`x @ weight.T` in tiles of 16 rows by oneDNN, over a weight in oneDNN's own layout.
+    """`x @ weight.T` by oneDNN over a weight in oneDNN's own layout: in tiles of 16 rows, or whole.
 
-    The fastest that stock torch has for 16 rows: twice the plain product.
+    The fastest that stock torch has: twice the plain product for 16 rows, six times for one.
     """
 
     _packed: Tensor
+    _tile_rows: int  # 0: all rows at once
 
     @classmethod
-    def of(cls, weight_NK: Tensor) -> "PackedLinear":
+    def of(cls, weight_NK: Tensor, *, tiled: bool = True) -> "PackedLinear":
         """Pack `weight_NK`; it is not needed any more afterwards."""
-        return cls(torch.ops.mkldnn._reorder_linear_weight(weight_NK, TILE_ROWS))
+        # The layout for a single row serves any number of them, and one row best.
+        tile_rows = TILE_ROWS if tiled else 0
+        return cls(torch.ops.mkldnn._reorder_linear_weight(weight_NK, tile_rows or 1), tile_rows)
 
     def __call__(self, x_TK: Tensor) -> Tensor:
         """The products, contiguous."""
         multiply = torch.ops.mkldnn._linear_pointwise
+        step = self._tile_rows or max(1, len(x_TK))
         tiles = [
-            multiply(x_TK[begin : begin + TILE_ROWS], self._packed, None, "none", [], "")
-            for begin in range(0, len(x_TK), TILE_ROWS)
+            multiply(x_TK[begin : begin + step], self._packed, None, "none", [], "")
+            for begin in range(0, len(x_TK), step)
         ]
         return tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
@@ -98,7 +102,7 @@ class StripLinear:
 
 @attrs.define(eq=False)
 class PlainLinear:
-    """`x @ weight.T` as the library likes it: faster, and its bits depend on the batch."""
+    """`x @ weight.T` as the library likes it: its bits depend on the batch."""
 
     _weight_NK: Tensor
 
@@ -126,16 +130,16 @@ def make_linear(weight_NK: Tensor, bias_N: Tensor | None = None, *, bitwise: boo
 
 
 def _make_product(weight_NK: Tensor, *, bitwise: bool) -> Linear:
+    packs = weight_NK.device.type == "cpu" and has_packed_linear(weight_NK.dtype)
     if not bitwise:
-        return PlainLinear(weight_NK)
-    narrow = weight_NK.shape[1] <= PACKED_INPUTS_MAX
-    if narrow and weight_NK.device.type == "cpu" and has_packed_linear():
+        return PackedLinear.of(weight_NK, tiled=False) if packs else PlainLinear(weight_NK)
+    if packs and weight_NK.shape[1] <= PACKED_INPUTS_MAX:
         return PackedLinear.of(weight_NK)
     return StripLinear.of(weight_NK)
 
 
 @cache
-def has_packed_linear() -> bool:
+def has_packed_linear(dtype: torch.dtype = torch.float32) -> bool:
     """Whether `PackedLinear` works here; decides about bits, so it is in the numerics id.
 
     Its two operators are private to torch: a build may lack oneDNN, and a release may rename them
@@ -143,7 +147,7 @@ def has_packed_linear() -> bool:
     """
     if not torch._C._has_mkldnn:
         return False
-    weight, x = torch.eye(TILE_ROWS), torch.eye(TILE_ROWS)
+    weight, x = torch.eye(TILE_ROWS, dtype=dtype), torch.eye(TILE_ROWS, dtype=dtype)
     try:
         return torch.equal(PackedLinear.of(weight)(x), x)
     except (AttributeError, TypeError, RuntimeError):
@@ -154,19 +158,18 @@ def has_packed_linear() -> bool:
 class RmsNorm:
     """Root mean square norm of the last dimension, computed in float32.
 
-    The weight may differ between heads, (H, D), and is multiplied with in its own dtype. The mean
-    is the one sum, in a fixed order.
+    The weight may differ between heads, (H, D). The mean is the one sum, in a fixed order.
     """
 
     _weight: Tensor
     _epsilon: float
+    _dtype: torch.dtype  # of the result
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The normed values, in the dtype of `x`."""
+        """The normed values, rounded once."""
         exact = x.float()
         mean = (exact * exact).sum(-1, keepdim=True) * (1.0 / x.shape[-1])
-        normed = (exact / (mean + self._epsilon).sqrt()).to(self._weight.dtype)
-        return (normed * self._weight).to(x.dtype)
+        return (exact / (mean + self._epsilon).sqrt() * self._weight).to(self._dtype)
 
 
 def silu_and_multiply(gate_up_T2N: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ is, before a value is read. Must not know steps, requests or processes.
 import math
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from types import MappingProxyType
 from typing import Protocol
@@ -28,7 +28,7 @@ from ..model_config import (
     ModelConfig,
     load_model_config,
 )
-from .attention import AttentionShape, KvCache
+from .attention import AttentionPlan, AttentionShape, KvCache
 from .decoder import DecoderLayer, ForwardBatch
 from .gemma3 import load_gemma3_layer, text_tensor
 from .layer_weights import LayerWeights, load_decoder
@@ -71,6 +71,12 @@ class Model(Protocol):
     @property
     def attention_shape(self) -> AttentionShape:
         """What the cache and the attention plan are made for."""
+
+    def plan_attention(
+        self, block_tables: Tensor, rows: Sequence[int], positions: Sequence[int], *,
+        block_tokens: int,
+    ) -> AttentionPlan:  # fmt: skip
+        """Plan one step: token i belongs to row `rows[i]` of `block_tables`, at `positions[i]`."""
 
     def hidden(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
         """Compute one step's tokens into `cache`; the last layer's state of each, and padding."""

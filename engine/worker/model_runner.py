@@ -10,14 +10,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..model.attention import KvCache, plan_attention
+from ..model.attention import KvCache
 from ..model.decoder import ForwardBatch
 from ..model.registry import Model
 from ..step_messages import Mask, Step, StepResult
 from .input_batch import InputBatch, Sampling, StepInputs
 from .logprobs import logprobs_of
-from .sampler import SampledRow, sample_tokens, unpack_mask
-from .step_outcome import NOT_NUMBERS, StepOutcome
+from .sampler import NOT_NUMBERS, SampledRow, sample_tokens, unpack_mask
+from .step_outcome import StepOutcome
 
 # Logits of prompts are computed for logprobs in slices of at most so many numbers (16 MiB; their
 # int64 and float64 temporaries are a few times as large).
@@ -88,13 +88,11 @@ class ModelRunner:
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         model = self._model
-        plan = plan_attention(
+        plan = model.plan_attention(
             self._block_tables,
             inputs.rows,
             inputs.positions,
             block_tokens=self._cache.block_tokens,
-            shape=model.attention_shape,
-            device=model.device,
         )
         batch = ForwardBatch(
             token_ids_T=self._indices(inputs.token_ids),

@@ -13,8 +13,7 @@ LAST = GenerationOutput("c", [7], 3, finish_reason=FinishReason.STOP, stop_reaso
 
 def make_stream() -> tuple[MergedSlot, GenerationStream, list[int]]:
     slot, consumed = MergedSlot(), list[int]()
-    stream = GenerationStream("r1", [1, 2], slot, lambda count, _: consumed.append(count))
-    return slot, stream, consumed
+    return slot, GenerationStream("r1", [1, 2], slot, consumed.append), consumed
 
 
 async def test_the_stream_keeps_the_whole() -> None:

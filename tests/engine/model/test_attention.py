@@ -9,9 +9,11 @@ from torch import Tensor
 
 from triolet.engine.model import attention
 from triolet.engine.model.attention import (
+    AttentionPlan,
     AttentionShape,
     KvCache,
-    paged_attention,
+    PairGroup,
+    ReadPlan,
     plan_attention,
     write_cache,
 )
@@ -82,19 +84,23 @@ def test_any_mixture_is_textbook_attention(
         tables, numbers, positions, block_tokens=block_tokens, shape=shape, device=CPU
     )
     for reach, results in expected.items():
-        attended = paged_attention(
-            torch.cat(queries), cache, 0, plan.reads[reach], scale=SHAPE.scale
-        )
+        attended = plan.reads[reach].attend(torch.cat(queries), cache, 0, scale=SHAPE.scale)
         assert torch.allclose(attended.double(), torch.cat(results), atol=1e-5)
+
+
+def groups_of(plan: AttentionPlan, window: int) -> list[PairGroup]:
+    reads = plan.reads[window]
+    assert isinstance(reads, ReadPlan)
+    return reads.groups
 
 
 def test_tiles_that_no_window_reaches_into_are_not_read() -> None:
     shape = attrs.evolve(SHAPE, windows=(0, 65, 66))
     tables = torch.arange(20).view(1, 20)
     plan = plan_attention(tables, [0], [255], block_tokens=16, shape=shape, device=CPU)
-    tiles = {window: len(read.groups[0].counts) for window, read in plan.reads.items()}
+    tiles = {window: len(groups_of(plan, window)[0].counts) for window in plan.reads}
     assert tiles == {0: 4, 65: 2, 66: 2}
-    (group,) = plan.reads[65].groups
+    (group,) = groups_of(plan, 65)
     assert torch.isfinite(group.mask).sum() == 65
     assert group.slots.min() == 255 - 64  # what is masked is not even read
 
@@ -106,10 +112,9 @@ def test_groups_keep_to_what_may_be_gathered(monkeypatch: pytest.MonkeyPatch) ->
     plan = plan_attention(
         tables, [0, 1, 2, 3, 3, 2], positions, block_tokens=16, shape=SHAPE, device=CPU
     )
-    assert sorted(torch.cat([group.tokens for group in plan.reads[0].groups]).tolist()) == list(
-        range(6)
-    )
-    for group in plan.reads[0].groups:
+    groups = groups_of(plan, 0)
+    assert sorted(torch.cat([group.tokens for group in groups]).tolist()) == list(range(6))
+    for group in groups:
         tiles = [positions[token] // 64 + 1 for token in group.tokens.tolist()]
         assert tiles == sorted(tiles, reverse=True)
         assert sum(group.counts) == sum(tiles)
@@ -126,5 +131,5 @@ def test_one_token_with_more_keys_than_scratch(monkeypatch: pytest.MonkeyPatch) 
     key, value, query = torch.randn(150, 2, 12), torch.randn(150, 2, 12), torch.randn(150, 4, 12)
     plan = plan_attention(tables, [0] * 150, range(150), block_tokens=16, shape=SHAPE, device=CPU)
     write_cache(cache, 0, plan, keys_TKD=key, values_TKD=value)
-    attended = paged_attention(query, cache, 0, plan.reads[0], scale=SHAPE.scale)
+    attended = plan.reads[0].attend(query, cache, 0, scale=SHAPE.scale)
     assert torch.allclose(attended.double(), textbook(query, key, value, 0), atol=1e-5)

@@ -67,10 +67,22 @@ def test_a_row_of_a_tiled_linear_is_its_own(
 
 def test_the_kind_of_linear_is_chosen_by_mode_and_width() -> None:
     narrow, wide = torch.empty(2, PACKED_INPUTS_MAX), torch.empty(2, PACKED_INPUTS_MAX + 1)
-    assert isinstance(make_linear(narrow, bitwise=False), PlainLinear)
+    packs = has_packed_linear()
+    for weight in (narrow, wide):
+        made = make_linear(weight, bitwise=False)
+        assert isinstance(made, PackedLinear if packs else PlainLinear)
     assert isinstance(make_linear(wide, bitwise=True), StripLinear)
-    expected = PackedLinear if has_packed_linear() else StripLinear
-    assert isinstance(make_linear(narrow, bitwise=True), expected)
+    assert isinstance(make_linear(narrow, bitwise=True), PackedLinear if packs else StripLinear)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 7, 100])
+def test_a_plain_linear_takes_any_number_of_rows(rows: int, dtype: torch.dtype) -> None:
+    weight, x = random(130, 60).to(dtype), random(rows, 60, seed=1).to(dtype)
+    y = make_linear(weight, bitwise=False)(x)
+    expected = x.double() @ weight.double().T
+    assert (y.dtype, y.shape) == (dtype, (rows, 130))
+    assert (y - expected).abs().max() < {torch.float32: 1e-4, torch.bfloat16: 0.1}[dtype]
 
 
 def test_the_widest_packed_linear_does_not_depend_on_threads() -> None:
@@ -87,7 +99,7 @@ def test_the_widest_packed_linear_does_not_depend_on_threads() -> None:
 def test_the_root_mean_square_norm() -> None:
     x, weight = random(16, 60), random(60, seed=1)
     expected = functional.rms_norm(x, (60,), weight, 1e-5)
-    assert torch.allclose(RmsNorm(weight, 1e-5)(x), expected, atol=1e-6)
+    assert torch.allclose(RmsNorm(weight, 1e-5, torch.float32)(x), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [1, 16, 400])
@@ -115,11 +127,11 @@ def test_what_a_softcap_bends_back() -> None:
     assert torch.equal(whole, torch.cat([softcap_(row[None].clone(), 5.0) for row in x]))
 
 
-def test_a_norm_with_an_exact_weight_rounds_once() -> None:
-    x, weight = random(16, 60).bfloat16(), random(60, seed=1)
-    normed = RmsNorm(weight, 1e-5)(x)
+def test_a_norm_rounds_once() -> None:
+    x, weight = random(16, 60), random(60, seed=1)
+    normed = RmsNorm(weight, 1e-5, torch.bfloat16)(x)
     assert normed.dtype == torch.bfloat16
-    assert torch.equal(normed, functional.rms_norm(x.float(), (60,), weight, 1e-5).bfloat16())
+    assert torch.equal(normed, functional.rms_norm(x, (60,), weight, 1e-5).bfloat16())
 
 
 @pytest.mark.parametrize("items", [32, 64, PIECE_ITEMS, 3 * PIECE_ITEMS + 96])
@@ -132,7 +144,7 @@ def test_exp2_of_an_item_does_not_depend_on_its_place(items: int) -> None:
 
 def test_a_norm_of_heads_has_a_weight_for_each() -> None:
     x, weight = random(16, 3, 8), random(3, 8, seed=1)
-    whole = RmsNorm(weight, 1e-5)(x)
+    whole = RmsNorm(weight, 1e-5, torch.float32)(x)
     for head in range(3):
         assert torch.allclose(
             whole[:, head], functional.rms_norm(x[:, head], (8,), weight[head], 1e-5)
@@ -172,3 +184,4 @@ def test_without_the_private_operators_strips_do_it(
     other_torch.setattr(torch.ops, "mkldnn", OtherOperators(error))
     assert not has_packed_linear()
     assert isinstance(make_linear(torch.ones(3, 4), bitwise=True), StripLinear)
+    assert isinstance(make_linear(torch.ones(3, 4), bitwise=False), PlainLinear)

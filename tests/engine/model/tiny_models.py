@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from triolet.engine.model.attention import KvCache, plan_attention
+from triolet.engine.model.attention import KvCache
 from triolet.engine.model.decoder import ForwardBatch
 from triolet.engine.model.loader import DummyWeights
 from triolet.engine.model.registry import Model, load_model, plan_weights
@@ -108,14 +108,7 @@ class Driver:
         rows = [row for row, _, tokens in work for _ in tokens]
         positions = [first + i for _, first, tokens in work for i in range(len(tokens))]
         token_ids = [token for _, _, tokens in work for token in tokens]
-        plan = plan_attention(
-            self.tables,
-            rows,
-            positions,
-            block_tokens=BLOCK_TOKENS,
-            shape=self.model.attention_shape,
-            device=CPU,
-        )
+        plan = self.model.plan_attention(self.tables, rows, positions, block_tokens=BLOCK_TOKENS)
         batch = ForwardBatch(
             token_ids_T=torch.tensor(token_ids),
             positions_T=torch.tensor(positions),
