@@ -47,6 +47,9 @@ class EngineSettings:
     max_num_batched_tokens: int = 256
     # The most alternatives that `logprobs` and `prompt_logprobs` may ask for.
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    # Chunks of prompts are cut so that no step is predicted to take longer; 0: by tokens alone.
+    # Half a second is a gap between two tokens that a reader notices.
+    step_time_target_s: float = 0.5
     # Requests that begin with the same tokens share the KV blocks of what they have in common.
     prefix_cache: bool = True
     # priority: the lower `priority` first, of equals first come, first served. fcfs: as they come,
@@ -70,7 +73,14 @@ class EngineSettings:
             _at_least(name, vars_of(self)[name], 1)
         if not 1 <= self.steps_in_flight <= STEPS_IN_FLIGHT_MAX:
             raise InvalidParameter("steps_in_flight", f"must be from 1 to {STEPS_IN_FLIGHT_MAX}")
-        for name in ("threads", "kv_blocks", "kv_memory_bytes_max", "max_model_len", "null_step_s"):
+        for name in (
+            "threads",
+            "kv_blocks",
+            "kv_memory_bytes_max",
+            "max_model_len",
+            "null_step_s",
+            "step_time_target_s",
+        ):
             _at_least(name, vars_of(self)[name], 0)
         if not 0 <= self.max_logprobs <= LOGPROBS_MAX:
             raise InvalidParameter("max_logprobs", f"must be from 0 to {LOGPROBS_MAX}")

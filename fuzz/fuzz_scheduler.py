@@ -44,6 +44,7 @@ class Sizes:
     steps_in_flight: int = 2
     prefix_cache: bool = True
     scheduling_policy: str = "priority"
+    step_time_target_s: float = 0.0
 
 
 @attrs.frozen
@@ -102,6 +103,7 @@ def draw(chance: Random, count: int) -> list[Event]:
         steps_in_flight=chance.choice((1, 2, 2)),
         prefix_cache=chance.random() < 0.7,
         scheduling_policy=chance.choice(("priority", "fcfs")),
+        step_time_target_s=chance.choice((0.0, 1.0, 5.0)),
     )
     return [sizes, *(_draw_event(chance) for _ in range(count - 1))]
 
@@ -244,7 +246,10 @@ class _World:
         if (ahead or not self.steps) and self.schedule():
             return
         if self.steps:
-            self.finish(self.worker.execute(self.steps.popleft()))
+            step = self.steps.popleft()
+            # A second for each token, with a pause now and then.
+            seconds = sum(step.token_counts) + 60.0 * (step.number % 7 == 0)
+            self.finish(attrs.evolve(self.worker.execute(step), compute_s=seconds))
             self.core.check_invariants()
 
     def schedule(self) -> bool:
@@ -307,6 +312,7 @@ def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
         steps_in_flight=sizes.steps_in_flight,
         prefix_cache=sizes.prefix_cache,
         scheduling_policy=sizes.scheduling_policy,
+        step_time_target_s=sizes.step_time_target_s,
     )
     ready = WorkerReady(
         kv_blocks=sizes.kv_blocks,

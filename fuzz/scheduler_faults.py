@@ -31,6 +31,7 @@ def _core_with(
             old.max_num_batched_tokens,
             cache,
             old.steps_in_flight_max,
+            old.step_time_target_s,
             waiting=old.waiting,
         )
         return core

@@ -52,6 +52,14 @@ class EngineOptions:
     max_num_batched_tokens: Annotated[
         int, Parameter(help="Most tokens that one step computes; bounds the gap between tokens.")
     ] = _DEFAULTS.max_num_batched_tokens
+    step_time_target_s: Annotated[
+        float,
+        Parameter(
+            name="step-time-target",
+            help="Cut prompts so that no step should take more seconds; 0: never.",
+            **_RARE,
+        ),
+    ] = _DEFAULTS.step_time_target_s
     scheduling_policy: Annotated[
         str, Parameter(help="priority: lower numbers first; fcfs: whatever requests ask for.")
     ] = _DEFAULTS.scheduling_policy

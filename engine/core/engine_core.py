@@ -92,6 +92,7 @@ class EngineCore:
             kv_blocks=ready.kv_blocks,
             block_tokens=settings.block_tokens,
             steps_in_flight_max=settings.steps_in_flight,
+            step_time_target_s=settings.step_time_target_s,
             order=ORDERS[settings.scheduling_policy],
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics, self._announcements)
@@ -296,6 +297,7 @@ class EngineCore:
         token_ids = match_result(step, result, vocab_size=self.limits.vocab_size)
         logprobs = match_logprobs(step, result)
         scheduled = self._scheduler.complete()
+        self._scheduler.learn(scheduled, result.compute_s)
         self._statistics.step_s_last = now - max(scheduled.began_s, self._finished_at_s)
         self._finished_at_s = now
         news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows)

@@ -11,6 +11,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Budget*: each running request behind the one being served keeps one token of it, so a long prompt
   delays nobody's decode by a whole step. Hence never more run than the budget has tokens.
 - *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
+- *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
 - *Choices* of one prompt: the first to be admitted computes it, the others wait for its blocks.
@@ -29,12 +30,14 @@ import attrs
 
 from ..messages import FinishReason, RequestEventKind
 from .block_pool import BlockPool
+from .cost_model import CostModel
 from .kv_cache_manager import KVCacheManager
 from .queue import OrderKey, WaitingQueue, fcfs_order, insert_ordered, remove_ordered
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
 from .row_pool import RowPool
 from .sibling_groups import SiblingGroups
 from .step_draft import ScheduledStep, StepDraft
+from .time_budget import TimeBudget
 from .victims import next_victim, victims_for_admission
 
 _E = RequestEventKind
@@ -49,7 +52,10 @@ class Scheduler:
     kv_cache: KVCacheManager
     # Steps that may be scheduled and not complete.
     steps_in_flight_max: int = 1
+    # Seconds that a step should take at most; 0: as long as its tokens take.
+    step_time_target_s: float = 0.0
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
+    cost_model: CostModel = attrs.field(factory=CostModel)
 
     # Ordered as the waiting queue is; each holds a row and blocks.
     running: list[Request] = attrs.field(factory=list, init=False)
@@ -133,10 +139,12 @@ class Scheduler:
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
         draft = StepDraft(self.max_num_batched_tokens)
+        runnable = [request for request in self.running if request.is_runnable]
+        time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
         # Whoever lost its place in this step does not come back in the same one, nor does anybody
         # take the blocks before those who run have had theirs in the next.
-        if self._schedule_running(draft):
-            self._admit_waiting(draft)
+        if self._schedule_running(draft, runnable, time):
+            self._admit_waiting(draft, time)
         if not draft.requests:
             return None
         draft.finished += self._rows.name_released()
@@ -163,18 +171,30 @@ class Scheduler:
                 self._end_release(request)
         return scheduled
 
-    def _schedule_running(self, draft: StepDraft) -> bool:
+    def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
+        """The step, which is complete, took the workers so long."""
+        if not self.step_time_target_s or seconds <= 0.0:
+            return
+        tokens = pairs = 0
+        for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
+            tokens += count
+            pairs += count * (request.computed_tokens - count // 2)
+        self.cost_model.learn(tokens, pairs, seconds)
+
+    def _schedule_running(
+        self, draft: StepDraft, runnable: list[Request], time: TimeBudget
+    ) -> bool:
         """Serve those who run, in order; False if anybody had to yield or to wait for blocks."""
         preemptions = self.preemptions
-        runnable = [request for request in self.running if request.is_runnable]
         block_tokens = self.kv_cache.block_tokens
         index = 0
         while index < len(runnable):
             request = runnable[index]
             index += 1
             behind = len(runnable) - index
-            uncomputed = request.total_tokens - request.scheduled_tokens
-            count = min(uncomputed, draft.budget - behind)
+            count = request.total_tokens - request.scheduled_tokens
+            if count > 1:
+                count = time.cut(min(count, draft.budget - behind), request.scheduled_tokens)
             tokens = request.scheduled_tokens + count
             if tokens > len(request.block_ids) * block_tokens:
                 appended = self._take_blocks(request, tokens, runnable)
@@ -201,8 +221,8 @@ class Scheduler:
                 return None
         return appended
 
-    def _admit_waiting(self, draft: StepDraft) -> None:
-        while draft.budget > 0:
+    def _admit_waiting(self, draft: StepDraft, time: TimeBudget) -> None:
+        while draft.budget > 0 and time.has_time():
             request = self.waiting.first()
             if request is None:
                 return
@@ -219,7 +239,8 @@ class Scheduler:
                 self._siblings.begin(request)
             draft.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
-            draft.compute(request, min(uncomputed, draft.budget))
+            count = time.cut(min(uncomputed, draft.budget), request.scheduled_tokens)
+            draft.compute(request, count)
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
@@ -334,11 +355,16 @@ def make_scheduler(
     kv_blocks: int,
     block_tokens: int,
     steps_in_flight_max: int = 1,
+    step_time_target_s: float = 0.0,
     order: OrderKey = fcfs_order,
 ) -> Scheduler:
     """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
     kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
-    queue = WaitingQueue(order)
     return Scheduler(
-        max_num_seqs, max_num_batched_tokens, kv_cache, steps_in_flight_max, waiting=queue
+        max_num_seqs,
+        max_num_batched_tokens,
+        kv_cache,
+        steps_in_flight_max,
+        step_time_target_s,
+        WaitingQueue(order),
     )
