@@ -225,7 +225,8 @@ class AttachedReader:
     _ready: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._note_done()
+        if self.cursor.is_done:
+            self.done.set()
 
     @property
     def is_ready(self) -> bool:
@@ -268,14 +269,12 @@ class AttachedReader:
         """The next events; see `RecordReader.take`."""
         if self.response.has_more:
             self.response.pull()
-        events = self.cursor.take(characters_max)
+        cursor = self.cursor
+        events = cursor.take(characters_max)
         self._due_s = None
-        self._note_done()
-        return events
-
-    def _note_done(self) -> None:
-        if self.cursor.is_done:
+        if cursor.is_done:
             self.done.set()
+        return events
 
 
 Wake = Callable[[AttachedReader], None]

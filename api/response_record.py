@@ -83,11 +83,6 @@ class ResponseRecord:
             return 1
         return LAST_OPENING_NUMBER + (self._ends[-1] if self._ends else 0)
 
-    @property
-    def has_notices(self) -> bool:
-        """Whether there is any."""
-        return bool(self._notices)
-
     def append(self, output: GenerationOutput) -> None:
         """Note the next piece. One that completes no text is silent, unless ids were asked for."""
         assert self.ending is None
@@ -216,13 +211,12 @@ class RecordReader:
     @property
     def is_ready(self) -> bool:
         """Whether `take` has something now."""
-        if self.is_done:
-            return False
-        return (
+        record = self.record
+        return not self.is_done and (
             not self._opened
-            or self._piece < self.record.pieces
-            or self._next_notice is not None
-            or self.record.ending is not None
+            or self._piece < len(record._ends)
+            or record.ending is not None
+            or (bool(record._notices) and self._next_notice is not None)
         )
 
     @property
@@ -239,9 +233,9 @@ class RecordReader:
             self._opened = True
             opening = self.record.events.opening()
             events += [event for event in opening if _number(event) > self.after]
-        limit = self._size + characters_max
+        limit, record = self._size + characters_max, self.record
         while True:
-            stop = self._take_notices(events)
+            stop = self._take_notices(events) if record._notices else len(record._ends)
             if self._piece == stop:
                 break
             if self._size >= limit:
@@ -254,8 +248,6 @@ class RecordReader:
 
     def _take_notices(self, events: list[Part]) -> int:
         """Take those that stand here; returns the piece before which the next one stands."""
-        if not self.record.has_notices:  # nearly always
-            return self.record.pieces
         while (found := self._next_notice) is not None:
             place, event = found
             if place > self._piece:

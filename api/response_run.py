@@ -130,15 +130,15 @@ class _Run:
     def pull(self) -> None:
         """Take what there is into the record. Runs in any task; a failure is the end."""
         assert self.stream is not None
-        response = self.response
-        if response.has_ended:
+        record, take = self.response.record, self.stream.take_nowait
+        if record.ending is not None:
             return
         try:
-            while (output := self.stream.take_nowait()) is not None:
+            while (output := take()) is not None:
                 for event in output.events:
-                    count = response.record.token_count
-                    response.record.add_notice(_notice_of(event, response.response_id, count))
-                response.record.append(output)
+                    notice = _notice_of(event, self.response.response_id, record.token_count)
+                    record.add_notice(notice)
+                record.append(output)
                 if output.finish_reason is not None:
                     self.end(_ending_of(output.finish_reason, self.usage))
                     return

@@ -4,12 +4,14 @@
 it was taken. Must not know requests, responses or why a socket ends.
 """
 
+import math
 from collections.abc import Callable
 
 import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from ..nurseries.doorbell import Doorbell
 from .frame_stream import FrameStream
 from .limits import SocketLimits
 from .merge_window import MergeWindows
@@ -26,10 +28,10 @@ class SocketWriter:
     limits: SocketLimits
 
     outbox: Outbox = attrs.field(init=False)
-    # Set when something in the outbox is due at once.
-    _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # Around the writer's wait: until a window ends.
-    _nap: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    # Rung when something in the outbox is due before the writer looks by itself.
+    _bell: Doorbell = attrs.field(factory=Doorbell, init=False)
+    # When it does: at the end of a window, or never; at once while it is awake.
+    _looks_s: float = attrs.field(default=AT_ONCE, init=False)
     # Those who wait for the writer to take or to finish, or for what `notify` tells.
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _is_writing: bool = attrs.field(default=False, init=False)
@@ -41,23 +43,28 @@ class SocketWriter:
         """A lane has something to send, now or when its window ends."""
         if source.merge_s:
             due_s = self.outbox.mark_later(stream_id, source, trio.current_time())
-            if due_s != AT_ONCE:
-                self._nap.deadline = min(self._nap.deadline, due_s)
-                return
         else:
+            due_s = AT_ONCE
             self.outbox.mark_ready(stream_id, source)
-        self._wake.set()
+        self._ring(due_s)
+
+    def _ring(self, due_s: float) -> None:
+        """Something is due then."""
+        if due_s < self._looks_s:
+            self._looks_s = AT_ONCE
+            self._bell.ring()
 
     def put_notice(self, event: Event) -> bool:
         """Queue an event of no response; False when too many of them are not being read."""
         if not self.outbox.put_notice(event):
             return False
-        self._wake.set()
+        self._ring(AT_ONCE)
         return True
 
     def notify(self) -> None:
         """Something changed that `wait_idle` asks for."""
-        self._progress.unpark_all()
+        if self._progress:
+            self._progress.unpark_all()
 
     async def wait_taken(self, stream_id: str | None) -> None:
         """Return when nothing of this lane waits for the writer. Cancellation loses nothing."""
@@ -73,17 +80,25 @@ class SocketWriter:
         """Background task `socket-writer`: sends what waits; ends when the connection does."""
         try:
             while True:
-                with trio.CancelScope(deadline=self.outbox.next_deadline()) as self._nap:
-                    await self._wake.wait()
-                self._wake = trio.Event()
                 while texts := self.outbox.take(trio.current_time()):
                     self._is_writing = True
-                    self._progress.unpark_all()
+                    self.notify()
                     await self._write_burst(texts)
                 self._is_writing = False
-                self._progress.unpark_all()
+                self.notify()
+                await self._wait_due()
         except (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the reader learns it from its own side and ends the socket
+
+    async def _wait_due(self) -> None:
+        """Return when something in the outbox may be due."""
+        self._looks_s = self.outbox.next_deadline()
+        if self._looks_s == math.inf:  # nearly always; a scope costs more than the wait
+            await self._bell.wait()
+        else:
+            with trio.CancelScope(deadline=self._looks_s):
+                await self._bell.wait()
+        self._looks_s = AT_ONCE
 
     async def _write_burst(self, texts: list[bytes]) -> None:
         """Raises `ConnectionClosed` once a close frame was sent, by either side's wish."""

@@ -20,22 +20,10 @@ from collections.abc import Callable
 
 import attrs
 import trio
-from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import Abort, current_task, wait_task_rescheduled
 
+from ..nurseries.doorbell import wake
 from .request_output import GenerationOutput
-
-
-class _Nothing:
-    """What a parked consumer is woken with.
-
-    One for all: trio would make an outcome for each wake-up, which is a quarter of its cost.
-    """
-
-    def unwrap(self) -> None:
-        """All that trio asks for, in the woken task."""
-
-
-_NOTHING = _Nothing()
 
 
 def _no_text(_: list[int]) -> str:
@@ -208,7 +196,7 @@ class MergedSlot:
             self._on_ready()
         elif self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            reschedule(consumer, _NOTHING)  # type: ignore[arg-type]  # it has what is asked for
+            wake(consumer)
 
     def check_invariants(self) -> None:
         """What is there to say is said, and nobody waits for it."""
