@@ -15,6 +15,8 @@ FINISH_REASONS = {
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "stop",
     FinishReason.ERROR: "stop",
+    # Nor for one that took too long; `stop_reason` says it.
+    FinishReason.DEADLINE: "length",
 }
 
 

@@ -42,7 +42,7 @@ async def create_chat_completion(
         with_token_ids=request.options.with_token_ids,
     )
     try:
-        async with connection.cancel_when_client_leaves():
+        with connection.cancel_when_client_leaves():
             async with application.generator.generate(
                 request.prompt,
                 request.sampling,
@@ -104,7 +104,7 @@ async def create_completion(
         with_token_ids=request.options.with_token_ids,
     )
     try:
-        async with connection.cancel_when_client_leaves():
+        with connection.cancel_when_client_leaves():
             if not request.generates:
                 await _answer_echo(connection, application, answer, request)
                 return

@@ -6,7 +6,7 @@ waiting and the counting. Must not know routes or what is answered.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 import attrs
@@ -269,11 +269,15 @@ class HttpConnection:
         self.status = status
         return head
 
-    @contextlib.asynccontextmanager
-    async def cancel_when_client_leaves(self) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def cancel_when_client_leaves(self) -> Iterator[None]:
         """Cancel the body when the client closes or resets; `is_gone` is set then."""
-        with self._input.cancelled_when_it_ends() as scope:
-            yield
+        with trio.CancelScope() as scope:
+            self._input.tell_end(scope)
+            try:
+                yield
+            finally:
+                self._input.tell_end(None)
         self.is_gone |= scope.cancelled_caught
 
     # ---- between requests, and the end

@@ -5,8 +5,8 @@ noticed while it is being answered, without a task for each answer. Must not kno
 mean.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import attrs
 import trio
@@ -76,17 +76,11 @@ class HttpInput:
             await self._arrived.wait()
         return len(self.buffer) > size
 
-    @contextmanager
-    def cancelled_when_it_ends(self) -> Iterator[trio.CancelScope]:
-        """Cancel the body when the client closes or resets; also when it has done so before."""
-        with trio.CancelScope() as scope:
-            self._answering = scope
-            if self.is_ended:
-                scope.cancel("the client has left")
-            try:
-                yield scope
-            finally:
-                self._answering = None
+    def tell_end(self, scope: trio.CancelScope | None) -> None:
+        """From now on cancel this scope when the client closes or resets; also when it has."""
+        self._answering = scope
+        if self.is_ended and scope is not None:
+            scope.cancel("the client has left")
 
     async def _read(self) -> None:
         """Background task `connection-reader`: ends with the input, or the input with it."""

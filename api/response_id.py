@@ -18,8 +18,13 @@ def draw_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(16)}"
 
 
-def response_id_of(frontend: int, random_hex: str) -> str:
+def draw_response_id(frontend: int) -> str:
     """The id of a new response of this frontend."""
+    return response_id_of(frontend, secrets.token_hex(16))
+
+
+def response_id_of(frontend: int, random_hex: str) -> str:
+    """The id of a response of this frontend."""
     assert 0 <= frontend < FRONTENDS_MAX
     return f"resp_{frontend:02x}{random_hex}"
 

@@ -4,7 +4,6 @@ A response that is started here runs until it ends, is cancelled, or has lost it
 connection holds is a reader. Must not know protocols.
 """
 
-import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,12 +12,13 @@ import attrs
 import trio
 
 from ..nurseries.background import start_background_task
+from ..nurseries.waiting import waiting_for
 from ..runtime.generation import Generator
 from .errors import ApiError
 from .foreign_responses import ForeignReader, ForeignResponses
 from .live_response import AttachedReader, LiveResponse, Wake
 from .response_history import Conversation, continued
-from .response_id import draw_id, response_id_of
+from .response_id import draw_id, draw_response_id
 from .response_record import ResponseRecord
 from .response_registry import ResponseRegistry
 from .response_run import run_response
@@ -72,10 +72,7 @@ class ResponseNursery:
         is refused. Cancelled meanwhile: it is aborted.
         """
         self.check_accepting()
-        response = await self._prepare(request, principal, session)
-        response.streaming = streaming
-        merge_s = request.keeping.merge_s
-        response.merge_s = self.settings.limits.merge_ms / 1000 if merge_s is None else merge_s
+        response = await self._prepare(request, principal, session, streaming=streaming)
         assert self._nursery is not None
         with response.held():
             await start_background_task(
@@ -89,24 +86,39 @@ class ResponseNursery:
             )
             yield response
 
+    async def run_whole(self, request: ResponseRequest, principal: str) -> LiveResponse:
+        """Run a response to its end in the caller's task: one that does not outlive its caller.
+
+        All its output comes at once. Raises `ApiError` when it is refused. Cancelled meanwhile: it
+        is aborted.
+        """
+        self.check_accepting()
+        response = await self._prepare(request, principal, None, streaming=False)
+        with response.held(), waiting_for("tokens"):
+            await run_response(response, self.generator, self.registry)
+        return response
+
     async def _prepare(
-        self, request: ResponseRequest, principal: str, session: object
+        self, request: ResponseRequest, principal: str, session: object, *, streaming: bool
     ) -> LiveResponse:
         keep_s = self.settings.resume_keep_s
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         before = await self._conversation_before(request, principal, session)
         identity = ResponseIdentity(
-            response_id=response_id_of(self.foreign.rank, secrets.token_hex(16)),
+            response_id=draw_response_id(self.foreign.rank),
             item_id=draw_id("msg"),
             created_at=int(time.time()),
             model=self.generator.model_name,
         )
+        merge_s = request.keeping.merge_s
         return LiveResponse(
             ResponseRecord(ResponseEvents(identity, request)),
             principal,
             continued(before, request),
             session=None if request.store else session,
+            streaming=streaming,
+            merge_s=self.settings.limits.merge_ms / 1000 if merge_s is None else merge_s,
         )
 
     async def _conversation_before(

@@ -7,7 +7,7 @@ here is the waiting. A client that leaves is a reader less. Must not know heads 
 import trio
 
 from .application import Application
-from .errors import ApiError, bad_field
+from .errors import bad_field
 from .fields import JsonObject
 from .http import HttpConnection
 from .live_response import AttachedReader
@@ -55,12 +55,10 @@ async def create_response(
     if request.keeping.credit is not None:
         raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
     if request.stream:
-        async with (
-            connection.cancel_when_client_leaves(),
-            application.responses.open(request, principal) as response,
-        ):
-            with response.reading() as reader:
-                await _send_events(connection, application, reader)
+        with connection.cancel_when_client_leaves():
+            async with application.responses.open(request, principal) as response:
+                with response.reading() as reader:
+                    await _send_events(connection, application, reader)
     elif request.background:
         async with application.responses.open(request, principal) as response:
             snapshot = response.record.snapshot()
@@ -72,20 +70,19 @@ async def create_response(
 async def _answer_whole(
     connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
 ) -> None:
-    final: JsonObject = {}
-    error: ApiError | None = None
-    async with connection.cancel_when_client_leaves():
-        # Nobody reads single tokens of it, unless it may outlive this client.
-        streaming = request.keeping.keep_s > 0
-        async with application.responses.open(request, principal, streaming=streaming) as response:
-            final = await response.wait_ended()
-            assert response.record.ending is not None
-            error = response.record.ending.error
+    responses = application.responses
+    with connection.cancel_when_client_leaves():
+        if request.keeping.keep_s > 0:  # it may outlive this client, and have readers then
+            async with responses.open(request, principal) as response:
+                await response.wait_ended()
+        else:
+            response = await responses.run_whole(request, principal)
     if connection.is_gone:
         return
-    if error is not None:
-        raise error
-    await connection.answer_json(200, final)
+    assert response.record.ending is not None
+    if response.record.ending.error is not None:
+        raise response.record.ending.error
+    await connection.answer_json(200, response.record.snapshot())
 
 
 async def _send_events(
@@ -118,11 +115,9 @@ async def get_response(
     starting_after = query["starting_after"]
     if query["stream"]:
         resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
-        async with (
-            connection.cancel_when_client_leaves(),
-            application.responses.read(resume, principal) as reader,
-        ):
-            await _send_events(connection, application, reader)
+        with connection.cancel_when_client_leaves():
+            async with application.responses.read(resume, principal) as reader:
+                await _send_events(connection, application, reader)
         return
     if starting_after is not None:
         raise bad_field("starting_after", "needs `stream=true`")

@@ -154,6 +154,8 @@ def _ending_of(reason: FinishReason, usage: Usage) -> Ending:
             return Ending(status=Status.INCOMPLETE, usage=usage, reason="max_output_tokens")
         case FinishReason.ERROR:
             return Ending(status=Status.FAILED, usage=usage, error=engine_error())
+        case FinishReason.DEADLINE:
+            return Ending(status=Status.INCOMPLETE, usage=usage, reason="deadline")
         case FinishReason.ABORT:
             return Ending(status=Status.CANCELLED, usage=usage)
 

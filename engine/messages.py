@@ -34,6 +34,7 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     ERROR = "error"
+    DEADLINE = "deadline"  # said by frontends alone; to the engine it is an abort
 
 
 # ---- frontend -> engine, on the link

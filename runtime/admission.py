@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 import attrs
 
+from ..engine.errors import InvalidParameter
 from ..engine.sampling_params import SEED_MAX, SamplingParams
 from .config import AdmissionLimits
 from .errors import Overloaded
@@ -63,22 +64,26 @@ class Admission:
     refused_total: int = attrs.field(default=0, init=False)
 
     @contextmanager
-    def open_ticket(self, tokens: int = 0) -> Iterator[Ticket]:
-        """Admit one request, with an estimate of its prompt's tokens, until the block is left.
+    def open_ticket(self, tokens: int = 0, *, choices: int = 1) -> Iterator[Ticket]:
+        """Admit one request, with an estimate of its prompts' tokens, until the block is left.
 
-        Raises `Overloaded`; then nothing is charged.
+        Each of its choices counts as a request. Raises `Overloaded`, or `InvalidParameter` for more
+        choices than will ever be taken; then nothing is charged.
         """
-        if self.active_requests >= self.limits.active_requests_max:
+        limit = self.limits.active_requests_max
+        if choices > limit:
+            raise InvalidParameter("n", f"must be at most {limit} here (active_requests_max)")
+        if self.active_requests + choices > limit:
             raise self.refusal("active_requests_max")
         ticket = Ticket(self)
         ticket.charge_tokens(tokens)
-        self.active_requests += 1
-        self.admitted_total += 1
+        self.active_requests += choices
+        self.admitted_total += choices
         try:
             yield ticket
         finally:
             ticket.release_tokens()
-            self.active_requests -= 1
+            self.active_requests -= choices
 
     def with_seed(self, params: SamplingParams) -> SamplingParams:
         """The same parameters, with a seed if there is none."""

@@ -6,7 +6,7 @@ task cannot leave a request half submitted or half aborted. Variation (one engin
 balancer) is by argument. Must not know prompts, text or clients.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, assert_never
 
 import attrs
@@ -86,21 +86,25 @@ class CoreClient:
 
     # ---- requests
 
-    def submit(self, request: AddRequest, sink: RequestSink) -> None:
-        """Write the request down and send it to the engine that has least to do.
+    def submit(self, requests: Sequence[tuple[AddRequest, RequestSink]]) -> None:
+        """Write requests down and send them, all to the one engine that has least to do.
 
         Raises `NoEngine`, `RequestIdInUse`, and what encoding raises; then nothing has happened.
         """
         if self.draining:
             raise NoEngine("this server is draining")
         peer = self._choose()
-        message = self.ledger.handle_add(request, peer, trio.current_time())
-        self._sinks[request.request_id] = sink
+        added: list[AddRequest] = []
         try:
-            self._send(peer, message)
+            for request, sink in requests:
+                added.append(self.ledger.handle_add(request, peer, trio.current_time()))
+                self._sinks[request.request_id] = sink
+            for message in added:
+                self._send(peer, message)
         except BaseException:
             # A request that cannot be encoded must not wait here for the next RESYNC.
-            self.abort(request.request_id)
+            for message in added:
+                self.abort(message.request_id)
             raise
 
     def abort(self, request_id: str) -> None:
@@ -131,9 +135,9 @@ class CoreClient:
         }
         gone = {peer: self._cause_of(peer) for peer in self._ready.keys() - now_ready.keys()}
         self._ready = now_ready
+        self._engines_changed()  # first: what is replayed must not go where it came from
         for peer, cause in gone.items():
             self._forget(peer, cause)
-        self._engines_changed()
 
     def _cause_of(self, peer: Peer) -> str:
         for member in self.membership.engines:

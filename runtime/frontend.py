@@ -5,11 +5,13 @@ under `serve` in every frontend process. Entering `generate` admits and submits,
 and releases, whatever happened between. Must not know HTTP, sockets or how engines are started.
 """
 
+import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 
 import attrs
+import trio
 
 from ..engine.errors import (
     EngineDraining,
@@ -22,12 +24,15 @@ from ..engine.messages import AddRequest, FinishReason, RequestOutput
 from ..engine.sampling_params import SamplingParams
 from ..transports.credits import CreditWindow
 from .admission import Admission, Ticket
+from .choice_slots import ChoiceSlots
+from .choices import split_choices
 from .config import RuntimeSettings
 from .core_client import CoreClient
 from .errors import ProcessingFailed, PromptRefused, RequestFailed
 from .generation import ChatPrompt, GenerationStream, Prompt
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .input_processor import InputProcessor
+from .logprobs import Logprobs
 from .merged_slot import MergedSlot
 from .output_processor import OutputProcessor
 from .request_state import RequestStatus
@@ -85,13 +90,31 @@ class RequestFlow:
         if output.finish_reason is FinishReason.ERROR:
             self.slot.fail(error_of(self.request_id, output))
             return
-        if self.stream is not None and output.cached_tokens:
-            self.stream.cached_tokens = output.cached_tokens
+        if self.stream is not None:
+            self.stream.cached_tokens = max(self.stream.cached_tokens, output.cached_tokens)
+            if output.prompt_logprobs is not None:
+                self.stream.prompt_logprobs = Logprobs.of(output.prompt_logprobs)
         self.slot.settle()
         piece = self.processor.handle_output(output)
         self.slot.put(piece)
         if self.processor.stopped_here:
             self.client.stop(self.request_id)
+
+    def end(self, reason: FinishReason) -> None:
+        """End it here and now, and at its engine; what has come before stays."""
+        self.client.abort(self.request_id)
+        self.ticket.release_tokens()
+        if self.slot.finished:
+            return
+        self.put(
+            RequestOutput(
+                request_id=self.request_id,
+                attempt=0,
+                first_index=self.processor.token_count,
+                token_ids=[],
+                finish_reason=reason,
+            )
+        )
 
     def fail(self, error: Exception) -> None:
         """The request ended with this error."""
@@ -111,6 +134,29 @@ class RequestFlow:
     def _pass_on(self, credit: int | None) -> None:
         if credit is not None:
             self.client.grant(self.request_id, credit)
+
+
+def _make_stream(
+    request_id: str, prompt_token_ids: list[int], flows: list[RequestFlow]
+) -> GenerationStream:
+    """What a reader sees of these, which are the choices of one prompt."""
+    slots = [flow.slot for flow in flows]
+
+    def grant(tokens: int) -> None:
+        for flow in flows:
+            flow.granted(tokens)
+
+    stream = GenerationStream(
+        request_id,
+        prompt_token_ids,
+        slots[0] if len(slots) == 1 else ChoiceSlots(slots),
+        on_consumed=lambda count, choice: flows[choice].consumed(count),
+        on_granted=grant,
+        on_ended=lambda choice, reason: flows[choice].end(reason),
+    )
+    for flow in flows:
+        flow.stream = stream
+    return stream
 
 
 def error_of(request_id: str, output: RequestOutput) -> EngineError:
@@ -167,6 +213,7 @@ class Frontend:
         streaming: bool = True,
         events: bool = False,
         credit: int | None = None,
+        deadline_s: float = math.inf,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -174,52 +221,63 @@ class Frontend:
         stream raises `EngineDied`, `RequestFailed`, or an `InvalidRequest` that only an engine
         sees. Cancellation at any point aborts.
         """
+        deadline = trio.current_time() + deadline_s
         request_id = request_id or f"request-{secrets.token_hex(8)}"
-        with self._open_ticket(prompt) as ticket:
-            prepared = await self.inputs.prepare(
-                prompt, params or SamplingParams(), max_model_len=self.max_model_len
+        params = params or SamplingParams()
+        with self._open_ticket(prompt, params.n) as ticket:
+            prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
+            ticket.charge_tokens(params.n * len(prepared.prompt_token_ids))
+            requests = split_choices(
+                AddRequest(
+                    request_id=request_id,
+                    attempt=0,  # the ledger numbers it
+                    prompt_token_ids=prepared.prompt_token_ids,
+                    sampling=self.admission.with_seed(prepared.params),
+                    eos_token_ids=list(self.inputs.eos_token_ids),
+                    credit=credit,
+                    events=events,
+                    principal=principal,
+                    cache_salt=cache_salt,
+                    priority=priority,
+                    bad_words=prepared.bad_words,
+                )
             )
-            ticket.charge_tokens(len(prepared.prompt_token_ids))
-            window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
-            stream_credit = StreamCredit(window, credit)
-            flow = RequestFlow(
-                request_id=request_id,
-                client=self.client,
-                processor=OutputProcessor.make(self.inputs.tokenizer, prepared.params),
-                slot=MergedSlot(only_when_finished=not streaming),
-                ticket=ticket,
-                credit=stream_credit,
+            flows = [self._make_flow(request, ticket, streaming=streaming) for request in requests]
+            stream = _make_stream(request_id, prepared.prompt_token_ids, flows)
+            stream.deadline = deadline
+            self.client.submit(
+                [
+                    (attrs.evolve(request, credit=flow.credit.credit), flow)
+                    for request, flow in zip(requests, flows, strict=True)
+                ]
             )
-            stream = GenerationStream(
-                request_id, prepared.prompt_token_ids, flow.slot, flow.consumed, flow.granted
-            )
-            flow.stream = stream
-            request = AddRequest(
-                request_id=request_id,
-                attempt=0,  # the ledger numbers it
-                prompt_token_ids=prepared.prompt_token_ids,
-                sampling=self.admission.with_seed(prepared.params),
-                eos_token_ids=list(self.inputs.eos_token_ids),
-                credit=stream_credit.credit,
-                events=events,
-                principal=principal,
-                cache_salt=cache_salt,
-                priority=priority,
-            )
-            self.client.submit(request, flow)
             try:
                 yield stream
             finally:
-                self.client.abort(request_id)
-                flow.slot.close()
-                flow.stream = None  # it has the flow: a circle would wait for the collector
+                for flow in flows:
+                    self.client.abort(flow.request_id)
+                    flow.stream = None  # it has the flow: a circle would wait for the collector
+                stream.slot.close()
                 self._prompt_tokens += len(prepared.prompt_token_ids)
-                self._output_tokens += len(stream.token_ids)
+                self._output_tokens += stream.output_tokens
+
+    def _make_flow(self, request: AddRequest, ticket: Ticket, *, streaming: bool) -> RequestFlow:
+        window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
+        processor = OutputProcessor.make(self.inputs.tokenizer, request.sampling)
+        return RequestFlow(
+            request_id=request.request_id,
+            client=self.client,
+            processor=processor,
+            slot=MergedSlot(only_when_finished=not streaming),
+            ticket=ticket,
+            credit=StreamCredit(window, request.credit),
+        )
 
     @contextmanager
-    def _open_ticket(self, prompt: Prompt) -> Iterator[Ticket]:
+    def _open_ticket(self, prompt: Prompt, choices: int) -> Iterator[Ticket]:
+        tokens = choices * self.inputs.estimate_tokens(prompt)
         try:
-            with self.admission.open_ticket(self.inputs.estimate_tokens(prompt)) as ticket:
+            with self.admission.open_ticket(tokens, choices=choices) as ticket:
                 self.on_load()
                 yield ticket
         finally:
@@ -232,6 +290,10 @@ class Frontend:
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """See `generation.Generator`."""
         return await self.inputs.detokenize(token_ids)
+
+    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+        """See `generation.Generator`."""
+        return self.inputs.tokenizer.token_bytes(token_ids)
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """See `generation.Generator`."""

@@ -5,21 +5,26 @@ it. A stream is a thin shell: it takes from its `MergedSlot`, keeps the whole an
 far it was consumed, from which others derive credit. Must not know engines, sockets or HTTP.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, Self
 
 import attrs
+import trio
 
 from ..engine.errors import InvalidParameter
 from ..engine.messages import EngineStatistics, FinishReason, RequestEvent, RequestEventKind
 from ..engine.sampling_params import SamplingParams
+from .choice_slots import ChoiceSlots
 from .health import EngineHealth, EngineState, FrontendStatistics, Health, RuntimeStatistics
+from .logprobs import Logprobs, TokenLogprob
 from .merged_slot import MergedSlot
-from .request_output import GenerationOutput, Usage
+from .request_output import Choice, GenerationOutput, Usage
 
 __all__ = [
     "ChatPrompt",
+    "Choice",
     "EngineHealth",
     "EngineState",
     "EngineStatistics",
@@ -29,10 +34,12 @@ __all__ = [
     "GenerationStream",
     "Generator",
     "Health",
+    "Logprobs",
     "Prompt",
     "RequestEvent",
     "RequestEventKind",
     "RuntimeStatistics",
+    "TokenLogprob",
     "Usage",
 ]
 
@@ -58,39 +65,70 @@ Prompt = str | Sequence[int] | ChatPrompt
 class GenerationStream:
     """The outputs of one request, in order, each token once; also the whole answer so far.
 
-    One task iterates. Iteration ends after the output with `finish_reason`, and raises
+    One task iterates. Outputs of several choices interleave, each with its `index`. Iteration ends
+    after the output with `finish_reason` (of the last choice that has one), and raises
     `EngineDied` or `RequestFailed` when the request ended by that; nothing comes after. Leaving
     the block that opened the stream aborts the request if it is unfinished.
     """
 
     request_id: str
     prompt_token_ids: list[int]
-    slot: MergedSlot
-    # Called with the number of output tokens taken so far, after each piece; grants credit.
-    on_consumed: Callable[[int], None] | None = None
+    slot: MergedSlot | ChoiceSlots
+    # Called with a choice's output tokens taken so far, and its index, after each piece.
+    on_consumed: Callable[[int, int], None] | None = None
     # Called with the number of tokens that a reader grants.
     on_granted: Callable[[int], None] | None = None
+    # Called to end a choice early, with its index; its last output then says why.
+    on_ended: Callable[[int, FinishReason], None] | None = None
 
+    # Whatever has no end at this time (trio's clock) ends by `FinishReason.DEADLINE`.
+    deadline: float = math.inf
     # What came with the first token; whoever fills the slot sets it.
     cached_tokens: int = 0
-    token_ids: list[int] = attrs.field(factory=list, init=False)
-    finish_reason: FinishReason | None = attrs.field(default=None, init=False)
-    stop_reason: str | int | None = attrs.field(default=None, init=False)
-    # Pieces of the text, joined when asked for: adding to a str would be quadratic.
-    _pieces: list[str] = attrs.field(factory=list, init=False)
-    _ended: bool = attrs.field(default=False, init=False)
+    prompt_logprobs: Logprobs | None = None
+    choices: list[Choice] = attrs.field(init=False)
+    # Choices without an end; 0 also after a failure.
+    _open: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        count = len(self.slot.slots) if isinstance(self.slot, ChoiceSlots) else 1
+        self.choices = [Choice(index) for index in range(count)]
+        self._open = count
 
     @property
     def text(self) -> str:
-        """The whole text so far."""
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0] if self._pieces else ""
+        """The whole text so far, of the first choice."""
+        return self.choices[0].text
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All output tokens so far, of the first choice."""
+        return self.choices[0].token_ids
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """One for each of `token_ids`, if asked for."""
+        return self.choices[0].logprobs
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """How the first choice ended."""
+        return self.choices[0].finish_reason
+
+    @property
+    def stop_reason(self) -> str | int | None:
+        """The stop string or token that ended the first choice."""
+        return self.choices[0].stop_reason
+
+    @property
+    def output_tokens(self) -> int:
+        """Output tokens so far, of all choices."""
+        return sum(len(choice.token_ids) for choice in self.choices)
 
     @property
     def usage(self) -> Usage:
-        """Token counts so far; final once the iteration has ended."""
-        return Usage(len(self.prompt_token_ids), len(self.token_ids), self.cached_tokens)
+        """Token counts so far, of all choices; final once the iteration has ended."""
+        return Usage(len(self.prompt_token_ids), self.output_tokens, self.cached_tokens)
 
     def __aiter__(self) -> Self:
         """The stream is its own iterator: pieces are given out once."""
@@ -98,15 +136,41 @@ class GenerationStream:
 
     async def __anext__(self) -> GenerationOutput:
         """Wait for the next piece. A checkpoint; cancellation loses no token."""
-        if self._ended:
+        if not self._open:
             raise StopAsyncIteration
         try:
-            output = await self.slot.take()
+            if self.deadline == math.inf:
+                output = await self.slot.take()
+            else:
+                output = await self._take_in_time()
         except Exception:  # whatever the request ended with: nothing comes after it
-            self._ended = True
+            self._open = 0
             raise
         self._note(output)
         return output
+
+    async def _take_in_time(self) -> GenerationOutput:
+        output: GenerationOutput | None = None
+        with trio.move_on_at(self.deadline):
+            output = await self.slot.take()
+        if output is not None:
+            return output
+        for choice in self.choices:
+            if choice.finish_reason is None:
+                self._end(choice.index, FinishReason.DEADLINE)
+        return await self.slot.take()
+
+    def abort(self, choice: int) -> None:
+        """End one choice early, the others go on; its last output says `FinishReason.ABORT`.
+
+        Never waits; one that has ended stays as it is. To end all, leave the block.
+        """
+        if self.choices[choice].finish_reason is None:
+            self._end(choice, FinishReason.ABORT)
+
+    def _end(self, choice: int, reason: FinishReason) -> None:
+        if self.on_ended is not None:
+            self.on_ended(choice, reason)
 
     @property
     def has_end(self) -> bool:
@@ -119,26 +183,23 @@ class GenerationStream:
 
     def take_nowait(self) -> GenerationOutput | None:
         """The next piece, or None while there is none and after the last. Raises as iteration."""
-        if self._ended:
+        if not self._open:
             return None
         try:
             output = self.slot.take_nowait()
         except Exception:
-            self._ended = True
+            self._open = 0
             raise
         if output is not None:
             self._note(output)
         return output
 
     def _note(self, output: GenerationOutput) -> None:
-        self._pieces.append(output.text)
-        self.token_ids.extend(output.token_ids)
+        self.choices[output.index].note(output)
         if output.finish_reason is not None:
-            self._ended = True
-            self.finish_reason = output.finish_reason
-            self.stop_reason = output.stop_reason
+            self._open -= 1
         elif self.on_consumed is not None:
-            self.on_consumed(output.token_count)
+            self.on_consumed(output.token_count, output.index)
 
     def grant(self, tokens: int) -> None:
         """So many more tokens may be generated, for a request that was opened with `credit`.
@@ -181,13 +242,15 @@ class Generator(Protocol):
         streaming: bool = True,
         events: bool = False,
         credit: int | None = None,
+        deadline_s: float = math.inf,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
         Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`. With `streaming`
         off the engine runs to the end whatever is consumed, and outputs come all at once.
         With `events` outputs tell what happens to the request. With `credit` no more tokens are
-        generated than that, and what `stream.grant` adds to it.
+        generated than that, and what `stream.grant` adds to it, for each choice. What has not ended
+        after `deadline_s` seconds does, by `FinishReason.DEADLINE`, for those who iterate.
         """
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
@@ -198,6 +261,9 @@ class Generator(Protocol):
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
         """The text of token ids, special tokens included. Raises `InvalidParameter`."""
+
+    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+        """What each token stands for, special ones too; b"" for an id that the model lacks."""
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         """How the vocabulary spells each token; "" for an id that it does not have."""

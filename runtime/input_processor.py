@@ -21,8 +21,9 @@ from ..engine.errors import InvalidParameter, PromptTooLong
 from ..engine.generation_config import GenerationConfig, load_generation_config
 from ..engine.grammar_text import check_grammar
 from ..engine.model_config import GENERATION_CONFIG_FILE, load_model_limits
-from ..engine.sampling_params import MAX_LOGPROBS_DEFAULT, SamplingParams
+from ..engine.sampling_params import MAX_LOGPROBS_DEFAULT, TRUNCATE_TO_MODEL, SamplingParams
 from ..engine.structured_outputs import StructuredOutputs
+from .bad_words import spell_bad_words
 from .chat_template import ChatTemplate
 from .config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from .errors import ChatTemplateMissing
@@ -41,6 +42,8 @@ class PreparedPrompt:
 
     prompt_token_ids: list[int]
     params: SamplingParams
+    # `params.bad_words`, as tokens.
+    bad_words: list[list[int]] = attrs.field(factory=list)
 
 
 @attrs.define(eq=False)
@@ -127,6 +130,7 @@ class InputProcessor:
             case _:
                 token_ids = _ids(prompt)
         length_max = min(max_model_len or self.max_model_len, self.max_model_len)
+        token_ids = _truncated(token_ids, params, length_max)
         self._check_ids(token_ids, length_max)
         params.check_model(
             vocab_size=self.vocab_size,
@@ -136,7 +140,8 @@ class InputProcessor:
         )
         if params.structured_outputs is not None:
             await self._check_form(params.structured_outputs)
-        return PreparedPrompt(token_ids, params)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False)
+        return PreparedPrompt(token_ids, params, spell_bad_words(params.bad_words, encode))
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text or conversation, whatever its length.
@@ -221,6 +226,16 @@ class InputProcessor:
             raise PromptTooLong(len(token_ids), max_model_len)
         if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
             raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
+
+
+def _truncated(token_ids: list[int], params: SamplingParams, length_max: int) -> list[int]:
+    """The end of the prompt, if so much of it is wanted; of -1, what leaves room for the answer."""
+    wanted = params.truncate_prompt_tokens
+    if wanted is None:
+        return token_ids
+    if wanted == TRUNCATE_TO_MODEL:
+        wanted = max(1, length_max - (params.max_tokens or 1))
+    return token_ids[-wanted:]
 
 
 def _ids(prompt: Sequence[int]) -> list[int]:

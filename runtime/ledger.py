@@ -337,12 +337,17 @@ class Ledger:
         )
 
     def _message(self, entry: LedgerEntry) -> AddRequest:
+        sampling = entry.request.sampling
+        if entry.token_ids and sampling.prompt_logprobs is not None:
+            # They came with the first token.
+            sampling = attrs.evolve(sampling, prompt_logprobs=None)
         return attrs.evolve(
             entry.request,
             attempt=entry.attempt,
             output_token_ids=list(entry.token_ids),
             credit=entry.credit,
-            in_columns=True,
+            sampling=sampling,
+            in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
         )
 
     def _place(self, entry: LedgerEntry, peer: Peer) -> None:

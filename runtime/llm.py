@@ -16,7 +16,7 @@ import trio
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.error_groups import single_errors_unwrapped
-from .generation import ChatPrompt, GenerationStream, Prompt, Usage
+from .generation import ChatPrompt, Choice, GenerationStream, Logprobs, Prompt, Usage
 from .runtime import Runtime, open_runtime
 
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
@@ -33,6 +33,11 @@ class Completion:
     token_ids: list[int]
     finish_reason: FinishReason
     usage: Usage
+    # All answers to the prompt; text, ids and reason above are the first one's.
+    choices: tuple[Choice, ...] = ()
+    # Of the first answer and of the prompt (but its first token), if asked for.
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
 
 
 @attrs.frozen
@@ -216,4 +221,7 @@ def _completion(stream: GenerationStream) -> Completion:
         token_ids=stream.token_ids,
         finish_reason=stream.finish_reason,
         usage=stream.usage,
+        choices=tuple(stream.choices),
+        logprobs=stream.logprobs,
+        prompt_logprobs=stream.prompt_logprobs,
     )

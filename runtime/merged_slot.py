@@ -1,7 +1,7 @@
 """The one place where a request's finished outputs wait for their one consumer.
 
 Putting never waits and never fails. A slow consumer finds everything that came meanwhile merged
-into one output per choice, so that a stalled client costs one slot and no queue. The bound on the
+into one output, so that a stalled client costs one slot and no queue. The bound on the
 tokens in it is the request's credit (without credit: the model's length). A put carries at least
 one token, an event or an end; events between two tokens are few, as a request at its credit has
 none. They split what is merged, so that they stay where they were among the tokens. Must not know
@@ -23,6 +23,7 @@ import trio
 from trio.lowlevel import Abort, current_task, wait_task_rescheduled
 
 from ..nurseries.doorbell import wake
+from .logprobs import join
 from .request_output import GenerationOutput
 
 
@@ -32,7 +33,7 @@ def _no_text(_: list[int]) -> str:
 
 @attrs.define(eq=False)
 class MergedSlot:
-    """Merges outputs of one request; one task takes.
+    """Merges outputs of one request, of one choice; one task takes.
 
     With `only_when_finished` the consumer is woken by the last output alone, for those who want
     the whole answer: the loop is then not bothered for each token.
@@ -44,7 +45,7 @@ class MergedSlot:
 
     # Not yet taken, oldest first. Merged when taken.
     _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
-    # Single tokens after those, of choice 0; and how many output tokens there are with them.
+    # Single tokens after those; and how many output tokens there are with them.
     _token_ids: list[int] = attrs.field(factory=list, init=False)
     _token_count: int = attrs.field(default=0, init=False)
     # Raised to the consumer once `_waiting` is empty. The first one stays.
@@ -73,7 +74,7 @@ class MergedSlot:
         self._on_ready = on_ready
 
     def put_token(self, token_id: int) -> None:
-        """As `put` of an output of choice 0 that has this token, its text, and no more."""
+        """As `put` of an output that has this token, its text, and no more."""
         if self._deaf:
             return
         self._token_ids.append(token_id)
@@ -126,7 +127,7 @@ class MergedSlot:
         return sum(len(output.token_ids) for output in self._waiting) + len(self._token_ids)
 
     async def take(self) -> GenerationOutput:
-        """Wait until there is something and take all of one choice up to the next event, merged.
+        """Wait until there is something and take all of it up to the next event, merged.
 
         Raises what `fail` was given, once everything before it was taken; `ClosedResourceError`
         after `close`; `BusyResourceError` when another task waits. A checkpoint in every case.
@@ -167,19 +168,15 @@ class MergedSlot:
         self.settle()
         if len(self._waiting) == 1:
             return self._waiting.pop()
-        choice = self._waiting[0].index
-        mine: list[GenerationOutput] = []
-        rest: list[GenerationOutput] = []
-        closed = False
-        for output in self._waiting:
-            if output.index != choice:
-                rest.append(output)
-                continue
+        outputs, self._waiting = self._waiting, []
+        has_tokens = False
+        for place, output in enumerate(outputs):
             # Events come before their output's tokens: they are not moved before earlier ones.
-            closed = closed or (bool(output.events) and any(item.token_ids for item in mine))
-            (rest if closed else mine).append(output)
-        self._waiting = rest
-        return merge(mine)
+            if output.events and has_tokens:
+                outputs, self._waiting = outputs[:place], outputs[place:]
+                break
+            has_tokens = has_tokens or bool(output.token_ids)
+        return merge(outputs)
 
     def _stop_waiting(self, _: object) -> Abort:
         self._consumer = None
@@ -209,14 +206,14 @@ class MergedSlot:
 
 
 def merge(outputs: list[GenerationOutput]) -> GenerationOutput:
-    """One output that says what these say one after the other; all of one choice, at least one."""
+    """One output that says what these say one after the other; at least one."""
     last = outputs[-1]
     return GenerationOutput(
         text="".join([output.text for output in outputs]),
         token_ids=[token_id for output in outputs for token_id in output.token_ids],
         token_count=last.token_count,
-        index=last.index,
         finish_reason=last.finish_reason,
         stop_reason=last.stop_reason,
         events=tuple([event for output in outputs for event in output.events]),
+        logprobs=join([output.logprobs for output in outputs]),
     )

@@ -13,6 +13,7 @@ import attrs
 from ..engine.messages import FinishReason, RequestOutput
 from ..engine.sampling_params import SamplingParams
 from .detokenizer import IncrementalDetokenizer, make_detokenizer
+from .logprobs import Logprobs
 from .request_output import GenerationOutput
 from .stop_strings import StopStrings
 from .tokenizer import Tokenizer
@@ -27,7 +28,6 @@ class OutputProcessor:
     # The first so many tokens never end the request: their text is not searched.
     _min_tokens: int
     _include_stop: bool
-    _choice: int
 
     # Output tokens so far, without those after a stop string.
     token_count: int = attrs.field(default=0, init=False)
@@ -41,16 +41,14 @@ class OutputProcessor:
         self.searches = self._stops is not None
 
     @classmethod
-    def make(
-        cls, tokenizer: Tokenizer, params: SamplingParams, *, choice: int = 0
-    ) -> "OutputProcessor":
+    def make(cls, tokenizer: Tokenizer, params: SamplingParams) -> "OutputProcessor":
         """A fresh one for a request with these parameters."""
         stops = None
         if params.stop:
             stops = StopStrings(params.stop, params.include_stop_str_in_output)
         detokenizer = make_detokenizer(tokenizer, skip_special_tokens=params.skip_special_tokens)
         include_stop = params.include_stop_str_in_output
-        return cls(detokenizer, stops, params.min_tokens, include_stop, choice=choice)
+        return cls(detokenizer, stops, params.min_tokens, include_stop)
 
     def handle_tokens(self, token_ids: list[int]) -> str:
         """Take the next tokens of a request that is not searched and goes on; their text."""
@@ -76,10 +74,10 @@ class OutputProcessor:
             text,
             output.token_ids,
             self.token_count,
-            self._choice,
-            finish_reason,
-            output.stop_token_id,
-            output.events,
+            finish_reason=finish_reason,
+            stop_reason=output.stop_token_id,
+            events=output.events,
+            logprobs=_logprobs_of(output),
         )
 
     def _shown_count(self, output: RequestOutput) -> int:
@@ -114,10 +112,10 @@ class OutputProcessor:
             "".join(pieces),
             output.token_ids,
             self.token_count,
-            self._choice,
-            output.finish_reason,
-            output.stop_token_id,
-            output.events,
+            finish_reason=output.finish_reason,
+            stop_reason=output.stop_token_id,
+            events=output.events,
+            logprobs=_logprobs_of(output),
         )
 
     def _stop(
@@ -125,12 +123,23 @@ class OutputProcessor:
     ) -> GenerationOutput:
         self.ended = True
         self.stopped_here = output.finish_reason is None
+        logprobs = _logprobs_of(output)
         return GenerationOutput(
             text,
             output.token_ids[:tokens],
             self.token_count,
-            self._choice,
-            FinishReason.STOP,
-            matched,
-            output.events,
+            finish_reason=FinishReason.STOP,
+            stop_reason=matched,
+            events=output.events,
+            logprobs=None if logprobs is None else logprobs.first(tokens),
         )
+
+
+def _logprobs_of(output: RequestOutput) -> Logprobs | None:
+    """Raises `ValueError` if they are not of these tokens."""
+    if output.logprobs is None:
+        return None
+    logprobs = Logprobs.of(output.logprobs)
+    if len(logprobs) != len(output.token_ids):
+        raise ValueError(f"{len(logprobs)} logprobs for {len(output.token_ids)} tokens")
+    return logprobs

@@ -7,6 +7,7 @@ Sans-IO: plain data. Must not know the wire: engine messages become these in `ou
 import attrs
 
 from ..engine.messages import FinishReason, RequestEvent
+from .logprobs import Logprobs, join
 
 
 # Not frozen, though nobody changes one: a frozen class takes three times as long to make (0.6 µs
@@ -20,7 +21,7 @@ class GenerationOutput:
     `finish_reason` is set in the last output of a choice and only there; `stop_reason` is then
     the stop string or the stop token's id that ended it, None for the end of sequence.
     `events`, for those who asked for them, happened before these tokens; an output may have events
-    and no token.
+    and no token. `logprobs`, if asked for, has one entry for each of `token_ids`.
     """
 
     text: str
@@ -30,6 +31,45 @@ class GenerationOutput:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     events: tuple[RequestEvent, ...] = ()
+    logprobs: Logprobs | None = None
+
+
+@attrs.define
+class Choice:
+    """One answer to a prompt, as far as it was taken."""
+
+    index: int = 0
+    token_ids: list[int] = attrs.field(factory=list, init=False)
+    finish_reason: FinishReason | None = attrs.field(default=None, init=False)
+    stop_reason: str | int | None = attrs.field(default=None, init=False)
+    # Pieces of the text, joined when asked for: adding to a str would be quadratic.
+    _pieces: list[str] = attrs.field(factory=list, init=False, eq=False)
+    _logprobs: list[Logprobs] = attrs.field(factory=list, init=False, eq=False)
+
+    @property
+    def text(self) -> str:
+        """The whole text so far."""
+        if len(self._pieces) > 1:
+            self._pieces = ["".join(self._pieces)]
+        return self._pieces[0] if self._pieces else ""
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """One for each of `token_ids`, if asked for."""
+        whole = join(self._logprobs)
+        if whole is not None:
+            self._logprobs = [whole]
+        return whole
+
+    def note(self, output: GenerationOutput) -> None:
+        """The next piece."""
+        self._pieces.append(output.text)
+        self.token_ids.extend(output.token_ids)
+        if output.logprobs is not None:
+            self._logprobs.append(output.logprobs)
+        if output.finish_reason is not None:
+            self.finish_reason = output.finish_reason
+            self.stop_reason = output.stop_reason
 
 
 @attrs.frozen

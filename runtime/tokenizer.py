@@ -28,6 +28,7 @@ SLICE_CHARACTERS = 16_384
 # letters (numbers) as far as it goes, and nothing but such a run takes a letter, so that a match
 # ends there in any case; and none of them looks behind.
 _CUT = re.compile(r"[^\W_](?=[ \n])")
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 _WHITE_SPACE = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 # Split patterns for which that was checked: cl100k as in Llama 3, and Qwen 2's. GPT-2's pattern
@@ -134,6 +135,13 @@ class Tokenizer:
         """How the vocabulary spells each token, bytes in their stand-ins; "" for unknown ids."""
         return [self._backend.id_to_token(token_id) or "" for token_id in token_ids]
 
+    def token_bytes(self, token_ids: Iterable[int]) -> list[bytes]:
+        """What each token stands for, special ones too; b"" for unknown ids."""
+        if self.is_byte_level:
+            data = self.table(skip_special_tokens=False).data
+            return [data[i] if 0 <= i < len(data) else b"" for i in token_ids]
+        return [_unspelled(token) for token in self.token_strings(token_ids)]
+
     def id_of(self, token: str) -> int | None:
         """The id of one token by its spelling, None if there is no such token."""
         return self._backend.token_to_id(token)
@@ -149,6 +157,13 @@ class Tokenizer:
             table = TokenTable.build(vocabulary, self.vocabulary_size, skipped)
             self._tables[skip_special_tokens] = table
         return table
+
+
+def _unspelled(token: str) -> bytes:
+    """SentencePiece spells a space as ▁ and a byte that is no character as <0xE2>."""
+    if _BYTE_TOKEN.fullmatch(token):
+        return bytes.fromhex(token[3:5])
+    return token.replace("\u2581", " ").encode()
 
 
 def _open_backend(path: pathlib.Path) -> tokenizers.Tokenizer:

@@ -1,4 +1,4 @@
-"""The logarithm that sampling is specified with: the same bits on every machine and device.
+"""The logarithm and a bound that sampling is specified with: the same bits on every machine.
 
 Libraries differ in the last bit of theirs, and a drawn token may hang on it. This one is float64
 additions, products and divisions in a fixed order, each rounded by itself, so any language gets its
@@ -7,6 +7,9 @@ bits. Must not know what is sampled.
 
 import math
 
+# A temperature below this is greedy; vLLM's bound: a division would overflow before it made any
+# difference.
+GREEDY_BELOW = 1e-5
 LN_2 = 0.6931471805599453
 SQRT_HALF = 0.7071067811865476
 # log((1 + s) / (1 - s)) = 2 (s + s**3 (1/3 + s**2/5 + …)); s**2 < 0.03, so this many reach 1e-17.

@@ -16,8 +16,8 @@ from ..model.registry import Model
 from ..step_messages import Mask, Step, StepResult
 from .input_batch import InputBatch, Sampling, StepInputs
 from .logprobs import logprobs_of
-from .sampler import NOT_NUMBERS, SampledRow, sample_tokens, unpack_mask
-from .step_outcome import StepOutcome
+from .sampler import SampledRow, sample_tokens, unpack_mask
+from .step_outcome import NOT_NUMBERS, StepOutcome
 
 # Logits of prompts are computed for logprobs in slices of at most so many numbers (16 MiB; their
 # int64 and float64 temporaries are a few times as large).

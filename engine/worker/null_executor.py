@@ -15,14 +15,17 @@ import attrs
 from ..config import EngineSettings
 from ..messages import BootPhase
 from ..model_config import CONFIG_FILE, load_model_limits
-from ..step_messages import Mask, Step, StepResult, WorkerReady
+from ..step_messages import Mask, RowSampling, Step, StepResult, WorkerReady
 from .executor_interface import Pause, Progress, WaitMask
 from .input_batch import InputBatch, Sampling
 from .kv_plan import plan_kv
+from .null_logprobs import with_null_logprobs
 
 # Low ids are special tokens in most vocabularies; an end of sequence by accident would end tests.
 SPECIAL_IDS = 8
 REVISION = 1
+# 2**64 / the golden ratio: spreads small numbers over all 64 bits.
+_CHOICE_FACTOR = 0x9E3779B97F4A7C15
 _WORDS = struct.Struct("<QQQ")
 _WORD = struct.Struct("<Q")
 
@@ -67,7 +70,7 @@ class NullExecutor:
         mask = wait_mask() if step.masked else None
         tokens = [
             null_token(
-                sampling.parameters.seed,
+                null_seed(sampling.parameters),
                 sampling.position,
                 inputs.token_ids[sampling.token_index],
                 vocab_size=self._vocab_size,
@@ -75,10 +78,17 @@ class NullExecutor:
             )
             for sampling in inputs.samplings
         ]
+        lengths = {s.row: len(self._batch.rows[s.row].token_ids) for s in inputs.samplings}
         self._batch.finish_step(step, tokens)
         if self.rank != 0:
             return StepResult(step.number, [], [])
-        return StepResult(step.number, [sampling.row for sampling in inputs.samplings], tokens)
+        result = StepResult(step.number, list(lengths), tokens)
+        return with_null_logprobs(result, inputs, lengths, self._vocab_size)
+
+
+def null_seed(sampling: RowSampling) -> int:
+    """The choices of one request draw differently."""
+    return (sampling.seed + sampling.choice * _CHOICE_FACTOR) % 2**64
 
 
 def null_token(

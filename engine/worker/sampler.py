@@ -44,11 +44,10 @@ import torch
 from torch import Tensor
 
 from ..step_messages import RowSampling
-from .exact_math import exact_log
+from .exact_math import GREEDY_BELOW, exact_log
 from .philox import philox4x32
+from .step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
 
-# vLLM's bound: below it a division would overflow before it made any difference.
-GREEDY_BELOW = 1e-5
 # Weights are fixed-point numbers with 40 bits; 2**22 of them still fit a signed 64-bit sum.
 WEIGHT_ONE = 2.0**40
 # exp(y) needs no smaller y: its weight is 0 from -28.5 on, and 2**n must be a normal number.
@@ -69,8 +68,6 @@ HOPELESS = -27.0
 # torch's logarithms are far closer than this to the specified ones, so only tokens that near to
 # the best score are scored as specified: one, as a rule.
 SCORE_TOLERANCE = 1e-6
-NOT_NUMBERS = "a logit is not a finite number"
-ALL_FORBIDDEN = "every token is forbidden"
 
 
 @attrs.frozen
@@ -233,7 +230,8 @@ def _keep_first(logits_RV: Tensor, scaled_RV: Tensor, top: Sequence[RowSampling]
     width = min(FILTER_WIDTH, vocab_size)
     last, counts = _prefix_ends(keys_RV, weights_RV, top, width)
     if width < vocab_size:
-        wide = [i for i, count in enumerate(counts.tolist()) if count >= width]
+        # Of a longer top_k, the first `width` do not tell the sum that top_p is a share of.
+        wide = [i for i, n in enumerate(counts.tolist()) if n >= width or top[i].top_k > width]
         if wide:
             sampling = [top[i] for i in wide]
             last[wide], _ = _prefix_ends(keys_RV[wide], weights_RV[wide], sampling, vocab_size)

@@ -9,6 +9,10 @@ import attrs
 from ..step_messages import RowLogprobs, StepResult
 from .input_batch import StepInputs
 
+# Why a row fails.
+NOT_NUMBERS = "a logit is not a finite number"
+ALL_FORBIDDEN = "every token is forbidden"
+
 
 @attrs.define(eq=False)
 class StepOutcome:

@@ -4,6 +4,8 @@ The streams it gives out are the real `GenerationStream`, over the real `MergedS
 and tokenizer are made up. Delays are trio's, so that MockClock decides what they cost.
 """
 
+import math
+from array import array
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -22,6 +24,7 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.service import open_service
+from triolet.runtime.choice_slots import ChoiceSlots
 from triolet.runtime.generation import (
     ChatPrompt,
     EngineHealth,
@@ -30,6 +33,7 @@ from triolet.runtime.generation import (
     GenerationOutput,
     GenerationStream,
     Health,
+    Logprobs,
     Prompt,
     RequestEvent,
     RuntimeStatistics,
@@ -75,6 +79,19 @@ class Call:
     streaming: bool
     events: bool = False
     credit: int | None = None
+    deadline_s: float = math.inf
+
+
+def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:
+    """Each token is the most likely one, at -0.25; the next ids follow, each 0.25 less."""
+    width = 1 + alternatives
+    columns = [0, *range(alternatives)]
+    return Logprobs(
+        width,
+        array("i", [token_id + column for token_id in token_ids for column in columns]),
+        array("f", [-0.25 * (1 + column) for _ in token_ids for column in columns]),
+        array("i", [1] * len(token_ids)),
+    )
 
 
 @attrs.define(eq=False)
@@ -111,6 +128,7 @@ class FakeGenerator:
         streaming: bool = True,
         events: bool = False,
         credit: int | None = None,
+        deadline_s: float = math.inf,
     ) -> AsyncIterator[GenerationStream]:
         await trio.lowlevel.checkpoint()
         if self.refuse is not None:
@@ -128,22 +146,18 @@ class FakeGenerator:
                 streaming,
                 events,
                 credit,
+                deadline_s,
             )
         )
-        slot = MergedSlot(only_when_finished=not streaming)
-        stream = GenerationStream(
-            request_id,
-            list(PROMPT_TOKENS),
-            slot,
-            on_consumed=self.consumed.append,
-            on_granted=self.granted.append,
-        )
-        self.active[request_id] = stream
+        slots = [MergedSlot(only_when_finished=not streaming) for _ in range(params.n)]
+        stream = self.active[request_id] = self._make_stream(request_id, slots, params)
         try:
             # As the runtime does: the one who fills is not a child of the one who consumes.
             async with AsyncExitStack() as stack:
                 nursery = await stack.enter_async_context(trio.open_nursery())
-                nursery.start_soon(self._fill, stream, self._script_for(prompt), params)
+                for slot in slots:
+                    script = self._script_for(prompt)
+                    nursery.start_soon(self._fill, request_id, slot, script, params)
                 try:
                     yield stream
                 finally:
@@ -157,12 +171,28 @@ class FakeGenerator:
             if stream.finish_reason is None and request_id not in self.failed:
                 self.aborted.append(request_id)
 
+    def _make_stream(
+        self, request_id: str, slots: list[MergedSlot], params: SamplingParams
+    ) -> GenerationStream:
+        stream = GenerationStream(
+            request_id,
+            list(PROMPT_TOKENS),
+            slots[0] if params.n == 1 else ChoiceSlots(slots),
+            on_consumed=lambda count, _: self.consumed.append(count),
+            on_granted=self.granted.append,
+        )
+        if params.prompt_logprobs is not None:
+            stream.prompt_logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
+        return stream
+
     def _script_for(self, prompt: Prompt) -> Script:
         if isinstance(prompt, ChatPrompt):
             return self.scripts.get(prompt.messages[-1]["content"], self.script)
         return self.scripts.get(prompt, self.script) if isinstance(prompt, str) else self.script
 
-    async def _fill(self, stream: GenerationStream, script: Script, params: SamplingParams) -> None:
+    async def _fill(
+        self, request_id: str, slot: MergedSlot, script: Script, params: SamplingParams
+    ) -> None:
         count = 0
         limit = params.max_tokens or 10**9
         for index, item in enumerate(script):
@@ -171,8 +201,8 @@ class FakeGenerator:
             else:
                 await trio.lowlevel.checkpoint()
             if isinstance(item, Fail):
-                self.failed.append(stream.request_id)
-                stream.slot.fail(item.error)
+                self.failed.append(request_id)
+                slot.fail(item.error)
                 return
             count += item.tokens
             reason = None
@@ -181,8 +211,16 @@ class FakeGenerator:
             elif index == len(script) - 1:
                 reason = self.finish_reason
             ids = list(range(count - item.tokens, count))
-            stream.slot.put(
-                GenerationOutput(item.text, ids, count, finish_reason=reason, events=item.events)
+            told = None if params.logprobs is None else make_logprobs(ids, params.logprobs)
+            slot.put(
+                GenerationOutput(
+                    item.text,
+                    ids,
+                    count,
+                    finish_reason=reason,
+                    events=item.events,
+                    logprobs=told,
+                )
             )
             if reason is not None:
                 return
@@ -199,6 +237,9 @@ class FakeGenerator:
         if max(token_ids, default=0) > VOCABULARY:
             raise InvalidParameter("prompt", f"must have token ids from 0 to {VOCABULARY}")
         return "".join(chr(token_id) for token_id in token_ids)
+
+    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+        return [chr(token_id).encode() for token_id in token_ids]
 
     def token_strings(self, token_ids: Sequence[int]) -> list[str]:
         return [chr(token_id) for token_id in token_ids]

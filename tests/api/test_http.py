@@ -204,8 +204,9 @@ async def test_the_client_leaving_is_noticed_while_nothing_is_written(
     connection = HttpConnection(BoundedStream(server, 20), HttpLimits())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(client.aclose)
-        async with connection.reading(), connection.cancel_when_client_leaves():
-            await trio.sleep(1000)
+        async with connection.reading():
+            with connection.cancel_when_client_leaves():
+                await trio.sleep(1000)
     assert connection.is_gone
     assert trio.current_time() < 1
     await server.aclose()

@@ -51,10 +51,13 @@ async def test_leaving_cancels_who_answers(autojump_clock: trio.testing.MockCloc
     async with incoming.reading():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.aclose)
-            with incoming.cancelled_when_it_ends() as scope:
+            with trio.CancelScope() as scope:
+                incoming.tell_end(scope)
                 await trio.sleep(1000)
         assert scope.cancelled_caught
-        with incoming.cancelled_when_it_ends() as late:
+        incoming.tell_end(None)
+        with trio.CancelScope() as late:
+            incoming.tell_end(late)
             await trio.sleep(1000)
         assert late.cancelled_caught
     assert trio.current_time() < 1

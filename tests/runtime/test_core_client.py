@@ -137,7 +137,7 @@ async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Pat
     async with open_bed(null_folder) as bed:
         sink = Failing()
         request = AddRequest(request_id="a", attempt=0, prompt_token_ids=[9, 10], sampling=PARAMS)
-        bed.client.submit(request, sink)
+        bed.client.submit([(request, sink)])
         assert len(await _tokens(bed)) == 12
         assert isinstance(sink.error, ProcessingFailed)
         assert "a bug" in str(sink.error)

@@ -13,7 +13,8 @@ LAST = GenerationOutput("c", [7], 3, finish_reason=FinishReason.STOP, stop_reaso
 
 def make_stream() -> tuple[MergedSlot, GenerationStream, list[int]]:
     slot, consumed = MergedSlot(), list[int]()
-    return slot, GenerationStream("r1", [1, 2], slot, consumed.append), consumed
+    stream = GenerationStream("r1", [1, 2], slot, lambda count, _: consumed.append(count))
+    return slot, stream, consumed
 
 
 async def test_the_stream_keeps_the_whole() -> None:

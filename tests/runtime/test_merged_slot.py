@@ -17,11 +17,9 @@ def text_of(token_ids: list[int]) -> str:
     return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
 
 
-def piece(
-    first: int, count: int = 1, *, index: int = 0, finish: FinishReason | None = None
-) -> GenerationOutput:
+def piece(first: int, count: int = 1, *, finish: FinishReason | None = None) -> GenerationOutput:
     ids = list(range(first, first + count))
-    return GenerationOutput(text_of(ids), ids, first + count, index, finish)
+    return GenerationOutput(text_of(ids), ids, first + count, finish_reason=finish)
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=20))
@@ -71,15 +69,6 @@ async def test_what_came_meanwhile_is_taken_as_one() -> None:
     assert slot.tokens_waiting == 3
     assert await slot.take() == piece(0, 3)
     assert slot.tokens_waiting == 0
-
-
-async def test_choices_are_not_mixed() -> None:
-    slot = MergedSlot()
-    slot.put(piece(0, index=1))
-    slot.put(piece(0, index=0))
-    slot.put(piece(1, index=1))
-    assert await slot.take() == piece(0, 2, index=1)
-    assert await slot.take() == piece(0, index=0)
 
 
 async def test_events_stay_where_they_were_among_the_tokens() -> None:

@@ -38,10 +38,10 @@ def characters(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def test_tokens_become_text_and_count(tokenizer: Tokenizer) -> None:
-    processor = OutputProcessor.make(tokenizer, SamplingParams(), choice=2)
+    processor = OutputProcessor.make(tokenizer, SamplingParams())
     ids = ids_of(tokenizer, "the 🙂")
     first = processor.handle_output(output(ids[:-1]))
-    assert (first.text, first.token_count, first.index) == ("the ", len(ids) - 1, 2)
+    assert (first.text, first.token_count) == ("the ", len(ids) - 1)
     second = processor.handle_output(output(ids[-1:]))
     assert (second.text, second.token_ids, second.token_count) == ("🙂", ids[-1:], len(ids))
     assert second.finish_reason is None

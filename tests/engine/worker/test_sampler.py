@@ -11,13 +11,8 @@ from hypothesis import given
 from torch import Tensor
 
 from triolet.engine.worker import sampler
-from triolet.engine.worker.sampler import (
-    ALL_FORBIDDEN,
-    NOT_NUMBERS,
-    SampledRow,
-    sample_tokens,
-    unpack_mask,
-)
+from triolet.engine.worker.sampler import SampledRow, sample_tokens, unpack_mask
+from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
 
 from .sampling_cases import DISTRIBUTIONS, exact, fits, held_row, rows, sampling
 from .specified_sampler import Place, specified
@@ -71,6 +66,7 @@ def test_a_wide_vocabulary_is_as_specified_too(monkeypatch: pytest.MonkeyPatch) 
         {"top_k": 5},
         {"top_k": 8},
         {"top_k": 30, "top_p": 0.99},
+        {"top_k": 100, "top_p": 0.5, "temperature": 5.0},
         {"top_p": 0.5},
         {"top_p": 0.9999},
         {"temperature": 0.0},

@@ -1,0 +1,121 @@
+"""The sampler's structures and calls as Python sees them: `sampler.h`, field by field.
+
+Pointers are addresses of arrays that the caller keeps alive. Must not know requests or steps.
+"""
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
+
+import attrs
+import numpy
+
+from .library import NativeLibrary
+
+# Rows of logits are so many floats long, or a multiple.
+STRIDE = 64
+# Why a row failed: `Failure`.
+FAILED_NOT_NUMBERS, FAILED_ALL_FORBIDDEN = 1, 2
+# The table of rows. Pointers are 64-bit integers; 0 is none.
+ROW_PARAMETERS = numpy.dtype(
+    [
+        ("seed", numpy.uint64),
+        ("top_p", numpy.float64),
+        ("bias_ids", numpy.uint64),
+        ("bias_values", numpy.uint64),
+        ("allowed", numpy.uint64),
+        ("seen_ids", numpy.uint64),
+        ("seen_counts", numpy.uint64),
+        ("choice", numpy.uint32),
+        ("inverse_temperature", numpy.float32),
+        ("least", numpy.float32),
+        ("top_k", numpy.int32),
+        ("logprobs", numpy.int32),
+        ("repetition", numpy.float32),
+        ("frequency", numpy.float32),
+        ("presence", numpy.float32),
+        ("bias_count", numpy.int32),
+        ("seen_count", numpy.int32),
+        ("seen_max", numpy.int32),
+        ("padding", numpy.int32),
+    ]
+)
+
+
+class SampleCall(Structure):
+    """Draws a token from each row of logits; null where a feature is not used."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("table", c_void_p),
+        ("table_rows", c_void_p),
+        ("positions", c_void_p),
+        ("masks", c_void_p),
+        ("mask_of", c_void_p),
+        ("forbidden", c_void_p),
+        ("forbidden_ends", c_void_p),
+        ("tokens", c_void_p),
+        ("failures", c_void_p),
+        ("top_ids", c_void_p),
+        ("logprobs", c_void_p),
+        ("ranks", c_void_p),
+        ("vocab", c_int32),
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("threads", c_int32),
+    )
+
+
+class ScoreCall(Structure):
+    """Scores one given token of each row of logits."""
+
+    _fields_ = (
+        ("logits", c_void_p),
+        ("stride", c_int64),
+        ("targets", c_void_p),
+        ("failures", c_void_p),
+        ("top_ids", c_void_p),
+        ("logprobs", c_void_p),
+        ("ranks", c_void_p),
+        ("vocab", c_int32),
+        ("rows", c_int32),
+        ("width", c_int32),
+        ("threads", c_int32),
+    )
+
+
+@attrs.frozen(eq=False)
+class SamplerKernels:
+    """The calls. Both block, and let other Python threads run meanwhile."""
+
+    library: NativeLibrary
+
+    @classmethod
+    def of(cls, library: NativeLibrary) -> "SamplerKernels":
+        """Tell ctypes the types of what the library exports."""
+        functions = library.functions
+        functions.triolet_sample_scratch.argtypes = (c_int64, c_int32)
+        functions.triolet_sample_scratch.restype = c_int64
+        functions.triolet_sample.argtypes = (POINTER(SampleCall), c_void_p)
+        functions.triolet_score.argtypes = (POINTER(ScoreCall), c_void_p)
+        functions.triolet_sample.restype = functions.triolet_score.restype = None
+        return cls(library)
+
+    def scratch_bytes(self, stride: int, threads: int) -> int:
+        """The memory that a call of so many threads needs."""
+        return int(self.library.functions.triolet_sample_scratch(stride, threads))
+
+    def sample(self, call: SampleCall, scratch: int) -> None:
+        """Draw all rows; every number in `call` has been checked by the caller."""
+        self.library.functions.triolet_sample(byref(call), scratch)
+
+    def score(self, call: ScoreCall, scratch: int) -> None:
+        """Score all rows, likewise."""
+        self.library.functions.triolet_score(byref(call), scratch)
+
+
+def check_structures() -> None:
+    """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
+    assert ROW_PARAMETERS.itemsize == 7 * 8 + 12 * 4
+    assert ctypes.sizeof(SampleCall) == 14 * 8 + 4 * 4
+    assert ctypes.sizeof(ScoreCall) == 7 * 8 + 4 * 4

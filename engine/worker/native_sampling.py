@@ -1,0 +1,245 @@
+"""Samples a step's rows and scores prompts with the native kernels: the fast form of `sampler`.
+
+What a request asks for is written into a table once, when its row comes, so that a step of rows
+without wishes costs a few microseconds of Python whatever their number. Must not know models,
+caches or rings, nor import torch. Letters: R rows, C columns of logprobs.
+"""
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import attrs
+import numpy
+from numpy.typing import NDArray
+
+from ..native.library import NativeLibrary
+from ..native.sampler import (
+    FAILED_ALL_FORBIDDEN,
+    FAILED_NOT_NUMBERS,
+    ROW_PARAMETERS,
+    STRIDE,
+    SampleCall,
+    SamplerKernels,
+    ScoreCall,
+)
+from ..step_messages import Mask, RowLogprobs, Step
+from .exact_math import GREEDY_BELOW, exact_log
+from .executor_interface import WaitMask
+from .input_batch import HeldRow, InputBatch, PromptSpan, StepInputs
+from .step_outcome import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome
+
+Array = NDArray[numpy.generic]
+Floats = NDArray[numpy.float32]
+Integers = NDArray[numpy.int32]
+REASONS = MappingProxyType({FAILED_NOT_NUMBERS: NOT_NUMBERS, FAILED_ALL_FORBIDDEN: ALL_FORBIDDEN})
+
+
+@attrs.frozen(eq=False)
+class Columns:
+    """Room for the logprobs of R rows, as wide as the widest."""
+
+    top_ids_RC: Integers
+    logprobs_RC: Floats
+    ranks_R: Integers
+
+    @classmethod
+    def of(cls, rows: int, width: int) -> "Columns":
+        """Not filled yet."""
+        shape = (rows, width)
+        return cls(
+            numpy.zeros(shape, numpy.int32),
+            numpy.zeros(shape, numpy.float32),
+            numpy.zeros(rows, numpy.int32),
+        )
+
+    def put_into(self, call: SampleCall | ScoreCall) -> None:
+        """Let a call fill them."""
+        call.top_ids, call.logprobs = _address(self.top_ids_RC), _address(self.logprobs_RC)
+        call.ranks, call.width = _address(self.ranks_R), self.top_ids_RC.shape[1]
+
+    def message(self, row: int, first: int, positions: slice, width: int) -> RowLogprobs:
+        """Some of the rows, as the logprobs of successive tokens of a request's row."""
+        return RowLogprobs(
+            row=row,
+            first=first,
+            width=width,
+            token_ids=self.top_ids_RC[positions, :width].tobytes(),
+            logprobs=self.logprobs_RC[positions, :width].tobytes(),
+            ranks=self.ranks_R[positions].tobytes(),
+        )
+
+
+@attrs.define(eq=False)
+class NativeSampling:
+    """The sampling of the rows in one batch; one thread uses it.
+
+    `length` bounds the tokens of one row. Logits are float32, (R, `stride`), contiguous; they are
+    overwritten, and what pads them as well.
+    """
+
+    stride: int
+    _batch: InputBatch
+    _kernels: SamplerKernels
+    _threads: int
+    _length: int
+    _table: NDArray[numpy.void]
+    _scratch: NDArray[numpy.uint8]
+    # {row: arrays that its entry of the table points to}.
+    _kept: dict[int, list[Array]] = attrs.field(factory=dict, init=False)
+    # Rows that may forbid other tokens at each position, and {row: alternatives} that are asked.
+    _forbidding: set[int] = attrs.field(factory=set, init=False)
+    _asking: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    @classmethod
+    def of(
+        cls, batch: InputBatch, library: NativeLibrary, *, threads: int, length: int
+    ) -> "NativeSampling":
+        """Take the table and the working memory."""
+        kernels = SamplerKernels.of(library)
+        table = numpy.zeros(batch.rows_max, ROW_PARAMETERS)
+        stride = -(-batch.vocab_size // STRIDE) * STRIDE
+        scratch = numpy.empty(kernels.scratch_bytes(stride, threads), numpy.uint8)
+        return cls(stride, batch, kernels, threads, length, table, scratch)
+
+    def take_step(self, step: Step) -> None:
+        """Forget and take rows as the batch has just done."""
+        for row in step.finished:
+            self._kept.pop(row, None)
+            self._forbidding.discard(row)
+            self._asking.pop(row, None)
+        for new in step.new:
+            self._take(new.row, self._batch.rows[new.row])
+
+    def sample(
+        self,
+        step: Step,
+        inputs: StepInputs,
+        logits_RV: Floats,
+        *,
+        outcome: StepOutcome,
+        wait_mask: WaitMask,
+    ) -> list[int]:
+        """A token for each of `inputs.samplings`; of a row that fails it means nothing."""
+        rows = [sampling.row for sampling in inputs.samplings]
+        self._fill(call := SampleCall(), logits_RV, len(rows))
+        kept: list[Array] = [
+            table_rows := numpy.array(rows, numpy.int32),
+            positions := numpy.array([item.position for item in inputs.samplings], numpy.int32),
+            tokens := numpy.zeros(len(rows), numpy.int32),
+            failures := numpy.zeros(len(rows), numpy.int32),
+        ]
+        call.table = _address(self._table)
+        call.table_rows, call.positions = _address(table_rows), _address(positions)
+        call.tokens, call.failures = _address(tokens), _address(failures)
+        if not self._forbidding.isdisjoint(rows):
+            kept += self._put_forbidden(call, rows)
+        if step.masked:
+            kept += self._put_masks(call, step, rows, wait_mask())
+        asking = [index for index, row in enumerate(rows) if row in self._asking]
+        if asking:
+            columns = Columns.of(len(rows), 1 + max(self._asking[rows[index]] for index in asking))
+            columns.put_into(call)
+        self._kernels.sample(call, _address(self._scratch))
+        for index in failures.nonzero()[0].tolist():
+            outcome.fail(rows[index], REASONS[int(failures[index])])
+        for index in asking:
+            row = rows[index]
+            first, width = len(self._batch.rows[row].token_ids), 1 + self._asking[row]
+            outcome.logprobs.append(columns.message(row, first, slice(index, index + 1), width))
+        found: list[int] = tokens.tolist()
+        return found
+
+    def score(self, span: PromptSpan, begin: int, logits_RV: Floats, outcome: StepOutcome) -> None:
+        """Logprobs of the targets of `span` from `begin` on, one for each row of logits."""
+        count = len(logits_RV)
+        self._fill(call := ScoreCall(), logits_RV, count)
+        targets = numpy.array(span.targets[begin : begin + count], numpy.int32)
+        assert len(targets) == count
+        failures = numpy.zeros(count, numpy.int32)
+        call.targets, call.failures = _address(targets), _address(failures)
+        width = 1 + min(span.alternatives, self._batch.vocab_size)
+        columns = Columns.of(count, width)
+        columns.put_into(call)
+        self._kernels.score(call, _address(self._scratch))
+        if failures.any():
+            outcome.fail(span.row, NOT_NUMBERS)
+        message = columns.message(span.row, span.first + begin, slice(count), width)
+        outcome.logprobs.append(message)
+
+    def _fill(self, call: SampleCall | ScoreCall, logits_RV: Floats, rows: int) -> None:
+        assert logits_RV.shape == (rows, self.stride)
+        assert logits_RV.dtype == numpy.float32
+        assert logits_RV.flags.c_contiguous
+        call.logits, call.stride, call.rows = _address(logits_RV), self.stride, rows
+        call.vocab, call.threads = self._batch.vocab_size, self._threads
+
+    def _take(self, row: int, held: HeldRow) -> None:
+        """Fill in the row's entry of the table."""
+        sampling, kept = held.sampling, list[Array]()
+        entry = self._table[row : row + 1]
+        entry[:] = 0
+        entry["seed"], entry["choice"] = sampling.seed, sampling.choice
+        entry["top_p"], entry["top_k"] = sampling.top_p, sampling.top_k
+        entry["logprobs"] = -1
+        if sampling.temperature >= GREEDY_BELOW:
+            inverse = numpy.float32(1) / numpy.float32(sampling.temperature)
+            entry["inverse_temperature"] = inverse
+        entry["least"] = exact_log(sampling.min_p) if sampling.min_p > 0 else -numpy.inf
+        if sampling.logprobs is not None:
+            self._asking[row] = min(sampling.logprobs, self._batch.vocab_size)
+            entry["logprobs"] = self._asking[row]
+        if sampling.bad_words or held.output_tokens < sampling.min_tokens:
+            self._forbidding.add(row)
+        if sampling.logit_bias:
+            kept.append(ids := numpy.array([i for i, _ in sampling.logit_bias], numpy.int32))
+            kept.append(bias := numpy.array([b for _, b in sampling.logit_bias], numpy.float32))
+            entry["bias_ids"], entry["bias_values"] = _address(ids), _address(bias)
+            entry["bias_count"] = len(ids)
+        if sampling.allowed_token_ids:
+            bits = numpy.zeros(self.stride, numpy.uint8)
+            bits[sampling.allowed_token_ids] = 1
+            kept.append(words := numpy.packbits(bits, bitorder="little"))
+            entry["allowed"] = _address(words)
+        if held.seen is not None:
+            kept.append(seen := self._seen(held.seen))
+            entry["seen_ids"], entry["seen_counts"] = _address(seen[0]), _address(seen[1])
+            entry["seen_count"], entry["seen_max"] = len(held.seen), seen.shape[1]
+            entry["repetition"] = sampling.repetition_penalty
+            entry["frequency"] = sampling.frequency_penalty
+            entry["presence"] = sampling.presence_penalty
+        self._kept[row] = kept
+
+    def _seen(self, counts: dict[int, int]) -> Integers:
+        """Ids and counts, with room for what the kernels will append."""
+        seen = numpy.zeros((2, min(self._length + 1, self._batch.vocab_size)), numpy.int32)
+        seen[0, : len(counts)] = list(counts)
+        seen[1, : len(counts)] = list(counts.values())
+        return seen
+
+    def _put_forbidden(self, call: SampleCall, rows: Sequence[int]) -> list[Array]:
+        forbidden: list[int] = []
+        ends = []
+        for row in rows:
+            if row in self._forbidding:
+                forbidden += self._batch.rows[row].forbidden()
+            ends.append(len(forbidden))
+        arrays = [numpy.array(forbidden, numpy.int32), numpy.array(ends, numpy.int32)]
+        call.forbidden, call.forbidden_ends = map(_address, arrays)
+        return [*arrays]
+
+    def _put_masks(
+        self, call: SampleCall, step: Step, rows: Sequence[int], mask: Mask
+    ) -> list[Array]:
+        """Point to the mask's words as they came. Raises `ValueError` if their length is wrong."""
+        columns = -(-self._batch.vocab_size // 32)
+        if len(mask.words) != len(step.masked) * columns * 4:
+            raise ValueError(f"mask of {len(mask.words)} bytes for {len(step.masked)} rows")
+        words = numpy.frombuffer(mask.words, numpy.uint32)
+        places = {row: index for index, row in enumerate(step.masked)}
+        mask_of = numpy.array([places.get(row, -1) for row in rows], numpy.int32)
+        call.masks, call.mask_of = _address(words), _address(mask_of)
+        return [words, mask_of]
+
+
+def _address(array: Array) -> int:
+    return int(array.__array_interface__["data"][0])
