@@ -6,8 +6,9 @@ Sans-IO: outputs in, JSON objects out. Must not know requests' syntax, frames or
 import attrs
 
 from ..engine.messages import FinishReason
-from ..runtime.generation import GenerationOutput, GenerationStream, Usage
+from ..runtime.generation import Choice, GenerationOutput, GenerationStream, Logprobs, Usage
 from .fields import JsonObject
+from .logprob_objects import LogprobTeller
 
 # OpenAI has no word for an aborted choice; whoever aborted reads no more anyway.
 FINISH_REASONS = {
@@ -28,22 +29,34 @@ class ChatAnswer:
     created: int
     model: str
     with_token_ids: bool = False
+    # None: nobody asked for logprobs.
+    teller: LogprobTeller | None = None
+    # None: nobody asked for those of the prompt.
+    prompt_teller: LogprobTeller | None = None
 
-    def opening(self) -> JsonObject:
-        """The first chunk: the role, and no text yet."""
-        return self._chunk({"role": "assistant", "content": ""})
+    def opening(self, index: int = 0) -> JsonObject:
+        """The first chunk of a choice: the role, and no text yet."""
+        return self._chunk({"role": "assistant", "content": ""}, index)
 
     def chunks(self, output: GenerationOutput) -> list[JsonObject]:
         """The chunks of one piece: its text if there is any, and the end if it is the last."""
         made = []
-        if output.text or (self.with_token_ids and output.token_ids):
-            made.append(self._chunk({"content": output.text}, token_ids=output.token_ids))
+        tells_tokens = self.with_token_ids or output.logprobs is not None
+        if output.text or (tells_tokens and output.token_ids):
+            chunk = self._chunk(
+                {"content": output.text},
+                output.index,
+                token_ids=output.token_ids,
+                logprobs=self._logprobs(output.logprobs),
+            )
+            made.append(chunk)
         if output.finish_reason is not None:
             made.append(
                 self._chunk(
                     {},
+                    output.index,
                     finish_reason=FINISH_REASONS[output.finish_reason],
-                    stop_reason=output.stop_reason,
+                    stop_reason=stop_reason_of(output.finish_reason, output.stop_reason),
                 )
             )
         return made
@@ -54,20 +67,31 @@ class ChatAnswer:
 
     def completion(self, stream: GenerationStream) -> JsonObject:
         """The whole answer of a request that does not stream."""
-        assert stream.finish_reason is not None
-        choice: JsonObject = {
-            "index": 0,
-            "message": {"role": "assistant", "content": stream.text, "refusal": None},
-            "logprobs": None,
-            "finish_reason": FINISH_REASONS[stream.finish_reason],
-            "stop_reason": stream.stop_reason,
-        }
-        if self.with_token_ids:
-            choice["token_ids"] = list(stream.token_ids)
         head = self._head("chat.completion")
         if self.with_token_ids:
             head["prompt_token_ids"] = list(stream.prompt_token_ids)
-        return {**head, "choices": [choice], "usage": usage_object(stream.usage)}
+        if self.prompt_teller is not None:
+            head["prompt_logprobs"] = self.prompt_teller.prompt(stream.prompt_logprobs)
+        choices = [self._whole_choice(choice) for choice in stream.choices]
+        return {**head, "choices": choices, "usage": usage_object(stream.usage)}
+
+    def _whole_choice(self, choice: Choice) -> JsonObject:
+        assert choice.finish_reason is not None
+        told: JsonObject = {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": self._logprobs(choice.logprobs),
+            "finish_reason": FINISH_REASONS[choice.finish_reason],
+            "stop_reason": stop_reason_of(choice.finish_reason, choice.stop_reason),
+        }
+        if self.with_token_ids:
+            told["token_ids"] = list(choice.token_ids)
+        return told
+
+    def _logprobs(self, logprobs: Logprobs | None) -> JsonObject | None:
+        if self.teller is None or logprobs is None:
+            return None
+        return {"content": self.teller.chat(logprobs), "refusal": None}
 
     def _head(self, kind: str) -> JsonObject:
         return {
@@ -81,15 +105,17 @@ class ChatAnswer:
     def _chunk(
         self,
         delta: JsonObject,
+        index: int,
         *,
+        logprobs: JsonObject | None = None,
         finish_reason: str | None = None,
         stop_reason: str | int | None = None,
         token_ids: list[int] | None = None,
     ) -> JsonObject:
         choice: JsonObject = {
-            "index": 0,
+            "index": index,
             "delta": delta,
-            "logprobs": None,
+            "logprobs": logprobs,
             "finish_reason": finish_reason,
         }
         if finish_reason is not None:
@@ -97,6 +123,11 @@ class ChatAnswer:
         if self.with_token_ids and token_ids:
             choice["token_ids"] = list(token_ids)
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+
+def stop_reason_of(reason: FinishReason | None, stop_reason: str | int | None) -> str | int | None:
+    """The stop string or token; OpenAI's finish reasons have no word for a deadline."""
+    return reason.value if reason is FinishReason.DEADLINE else stop_reason
 
 
 def usage_object(usage: Usage) -> JsonObject:

@@ -8,16 +8,15 @@ from typing import Any
 
 import attrs
 
-from ..engine.sampling_params import SamplingParams
+from ..engine.sampling_params import LOGPROBS_MAX, SamplingParams
 from ..runtime.generation import ChatPrompt, Prompt
 from .completion_fields import MAX_TOKENS, SHARED_FIELDS, CompletionOptions, read_shared
 from .errors import bad_field
 from .fields import JsonObject
 from .prompt_fields import Messages, RuntimeOptions, check_model
-from .schema import Body, Field, Flag, Unserved, is_empty, never, one_of
+from .schema import Body, Field, Flag, Integer, Unserved, is_empty, never, one_of
 
 _TOOLS = "tools are not served"
-_LOGPROBS = "logprobs are not served"
 CHAT = Body(
     {
         "messages": Field(Messages(), "The conversation; required without token ids."),
@@ -30,8 +29,11 @@ CHAT = Body(
         "functions": Field(Unserved(is_empty, _TOOLS)),
         "tool_choice": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
-        "logprobs": Field(Unserved(is_empty, _LOGPROBS)),
-        "top_logprobs": Field(Unserved(is_empty, _LOGPROBS)),
+        "logprobs": Field(Flag(), "Tell the logprob of each token of the answer."),
+        "top_logprobs": Field(
+            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            "And of so many most likely ones; needs `logprobs`.",
+        ),
         "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
         "audio": Field(Unserved(never, "audio is not served")),
         "prediction": Field(Unserved(never, "predictions are not served")),
@@ -61,9 +63,18 @@ def read_chat_request(body: JsonObject, *, model: str) -> ChatRequest:
     check_model(values.get("model"), model)
     # The new name wins over the deprecated one, which most clients still send.
     max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
-    options, sampling = read_shared(values, max_tokens=max_tokens)
+    options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
     prompt = _read_prompt(values, options.runtime)
     return ChatRequest(prompt=prompt, sampling=sampling, options=options)
+
+
+def _read_logprobs(values: dict[str, Any]) -> int | None:
+    top: int = values.get("top_logprobs", 0)
+    if values.get("logprobs", False):
+        return top
+    if top:
+        raise bad_field("top_logprobs", "needs `logprobs`")
+    return None
 
 
 def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions) -> Prompt:

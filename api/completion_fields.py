@@ -10,8 +10,14 @@ from typing import Any
 
 import attrs
 
-from ..engine.sampling_params import TEMPERATURE_MAX, TOKENS_MAX, SamplingParams
-from .errors import bad_field
+from ..engine.sampling_params import (
+    CHOICES_MAX,
+    LOGPROBS_MAX,
+    TEMPERATURE_MAX,
+    TOKENS_MAX,
+    SamplingParams,
+)
+from .errors import bad_field, unsupported
 from .form_fields import FORM_FIELDS, form_of
 from .prompt_fields import (
     CACHE_SALT,
@@ -25,7 +31,6 @@ from .prompt_fields import (
 )
 from .schema import Body, Field, Flag, Integer, Nested, Number, Text, Unserved, is_empty, one_of
 
-_PENALTIES = "penalties are not served"
 MAX_TOKENS = Integer(minimum=1, maximum=TOKENS_MAX)
 STREAM_OPTIONS = Body(
     {
@@ -46,18 +51,23 @@ SHARED_FIELDS: dict[str, Field] = {
     "cache_salt": CACHE_SALT,
     "return_token_ids": Field(Flag(), "Choices carry token ids, and the prompt's."),
     "runtime": RUNTIME_FIELD,
-    "n": Field(Unserved(one_of(1), "only one choice is served; send the request again")),
-    "best_of": Field(Unserved(one_of(1), "only one choice is served")),
-    "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
-    "logit_bias": Field(Unserved(is_empty, "logit_bias is not served")),
-    "prompt_logprobs": Field(Unserved(one_of(False), "logprobs are not served")),
-    "frequency_penalty": Field(Unserved(is_empty, _PENALTIES)),
-    "presence_penalty": Field(Unserved(is_empty, _PENALTIES)),
-    "repetition_penalty": Field(Unserved(one_of(1, 1.0), _PENALTIES)),
-    **FORM_FIELDS,
-    "truncate_prompt_tokens": Field(
-        Unserved(one_of(-1), "nothing is dropped from the prompt; shorten it")
+    "n": Field(Integer(minimum=1, maximum=CHOICES_MAX), "So many answers to each prompt."),
+    "best_of": Field(
+        Integer(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
     ),
+    "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
+    "prompt_logprobs": Field(
+        Integer(minimum=0, maximum=LOGPROBS_MAX),
+        "Logprobs of the prompt's tokens, and of so many most likely ones; not with `stream`.",
+    ),
+    "return_tokens_as_token_ids": Field(Flag(), "Logprobs name tokens `token_id:…`."),
+    "length_penalty": Field(Unserved(one_of(1, 1.0), "beam search is not served")),
+    "early_stopping": Field(Unserved(is_empty, "beam search is not served")),
+    "detokenize": Field(Unserved(one_of(True), "answers are text")),
+    "spaces_between_special_tokens": Field(
+        Unserved(one_of(True), "special tokens are spelled as the tokenizer does")
+    ),
+    **FORM_FIELDS,
 }
 
 
@@ -70,6 +80,8 @@ class CompletionOptions:
     # The field that asked for a form of the answer; the runtime's refusal is told of it.
     form_field: str = "structured_outputs"
     return_token_ids: bool = False
+    # Logprobs name tokens by their ids.
+    names_token_ids: bool = False
     runtime: RuntimeOptions = attrs.field(factory=RuntimeOptions)
 
     @property
@@ -84,7 +96,7 @@ class CompletionOptions:
 
 
 def read_shared(
-    values: Mapping[str, Any], *, max_tokens: int | None
+    values: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None = None
 ) -> tuple[CompletionOptions, SamplingParams]:
     """Options and parameters out of values that a table has read. Raises `ApiError`."""
     stream = values.get("stream", False)
@@ -104,6 +116,15 @@ def read_shared(
             arguments[name] = values[name]
     if max_tokens is not None:
         arguments["max_tokens"] = max_tokens
+    arguments["n"] = values.get("n", 1)
+    if values.get("best_of", 1) > arguments["n"]:
+        raise unsupported("best_of", "must not exceed `n`: all answers are given")
+    if "prompt_logprobs" in values:
+        if stream:
+            raise bad_field("prompt_logprobs", "are told of whole answers, not with `stream`")
+        arguments["prompt_logprobs"] = values["prompt_logprobs"]
+    if logprobs is not None:
+        arguments["logprobs"] = logprobs
     form = form_of({**values, **extensions})
     if form is not None:
         arguments["structured_outputs"] = extensions["structured_outputs"] = form[1]
@@ -112,6 +133,7 @@ def read_shared(
         stream=stream,
         include_usage=bool(stream_options and stream_options.get("include_usage")),
         return_token_ids=values.get("return_token_ids", False),
+        names_token_ids=values.get("return_tokens_as_token_ids", False),
         runtime=runtime,
     )
     return options, sampling_params({**arguments, **extensions}, {})

@@ -13,15 +13,17 @@ import trio
 from ..engine.errors import EngineError
 from ..engine.messages import FinishReason
 from ..nurseries.background import start_background_task_soon
-from ..runtime.generation import GenerationOutput, GenerationStream, Usage
+from ..runtime.generation import Choice, GenerationOutput, GenerationStream, Usage
 from .application import Application
 from .chat import ChatAnswer
 from .chat_request import ChatRequest, read_chat_request
-from .completions import Choice, CompletionsAnswer, usage_of
+from .completion_fields import CompletionOptions
+from .completions import CompletionsAnswer, WholeChoice, usage_of
 from .completions_request import CompletionsRequest, TextOrIds, read_completions_request
 from .errors import ApiError, engine_error, internal_error, to_api_error
 from .fields import JsonObject
 from .http import HttpConnection
+from .logprob_objects import LogprobTeller, make_teller
 from .response_id import draw_id
 from .sse import DONE, data_frame
 
@@ -40,6 +42,8 @@ async def create_chat_completion(
         created=int(time.time()),
         model=application.generator.model_name,
         with_token_ids=request.options.with_token_ids,
+        teller=_teller(application, request.sampling.logprobs, request.options),
+        prompt_teller=_teller(application, request.sampling.prompt_logprobs, request.options),
     )
     try:
         with connection.cancel_when_client_leaves():
@@ -51,16 +55,28 @@ async def create_chat_completion(
                 cache_salt=request.options.runtime.cache_salt,
                 priority=request.options.runtime.priority,
                 streaming=request.options.stream,
+                deadline_s=request.options.runtime.deadline_s,
             ) as stream:
                 if request.options.stream:
                     await _stream_chat(connection, answer, request, stream)
                     return
                 await stream.collect()
-            if stream.finish_reason is FinishReason.ERROR:
-                raise engine_error()
+            _check_choices(stream)
             await connection.answer_json(200, answer.completion(stream))
     except EngineError as error:
         raise to_api_error(error, request.options.names) from error
+
+
+def _teller(
+    application: Application, top: int | None, options: CompletionOptions
+) -> LogprobTeller | None:
+    return make_teller(application.generator.token_bytes, top, by_id=options.names_token_ids)
+
+
+def _check_choices(stream: GenerationStream) -> None:
+    """Raises `ApiError` if the engine ended one without saying why."""
+    if any(choice.finish_reason is FinishReason.ERROR for choice in stream.choices):
+        raise engine_error()
 
 
 async def _stream_chat(
@@ -68,7 +84,8 @@ async def _stream_chat(
 ) -> None:
     """Send chunks as tokens come. A failure within becomes an error event, which SDKs raise."""
     await connection.start_events()
-    await connection.send_events(data_frame(answer.opening()))
+    openings = [data_frame(answer.opening(index)) for index in range(len(stream.choices))]
+    await connection.send_events(b"".join(openings))
     try:
         async for output in stream:
             if output.finish_reason is FinishReason.ERROR:
@@ -102,6 +119,13 @@ async def create_completion(
         created=int(time.time()),
         model=application.generator.model_name,
         with_token_ids=request.options.with_token_ids,
+        teller=_teller(application, request.sampling.logprobs, request.options),
+        echoes_logprobs=request.echoes_logprobs,
+        prompt_teller=_teller(
+            application,
+            request.sampling.prompt_logprobs if request.tells_prompt_logprobs else None,
+            request.options,
+        ),
     )
     try:
         with connection.cancel_when_client_leaves():
@@ -119,6 +143,7 @@ async def create_completion(
                         cache_salt=request.options.runtime.cache_salt,
                         priority=request.options.runtime.priority,
                         streaming=request.options.stream,
+                        deadline_s=request.options.runtime.deadline_s,
                     )
                     batch.streams.append(await stack.enter_async_context(opening))
                     batch.echoed.append(await _echo_of(application, request, prompt))
@@ -126,8 +151,7 @@ async def create_completion(
                     await batch.stream()
                     return
                 choices = await batch.collect()
-            usage = usage_of(stream.usage for stream in batch.streams)
-            await connection.answer_json(200, answer.whole(choices, usage))
+            await connection.answer_json(200, answer.whole(choices, batch.usage))
     except EngineError as error:
         raise to_api_error(error, request.options.names) from error
 
@@ -163,7 +187,7 @@ async def _answer_echo(
                 ids, add_special_tokens=request.add_special_tokens
             )
         echoed = await _echo_of(application, request, prompt)
-        choices.append(Choice(prompt_token_ids=ids, echoed=echoed))
+        choices.append(WholeChoice(prompt_token_ids=ids, echoed=echoed))
     usage = Usage(sum(len(choice.prompt_token_ids) for choice in choices), 0)
     if not request.options.stream:
         await connection.answer_json(200, answer.whole(choices, usage))
@@ -194,24 +218,41 @@ class _Batch:
     # The first one ends all.
     _error: ApiError | None = attrs.field(default=None, init=False)
 
-    async def collect(self) -> list[Choice]:
+    @property
+    def usage(self) -> Usage:
+        """Of all prompts; a token that is thrown away is none."""
+        usage = usage_of(stream.usage for stream in self.streams)
+        if not self.request.keeps_output:
+            return attrs.evolve(usage, output_tokens=0)
+        return usage
+
+    async def collect(self) -> list[WholeChoice]:
         """Whole choices, in order. Raises what a stream ended with."""
         choices = []
         for stream, echoed in zip(self.streams, self.echoed, strict=True):
             await stream.collect()
-            assert stream.finish_reason is not None
-            if stream.finish_reason is FinishReason.ERROR:
-                raise engine_error()
-            choice = Choice(
+            _check_choices(stream)
+            choices += [self._whole(stream, choice, echoed) for choice in stream.choices]
+        return choices
+
+    def _whole(self, stream: GenerationStream, choice: Choice, echoed: str) -> WholeChoice:
+        if not self.request.keeps_output:
+            return WholeChoice(
                 prompt_token_ids=stream.prompt_token_ids,
                 echoed=echoed,
-                text=stream.text,
-                token_ids=stream.token_ids,
-                finish_reason=stream.finish_reason,
-                stop_reason=stream.stop_reason,
+                prompt_logprobs=stream.prompt_logprobs,
             )
-            choices.append(choice)
-        return choices
+        assert choice.finish_reason is not None
+        return WholeChoice(
+            prompt_token_ids=stream.prompt_token_ids,
+            echoed=echoed,
+            text=choice.text,
+            token_ids=choice.token_ids,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+            logprobs=choice.logprobs,
+            prompt_logprobs=stream.prompt_logprobs,
+        )
 
     async def stream(self) -> None:
         """Send chunks of all choices as they come, then the end; a failure is an error event."""
@@ -234,27 +275,52 @@ class _Batch:
         else:
             last = DONE
             if self.request.options.include_usage:
-                usage = usage_of(stream.usage for stream in self.streams)
-                last = data_frame(self.answer.usage_chunk(usage)) + DONE
+                last = data_frame(self.answer.usage_chunk(self.usage)) + DONE
         await self.connection.send_events(last)
         await self.connection.end_events()
 
     async def _pump(self, place: int, stream: GenerationStream, scope: trio.CancelScope) -> None:
-        """Send the chunks of one choice; its failure ends the others, between two writes."""
-        if self.request.echo or self.answer.with_token_ids:
-            ids = stream.prompt_token_ids
-            await self._send([self.answer.echo_chunk(place, self.echoed[place], ids)])
+        """Send the chunks of one prompt's choices; a failure ends all, between two writes."""
+        first = place * len(stream.choices)
+        # Characters of each choice that were said.
+        said = [len(self.echoed[place])] * len(stream.choices)
+        scored = self.request.echoes_logprobs
         try:
+            if not scored:
+                await self._send(self._echoes(place, stream))
             async for output in stream:
+                if scored:  # they have come with the first token
+                    await self._send(self._echoes(place, stream))
+                    scored = False
                 if output.finish_reason is FinishReason.ERROR:
                     raise engine_error()
-                await self._send(self.answer.chunks(place, output))
+                if not self.request.keeps_output:
+                    output = _nothing_of(output)
+                offset = said[output.index]
+                said[output.index] += len(output.text)
+                await self._send(self.answer.chunks(first + output.index, output, offset))
         except (EngineError, ApiError) as error:
             async with self._lock:
                 self._error = self._error or to_api_error(error)
                 scope.cancel("a choice failed")
 
+    def _echoes(self, place: int, stream: GenerationStream) -> list[JsonObject]:
+        """The prompt, before each of its choices, where it is told."""
+        if not (self.request.echo or self.answer.with_token_ids):
+            return []
+        first, ids = place * len(stream.choices), stream.prompt_token_ids
+        return [
+            self.answer.echo_chunk(first + index, self.echoed[place], ids, stream.prompt_logprobs)
+            for index in range(len(stream.choices))
+        ]
+
     async def _send(self, chunks: list[JsonObject]) -> None:
         if chunks:
             async with self._lock:
                 await self.connection.send_events(b"".join([data_frame(chunk) for chunk in chunks]))
+
+
+def _nothing_of(output: GenerationOutput) -> GenerationOutput:
+    """The end alone, of a token that only the prompt's logprobs needed."""
+    reason = None if output.finish_reason is None else FinishReason.LENGTH
+    return GenerationOutput("", [], 0, index=output.index, finish_reason=reason)

@@ -6,7 +6,7 @@ not know how answers look.
 
 import attrs
 
-from ..engine.sampling_params import TOKENS_MAX, SamplingParams
+from ..engine.sampling_params import LOGPROBS_MAX, TOKENS_MAX, SamplingParams
 from .completion_fields import SHARED_FIELDS, CompletionOptions, read_shared
 from .errors import bad_field
 from .fields import JsonObject
@@ -67,21 +67,40 @@ COMPLETIONS = Body(
         ),
         **SHARED_FIELDS,
         "suffix": Field(Unserved(is_empty, "nothing is filled in before a suffix")),
-        "logprobs": Field(Unserved(is_empty, "logprobs are not served")),
+        "logprobs": Field(
+            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            "Tell the logprob of each token, with `echo` of the prompt's, too, and of so many most"
+            " likely ones.",
+        ),
     }
 )
 
 
 @attrs.frozen(kw_only=True)
 class CompletionsRequest:
-    """One validated request. Without `generates` the prompts are echoed and nothing is computed."""
+    """One validated request.
+
+    Without `keeps_output` the prompts are echoed alone: if no logprobs are wanted of them, nothing
+    is computed. `tells_prompt_logprobs`: in vLLM's field, beside the choices' own.
+    """
 
     prompts: list[TextOrIds]
     sampling: SamplingParams
     options: CompletionOptions
     echo: bool = False
     add_special_tokens: bool = True
-    generates: bool = True
+    keeps_output: bool = True
+    tells_prompt_logprobs: bool = False
+
+    @property
+    def generates(self) -> bool:
+        """Whether an engine is needed."""
+        return self.keeps_output or self.sampling.prompt_logprobs is not None
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        """Whether the logprobs of an answer begin with the prompt's."""
+        return self.echo and self.sampling.logprobs is not None
 
 
 def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequest:
@@ -91,7 +110,12 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
     echo, max_tokens = values.get("echo", False), values.get("max_tokens", MAX_TOKENS_DEFAULT)
     if max_tokens == 0 and not echo:
         raise bad_field("max_tokens", "must be at least 1 without `echo`")
-    options, sampling = read_shared(values, max_tokens=max_tokens or None)
+    logprobs = values.get("logprobs")
+    # A prompt is scored by computing it, which brings one token; it is thrown away.
+    options, sampling = read_shared(values, max_tokens=max_tokens or 1, logprobs=logprobs)
+    if echo and logprobs is not None:
+        asked = max(logprobs, sampling.prompt_logprobs or 0)
+        sampling = attrs.evolve(sampling, prompt_logprobs=asked)
     if options.runtime.input_token_ids is not None:
         raise bad_field("runtime.input_token_ids", "is for chat; send token ids as `prompt`")
     return CompletionsRequest(
@@ -100,5 +124,6 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
         options=options,
         echo=echo,
         add_special_tokens=values.get("add_special_tokens", True),
-        generates=max_tokens > 0,
+        keeps_output=max_tokens > 0,
+        tells_prompt_logprobs="prompt_logprobs" in values,
     )

@@ -5,6 +5,7 @@ knows; fields we know but do not serve are refused only when they ask for someth
 does not). Our own `runtime` object is strict. Must not know event or answer formats.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,12 @@ import attrs
 
 from ..engine.errors import InvalidParameter
 from ..engine.sampling_params import (
+    ALLOWED_TOKEN_IDS_MAX,
+    BAD_WORD_CHARACTERS_MAX,
+    BAD_WORDS_MAX,
+    PENALTY_MAX,
+    REPETITION_PENALTY_MAX,
+    REPETITION_PENALTY_MIN,
     SEED_MAX,
     STOP_STRING_CHARACTERS_MAX,
     STOP_STRINGS_MAX,
@@ -22,6 +29,7 @@ from ..engine.sampling_params import (
 from .errors import ApiError, bad_field, to_api_error, unsupported
 from .fields import Fields, JsonObject, kind
 from .form_fields import STRUCTURED_OUTPUTS
+from .sampling_kinds import Biases, PromptLength
 from .schema import (
     Body,
     Field,
@@ -40,6 +48,8 @@ ROLES = ("system", "developer", "user", "assistant")
 # Chat templates know three roles; OpenAI's `developer` is their `system`.
 TEMPLATE_ROLES = {"developer": "system"}
 PRIORITY_MAX = 2**31 - 1
+# A day; whoever wants longer wants no deadline.
+DEADLINE_MS_MAX = 86_400_000
 CACHE_SALT_CHARACTERS_MAX = 256
 # Pulled out of the air: a conversation of a thousand turns is beyond every model's length, and a
 # template must not render for seconds what the length then refuses.
@@ -67,6 +77,29 @@ SAMPLING_FIELDS: dict[str, Field] = {
     "min_p": Field(
         Number(minimum=0, maximum=1), "Draw from tokens at least so probable as this × the best."
     ),
+    "presence_penalty": Field(
+        Number(minimum=-PENALTY_MAX, maximum=PENALTY_MAX),
+        "Taken off the logit of each token that the answer has already.",
+    ),
+    "frequency_penalty": Field(
+        Number(minimum=-PENALTY_MAX, maximum=PENALTY_MAX),
+        "Taken off it as many times as the answer has the token.",
+    ),
+    "repetition_penalty": Field(
+        Number(minimum=REPETITION_PENALTY_MIN, maximum=REPETITION_PENALTY_MAX),
+        "Divides positive logits, multiplies negative ones, of tokens that prompt or answer have.",
+    ),
+    "logit_bias": Field(Biases(), "Token ids and what is added to their logits."),
+    "allowed_token_ids": Field(
+        TokenIds(items_min=1, items_max=ALLOWED_TOKEN_IDS_MAX), "Draw from these alone."
+    ),
+    "bad_words": Field(
+        Texts(items_max=BAD_WORDS_MAX, characters_max=BAD_WORD_CHARACTERS_MAX),
+        "The answer has none of these, as the tokenizer spells them with or without a space.",
+    ),
+    "truncate_prompt_tokens": Field(
+        PromptLength(), "Keep the last so many tokens of the prompt; -1: as many as fit."
+    ),
     "ignore_eos": Field(Flag(), "Go on after an end of sequence."),
     "skip_special_tokens": Field(Flag(), "Leave special tokens out of the text."),
     "structured_outputs": STRUCTURED_OUTPUTS,
@@ -74,11 +107,11 @@ SAMPLING_FIELDS: dict[str, Field] = {
 }
 PRIORITY = Field(
     Integer(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX),
-    "Accepted; all are served first come, first served today.",
+    "Lower goes first, and is preempted last.",
 )
 CACHE_SALT = Field(
     Text(characters_max=CACHE_SALT_CHARACTERS_MAX),
-    "Share cached prefixes with the same salt only, once there is a prefix cache.",
+    "Share cached prefixes with the same salt only.",
 )
 RUNTIME = Body(
     {
@@ -91,6 +124,10 @@ RUNTIME = Body(
         ),
         "priority": PRIORITY,
         "cache_salt": CACHE_SALT,
+        "deadline_ms": Field(
+            Integer(minimum=1, maximum=DEADLINE_MS_MAX),
+            "When the answer must have ended, from its arrival; it is incomplete otherwise.",
+        ),
         **SAMPLING_FIELDS,
     },
     strict=True,
@@ -103,7 +140,7 @@ class RuntimeOptions:
     """Our extensions, all opt-in.
 
     `token_ids`: deltas carry ids and the index of the first. `events`: notices of the server, such
-    as a drain. `input_token_ids` replaces the text of the prompt.
+    as a drain. `input_token_ids` replaces the text of the prompt. `deadline_ms` is in milliseconds.
     """
 
     token_ids: bool = False
@@ -111,6 +148,12 @@ class RuntimeOptions:
     input_token_ids: list[int] | None = None
     priority: int = 0
     cache_salt: str = ""
+    deadline_ms: int | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds from the request's arrival to its end at the latest."""
+        return math.inf if self.deadline_ms is None else self.deadline_ms / 1000
 
 
 _OPTIONS = frozenset(field.name for field in attrs.fields(RuntimeOptions))

@@ -33,19 +33,13 @@ from .schema import (
 METADATA_PAIRS_MAX = 16
 METADATA_KEY_CHARACTERS_MAX = 64
 METADATA_VALUE_CHARACTERS_MAX = 512
-# A day; whoever wants longer wants no deadline.
-DEADLINE_MS_MAX = 86_400_000
-# A day as well; the server's own limit is told with its name.
+# A day, as a deadline has; the server's own limit is told with its name.
 KEEP_S_MAX = 86_400.0
 RUNTIME_FIELD = Field(
     Nested(
         Body(
             {
                 **RUNTIME.fields,
-                "deadline_ms": Field(
-                    Integer(minimum=1, maximum=DEADLINE_MS_MAX),
-                    "When the response must have ended, from its arrival; incomplete otherwise.",
-                ),
                 "keep_s": Field(
                     Number(minimum=0, maximum=KEEP_S_MAX),
                     "So long it goes on without a reader; without, it is aborted.",

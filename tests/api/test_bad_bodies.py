@@ -55,6 +55,10 @@ def wrong_values(schema: dict[str, Any]) -> Iterator[Any]:
         yield from (schema["maximum"] + 1, 1e300, 10**400)
     if "maxLength" in schema:
         yield "x" * (schema["maxLength"] + 1)
+    if "pattern" in schema.get("propertyNames", {}):
+        yield from ({"x": 1}, {"-1": 1}, {"9" * 10: 1}, {"1": 1, "01": 1})
+        yield from ({"1": value} for value in wrong_values(schema["additionalProperties"]))
+        yield dict.fromkeys(map(str, range(schema["maxProperties"] + 1)), 1)
     if schema.get("type") == "array":
         yield [None]
         if schema["maxItems"] < 10_000:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from triolet.api.completions import Choice, CompletionsAnswer, usage_of
+from triolet.api.completions import CompletionsAnswer, WholeChoice, usage_of
 from triolet.api.fields import JsonObject
 from triolet.runtime.generation import FinishReason, GenerationOutput, Usage
 
@@ -33,7 +33,10 @@ def test_the_last_piece_ends_the_choice() -> None:
 
 
 def test_a_whole_answer_keeps_the_order() -> None:
-    choices = [Choice(prompt_token_ids=[1], echoed="p", text="a"), Choice(prompt_token_ids=[2])]
+    choices = [
+        WholeChoice(prompt_token_ids=[1], echoed="p", text="a"),
+        WholeChoice(prompt_token_ids=[2]),
+    ]
     whole = WITH_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
     first, second = choices_of(whole)
     assert (first["text"], first["prompt_token_ids"]) == ("pa", [1])

@@ -55,6 +55,34 @@ def test_the_usual_fields() -> None:
     assert (request.options.runtime.priority, request.options.runtime.cache_salt) == (4, "s")
 
 
+@pytest.mark.parametrize(
+    ("values", "logprobs", "prompt_logprobs", "tells"),
+    [
+        ({"logprobs": 2}, 2, None, False),
+        ({"logprobs": 2, "echo": True}, 2, 2, False),
+        ({"logprobs": 2, "echo": True, "stream": True}, 2, 2, False),
+        ({"logprobs": 2, "echo": True, "prompt_logprobs": 3}, 2, 3, True),
+        ({"prompt_logprobs": 0}, None, 0, True),
+        ({"echo": True}, None, None, False),
+    ],
+)
+def test_whose_logprobs_are_told(
+    values: JsonObject, logprobs: int | None, prompt_logprobs: int | None, tells: bool
+) -> None:
+    request = read_completions_request({"prompt": "a", **values}, model="m")
+    sampling = request.sampling
+    assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, prompt_logprobs)
+    assert request.tells_prompt_logprobs == tells
+
+
+def test_a_prompt_is_scored_by_computing_it() -> None:
+    values = {"prompt": "a", "echo": True, "max_tokens": 0, "logprobs": 1}
+    request = read_completions_request(values, model="m")
+    assert request.generates
+    assert not request.keeps_output
+    assert request.sampling.max_tokens == 1
+
+
 def test_no_tokens_are_wanted_with_echo_alone() -> None:
     request = read_completions_request({"prompt": "a", "echo": True, "max_tokens": 0}, model="m")
     assert not request.generates
@@ -75,10 +103,11 @@ def test_no_tokens_are_wanted_with_echo_alone() -> None:
         ({"prompt": [-1]}, "invalid_value", "prompt"),
         ({"prompt": ["a"] * (PROMPTS_MAX + 1)}, "invalid_value", "prompt"),
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
-        ({"n": 2}, "unsupported_parameter", "n"),
+        ({"n": 0}, "invalid_parameter", "n"),
         ({"best_of": 2}, "unsupported_parameter", "best_of"),
         ({"suffix": "x"}, "unsupported_parameter", "suffix"),
-        ({"logprobs": 1}, "unsupported_parameter", "logprobs"),
+        ({"logprobs": -1}, "invalid_parameter", "logprobs"),
+        ({"logprobs": True}, "invalid_type", "logprobs"),
         ({"stream_options": {}}, "invalid_value", "stream_options"),
         ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
         ({"model": "gpt"}, "model_not_found", "model"),

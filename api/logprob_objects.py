@@ -1,0 +1,128 @@
+"""Logprobs as OpenAI's protocols and vLLM's fields tell them.
+
+Sans-IO: arrays in, JSON objects out. A token is told as text, with U+FFFD for bytes that are no
+whole character, and as its very bytes, which joined are the text. Must not know requests, frames,
+or whose tokenizer it is.
+"""
+
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from ..runtime.generation import Logprobs, TokenLogprob
+from .fields import JsonObject
+
+# OpenAI's for a token that cannot come; JSON has no infinity.
+LOGPROB_MIN = -9999.0
+
+# What each token id stands for.
+Spell = Callable[[Sequence[int]], list[bytes]]
+
+
+@attrs.frozen(kw_only=True)
+class LogprobTeller:
+    """Tells logprobs with the `top` most likely tokens of each, by text, or `by_id`."""
+
+    spell: Spell
+    top: int = 0
+    by_id: bool = False
+
+    def chat(self, logprobs: Logprobs) -> list[JsonObject]:
+        """Entries of chat completions' `logprobs.content`, and of Responses' `logprobs`."""
+        spelled = self._spelled(logprobs)
+        return [self._chat_entry(token, spelled) for token in logprobs]
+
+    def completions(
+        self, prompt: Logprobs | None, output: Logprobs | None, *, offset: int, first: int | None
+    ) -> JsonObject:
+        """The object of completions' `logprobs`: of the prompt, if told, and of the output.
+
+        `first` is the prompt's first token, which has none; `offset` where the text begins.
+        """
+        tokens: list[str] = []
+        values: list[float | None] = []
+        tops: list[dict[str, float] | None] = []
+        lengths: list[int] = []
+        if first is not None:
+            data = self.spell([first])[0]
+            tokens.append(self._name(first, data))
+            values.append(None)
+            tops.append(None)
+            lengths.append(len(_text(data)))
+        for part in (prompt, output):
+            if part is None:
+                continue
+            spelled = self._spelled(part)
+            for token in part:
+                data = spelled[token.token_id]
+                tokens.append(self._name(token.token_id, data))
+                values.append(_bounded(token.logprob))
+                tops.append(self._top_names(token, spelled))
+                lengths.append(len(_text(data)))
+        offsets = []
+        for length in lengths:
+            offsets.append(offset)
+            offset += length
+        return {
+            "tokens": tokens,
+            "token_logprobs": values,
+            "top_logprobs": tops,
+            "text_offset": offsets,
+        }
+
+    def prompt(self, logprobs: Logprobs | None) -> list[JsonObject | None]:
+        """vLLM's `prompt_logprobs`: null for the first token, then objects by token id."""
+        found: list[JsonObject | None] = [None]
+        for token in logprobs or ():
+            assert logprobs is not None
+            ids = [token_id for token_id, _ in token.top[: self.top]]
+            data = dict(zip(ids, self.spell(ids), strict=True))
+            entry: JsonObject = {}
+            for rank, (token_id, value) in enumerate(token.top[: self.top], 1):
+                entry[str(token_id)] = _ranked(value, rank, data[token_id])
+            own = self.spell([token.token_id])[0]
+            entry[str(token.token_id)] = _ranked(token.logprob, token.rank, own)
+            found.append(entry)
+        return found
+
+    def _spelled(self, logprobs: Logprobs) -> dict[int, bytes]:
+        ids = sorted(set(logprobs.token_ids))
+        return dict(zip(ids, self.spell(ids), strict=True))
+
+    def _chat_entry(self, token: TokenLogprob, spelled: dict[int, bytes]) -> JsonObject:
+        entry = self._named(token.token_id, token.logprob, spelled)
+        top = token.top[: self.top]
+        entry["top_logprobs"] = [self._named(i, value, spelled) for i, value in top]
+        return entry
+
+    def _named(self, token_id: int, value: float, spelled: dict[int, bytes]) -> JsonObject:
+        data = spelled[token_id]
+        name = self._name(token_id, data)
+        return {"token": name, "logprob": _bounded(value), "bytes": list(data)}
+
+    def _name(self, token_id: int, data: bytes) -> str:
+        return f"token_id:{token_id}" if self.by_id else _text(data)
+
+    def _top_names(self, token: TokenLogprob, spelled: dict[int, bytes]) -> dict[str, float]:
+        """The token itself first; of several with one name the most likely counts."""
+        found = {self._name(token.token_id, spelled[token.token_id]): _bounded(token.logprob)}
+        for token_id, value in token.top[: self.top]:
+            found.setdefault(self._name(token_id, spelled[token_id]), _bounded(value))
+        return found
+
+
+def make_teller(spell: Spell, top: int | None, *, by_id: bool = False) -> LogprobTeller | None:
+    """One for so many most likely tokens; None if nobody asked (`top` is None)."""
+    return None if top is None else LogprobTeller(spell=spell, top=top, by_id=by_id)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _bounded(value: float) -> float:
+    return max(value, LOGPROB_MIN)
+
+
+def _ranked(value: float, rank: int, data: bytes) -> JsonObject:
+    return {"logprob": _bounded(value), "rank": rank, "decoded_token": _text(data)}

@@ -1,0 +1,89 @@
+"""Logprobs in every shape that clients read; bytes that are no character, ids that share a name."""
+
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from triolet.api.logprob_objects import LOGPROB_MIN, LogprobTeller, make_teller
+from triolet.runtime.generation import Logprobs
+
+SPELLED = {1: b"a", 2: b"\xe2\x82", 3: b"\xac", 4: b"a", 5: b" the", 6: b""}
+
+
+def spell(token_ids: Sequence[int]) -> list[bytes]:
+    return [SPELLED[token_id] for token_id in token_ids]
+
+
+def make(*positions: tuple[int, float, int, list[tuple[int, float]]]) -> Logprobs:
+    width = 1 + len(positions[0][3])
+    ids, values = array("i"), array("f")
+    for token_id, value, _, top in positions:
+        ids.extend([token_id, *[i for i, _ in top]])
+        values.extend([value, *[v for _, v in top]])
+    return Logprobs(width, ids, values, array("i", [rank for _, _, rank, _ in positions]))
+
+
+OUTPUT = make((2, -2.0, 3, [(1, -0.5), (4, -1.5)]), (3, float("-inf"), 6, [(3, -0.25), (5, -1.75)]))
+TELLER = LogprobTeller(spell=spell, top=2)
+
+
+def test_nobody_who_asks_is_nobody_to_tell() -> None:
+    assert make_teller(spell, None) is None
+    assert make_teller(spell, 0) == LogprobTeller(spell=spell, top=0)
+
+
+def test_entries_of_chat_have_text_and_very_bytes() -> None:
+    first, second = TELLER.chat(OUTPUT)
+    assert (first["token"], first["logprob"], first["bytes"]) == ("\ufffd", -2.0, [0xE2, 0x82])
+    assert first["top_logprobs"] == [
+        {"token": "a", "logprob": -0.5, "bytes": [97]},
+        {"token": "a", "logprob": -1.5, "bytes": [97]},
+    ]
+    assert second["logprob"] == LOGPROB_MIN
+    whole: Any = [first["bytes"], second["bytes"]]
+    assert bytes(whole[0] + whole[1]).decode() == "€"
+
+
+def test_no_more_alternatives_than_were_asked_for() -> None:
+    assert LogprobTeller(spell=spell, top=1).chat(OUTPUT)[0]["top_logprobs"] == [
+        {"token": "a", "logprob": -0.5, "bytes": [97]}
+    ]
+    assert LogprobTeller(spell=spell).chat(OUTPUT)[0]["top_logprobs"] == []
+
+
+def test_completions_tell_prompt_and_output_in_one() -> None:
+    prompt = make((5, -1.0, 2, [(1, -0.5)]))
+    output = make((1, -0.25, 1, [(1, -0.25)]))
+    teller = LogprobTeller(spell=spell, top=1)
+    assert teller.completions(prompt, output, offset=0, first=1) == {
+        "tokens": ["a", " the", "a"],
+        "token_logprobs": [None, -1.0, -0.25],
+        "top_logprobs": [None, {" the": -1.0, "a": -0.5}, {"a": -0.25}],
+        "text_offset": [0, 1, 5],
+    }
+    told = teller.completions(None, output, offset=9, first=None)
+    assert (told["tokens"], told["text_offset"]) == (["a"], [9])
+    assert teller.completions(None, None, offset=0, first=None)["tokens"] == []
+
+
+def test_of_two_tokens_with_one_name_the_likelier_counts() -> None:
+    told: Any = LogprobTeller(spell=spell, top=2).completions(None, OUTPUT, offset=0, first=None)
+    assert told["top_logprobs"][0] == {"\ufffd": -2.0, "a": -0.5}
+
+
+def test_tokens_by_their_ids() -> None:
+    teller = LogprobTeller(spell=spell, top=1, by_id=True)
+    told = teller.completions(None, OUTPUT, offset=0, first=None)
+    assert told["tokens"] == ["token_id:2", "token_id:3"]
+    assert teller.chat(OUTPUT)[0]["token"] == "token_id:2"
+
+
+def test_a_prompts_in_vllms_shape() -> None:
+    first, second, third = LogprobTeller(spell=spell, top=1).prompt(OUTPUT)
+    assert first is None
+    assert second == {
+        "1": {"logprob": -0.5, "rank": 1, "decoded_token": "a"},
+        "2": {"logprob": -2.0, "rank": 3, "decoded_token": "\ufffd"},
+    }
+    assert third == {"3": {"logprob": LOGPROB_MIN, "rank": 6, "decoded_token": "\ufffd"}}
+    assert LogprobTeller(spell=spell).prompt(None) == [None], "a prompt of one token"
