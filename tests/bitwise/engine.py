@@ -1,0 +1,141 @@
+"""An engine core and an executor in one thread, with all that must not matter drawn from a seed.
+
+Steps overlap as they do between processes: one is scheduled before the result of the one before it
+has been applied.
+"""
+
+import pathlib
+from collections import deque
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+import attrs
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.messages import AddRequest, FinishReason, StepOutputs
+from triolet.engine.step_messages import Mask, StepResult
+from triolet.engine.worker.executor_interface import WorkerExecutor
+from triolet.engine.worker.executors import make_executor
+
+from .requests import Stream
+
+FRONTEND = "frontend"
+BLOCK_TOKENS = 16
+ROWS_MAX = 64
+
+
+@attrs.frozen(kw_only=True)
+class Variation:
+    """One way to run the same requests."""
+
+    name: str
+    # So many requests arrive before a step at most; 0: each when the one before it has ended.
+    arrivals_max: int
+    # Tokens of a step: drawn anew for each, between these.
+    budget: tuple[int, int] = (ROWS_MAX, 512)
+    # 0: enough for everybody.
+    kv_blocks: int = 0
+    prefix_cache: bool = False
+    steps_in_flight: int = 1
+    threads: int = 1
+    replayed: bool = False
+
+
+@attrs.frozen
+class Outcome:
+    """The streams, and what happened on the way."""
+
+    streams: dict[str, Stream]
+    preemptions: int
+    prefix_hits: int
+    steps: int
+
+
+@attrs.define(eq=False)
+class _Collected:
+    """Outputs so far, put together."""
+
+    token_ids: dict[str, list[int]] = attrs.field(factory=dict)
+    logprobs: dict[str, bytes] = attrs.field(factory=dict)
+    ended: int = 0
+
+    def take(self, messages: Mapping[Any, StepOutputs]) -> None:
+        for message in messages.values():
+            assert not message.attempts, "requests with logprobs are no columns"
+            for output in message.outputs:
+                if output.finish_reason is not None:
+                    assert output.finish_reason is FinishReason.LENGTH, output
+                    self.ended += 1
+                self.token_ids.setdefault(output.request_id, []).extend(output.token_ids)
+                if output.logprobs is not None:
+                    before = self.logprobs.get(output.request_id, b"")
+                    self.logprobs[output.request_id] = before + output.logprobs.logprobs
+
+
+def run(
+    folder: pathlib.Path,
+    executor: Mapping[str, Any],
+    variation: Variation,
+    requests: Sequence[AddRequest],
+    *,
+    seed: int = 0,
+) -> Outcome:
+    """Serve all requests in one way; each gets a stream, of what it did not have before."""
+    chance = Random(f"{variation.name} {seed}")
+    longest = max(len(r.prompt_token_ids) + (r.sampling.max_tokens or 0) for r in requests)
+    settings = EngineSettings(
+        model=str(folder),
+        block_tokens=BLOCK_TOKENS,
+        max_num_seqs=ROWS_MAX,
+        max_num_batched_tokens=variation.budget[1],
+        kv_blocks=variation.kv_blocks or ROWS_MAX * -(-longest // BLOCK_TOKENS),
+        prefix_cache=variation.prefix_cache,
+        steps_in_flight=variation.steps_in_flight,
+        threads=variation.threads,
+        **executor,
+    )
+    worker = make_executor(settings, 0, lambda seconds: None)
+    core = EngineCore(settings, worker.load(lambda phase, fraction: None))
+    waiting, collected = deque(requests), _Collected()
+    in_flight: deque[StepResult] = deque()
+    steps = 0
+    while waiting or core.has_work():
+        _arrive(core, waiting, variation, chance)
+        least, most = variation.budget
+        core._scheduler.max_num_batched_tokens = chance.randint(least, most)
+        result = _schedule(core, worker)
+        if result is not None:
+            steps += 1
+            in_flight.append(result)
+        if in_flight and (result is None or len(in_flight) == variation.steps_in_flight):
+            collected.take(core.finish_step(in_flight.popleft(), 0.0))
+        collected.take(core.take_outputs())
+    assert collected.ended == len(requests)
+    streams = {
+        name: Stream(tuple(ids), collected.logprobs.get(name, b""))
+        for name, ids in collected.token_ids.items()
+    }
+    statistics = core.statistics()
+    return Outcome(streams, statistics.preemptions, statistics.prefix_hits, steps)
+
+
+def _arrive(
+    core: EngineCore, waiting: deque[AddRequest], variation: Variation, chance: Random
+) -> None:
+    if variation.arrivals_max:
+        count = chance.randint(0 if core.has_work() else 1, variation.arrivals_max)
+    else:
+        count = 0 if core.has_work() else 1
+    for _ in range(min(count, len(waiting))):
+        core.add(FRONTEND, waiting.popleft())
+
+
+def _schedule(core: EngineCore, worker: WorkerExecutor) -> StepResult | None:
+    step = core.schedule(0.0)
+    return None if step is None else worker.execute(step, _no_mask)
+
+
+def _no_mask() -> Mask:
+    raise AssertionError("no row is masked")

@@ -1,0 +1,34 @@
+"""The small form of `python -m tests.bitwise`, and that it sees bits that differ."""
+
+import pytest
+
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.model_config import load_model_limits
+
+from .requests import draw_requests
+from .table import EXECUTORS, lines, variations
+
+pytestmark = pytest.mark.slow
+TOKENS = 12
+
+
+@pytest.mark.parametrize("executor", list(EXECUTORS))
+def test_no_stream_depends_on_how_it_was_run(executor: str) -> None:
+    folder = bundled_model_folder()
+    vocabulary = load_model_limits(folder).vocab_size
+    requests = draw_requests(10, tokens=TOKENS, vocabulary=vocabulary, seed=5)
+    found = list(lines(folder, executor, requests, variations(TOKENS)[-2:]))
+    assert all(line.good for line in found), "\n".join(map(str, found))
+    together, replayed = found[1:]
+    assert together.outcome.prefix_hits
+    assert replayed.streams == 10
+
+
+def test_a_mode_that_promises_nothing_is_seen_to_differ() -> None:
+    folder = bundled_model_folder()
+    vocabulary = load_model_limits(folder).vocab_size
+    requests = draw_requests(6, tokens=TOKENS, vocabulary=vocabulary, seed=5)
+    alone, together = lines(folder, "torch", requests, variations(TOKENS)[:1], bitwise=False)
+    assert alone.good
+    assert not together.good
+    assert str(together).endswith("DIFFERENT")
