@@ -19,6 +19,12 @@ BENCHMARKS = (
     "bridge",
     "step_ring",
     "engine_core",
+    "kernels",
+    "sampling",
+    "worker_steps",
+    "offline",
+    "peers",
+    "memory",
     "torch_executor",
 )
 

@@ -1,4 +1,4 @@
-"""A server with the null executor for benchmarks, and a load on it; figures in a row."""
+"""A server for benchmarks, with the null executor mostly, and a load on it; figures in a row."""
 
 import math
 import re
@@ -56,9 +56,11 @@ def measured(run: LoadRun) -> Measures:
 
 
 @contextmanager
-def open_server(*options: str) -> Iterator[Serving]:
-    """`triolet serve` with the null executor and these options, until the block is left."""
-    command = [sys.executable, "-m", "triolet", "serve", "--port", "0", "--executor", "null"]
+def open_server(*options: str, executor: str = "null") -> Iterator[Serving]:
+    """`triolet serve` with these options, until the block is left; `executor` "" is its default."""
+    command = [sys.executable, "-m", "triolet", "serve", "--port", "0"]
+    if executor:
+        command += ["--executor", executor]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE) as server:
         try:
             yield Serving(_wait_url(server), server.pid)

@@ -20,7 +20,7 @@ STREAMS = 64
 TOKENS = 400
 ROUNDS = 7
 # On two cores of a quiet machine.
-TARGET_TOKENS_S = 35_000
+TARGET_TOKENS_S = 60_000
 
 
 async def _stream(runtime: triolet.Runtime, number: int) -> None:

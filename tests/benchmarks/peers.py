@@ -1,0 +1,63 @@
+"""Serving in closed loop, beside what other runtimes did on a machine of the same kind.
+
+    python -m tests.benchmarks peers
+
+HTTP (SSE) and lanes, concurrency 1, 8 and 32, prompts of 32 to 512 tokens, 128 tokens out, greedy,
+the shapes that figures are given for. Load client and server share two cores, as theirs did.
+"""
+
+import sys
+
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from triolet.fuzz.bench.latency import measure_latency
+from triolet.fuzz.bench.machine import look_at_machine
+from triolet.fuzz.bench.options import LatencyOptions
+from triolet.fuzz.bench.shapes import SHAPES, shape_folder
+from triolet.fuzz.bench.tables import latency_table
+
+# {shape: {peer: (tokens/s at 1, 8, 32)}}: reference figures, Zen 5 with AVX512-BF16.
+PEERS = {
+    "tiny": {
+        "llama-server": (1601, 2967, 2584),
+        "vLLM": (453, 1916, 3243),
+        "transformers": (33, 968, 589),
+    },
+    "small": {
+        "llama-server": (105, 177, 268),
+        "vLLM, 2 threads": (60, 265, 385),
+        "vLLM": (58, 194, 241),
+    },
+}
+# {peer: (first token p50, gap mean) in ms at 1, 8, 32}, of tiny.
+TIMES = {
+    "llama-server": ((15, 0.5), (61, 2.2), (143, 10.8)),
+    "vLLM": ((20, 2.1), (75, 3.0), (152, 8.7)),
+}
+COLUMNS = 140
+
+
+async def run(names: list[str]) -> None:
+    """Print the tables."""
+    console = Console(width=COLUMNS)
+    console.print(look_at_machine().describe(), markup=False, highlight=False)
+    for name in names:
+        table = Table("tokens/s of others", "1", "8", "32")
+        for peer, rates in PEERS[name].items():
+            table.add_row(peer, *map(str, rates))
+        console.print(table)
+        rows = await measure_latency(
+            str(shape_folder(SHAPES[name])),
+            LatencyOptions(),
+            engine={},
+            on_event=lambda _: None,
+        )
+        console.print(latency_table(name, rows))
+    times = [f"{peer} {at}" for peer, at in TIMES.items()]
+    console.print(f"tiny, first token p50 and gap mean at 1, 8, 32: {'; '.join(times)}")
+
+
+if __name__ == "__main__":
+    trio.run(run, sys.argv[1:] or list(SHAPES))
