@@ -5,19 +5,16 @@ bits for any number of threads or positions; why that takes care is told in `lay
 are used here. Must not know weights, sequences or config files.
 """
 
-import math
-
 import attrs
 import torch
 from torch import Tensor
 
-from ..rope_config import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from ..rope_config import Rope
 from .layers import PIECE_ITEMS
+from .rotary_frequencies import rotary_frequencies, rotary_scale
 
 # float64 angles: at position 100 000 a float32 angle is off by up to 0.004.
 ANGLE_DTYPE = torch.float64
-# Bounds of YaRN's blend that coincide are held so far apart, in channels, as `transformers` does.
-BLEND_CHANNELS_MIN = 0.001
 
 
 @attrs.define(eq=False)
@@ -41,7 +38,7 @@ class RotaryTable:
         number of threads or of positions.
         """
         frequencies = torch.tensor(rotary_frequencies(head_size, rope), dtype=ANGLE_DTYPE)
-        scale = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
+        scale = rotary_scale(rope)
         rows = max(1, PIECE_ITEMS // head_size)
         cosines, sines = [], []
         for begin in range(0, positions, rows):
@@ -64,54 +61,3 @@ def rotate(x_THD: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     x = x_THD.float()
     swapped = x.roll(x.shape[-1] // 2, -1)
     return x * rotation[0] + swapped.mul_(rotation[1])
-
-
-def rotary_frequencies(head_size: int, rope: Rope) -> list[float]:
-    """Angle from one position to the next, in radians, of each pair of channels."""
-    plain = [rope.theta ** (-2.0 * pair / head_size) for pair in range(head_size // 2)]
-    match rope.scaling:
-        case None:
-            return plain
-        case LinearScaling(factor=factor):
-            return [frequency / factor for frequency in plain]
-        case Llama3Scaling() as scaling:
-            return [_llama3(frequency, scaling) for frequency in plain]
-        case YarnScaling() as scaling:
-            first, last = _yarn_blend(head_size, rope.theta, scaling)
-            return [
-                _yarn(frequency, (pair - first) / (last - first), scaling.factor)
-                for pair, frequency in enumerate(plain)
-            ]
-
-
-def _llama3(frequency: float, scaling: Llama3Scaling) -> float:
-    """Short waves as they are, long ones stretched, between them a blend."""
-    wavelength = 2 * math.pi / frequency
-    turns = scaling.original_max_position_embeddings / wavelength
-    if turns > scaling.high_freq_factor:
-        return frequency
-    if turns < scaling.low_freq_factor:
-        return frequency / scaling.factor
-    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
-    return (1 - share) * frequency / scaling.factor + share * frequency
-
-
-def _yarn(frequency: float, place: float, factor: float) -> float:
-    """`place` is 0 where the blend begins, 1 where it ends: all stretched from there on."""
-    stretched = min(1.0, max(0.0, place))
-    return frequency / factor * stretched + frequency * (1 - stretched)
-
-
-def _yarn_blend(head_size: int, theta: float, scaling: YarnScaling) -> tuple[float, float]:
-    """The pairs, as fractions, between which channels go over from plain to stretched."""
-
-    def pair_of(turns: float) -> float:
-        """The pair that turns so often in the original length."""
-        wavelength = scaling.original_max_position_embeddings / (turns * 2 * math.pi)
-        return head_size * math.log(wavelength) / (2 * math.log(theta))
-
-    first, last = pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)
-    if scaling.truncate:
-        first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, head_size - 1)
-    return first, last + BLEND_CHANNELS_MIN if first == last else last

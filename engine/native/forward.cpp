@@ -78,6 +78,9 @@ public:
         end = (long)b.tokens * (thread + 1) / threads;
     }
 
+    // The last norm and the head alone, for tokens of the step before.
+    void run_logits() { finish_logits(); }
+
     void run() {
         for (int t = begin; t < end; t++) embed(b.token_ids[t], s.hidden + t * (long)m.hidden_padded);
         if (few()) meet();
@@ -328,6 +331,19 @@ int find_fault(const ModelWeights& m, const StepBatch& b) {
 TRIOLET_API int64_t triolet_scratch_bytes(const ModelWeights* m, int64_t tokens, int64_t sequences,
                                           int32_t threads) {
     return (int64_t)lay_out(*m, nullptr, tokens, sequences, threads).bytes + LINE;
+}
+
+// Logits of other tokens of the step that was computed last with this scratch memory.
+TRIOLET_API int32_t triolet_logits(const ModelWeights* m, const StepBatch* b, void* scratch,
+                                   float* logits, int32_t threads) {
+    for (int r = 0; r < b->logit_rows; r++)
+        if (b->logit_tokens[r] < 0 || b->logit_tokens[r] >= b->tokens) return 5;
+    char* base = (char*)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
+    Scratch s = lay_out(*m, base, b->tokens, b->sequences, threads);
+    s.counters[0].next = 0;
+#pragma omp parallel num_threads(threads)
+    Pass(*m, *b, s, 0, logits).run_logits();
+    return 0;
 }
 
 // Computes a step's tokens into the cache, and the wanted logits, [logit_rows][vocab_padded].

@@ -8,7 +8,8 @@ import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from triolet.engine.model.rotary import RotaryTable, rotary_frequencies, rotate
+from triolet.engine.model.rotary import RotaryTable, rotate
+from triolet.engine.model.rotary_frequencies import rotary_frequencies
 from triolet.engine.model_folder import Fields
 from triolet.engine.rope_config import LinearScaling, Llama3Scaling, Rope, YarnScaling, read_rope
 

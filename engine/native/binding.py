@@ -1,0 +1,159 @@
+"""The library's functions and structures as Python sees them: `model.h`, field by field.
+
+Pointers are addresses of arrays that the caller keeps alive. Must not know how memory is laid out
+(`layout`) or what a model is made of.
+"""
+
+import ctypes
+from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from types import MappingProxyType
+
+import attrs
+
+from .library import NativeLibrary
+
+FORMATS = MappingProxyType({"BF16": 0, "F32": 1, "F16": 2, "F64": 3})
+# What `triolet_forward` refuses before it touches anything, by its return code.
+FAULTS = MappingProxyType(
+    {
+        1: "a position is out of range",
+        2: "a block table is too short or names a block that there is not",
+        3: "the counts of tokens do not add up",
+        4: "a token id is out of the vocabulary",
+        5: "logits are wanted of a token that is not in the step",
+    }
+)
+
+
+@attrs.frozen
+class NativeFault(Exception):
+    """The kernels refused a step as inconsistent, and computed nothing."""
+
+    code: int
+
+    def __str__(self) -> str:
+        return FAULTS.get(self.code, f"code {self.code}")
+
+
+class LayerWeights(Structure):
+    """One layer; null where a family has no such part."""
+
+    _fields_ = (
+        ("query_key_value", c_void_p),
+        ("attention_output", c_void_p),
+        ("gate_up", c_void_p),
+        ("down", c_void_p),
+        ("query_key_value_bias", c_void_p),
+        ("attention_output_bias", c_void_p),
+        ("gate_up_bias", c_void_p),
+        ("down_bias", c_void_p),
+        ("attention_norm", c_void_p),
+        ("mlp_norm", c_void_p),
+        ("query_norm", c_void_p),
+        ("key_norm", c_void_p),
+        ("window", c_int64),
+    )
+
+
+class ModelWeights(Structure):
+    """A whole model and its cache."""
+
+    _fields_ = (
+        ("hidden", c_int32),
+        ("hidden_padded", c_int32),
+        ("layers", c_int32),
+        ("heads", c_int32),
+        ("kv_heads", c_int32),
+        ("head_size", c_int32),
+        ("head_padded", c_int32),
+        ("intermediate_padded", c_int32),
+        ("vocab", c_int32),
+        ("vocab_padded", c_int32),
+        ("positions", c_int32),
+        ("blocks", c_int32),
+        ("norm_epsilon", c_float),
+        ("attention_scale", c_float),
+        ("layer", POINTER(LayerWeights)),
+        ("embedding", c_void_p),
+        ("head", c_void_p),
+        ("norm", c_void_p),
+        ("rotation", c_void_p),
+        ("kv", c_void_p),
+    )
+
+
+class StepBatch(Structure):
+    """One step."""
+
+    _fields_ = (
+        ("tokens", c_int32),
+        ("sequences", c_int32),
+        ("logit_rows", c_int32),
+        ("table_stride", c_int32),
+        ("token_ids", c_void_p),
+        ("rows", c_void_p),
+        ("begins", c_void_p),
+        ("counts", c_void_p),
+        ("block_tables", c_void_p),
+        ("logit_tokens", c_void_p),
+    )
+
+
+@attrs.frozen(eq=False)
+class Kernels:
+    """The calls. All block, and let other Python threads run meanwhile."""
+
+    library: NativeLibrary
+
+    @classmethod
+    def of(cls, library: NativeLibrary) -> "Kernels":
+        """Tell ctypes the types of what the library exports."""
+        functions = library.functions
+        functions.triolet_pack.argtypes = (
+            c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int32, c_int64,
+            c_int32,
+        )  # fmt: skip
+        functions.triolet_copy_rows.argtypes = (
+            c_void_p, c_int64, c_void_p, c_int32, c_int64, c_int64, c_int32
+        )  # fmt: skip
+        functions.triolet_to_floats.argtypes = (c_void_p, c_void_p, c_int32, c_int64)
+        for name in ("triolet_pack", "triolet_copy_rows", "triolet_to_floats"):
+            getattr(functions, name).restype = None
+        model, batch = POINTER(ModelWeights), POINTER(StepBatch)
+        functions.triolet_scratch_bytes.argtypes = (model, c_int64, c_int64, c_int32)
+        functions.triolet_scratch_bytes.restype = c_int64
+        for name in ("triolet_forward", "triolet_logits"):
+            getattr(functions, name).argtypes = (model, batch, c_void_p, c_void_p, c_int32)
+            getattr(functions, name).restype = c_int32
+        return cls(library)
+
+    def scratch_bytes(self, model: ModelWeights, *, tokens: int, sequences: int,
+                      threads: int) -> int:  # fmt: skip
+        """The memory that a step of so many tokens and sequences needs beside weights and cache."""
+        functions = self.library.functions
+        return int(functions.triolet_scratch_bytes(byref(model), tokens, sequences, threads))
+
+    def forward(
+        self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int
+    ) -> None:
+        """Compute a step into the cache, and its wanted logits. Raises `NativeFault`."""
+        functions = self.library.functions
+        code = functions.triolet_forward(byref(model), byref(batch), scratch, logits, threads)
+        if code:
+            raise NativeFault(code)
+
+    def logits(
+        self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int
+    ) -> None:
+        """Logits of other tokens of the step computed last. Raises `NativeFault`."""
+        functions = self.library.functions
+        code = functions.triolet_logits(byref(model), byref(batch), scratch, logits, threads)
+        if code:
+            raise NativeFault(code)
+
+
+def check_structures() -> None:
+    """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
+    assert ctypes.sizeof(LayerWeights) == 13 * 8
+    assert ctypes.sizeof(ModelWeights) == 14 * 4 + 6 * 8
+    assert ctypes.sizeof(StepBatch) == 4 * 4 + 6 * 8
