@@ -12,7 +12,7 @@ import msgspec
 from .errors import InvalidParameter
 from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
-EXECUTORS = ("torch", "null")
+EXECUTORS = ("auto", "native", "torch", "null")
 LOAD_FORMATS = ("auto", "dummy")
 SCHEDULING_POLICIES = ("priority", "fcfs")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
@@ -33,7 +33,8 @@ class EngineSettings:
     """
 
     model: str
-    executor: str = "torch"
+    executor: str = "auto"  # native where it serves the model, else torch
+    isa: str = ""  # of native kernels; empty: the best that the processor has
     load_format: str = "auto"
     device: str = "cpu"
     workers: int = 1
@@ -84,8 +85,8 @@ class EngineSettings:
             _at_least(name, vars_of(self)[name], 0)
         if not 0 <= self.max_logprobs <= LOGPROBS_MAX:
             raise InvalidParameter("max_logprobs", f"must be from 0 to {LOGPROBS_MAX}")
-        if self.executor == "torch" and self.workers != 1:
-            reason = "must be 1: the torch executor computes a model on one device"
+        if self.executor != "null" and self.workers != 1:
+            reason = "must be 1: an executor computes a model on one device"
             raise InvalidParameter("workers", f"{reason}. Use more engines instead")
         for name in ("boot_timeout_s", "step_timeout_s", "orphan_s"):
             _at_least(name, vars_of(self)[name], 0.001)

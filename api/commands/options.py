@@ -30,8 +30,12 @@ class EngineOptions:
     """How a model is computed; fields of `EngineSettings` by their own names."""
 
     executor: Annotated[
-        str, Parameter(help="What computes: torch, or null (tokens from nothing).")
+        str,
+        Parameter(help="What computes: auto (native, else torch), native, torch, null (nothing)."),
     ] = _DEFAULTS.executor
+    isa: Annotated[
+        str, Parameter(help="Instruction set of native kernels; empty: the best.", **_RARE)
+    ] = _DEFAULTS.isa
     load_format: Annotated[
         str, Parameter(help="auto, or dummy for random weights from config.json.")
     ] = _DEFAULTS.load_format

@@ -117,14 +117,17 @@ class Kernels:
             c_void_p, c_int64, c_void_p, c_int32, c_int64, c_int64, c_int32
         )  # fmt: skip
         functions.triolet_to_floats.argtypes = (c_void_p, c_void_p, c_int32, c_int64)
-        for name in ("triolet_pack", "triolet_copy_rows", "triolet_to_floats"):
-            getattr(functions, name).restype = None
+        packing = (
+            functions.triolet_pack, functions.triolet_copy_rows, functions.triolet_to_floats
+        )  # fmt: skip
+        for function in packing:
+            function.restype = None
         model, batch = POINTER(ModelWeights), POINTER(StepBatch)
         functions.triolet_scratch_bytes.argtypes = (model, c_int64, c_int64, c_int32)
         functions.triolet_scratch_bytes.restype = c_int64
-        for name in ("triolet_forward", "triolet_logits"):
-            getattr(functions, name).argtypes = (model, batch, c_void_p, c_void_p, c_int32)
-            getattr(functions, name).restype = c_int32
+        for function in (functions.triolet_forward, functions.triolet_logits):
+            function.argtypes = (model, batch, c_void_p, c_void_p, c_int32)
+            function.restype = c_int32
         return cls(library)
 
     def scratch_bytes(self, model: ModelWeights, *, tokens: int, sequences: int,

@@ -85,12 +85,12 @@ def choose_isa(pinned: str = "", *, isas: tuple[str, ...] | None = None) -> str:
     return pinned or allowed[0]
 
 
-def open_library(pinned: str = "", *, folder: pathlib.Path = FOLDER) -> NativeLibrary:
+def open_library(pinned: str = "", *, folder: pathlib.Path | None = None) -> NativeLibrary:
     """Open the object for this processor.
 
     Raises `NativeUnavailable`, and `InvalidParameter` as `choose_isa` does.
     """
-    return _open(choose_isa(pinned), folder)
+    return _open(choose_isa(pinned), folder or FOLDER)
 
 
 def native_fault(pinned: str = "") -> str:

@@ -195,7 +195,7 @@ class Packer:
         )  # fmt: skip
 
     def _pack_floats(
-        self, place: str, name: str, places: Indices, count: int, begin: int = 0
+        self, place: str, name: str, places: Indices, count: int, *, begin: int = 0
     ) -> None:
         stored = self.source.take(name, (count,))
         if self.kernels is None:

@@ -20,6 +20,10 @@ Pause = Callable[[float], None]
 class WorkerExecutor(Protocol):
     """Holds weights and rows. Both methods block and run in a thread, one call at a time."""
 
+    @property
+    def name(self) -> str:
+        """Which executor it is, for people."""
+
     def load(self, progress: Progress) -> WorkerReady:
         """Load the model and take the KV memory.
 

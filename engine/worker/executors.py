@@ -5,29 +5,59 @@ what its executor needs: one that computes nothing must not pay for torch. Must 
 tasks or processes.
 """
 
+import logging
 import os
 
 from ..config import EngineSettings
 from ..errors import InvalidParameter
 from .executor_interface import Pause, WorkerExecutor
 
+logger = logging.getLogger(__name__)
+# Read when a library of threads is loaded. Threads that wait for each other spin for milliseconds
+# by default: on a busy machine that made steps six times as long.
+SPIN_COUNT = "2000"
+
 
 def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerExecutor:
     """The executor that the settings name, not loaded yet.
 
-    Raises `InvalidParameter` for a name or a number of workers that does not exist.
+    Raises `InvalidParameter` for a name or a number of workers that does not exist, and
+    `ModelFolderError` where "auto" cannot read what it has to decide by.
     """
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     match settings.executor:
         case "null":
             from .null_executor import NullExecutor
 
             return NullExecutor(settings, rank, pause)
+        case "native":
+            return _native(settings, rank)
         case "torch":
-            # Read when torch loads its threads' library. Threads that wait for each other spin
-            # for milliseconds by default: on a busy machine that made steps six times as long.
-            os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-            from .torch_executor import TorchExecutor
-
-            return TorchExecutor(settings, rank)
+            return _torch(settings, rank)
+        case "auto":
+            return _best(settings, rank)
         case _:
             raise InvalidParameter("executor", f"{settings.executor!r} is not known to workers")
+
+
+def _native(settings: EngineSettings, rank: int) -> WorkerExecutor:
+    from .native_executor import NativeExecutor
+
+    return NativeExecutor(settings, rank)
+
+
+def _torch(settings: EngineSettings, rank: int) -> WorkerExecutor:
+    from .torch_executor import TorchExecutor
+
+    return TorchExecutor(settings, rank)
+
+
+def _best(settings: EngineSettings, rank: int) -> WorkerExecutor:
+    """Native where it serves the model, else torch; a choice that costs speed is told."""
+    from ..model_config import load_model_config
+    from .native_executor import native_fault
+
+    if fault := native_fault(settings, load_model_config(settings.model)):
+        logger.warning("computing with torch, which is slower: %s", fault)
+        return _torch(settings, rank)
+    return _native(settings, rank)

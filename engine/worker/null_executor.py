@@ -37,6 +37,7 @@ class NullExecutor:
     settings: EngineSettings
     rank: int
     _pause: Pause
+    name: str = attrs.field(default="null", init=False)
     _batch: InputBatch | None = attrs.field(default=None, init=False)
     _vocab_size: int = attrs.field(default=0, init=False)
 

@@ -120,7 +120,7 @@ class WorkerProcess:
             f"worker {self.init.rank}",
             os.getpid(),
             facts={
-                "executor": self.init.settings.executor,
+                "executor": self.loop.executor.name,
                 "phase": self.phase,
                 "step": self.loop.step,
                 "rows": self.loop.rows,

@@ -5,7 +5,6 @@ are compared with. Must not know rings, tasks or processes.
 """
 
 import logging
-import os
 import pathlib
 import time
 from functools import partial
@@ -22,6 +21,7 @@ from ..model.weight_folder import numerics_files
 from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask
+from .host import threads_default
 from .kv_plan import KvPlan, plan_kv
 from .model_runner import ModelRunner
 from .numerics import numerics_id, processor_name
@@ -43,6 +43,7 @@ class TorchExecutor:
 
     settings: EngineSettings
     rank: int
+    name: str = attrs.field(default="torch", init=False)
     _runner: ModelRunner | None = attrs.field(default=None, init=False)
 
     def load(self, progress: Progress) -> WorkerReady:
@@ -50,7 +51,7 @@ class TorchExecutor:
         settings = self.settings
         folder = pathlib.Path(settings.model)
         device = _device(settings.device)
-        torch.set_num_threads(settings.threads or _threads_default())
+        torch.set_num_threads(settings.threads or threads_default())
         config = load_model_config(folder)
         dtype = compute_dtype(config, bitwise=settings.bitwise)
         token_bytes = 2 * config.layers * config.kv_heads * config.head_size * dtype.itemsize
@@ -103,16 +104,6 @@ def _check_memory(plan: KvPlan, block_bytes: int, device: torch.device) -> None:
     if plan.blocks * block_bytes > there:
         fit = there // block_bytes
         raise InvalidParameter("kv_blocks", f"must be at most {fit}, which is all of {device}")
-
-
-def _threads_default() -> int:
-    """All cores but one, which frontend, engine and root share.
-
-    Threads of one step wait for each other: with as many as cores, every moment of another process
-    holds all of them up (measured on two cores beside one busy process: 8 ms a step with one
-    thread, 55 to 185 ms with two).
-    """
-    return max(1, len(os.sched_getaffinity(0)) - 1)
 
 
 def _device(name: str) -> torch.device:

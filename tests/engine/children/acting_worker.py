@@ -32,6 +32,7 @@ class ActingExecutor:
     rank: int
     act: str
     pause: Pause
+    name: str = "acting"
 
     def load(self, progress: Progress) -> WorkerReady:
         progress("load", 0.5)

@@ -1,4 +1,4 @@
-"""Models in the kernels' memory for tests: from a folder or from names alone, and driven by steps."""
+"""Models in the kernels' memory for tests: from a folder or from names alone; driven by steps."""
 
 import pathlib
 from collections.abc import Sequence

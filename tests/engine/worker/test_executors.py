@@ -11,7 +11,11 @@ from triolet.engine.worker.executors import make_executor
 
 
 def test_executors_by_name() -> None:
-    for name, expected in (("null", "NullExecutor"), ("torch", "TorchExecutor")):
+    for name, expected in (
+        ("null", "NullExecutor"),
+        ("torch", "TorchExecutor"),
+        ("native", "NativeExecutor"),
+    ):
         settings = EngineSettings(model="m", executor=name)
         assert type(make_executor(settings, 0, lambda seconds: None)).__name__ == expected
 

@@ -35,6 +35,7 @@ class FakeExecutor:
     """Does what the test says for each step."""
 
     act: Callable[[Step, WaitMask], StepResult]
+    name: str = "fake"
 
     def load(self, progress: Progress) -> WorkerReady:
         raise NotImplementedError

@@ -1,0 +1,182 @@
+"""The executor that computes with the native kernels on a CPU: the fast one, and bitwise.
+
+Reads the folder that the torch executor reads, with the same checks, and packs each tensor as it
+comes. Must not know rings, tasks or processes, nor import torch.
+"""
+
+import pathlib
+import time
+from functools import partial
+
+import attrs
+
+from ..config import BLOCK_TOKENS, EngineSettings
+from ..errors import InvalidParameter, ModelFolderError
+from ..messages import BootPhase
+from ..model.weight_folder import numerics_files, open_weight_folder
+from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
+from ..native.binding import Kernels
+from ..native.layout import BF16_BYTES, Layout, kv_values, layout_fault
+from ..native.library import NativeLibrary, NativeUnavailable, open_library
+from ..native.memory import Bytes, take_memory
+from ..native.model import NativeModel
+from ..native.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
+from ..step_messages import Step, StepResult, WorkerReady
+from .executor_interface import Progress, WaitMask
+from .host import memory_bytes, threads_default
+from .kv_plan import KvPlan, plan_kv
+from .native_runner import NativeRunner
+from .numerics import numerics_id
+
+# Logits of a prompt's tokens, for logprobs, are computed so many rows at a time at least.
+PROMPT_ROWS_MIN = 64
+KV_LAYOUT = "layer,block,kv head,keys: channel pair,token|values: token pair,channel"
+
+
+def native_fault(settings: EngineSettings, config: ModelConfig) -> str:
+    """Why the native executor does not serve these settings and this model, or an empty string."""
+    if settings.device != "cpu":
+        return f"the native kernels compute on a CPU, not on {settings.device}"
+    if settings.block_tokens != BLOCK_TOKENS:
+        return f"the native kernels have blocks of {BLOCK_TOKENS} tokens"
+    if fault := layout_fault(config):
+        return fault
+    try:
+        open_library(settings.isa)
+    except NativeUnavailable as unavailable:
+        return str(unavailable)
+    return ""
+
+
+@attrs.define(eq=False)
+class NativeExecutor:
+    """One model on the cores of this machine; `execute` is called by one thread at a time."""
+
+    settings: EngineSettings
+    rank: int
+    _runner: NativeRunner | None = attrs.field(default=None, init=False)
+    _isa: str = attrs.field(default="", init=False)
+
+    @property
+    def name(self) -> str:
+        """With the instruction set, once it is loaded."""
+        return f"native {self._isa}".strip()
+
+    def load(self, progress: Progress) -> WorkerReady:
+        """Pack the weights, take the KV memory, hash the files."""
+        settings = self.settings
+        folder = pathlib.Path(settings.model)
+        config = load_model_config(folder)
+        if fault := native_fault(settings, config):
+            raise InvalidParameter("executor", f"cannot be native: {fault}")
+        library = open_library(settings.isa)
+        self._isa = library.isa
+        block_bytes = kv_values(config) * BF16_BYTES
+        plan = plan_kv(
+            settings, model_len=config.max_model_len, token_bytes=block_bytes // BLOCK_TOKENS
+        )
+        _check_memory(folder, config, plan.blocks * block_bytes, block_bytes)
+        kernels = Kernels.of(library)
+        progress(BootPhase.LOAD_WEIGHTS, 0.0)
+        weights = _load_weights(
+            settings, config, kernels, partial(progress, BootPhase.LOAD_WEIGHTS)
+        )
+        progress(BootPhase.LOAD_WEIGHTS, 1.0)
+        progress(BootPhase.KV_MEMORY, 0.0)
+        self._runner = _make_runner(settings, config, kernels, weights=weights, plan=plan)
+        progress(BootPhase.KV_MEMORY, 1.0)
+        progress(BootPhase.HASH_FILES, 0.0)
+        identity = _numerics_id(settings, config, library)
+        progress(BootPhase.HASH_FILES, 1.0)
+        return WorkerReady(
+            kv_blocks=plan.blocks,
+            max_model_len=plan.max_model_len,
+            vocab_size=config.vocab_size,
+            numerics_id=identity,
+            bitwise=True,
+        )
+
+    def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
+        """One forward pass and its samples; the time includes the wait for a mask."""
+        assert self._runner is not None, "load comes first"
+        begin = time.perf_counter()
+        result = self._runner.run(step, wait_mask)
+        return attrs.evolve(result, compute_s=time.perf_counter() - begin)
+
+
+def _load_weights(
+    settings: EngineSettings, config: ModelConfig, kernels: Kernels, progress: partial[None]
+) -> Bytes:
+    layout = Layout.of(config)
+    threads = _threads(settings)
+    memory = take_memory(layout.size)
+
+    def pack(source: TensorSource) -> None:
+        Packer(config, layout, memory, kernels, threads, source).pack_all()
+
+    if settings.load_format == "dummy":
+        pack(DummyTensors())
+        return memory
+    with open_weight_folder(pathlib.Path(settings.model)) as files:
+        files.check(plan_tensors(config))
+        pack(FolderTensors(files, progress))
+    return memory
+
+
+def _make_runner(
+    settings: EngineSettings, config: ModelConfig, kernels: Kernels, *, weights: Bytes,
+    plan: KvPlan,
+) -> NativeRunner:  # fmt: skip
+    model = NativeModel.of(
+        config,
+        kernels,
+        weights,
+        positions=plan.max_model_len,
+        blocks=plan.blocks,
+        threads=_threads(settings),
+        tokens_max=settings.max_num_batched_tokens,
+        sequences_max=min(settings.max_num_seqs, settings.max_num_batched_tokens),
+        logit_rows_max=max(settings.max_num_seqs, PROMPT_ROWS_MIN),
+    )
+    return NativeRunner.of(
+        model,
+        rows=settings.max_num_seqs,
+        blocks=plan.blocks,
+        block_tokens=BLOCK_TOKENS,
+        length=plan.max_model_len,
+    )
+
+
+def _threads(settings: EngineSettings) -> int:
+    return settings.threads or threads_default()
+
+
+def _check_memory(
+    folder: pathlib.Path, config: ModelConfig, cache_bytes: int, block_bytes: int
+) -> None:
+    there, needed = memory_bytes(), Layout.of(config).size
+    if cache_bytes > there:
+        fit = there // block_bytes
+        raise InvalidParameter("kv_blocks", f"must be at most {fit}, which is all memory there is")
+    if needed > there:
+        raise ModelFolderError(
+            str(folder),
+            f"needs {needed / 2**30:.1f} GiB for its weights as bfloat16, and this machine has"
+            f" {there / 2**30:.1f} GiB",
+        )
+
+
+def _numerics_id(settings: EngineSettings, config: ModelConfig, library: NativeLibrary) -> str:
+    folder = pathlib.Path(settings.model)
+    dummy = settings.load_format == "dummy"
+    facts = {
+        "executor": "native",
+        "isa": library.isa,
+        # Any change of the kernels is a new revision: whether it changes bits is not decided here.
+        "revision": library.source_hash,
+        "dtype": "bfloat16",
+        "kv_layout": KV_LAYOUT,
+        "load_format": "dummy" if dummy else "weights",
+        "architecture": config.architecture,
+    }
+    return numerics_id(facts, [folder / CONFIG_FILE] if dummy else numerics_files(folder))

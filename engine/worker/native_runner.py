@@ -1,0 +1,107 @@
+"""Turns a step into one call of the kernels and its sampled tokens.
+
+Block tables are kept as one array of integers, so that a decode step costs no Python per block.
+Must not know messages on the wire, files, processes or torch.
+"""
+
+import attrs
+import numpy
+
+from ..native.model import Floats, ForwardStep, Integers, NativeModel, int32s
+from ..step_messages import Step, StepResult
+from .executor_interface import WaitMask
+from .input_batch import InputBatch, StepInputs
+from .native_sampling import NativeSampling
+from .step_outcome import StepOutcome
+
+
+@attrs.define(eq=False)
+class NativeRunner:
+    """One model and the rows in its cache; one thread uses it."""
+
+    _model: NativeModel
+    _batch: InputBatch
+    # (rows, blocks of a sequence of full length): block ids of each row.
+    _block_tables: Integers
+    _sampling: NativeSampling
+
+    @classmethod
+    def of(cls, model: NativeModel, *, rows: int, blocks: int, block_tokens: int,
+           length: int) -> "NativeRunner":  # fmt: skip
+        """`length` bounds the tokens of one row."""
+        batch = InputBatch(
+            rows_max=rows,
+            blocks=blocks,
+            block_tokens=block_tokens,
+            vocab_size=model.config.vocab_size,
+        )
+        tables = numpy.zeros((rows, -(-length // block_tokens)), dtype=numpy.int32)
+        sampling = NativeSampling.of(
+            batch, model.kernels.library, threads=model.threads, length=length
+        )
+        return cls(model, batch, tables, sampling)
+
+    def run(self, step: Step, wait_mask: WaitMask) -> StepResult:
+        """Compute one step: the rows that sampled, their tokens, and logprobs that were asked for.
+
+        Raises `StepInconsistent`, and `ValueError` for a row that outgrows its table.
+        """
+        inputs = self._batch.take_step(step)
+        self._write_tables(step)
+        self._sampling.take_step(step)
+        outcome = StepOutcome()
+        tokens: list[int] = []
+        if inputs.token_ids:
+            logits_RV = self._forward(step, inputs, outcome)
+            if inputs.samplings:
+                tokens = self._sampling.sample(
+                    step, inputs, logits_RV, outcome=outcome, wait_mask=wait_mask
+                )
+        self._batch.finish_step(step, tokens)
+        return outcome.result(step.number, inputs, tokens)
+
+    def _write_tables(self, step: Step) -> None:
+        """A new row's blocks, and what rows have grown by."""
+        for new in step.new:
+            self._write_blocks(new.row, 0, new.block_ids)
+        begins: dict[int, int] = {}
+        for row, block_ids in reversed(step.grown):  # what came last is at the end
+            end = begins.get(row, len(self._batch.rows[row].block_ids))
+            begins[row] = end - len(block_ids)
+            self._write_blocks(row, begins[row], block_ids)
+
+    def _write_blocks(self, row: int, begin: int, block_ids: list[int]) -> None:
+        end = begin + len(block_ids)
+        if end > self._block_tables.shape[1]:
+            raise ValueError(f"row {row} has {end} blocks, more than a sequence may")
+        self._block_tables[row, begin:end] = block_ids
+
+    def _forward(self, step: Step, inputs: StepInputs, outcome: StepOutcome) -> Floats:
+        """The logits of the rows that sample; on the way, those of prompts are scored."""
+        wanted = int32s([sampling.token_index for sampling in inputs.samplings])
+        rows = self._batch.rows
+        forward = ForwardStep(
+            token_ids=int32s(inputs.token_ids),
+            rows=int32s(step.rows),
+            begins=int32s([rows[row].computed for row in step.rows]),
+            counts=int32s(step.token_counts),
+            block_tables=self._block_tables,
+            logit_tokens=wanted,
+        )
+        if not inputs.prompt_spans:
+            return self._model.forward(forward)
+        self._model.forward(attrs.evolve(forward, logit_tokens=wanted[:0]))
+        self._score_prompts(forward, inputs, outcome)
+        return self._model.logits(forward, wanted)
+
+    def _score_prompts(
+        self, forward: ForwardStep, inputs: StepInputs, outcome: StepOutcome
+    ) -> None:
+        """Logprobs of prompts, a slice of a span at a time."""
+        rows = self._model.logit_rows_max
+        for span in inputs.prompt_spans:
+            for begin in range(0, len(span.targets), rows):
+                first = span.token_index + begin
+                end = span.token_index + min(len(span.targets), begin + rows)
+                logits_RV = self._model.logits(forward, int32s(range(first, end)))
+                self._sampling.score(span, begin, logits_RV, outcome)

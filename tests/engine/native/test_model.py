@@ -1,0 +1,147 @@
+"""Forward passes: near the reference in every family, and the same bits in any company."""
+
+import pathlib
+from typing import Any
+
+import numpy
+import pytest
+import torch
+import transformers
+
+from triolet.engine.model_config import load_model_config
+from triolet.engine.native.library import machine_isas
+from triolet.engine.native.model import rotation_table
+
+from ..model.reference import PROMPT_TOKENS, VOCABULARY, save_reference
+from ..model.tiny_models import random_tokens, write_config
+from .small_models import Driver, load_native
+
+pytestmark = pytest.mark.usefixtures("kernels_here")
+every_isa = pytest.mark.parametrize("isa", machine_isas())
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "llama with biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "llama 3 rope": (
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "heads of 80 channels": (
+        "LlamaForCausalLM", {"head_dim": 80, "num_attention_heads": 2, "num_key_value_heads": 1}
+    ),
+    "mistral's window": ("MistralForCausalLM", {"sliding_window": 30}),
+    "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen3, wide heads": ("Qwen3ForCausalLM", {"head_dim": 32, "tie_word_embeddings": True}),
+    "qwen3, a window": (
+        "Qwen3ForCausalLM",
+        {"head_dim": 20, "sliding_window": 30, "use_sliding_window": True, "max_window_layers": 2},
+    ),
+}  # fmt: skip
+TOKENS = random_tokens(PROMPT_TOKENS, seed=3, vocab_size=VOCABULARY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_logits_are_nearer_to_the_reference_than_its_own_bf16(
+    tmp_path: pathlib.Path, variant: str
+) -> None:
+    architecture, changes = VARIANTS[variant]
+    reference = save_reference(tmp_path, getattr(transformers, architecture), **changes)
+    with torch.no_grad():
+        expected = reference(torch.tensor([TOKENS])).logits[0].numpy()
+        bf16 = reference.bfloat16()(torch.tensor([TOKENS])).logits[0].float().numpy()
+    for isa in machine_isas():
+        logits = Driver(load_native(tmp_path, isa=isa), [list(range(13))]).step([(0, 0, TOKENS)])
+        error, allowed = numpy.abs(logits - expected), numpy.abs(bf16 - expected)
+        assert error.mean() < allowed.mean(), isa
+        assert error.max() < allowed.max(), isa
+
+
+@every_isa
+def test_a_row_has_the_same_bits_in_any_company(tmp_path: pathlib.Path, isa: str) -> None:
+    folder = write_config(
+        tmp_path, head_dim=24, hidden_size=96, num_attention_heads=6, num_key_value_heads=2,
+    )  # fmt: skip
+    model = load_native(folder, isa=isa, dummy=True)
+    tokens = random_tokens(150, seed=2)
+    whole = Driver(model, [list(range(13))]).step([(0, 0, tokens)])
+
+    chunks = Driver(model, [list(range(30, 43))])
+    parts = [(0, 1), (1, 18), (19, 64), (83, 1), (84, 66)]
+    chunked = [chunks.step([(0, begin, tokens[begin : begin + n])]) for begin, n in parts]
+    assert numpy.array_equal(numpy.concatenate(chunked), whole)
+
+    # One token at a time, beside 31 others that are elsewhere, each in its own company.
+    tables = [list(range(row * 4, row * 4 + 4)) for row in range(32)]
+    crowd = Driver(model, tables)
+    others = [(row, 0, random_tokens(1 + row, seed=row)) for row in range(1, 32)]
+    crowd.step([*others, (0, 0, tokens[:7])])
+    for position in range(7, 40):
+        work = [(row, 1 + row + position - 7, [position]) for row in range(1, 25)]
+        logits = crowd.step([*work[:11], (0, position, [tokens[position]]), *work[11:]])
+        assert numpy.array_equal(logits[11], whole[position]), position
+
+
+@every_isa
+def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path, isa: str) -> None:
+    folder = write_config(tmp_path)
+    tokens = random_tokens(100, seed=2)
+    one, two, three = (
+        Driver(load_native(folder, isa=isa, threads=threads, dummy=True), [list(range(9))])
+        for threads in (1, 2, 3)
+    )
+    for begin, end in ((0, 90), (90, 91), (91, 100)):
+        work = [(0, begin, tokens[begin:end])]
+        expected = one.step(work)
+        assert numpy.array_equal(two.step(work), expected)
+        assert numpy.array_equal(three.step(work), expected)
+
+
+def test_a_prefix_that_another_row_computed_is_as_good_as_ones_own(tmp_path: pathlib.Path) -> None:
+    model = load_native(write_config(tmp_path), dummy=True)
+    tokens = random_tokens(60, seed=2)
+    driver = Driver(model, [[5, 9, 7, 3], [5, 9, 11, 12]])
+    whole = driver.step([(0, 0, tokens)])
+    assert numpy.array_equal(driver.step([(1, 32, tokens[32:])]), whole[32:])
+
+
+def test_blocks_of_a_request_before_do_not_leak(tmp_path: pathlib.Path) -> None:
+    """Not even what is no number: the first token of a pair clears the second one's place."""
+    model = load_native(write_config(tmp_path), dummy=True)
+    tokens = random_tokens(33, seed=2)
+    expected = Driver(model, [[0, 1, 2]]).step([(0, 0, tokens)])
+    cache = model._kept[2]
+    assert isinstance(cache, numpy.ndarray)
+    cache.view(numpy.uint16)[:] = 0x7FC0  # NaN
+    again = Driver(model, [[7, 8, 9]])
+    assert numpy.array_equal(again.step([(0, 0, tokens[:32])]), expected[:32])
+    assert numpy.array_equal(again.step([(0, 32, tokens[32:])]), expected[32:])
+
+
+def test_logits_may_be_asked_for_later(tmp_path: pathlib.Path) -> None:
+    from triolet.engine.native.model import ForwardStep, int32s
+
+    model = load_native(write_config(tmp_path), dummy=True)
+    driver = Driver(model, [[0, 1]])
+    expected = driver.step([(0, 0, [3, 4, 5, 6])])
+    step = ForwardStep(
+        int32s([3, 4, 5, 6]), int32s([0]), int32s([0]), int32s([4]), driver.tables, int32s([])
+    )
+    assert len(model.forward(step)) == 0
+    found = model.logits(step, int32s([2, 0]))[:, : model.config.vocab_size]
+    assert numpy.array_equal(found, expected[[2, 0]])
+
+
+def test_positions_turn_each_half_of_a_head(tmp_path: pathlib.Path) -> None:
+    config = load_model_config(write_config(tmp_path, head_dim=16))
+    table = rotation_table(config, 40)
+    assert table.shape == (40, 32)
+    angle = 39 * 10_000 ** (-2 * 3 / 16)
+    assert table[39, 3] == pytest.approx(numpy.cos(angle), abs=1e-6)
+    assert table[39, 16 + 3] == pytest.approx(numpy.sin(angle), abs=1e-6)
+    assert not table[:, 8:16].any()

@@ -1,0 +1,87 @@
+"""Steps through the kernels: chunks, neighbours, reused rows and blocks, logprobs of prompts."""
+
+import pathlib
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from triolet.engine.native.library import native_fault
+from triolet.engine.step_messages import RowLogprobs, Step
+from triolet.engine.worker.input_batch import StepInconsistent
+from triolet.engine.worker.native_runner import NativeRunner
+
+from ..model.tiny_models import random_tokens, write_config
+from ..native.small_models import BLOCKS, ROWS, load_native
+from .test_model_runner import PROMPT, new_row, no_mask, sampling
+
+pytestmark = pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
+MakeRunner = Callable[[], NativeRunner]
+
+
+@pytest.fixture
+def make_runner(tmp_path: pathlib.Path) -> MakeRunner:
+    folder = write_config(tmp_path)
+    return lambda: NativeRunner.of(
+        load_native(folder, dummy=True), rows=ROWS, blocks=BLOCKS, block_tokens=16, length=128
+    )
+
+
+def decode(runner: NativeRunner, row: int, count: int) -> list[int]:
+    tokens = []
+    for number in range(count):
+        step = Step(number=number, rows=[row], token_counts=[1], samples=[True])
+        tokens += runner.run(step, no_mask).token_ids
+    return tokens
+
+
+def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(make_runner: MakeRunner) -> None:
+    alone = make_runner()
+    mine = new_row(0, PROMPT, [0, 1, 2, 3, 4])
+    step = Step(number=1, new=[mine], rows=[0], token_counts=[len(PROMPT)], samples=[True])
+    expected = alone.run(step, no_mask).token_ids + decode(alone, 0, 23)
+    assert len(set(expected)) > 8
+
+    runner = make_runner()
+    other = new_row(3, random_tokens(60, 8), [9, 8, 7, 6, 5], sampling=sampling(9))
+    runner.run(Step(number=1, new=[other], rows=[3], token_counts=[50], samples=[False]), no_mask)
+    mine = new_row(1, PROMPT, [20, 31, 12])
+    step = Step(number=2, new=[mine], rows=[3, 1], token_counts=[10, 33], samples=[True, False])
+    assert runner.run(step, no_mask).rows == [3]
+    step = Step(number=3, rows=[1, 3], token_counts=[7, 1], samples=[True, True])
+    tokens = runner.run(step, no_mask).token_ids[:1]
+    runner.run(Step(number=4, finished=[3], grown=[(1, [21, 22]), (1, [39])]), no_mask)
+    assert tokens + decode(runner, 1, 23) == expected
+
+
+def test_what_contradicts_or_outgrows_is_refused(make_runner: MakeRunner) -> None:
+    runner = make_runner()
+    with pytest.raises(StepInconsistent):
+        runner.run(Step(number=1, rows=[0], token_counts=[1], samples=[True]), no_mask)
+    long = new_row(0, PROMPT, list(range(9)))
+    with pytest.raises(ValueError, match="9 blocks, more than a sequence may"):
+        runner.run(Step(number=2, new=[long]), no_mask)
+
+
+def test_prompts_are_scored_in_slices(make_runner: MakeRunner) -> None:
+    """As many logits at once as there is room for; the tokens' logprobs are the same."""
+
+    def scored(logit_rows: int) -> list[RowLogprobs]:
+        runner = make_runner()
+        model = runner._model
+        model._logits = model._logits[:logit_rows]
+        asking = new_row(
+            0, PROMPT, [0, 1, 2], sampling=sampling(prompt_logprobs=1, temperature=0.0)
+        )
+        step = Step(number=1, new=[asking], rows=[0], token_counts=[40], samples=[True])
+        result = runner.run(step, no_mask)
+        assert len(result.token_ids) == 1
+        return result.logprobs
+
+    [whole] = scored(64)
+    assert (whole.first, whole.width) == (1, 2)
+    ids = struct.unpack(f"<{2 * 39}i", whole.token_ids)
+    assert list(ids[::2]) == PROMPT[1:]
+    parts = scored(10)
+    assert [part.first for part in parts] == [1, 11, 21, 31]
+    assert b"".join(part.logprobs for part in parts) == whole.logprobs
