@@ -14,6 +14,7 @@ from ..engine.config import EngineSettings
 from ..engine.core.engine_core import EngineCore
 from ..engine.messages import (
     AddRequest,
+    FinishReason,
     Grant,
     LiveRequest,
     RequestOutput,
@@ -65,7 +66,10 @@ class Add:
 
 @attrs.frozen
 class Act:
-    """`abort`, `grant` or `replay` of whichever request; `number` is a credit or what is kept."""
+    """`abort`, `grant`, `replay` or `fail` of whichever request.
+
+    `number` is a credit or what is kept. What fails does so in the worker, at its next token.
+    """
 
     what: str
     which: int
@@ -116,7 +120,7 @@ def _draw_event(chance: Random) -> Event:
         return _draw_add(chance)
     if what < 0.57:
         return Resync(chance.choice(FRONTENDS), chance.getrandbits(40))
-    acts = ("abort", "grant", "grant", "replay")
+    acts = ("abort", "grant", "grant", "replay", "replay", "fail")
     return Act(chance.choice(acts), chance.randrange(60), chance.randrange(20))
 
 
@@ -152,6 +156,8 @@ class _World:
     wanted: dict[str, WantedRequest] = attrs.field(factory=dict)
     # In flight, the oldest first; bounded by the core.
     steps: deque[Step] = attrs.field(factory=deque)
+    # Requests, by id, whose rows are to fail.
+    failing: set[str] = attrs.field(factory=set)
     reached: Counter[str] = attrs.field(factory=Counter)
 
     def apply(self, event: Event) -> None:
@@ -207,8 +213,11 @@ class _World:
             case "grant":
                 credit = None if event.number == 0 else event.number
                 self.grant(wanted, credit)
+            case "fail":
+                self.failing.add(key.request_id)
             case "replay":
                 wanted.aborted = True
+                self.failing.discard(key.request_id)
                 kept = wanted.tokens[: event.number]
                 attempt = key.attempt + 1
                 again = attrs.evolve(wanted.add, attempt=attempt, output_token_ids=kept)
@@ -249,7 +258,8 @@ class _World:
             step = self.steps.popleft()
             # A second for each token, with a pause now and then.
             seconds = sum(step.token_counts) + 60.0 * (step.number % 7 == 0)
-            self.finish(attrs.evolve(self.worker.execute(step), compute_s=seconds))
+            result = attrs.evolve(self.worker.execute(step), compute_s=seconds)
+            self.finish(self.fail_rows(result) if self.failing else result)
             self.core.check_invariants()
 
     def schedule(self) -> bool:
@@ -266,6 +276,22 @@ class _World:
         self.reached["overlapped"] += len(self.steps) > 1
         return True
 
+    def fail_rows(self, result: StepResult) -> StepResult:
+        """The same without the tokens of those that are to fail."""
+        names = {r.row: r.request_id for r in self.core._scheduler.in_flight[0].sampling}
+        failed = [row for row in result.rows if names[row] in self.failing]
+        kept = [
+            (row, token_id)
+            for row, token_id in zip(result.rows, result.token_ids, strict=True)
+            if row not in failed
+        ]
+        return attrs.evolve(
+            result,
+            rows=[row for row, _ in kept],
+            token_ids=[token_id for _, token_id in kept],
+            failed_rows=[(row, "it has to") for row in failed],
+        )
+
     def finish(self, result: StepResult) -> None:
         self.hear_all(self.core.finish_step(result, 0.0))
 
@@ -277,12 +303,21 @@ class _World:
     def hear(self, output: RequestOutput) -> None:
         wanted = self.wanted[output.request_id]
         assert wanted.add.attempt == output.attempt
+        if output.finish_reason is FinishReason.ERROR:
+            assert output.request_id in self.failing
+            assert "it has to" in output.error
+            output = attrs.evolve(output, finish_reason=None)
+            wanted.hear(output)
+            wanted.aborted = True
+            self.reached["failed alone"] += 1
+            return
         wanted.hear(output)
         if output.finish_reason is not None:
             self.reached[f"ended: {output.finish_reason}"] += 1
 
     def end(self) -> None:
         """With credit for everybody, everybody ends; then nothing is held."""
+        self.failing.clear()
         for wanted in self.wanted.values():
             if wanted.is_live:
                 self.grant(wanted, None)
@@ -343,7 +378,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("ended: stop", "ended: length", "preempted", "replayed"),
             *("sent again", "aborted in a step"),
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
-            "waited for a sibling",
+            *("waited for a sibling", "failed alone"),
         }
     ),
 )
