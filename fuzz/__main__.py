@@ -52,6 +52,7 @@ Count = Annotated[
 InFlight = Annotated[
     int, Parameter(help="With --url: connections at a time.", validator=AT_LEAST_ONE)
 ]
+Requests = Annotated[int, Parameter(help="How many requests.", validator=AT_LEAST_ONE)]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
 
@@ -145,6 +146,19 @@ def canary(*, seed: Seed = SMOKE_SEED) -> None:
                 number, error = run_canary(fuzzer, fault, seed=seed)
                 how = f"{type(error).__name__} {error}".partition("\n")[0].strip()
                 print(f"{fuzzer.name}: {fault}: noticed in round {number}: {how}", flush=True)
+
+
+@app.command
+def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> None:
+    """End requests in every way there is over a real engine; then every block must be free."""
+    from .kv_accounting import account
+
+    started = time.monotonic()
+    accounts = trio.run(account, requests, seed)
+    print(f"{requests} requests in {time.monotonic() - started:.0f} s")
+    print("\n".join(accounts.lines()))
+    accounts.judge()
+    print("every block is free, nobody holds one, and no abort took more than two steps")
 
 
 @app.command

@@ -95,9 +95,13 @@ class Served:
 
 
 @asynccontextmanager
-async def open_served(serve: Serve = serve_connections) -> AsyncIterator[Served]:
-    """A server that serves the bundled model with the null executor, on loopback."""
-    async with open_bed(BUNDLED, max_num_seqs=16) as bed, await ListenerSource.open() as source:
+async def open_served(serve: Serve = serve_connections, **engine: Any) -> AsyncIterator[Served]:
+    """A server that serves the bundled model with the null executor, on loopback.
+
+    `engine` are settings of its engine.
+    """
+    opened = open_bed(BUNDLED, **{"max_num_seqs": 16, **engine})
+    async with opened as bed, await ListenerSource.open() as source:
         application = Application(bed.frontend, ServeSettings(limits=LIMITS))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve, source, application)
