@@ -22,6 +22,7 @@ from ... import __version__
 from ...engine.errors import EngineError
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config import load_model_limits
+from ...engine.native.library import machine_isas, native_fault, open_library
 from ...runtime.platform import UnsupportedPlatform, check_platform
 from ...runtime.run_folder import base_folder, live_runs
 from .sources import PREFIX
@@ -114,6 +115,15 @@ def _cgroup(name: str) -> str:
     return path.read_text().strip() if path.exists() else "unknown"
 
 
+def _kernels() -> Iterator[Finding]:
+    """What the executor "auto" will find in the worker."""
+    if fault := native_fault():
+        yield Finding("native kernels", f"none, so that torch computes: {fault}")
+    else:
+        there = ", ".join(machine_isas())
+        yield Finding("native kernels", f"{open_library().isa} (this processor runs {there})")
+
+
 def _memory() -> Iterator[Finding]:
     lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines if ":" in line}
@@ -171,6 +181,7 @@ _LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "packages": _versions,
     "system": _system,
     "processor": _processor,
+    "native kernels": _kernels,
     "memory": _memory,
     "accelerator": _accelerator,
     "death signal": _child_ends_with_parent,

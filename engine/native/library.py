@@ -80,6 +80,8 @@ def choose_isa(pinned: str = "", *, isas: tuple[str, ...] | None = None) -> str:
     order = list(ISA_FLAGS)
     bound = order.index(lowered) if lowered else 0
     allowed = [isa for isa in isas if order.index(isa) >= bound]
+    if pinned == lowered:  # the commands read the variable as a setting, too; it lowers there, too
+        return allowed[0]
     if pinned and pinned not in allowed:
         raise InvalidParameter("isa", f"{pinned} is not among what can run here: {allowed}")
     return pinned or allowed[0]

@@ -9,6 +9,7 @@ import pytest
 
 from triolet.__main__ import run_words
 from triolet.api.commands import doctor
+from triolet.engine.native import library
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
@@ -52,3 +53,12 @@ def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(doctor._LOOKS, "memory", broken)
     found = [finding for finding in doctor.all_findings() if finding.topic == "memory"]
     assert found[0].fact.startswith("could not be read: ")
+
+
+def test_kernels_that_are_not_there_are_no_fault_and_say_why(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
+    code, out = run([], capsys)
+    assert code == 0
+    assert "none, so that torch computes: kernels-" in out

@@ -57,6 +57,7 @@ def test_the_variable_lowers_and_never_raises(monkeypatch: pytest.MonkeyPatch) -
     assert choose_isa(isas=ALL) == "avx2"
     monkeypatch.setenv("TRIOLET_ISA", "avx512")
     assert choose_isa(isas=ALL[2:]) == "avx2"
+    assert choose_isa("avx512", isas=ALL[2:]) == "avx2"  # as a command passes it on
     monkeypatch.setenv("TRIOLET_ISA", "sse9")
     with pytest.raises(InvalidParameter, match="TRIOLET_ISA must be one of avx512bf16"):
         choose_isa(isas=ALL)

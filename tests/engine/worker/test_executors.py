@@ -7,6 +7,7 @@ import pytest
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
+from triolet.engine.native.library import native_fault
 from triolet.engine.worker.executors import make_executor
 
 
@@ -38,3 +39,29 @@ def test_a_null_worker_loads_no_tensor_library() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
+def test_a_native_worker_computes_without_torch() -> None:
+    """From load to sampled tokens: a restart costs what a process imports."""
+    code = """
+import sys
+import triolet.engine.worker.process as process
+from triolet.engine.config import EngineSettings
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.step_messages import NewRow, RowSampling, Step
+settings = EngineSettings(model=str(bundled_model_folder()), kv_blocks=8)
+executor = process.make_executor(settings, 0, lambda seconds: None)
+executor.load(lambda phase, fraction: None)
+sampling = RowSampling(
+    temperature=1.0, top_k=5, top_p=0.9, min_p=0.0, seed=1, logprobs=2, prompt_logprobs=1
+)
+row = NewRow(row=0, token_ids=[5, 6, 7], prompt_tokens=3, computed_tokens=0, block_ids=[3],
+             sampling=sampling)
+step = Step(number=1, new=[row], rows=[0], token_counts=[3], samples=[True])
+assert len(executor.execute(step, lambda: None).logprobs) == 2
+print(executor.name.split()[0], sorted({"torch", "transformers"} & set(sys.modules)))
+"""
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "native []"
