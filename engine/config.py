@@ -38,7 +38,7 @@ class EngineSettings:
     load_format: str = "auto"
     device: str = "cpu"
     workers: int = 1
-    threads: int = 0  # of each worker; 0: all cores it may use but one
+    threads: int = 0  # of each worker; 0: native as is quickest, torch all cores but one
     block_tokens: int = BLOCK_TOKENS
     kv_blocks: int = 0
     kv_memory_bytes_max: int = 2**30

@@ -41,7 +41,7 @@ class EngineOptions:
     ] = _DEFAULTS.load_format
     device: Annotated[str, Parameter(help="Where torch computes: cpu or cuda.")] = _DEFAULTS.device
     workers: Annotated[int, Parameter(help="Worker processes of each engine.")] = _DEFAULTS.workers
-    threads: Annotated[int, Parameter(help="Threads of each worker; 0: all cores but one.")] = (
+    threads: Annotated[int, Parameter(help="Threads of each worker; 0: as many as are of use.")] = (
         _DEFAULTS.threads
     )
     max_model_len: Annotated[

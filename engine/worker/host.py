@@ -6,6 +6,11 @@ Must not know models or executors.
 import os
 
 
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
 def threads_default() -> int:
     """All cores but one, which frontend, engine and root share.
 
@@ -13,7 +18,7 @@ def threads_default() -> int:
     holds all of them up (measured on two cores beside one busy process: 8 ms a step with one
     thread, 55 to 185 ms with two).
     """
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    return max(1, cores() - 1)
 
 
 def memory_bytes() -> int:

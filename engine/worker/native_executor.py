@@ -23,7 +23,7 @@ from ..native.model import NativeModel
 from ..native.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask
-from .host import memory_bytes, threads_default
+from .host import cores, memory_bytes
 from .kv_plan import KvPlan, plan_kv
 from .native_runner import NativeRunner
 from .numerics import numerics_id
@@ -144,11 +144,12 @@ def _make_runner(
         blocks=plan.blocks,
         block_tokens=BLOCK_TOKENS,
         length=plan.max_model_len,
+        fixed_threads=settings.threads > 0,
     )
 
 
 def _threads(settings: EngineSettings) -> int:
-    return settings.threads or threads_default()
+    return settings.threads or cores()
 
 
 def _check_memory(

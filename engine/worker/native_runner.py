@@ -4,6 +4,8 @@ Block tables are kept as one array of integers, so that a decode step costs no P
 Must not know messages on the wire, files, processes or torch.
 """
 
+import time
+
 import attrs
 import numpy
 
@@ -13,6 +15,7 @@ from .executor_interface import WaitMask
 from .input_batch import InputBatch, StepInputs
 from .native_sampling import NativeSampling
 from .step_outcome import StepOutcome
+from .thread_choice import ThreadChoice
 
 
 @attrs.define(eq=False)
@@ -24,11 +27,12 @@ class NativeRunner:
     # (rows, blocks of a sequence of full length): block ids of each row.
     _block_tables: Integers
     _sampling: NativeSampling
+    _choice: ThreadChoice
 
     @classmethod
-    def of(cls, model: NativeModel, *, rows: int, blocks: int, block_tokens: int,
-           length: int) -> "NativeRunner":  # fmt: skip
-        """`length` bounds the tokens of one row."""
+    def of(cls, model: NativeModel, *, rows: int, blocks: int, block_tokens: int, length: int,
+           fixed_threads: bool = True) -> "NativeRunner":  # fmt: skip
+        """`length` bounds the tokens of one row; threads are the model's, or chosen by time."""
         batch = InputBatch(
             rows_max=rows,
             blocks=blocks,
@@ -39,7 +43,8 @@ class NativeRunner:
         sampling = NativeSampling.of(
             batch, model.kernels.library, threads=model.threads, length=length
         )
-        return cls(model, batch, tables, sampling)
+        choice = ThreadChoice(model.threads, fixed=fixed_threads)
+        return cls(model, batch, tables, sampling, choice)
 
     def run(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """Compute one step: the rows that sampled, their tokens, and logprobs that were asked for.
@@ -89,10 +94,18 @@ class NativeRunner:
             logit_tokens=wanted,
         )
         if not inputs.prompt_spans:
-            return self._model.forward(forward)
+            return self._timed_forward(forward)
         self._model.forward(attrs.evolve(forward, logit_tokens=wanted[:0]))
         self._score_prompts(forward, inputs, outcome)
         return self._model.logits(forward, wanted)
+
+    def _timed_forward(self, forward: ForwardStep) -> Floats:
+        tokens = len(forward.token_ids)
+        self._model.threads = threads = self._choice.threads(tokens)
+        begin = time.perf_counter()
+        logits_RV = self._model.forward(forward)
+        self._choice.note(tokens, threads, time.perf_counter() - begin)
+        return logits_RV
 
     def _score_prompts(
         self, forward: ForwardStep, inputs: StepInputs, outcome: StepOutcome

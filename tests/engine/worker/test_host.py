@@ -4,14 +4,15 @@ import os
 
 import pytest
 
-from triolet.engine.worker.host import memory_bytes, threads_default
+from triolet.engine.worker.host import cores, memory_bytes, threads_default
 
 
-@pytest.mark.parametrize(("cores", "threads"), [({0}, 1), ({0, 1}, 1), ({2, 3, 5, 7}, 3)])
+@pytest.mark.parametrize(("usable", "threads"), [({0}, 1), ({0, 1}, 1), ({2, 3, 5, 7}, 3)])
 def test_one_core_is_left_to_the_others(
-    monkeypatch: pytest.MonkeyPatch, cores: set[int], threads: int
+    monkeypatch: pytest.MonkeyPatch, usable: set[int], threads: int
 ) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: usable)
+    assert cores() == len(usable)
     assert threads_default() == threads
 
 
