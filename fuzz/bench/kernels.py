@@ -130,6 +130,8 @@ def _settings(model: str, cases: Sequence[Case], engine: dict[str, Any]) -> Engi
     words = {**engine}
     words["threads"] = words.get("threads") or len(os.sched_getaffinity(0))
     words["max_num_seqs"] = max(len(case.rows()) for case in cases)
+    tokens = max(sum(row.new for row in case.rows()) for case in cases)
+    words["max_num_batched_tokens"] = max(tokens, words.get("max_num_batched_tokens", 0))
     settings = EngineSettings(model=model, **words)
     blocks = max(blocks_for(case.rows(), settings.block_tokens) for case in cases)
     return attrs.evolve(settings, kv_blocks=blocks)

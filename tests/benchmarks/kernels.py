@@ -36,8 +36,7 @@ def main() -> None:
     console.print(look_at_machine().describe(), markup=False, highlight=False)
     cases = usual_cases(BATCHES, context=CONTEXT, prefill=PREFILL, mixed=MIXED)
     for name, shape in SHAPES.items():
-        engine = {"max_num_batched_tokens": CONTEXT + MIXED}
-        found = measure_kernels(str(shape_folder(shape)), cases, engine=engine, rounds=ROUNDS)
+        found = measure_kernels(str(shape_folder(shape)), cases, engine={}, rounds=ROUNDS)
         console.print(machine_table(found.machine_floors))
         console.print(f"{name}:", kernel_table(found, TARGETS[name]))
 
