@@ -242,4 +242,4 @@ class NativeSampling:
 
 
 def _address(array: Array) -> int:
-    return int(array.__array_interface__["data"][0])
+    return int(array.ctypes.data)
