@@ -26,7 +26,7 @@ class StepExecutor(Protocol):
         """Hand over the mask of the oldest step whose result is not known; before the next step."""
 
     async def result(self, number: int) -> StepResult:
-        """Wait for the result of step `number`.
+        """Wait for the result of step `number`. Cancelled, it loses nothing.
 
         Raises `StepFailed`, `StepTimeout` or `ProcessDied`; each ends the engine.
         """
@@ -64,9 +64,12 @@ async def run_step_loop(
             with waiting_for("requests"):
                 await server.wait_work()
             continue
-        number = in_flight.popleft()
-        with waiting_for(f"step {number}"):
+        number, result = in_flight[0], None
+        with waiting_for(f"step {number}"), trio.move_on_at(core.schedule_at()):
             result = await executor.result(number)
+        if result is None:
+            continue  # it is time for the next one
+        in_flight.popleft()
         began = recorder.now()
         outputs = core.finish_step(result, trio.current_time())
         _submit_mask(core, executor)

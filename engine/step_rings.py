@@ -51,6 +51,8 @@ class StepRings:
     recorder: StepRecorder = NO_RECORDER
     _steps: RingWriter = attrs.field(init=False)
     _results: list[RingReader] = attrs.field(init=False)
+    # Of the step that is waited for, by rank: those that have come.
+    _answers: dict[int, Answer] = attrs.field(factory=dict, init=False)
     # The workers' ends, rank by rank, until `close_workers_ends`.
     _ends: list[list[int]] = attrs.field(init=False)
     _ours: ExitStack = attrs.field(factory=ExitStack, init=False)
@@ -124,9 +126,9 @@ class StepRings:
         """Wait until every rank has answered step `number`; the output rank's tokens.
 
         Raises `StepFailed` as soon as any rank has failed, with its traceback, and `StepTimeout`.
-        Cancellation leaves answers in the rings; the pool is being stopped then.
+        Cancellation loses nothing: it may be asked for again.
         """
-        answers: dict[int, Answer] = {}
+        answers = self._answers
         with trio.move_on_after(self.step_timeout_s):
             if self.workers == 1:  # the usual case costs no task
                 await self._take_answer(0, answers)
@@ -141,12 +143,13 @@ class StepRings:
             raise StepTimeout(number, self.step_timeout_s, silent)
         tokens = answers[OUTPUT_RANK]
         assert isinstance(tokens, StepResult)
+        answers.clear()
         return tokens
 
     async def _take_answers(self, answers: dict[int, Answer]) -> None:
         """Side by side: ranks that wait for one that failed must not hide its failure."""
         async with trio.open_nursery() as nursery:
-            for rank in range(self.workers):
+            for rank in set(range(self.workers)) - answers.keys():
                 nursery.start_soon(
                     self._take_answer, rank, answers, nursery.cancel_scope, name=f"result-{rank}"
                 )

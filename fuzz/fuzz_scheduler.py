@@ -4,6 +4,7 @@ Invariant: each request gets exactly its tokens and one end, whatever is aborted
 or replayed; and with credit for everybody everybody ends, and every block is free.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Sequence
 from random import Random
@@ -33,6 +34,8 @@ BLOCK_TOKENS = 3
 FRONTENDS = ("f0", "f1")
 # Far more than a request's tokens times the requests that one round can add.
 STEPS_TO_THE_END_MAX = 5000
+# A token is told to take a second, so that some steps are waited for.
+HALF_STEP_S = 5.0
 
 
 @attrs.frozen
@@ -156,6 +159,8 @@ class _World:
     wanted: dict[str, WantedRequest] = attrs.field(factory=dict)
     # In flight, the oldest first; bounded by the core.
     steps: deque[Step] = attrs.field(factory=deque)
+    # Seconds; each half step takes some.
+    now: float = 0.0
     # Requests, by id, whose rows are to fail.
     failing: set[str] = attrs.field(factory=set)
     reached: Counter[str] = attrs.field(factory=Counter)
@@ -256,16 +261,23 @@ class _World:
             return
         if self.steps:
             step = self.steps.popleft()
-            # A second for each token, with a pause now and then.
-            seconds = sum(step.token_counts) + 60.0 * (step.number % 7 == 0)
+            seconds = 0.0
+            if self.core.settings.step_time_target_s:  # with a pause now and then
+                seconds = sum(step.token_counts) + 60.0 * (step.number % 7 == 0)
             result = attrs.evolve(self.worker.execute(step), compute_s=seconds)
             self.finish(self.fail_rows(result) if self.failing else result)
             self.core.check_invariants()
 
     def schedule(self) -> bool:
         has_work = self.core.has_work()
-        step = self.core.schedule(0.0)
+        self.now += HALF_STEP_S
+        step = self.core.schedule(self.now)
         self.core.check_invariants()
+        if self.core.schedule_at() < math.inf:
+            assert step is None
+            assert self.steps
+            assert self.core.schedule_at() > self.now
+            self.reached["held back"] += 1
         waiting = self.core._scheduler.waiting.requests()
         self.reached["waited for a sibling"] += any(one.waits_for_sibling for one in waiting)
         if step is None:
@@ -293,7 +305,7 @@ class _World:
         )
 
     def finish(self, result: StepResult) -> None:
-        self.hear_all(self.core.finish_step(result, 0.0))
+        self.hear_all(self.core.finish_step(result, self.now))
 
     def hear_all(self, messages: dict[object, StepOutputs]) -> None:
         for message in messages.values():
@@ -378,7 +390,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("ended: stop", "ended: length", "preempted", "replayed"),
             *("sent again", "aborted in a step"),
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
-            *("waited for a sibling", "failed alone"),
+            *("waited for a sibling", "failed alone", "held back"),
         }
     ),
 )

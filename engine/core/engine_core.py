@@ -42,6 +42,7 @@ from .request_store import RequestStore
 from .result_check import match_logprobs, match_result
 from .scheduler import Scheduler, make_scheduler
 from .statistics import Statistics
+from .step_pace import StepPace
 from .stop_check import COMPLETE, check_stop
 from .token_applier import TokenApplier
 from .validation import RequestLimits, check_request
@@ -71,6 +72,7 @@ class EngineCore:
     _arrivals: int = attrs.field(default=0, init=False)
     # When the last step was finished: the next one began to compute then, or was scheduled later.
     _finished_at_s: float = attrs.field(default=0.0, init=False)
+    _pace: StepPace = attrs.field(factory=StepPace, init=False)
     _draining: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -261,16 +263,26 @@ class EngineCore:
     def schedule(self, now: float) -> Step | None:
         """The next step, to be given to the workers and answered with `finish_step`, in order.
 
-        None while enough are in flight (`EngineSettings.steps_in_flight`), and for want of work.
+        None while enough are in flight (`EngineSettings.steps_in_flight`), for want of work, and
+        before `schedule_at`, as long as a step is in flight.
         What it does to requests that want events is in `take_outputs`, to be told before the step
         brings them tokens.
         """
+        in_flight = self._scheduler.in_flight
+        if in_flight and self._pace.holds(now):
+            return None
         scheduled = self._scheduler.schedule()
         self._announcements.put_events(self._scheduler)
         if scheduled is None:
             return None
         scheduled.began_s = now
+        if len(in_flight) == 1:
+            self._pace.begin(self._scheduler.predict(scheduled), now)
         return scheduled.step
+
+    def schedule_at(self) -> float:
+        """When to call `schedule` again if no result comes before; inf: not without one."""
+        return self._pace.next_deadline()
 
     def take_mask(self) -> Mask | None:
         """The mask of the oldest step in flight, once, if it has masked rows.
@@ -300,6 +312,7 @@ class EngineCore:
         self._scheduler.learn(scheduled, result.compute_s)
         self._statistics.step_s_last = now - max(scheduled.began_s, self._finished_at_s)
         self._finished_at_s = now
+        self._pace.begin(self._scheduler.predict(in_flight[0]) if in_flight else 0.0, now)
         news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows)
         return self._statistics.messages(news, self._scheduler)
 

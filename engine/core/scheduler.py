@@ -173,13 +173,12 @@ class Scheduler:
 
     def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
         """The step, which is complete, took the workers so long."""
-        if not self.step_time_target_s or seconds <= 0.0:
-            return
-        tokens = pairs = 0
-        for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
-            tokens += count
-            pairs += count * (request.computed_tokens - count // 2)
-        self.cost_model.learn(tokens, pairs, seconds)
+        if seconds > 0.0:
+            self.cost_model.learn(*scheduled.cost, seconds)
+
+    def predict(self, scheduled: ScheduledStep) -> float:
+        """Seconds that the step will take; 0 if nothing is known of steps."""
+        return self.cost_model.predict(*scheduled.cost) if self.cost_model.is_ready else 0.0
 
     def _schedule_running(
         self, draft: StepDraft, runnable: list[Request], time: TimeBudget

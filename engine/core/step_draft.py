@@ -23,6 +23,23 @@ class ScheduledStep:
     began_s: float = 0.0
     mask_taken: bool = False
 
+    # See `cost`; not counted before somebody asks.
+    _cost: tuple[int, int] | None = attrs.field(default=None, init=False)
+
+    @property
+    def cost(self) -> tuple[int, int]:
+        """Tokens that it computes, and pairs of one of them and one before it.
+
+        Nearly: asked first when the next step has been scheduled, it takes contexts to be longer.
+        """
+        if self._cost is None:
+            tokens = pairs = 0
+            for request, count in zip(self.requests, self.step.token_counts, strict=True):
+                tokens += count
+                pairs += count * (request.scheduled_tokens - count // 2)
+            self._cost = (tokens, pairs)
+        return self._cost
+
     @property
     def sampling_rows(self) -> list[int]:
         """The rows of `sampling`."""

@@ -57,14 +57,20 @@ class FakeExecutor:
     """Every row samples its step's number. `held` holds all results back."""
 
     held: bool = False
+    # What each step says it took, and takes.
+    compute_s: float = 0.0
     failure: Exception | None = None
     steps: list[Step] = attrs.field(factory=list)
     masks: list[Mask] = attrs.field(factory=list)
     asked: list[int] = attrs.field(factory=list)
+    # {number of a step: when}
+    submitted: dict[int, float] = attrs.field(factory=dict)
+    finished: dict[int, float] = attrs.field(factory=dict)
     _released: trio.Event = attrs.field(factory=trio.Event)
 
     def submit(self, step: Step) -> None:
         self.steps.append(step)
+        self.submitted[step.number] = trio.current_time()
 
     def submit_mask(self, mask: Mask) -> None:
         self.masks.append(mask)
@@ -76,10 +82,16 @@ class FakeExecutor:
             raise self.failure
         if self.held:
             await self._released.wait()
+        await trio.sleep_until(self._begin(number) + self.compute_s)
         step = self.steps[number - 1]
         assert step.number == number
         rows = [row for row, samples in zip(step.rows, step.samples, strict=True) if samples]
-        return StepResult(number, rows, [number for _ in rows])
+        self.finished[number] = trio.current_time()
+        return StepResult(number, rows, [number for _ in rows], compute_s=self.compute_s)
+
+    def _begin(self, number: int) -> float:
+        """One step after the other, each when it was there."""
+        return max(self.submitted[number], self.finished.get(number - 1, 0.0))
 
     def release(self) -> None:
         self.held = False
@@ -188,6 +200,20 @@ async def test_the_next_step_is_submitted_before_a_result_is_waited_for() -> Non
         await trio.testing.wait_all_tasks_blocked()
         assert [step.number for step in engine.executor.steps] == [1, 2]
         assert engine.executor.asked == [1]
+
+
+async def test_long_steps_follow_one_another_without_a_gap_and_are_planned_late(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    executor = FakeExecutor(compute_s=0.1)
+    async with open_engine(executor) as engine:
+        engine.add("a", tokens=20)
+        await trio.sleep(30)
+    assert len(engine.tokens("a")) == 20
+    for number in range(12, 20):
+        assert executor.finished[number] - executor.finished[number - 1] == pytest.approx(0.1)
+        ahead = executor.finished[number - 1] - executor.submitted[number]
+        assert 0.0 < ahead < 0.05, "in time, and not much before"
 
 
 async def test_what_needs_no_step_is_delivered_without_one() -> None:

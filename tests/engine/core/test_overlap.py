@@ -1,5 +1,6 @@
 """Two steps in flight: what is dropped, what is never computed, masks, blocks that wait."""
 
+import math
 from collections import deque
 
 import attrs
@@ -172,3 +173,26 @@ def test_the_mask_of_a_row_that_has_ended_allows_everything(engine: Overlapped) 
     mask = core.take_mask()
     assert mask is not None
     assert set(mask.words) == {0xFF}
+
+
+def test_a_long_step_is_followed_late_so_that_who_comes_meanwhile_need_not_wait() -> None:
+    driver = Driver(make_core(steps_in_flight=2))
+    core, now = driver.core, 0.0
+    core.add("f0", add_request("a", prompt=1, max_tokens=20))
+    for _ in range(12):
+        step = core.schedule(now)
+        assert step is not None
+        now += 1.0
+        result = attrs.evolve(driver.worker.execute(step), compute_s=1.0)
+        core.finish_step(result, now)
+    step = core.schedule(now)
+    assert step is not None
+    assert core.schedule(now) is None
+    due = core.schedule_at()
+    assert now + 0.5 < due < now + 1.0
+    core.add("f0", add_request("b"))
+    assert core.schedule(due - 0.01) is None
+    late = core.schedule(due)
+    assert late is not None
+    assert len(late.new) == 1
+    assert core.schedule_at() == math.inf
