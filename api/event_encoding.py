@@ -14,7 +14,7 @@ _DELTA = (
     b'{"type":"%b",'
     % DELTA.encode()
     + b'"sequence_number":%d,"output_index":0,"item_id":%b,"content_index":0,"delta":%b,'
-    b'"logprobs":[]%b}'
+    b'"logprobs":%b%b}'
 )
 
 
@@ -25,7 +25,8 @@ def encode_part(part: Part, stream_id: str | None = None) -> bytes:
         if part.token_ids is not None:
             ids = (_encode(part.token_ids), part.token_index)
             more += b',"token_ids":%b,"token_index":%d' % ids
-        return _DELTA % (part.number, _encode(part.item_id), _encode(part.text), more)
+        told = b"[]" if part.logprobs is None else _encode(part.logprobs)
+        return _DELTA % (part.number, _encode(part.item_id), _encode(part.text), told, more)
     if stream_id is not None:
         part = {**part, "stream_id": stream_id}
     return _encode(part)

@@ -17,6 +17,7 @@ from ..runtime.generation import Generator
 from .errors import ApiError
 from .foreign_responses import ForeignReader, ForeignResponses
 from .live_response import AttachedReader, LiveResponse, Wake
+from .logprob_objects import make_teller
 from .response_history import Conversation, continued
 from .response_id import draw_id, draw_response_id
 from .response_record import ResponseRecord
@@ -111,9 +112,10 @@ class ResponseNursery:
             created_at=int(time.time()),
             model=self.generator.model_name,
         )
+        teller = make_teller(self.generator.token_bytes, request.sampling.logprobs)
         merge_s = request.keeping.merge_s
         return LiveResponse(
-            ResponseRecord(ResponseEvents(identity, request)),
+            ResponseRecord(ResponseEvents(identity, request, teller)),
             principal,
             continued(before, request),
             session=None if request.store else session,

@@ -20,7 +20,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from ..runtime.generation import GenerationOutput
+from ..runtime.generation import GenerationOutput, Logprobs
+from ..runtime.logprobs import join
 from .errors import bad_field
 from .fields import JsonObject
 from .responses import (
@@ -53,11 +54,14 @@ class ResponseRecord:
     _ends: "array[int]" = attrs.field(factory=lambda: array("I"), init=False)
     # All output tokens, if the request asked for them.
     _token_ids: "array[int] | None" = attrs.field(init=False)
+    # Of each piece, if the request asked for them.
+    _logprobs: list[Logprobs | None] | None = attrs.field(init=False)
     # (how many pieces came before, the notice), in order.
     _notices: list[tuple[int, Event]] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._token_ids = array("I") if self.events.request.keeps_token_ids else None
+        self._logprobs = None if self.events.request.sampling.logprobs is None else []
 
     @property
     def pieces(self) -> int:
@@ -90,10 +94,26 @@ class ResponseRecord:
         if self._token_ids is not None:
             self._token_ids.extend(output.token_ids)
         text = output.text
-        if text or (output.token_ids and self.events.request.options.token_ids):
+        if text or (output.token_ids and self._tells_tokens):
             self._texts.append(text)
+            if self._logprobs is not None:
+                self._logprobs.append(output.logprobs)
             self._ends.append(output.token_count)
             self.size += len(text)
+
+    @property
+    def _tells_tokens(self) -> bool:
+        return self._logprobs is not None or self.events.request.options.token_ids
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        """Of all output tokens so far, if the request asked for them."""
+        return None if self._logprobs is None else join(self._logprobs)
+
+    @property
+    def logprob_bytes(self) -> int:
+        """What they take."""
+        return sum(part.size_bytes for part in self._logprobs or () if part is not None)
 
     def add_notice(self, event: Event) -> None:
         """Note what happened to the request, at this place among the pieces."""
@@ -111,7 +131,7 @@ class ResponseRecord:
         """The response object as it is now."""
         if self.ending is None:
             return self.events.snapshot("in_progress")
-        return self.events.final(self.ending, self.text, self.token_count)
+        return self.events.final(self.ending, self.text, self.token_count, self.logprobs)
 
     def reader(
         self, starting_after: int | None = None, *, with_notices: bool = True
@@ -142,7 +162,8 @@ class ResponseRecord:
         count = self._ends[stop - 1]
         if self._token_ids is not None and self.events.request.options.token_ids:
             ids = self._token_ids[self._ends[first - 1] if first else 0 : count]
-        return self.events.delta(self.text_between(first, stop), count, ids)
+        told = None if self._logprobs is None else join(self._logprobs[first:stop])
+        return self.events.delta(self.text_between(first, stop), count, ids, told)
 
     def pieces_within(self, first: int, stop: int, characters_max: int) -> int:
         """Where to stop so that `[first, …)` has not much more characters than that."""
@@ -171,6 +192,7 @@ class ResponseRecord:
         assert not self._ends or self._ends[-1] <= self.token_count
         assert self.size == len(self.text)
         assert self._token_ids is None or len(self._token_ids) == self.token_count
+        assert self._logprobs is None or len(self._logprobs) == self.pieces
         assert [place for place, _ in self._notices] == sorted(place for place, _ in self._notices)
 
 
@@ -269,7 +291,7 @@ class RecordReader:
 
     def _end(self, ending: Ending) -> list[Event]:
         record = self.record
-        events = record.events.end(ending, record.text, record.token_count)
+        events = record.events.end(ending, record.text, record.token_count, record.logprobs)
         return [event for event in events if _number(event) > self.after]
 
 

@@ -18,9 +18,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from ..runtime.generation import Usage
+from ..runtime.generation import Logprobs, Usage
 from .errors import ApiError
 from .fields import JsonObject
+from .logprob_objects import LogprobTeller
 from .responses_request import ResponseRequest
 
 Event = JsonObject
@@ -79,6 +80,8 @@ class Delta:
     # Those it covers, and the index of the first, if they were asked for.
     token_ids: list[int] | None = None
     token_index: int = 0
+    # Of the tokens that it covers, if they were asked for.
+    logprobs: list[JsonObject] | None = None
 
     def event(self) -> Event:
         """The same as an object."""
@@ -89,7 +92,7 @@ class Delta:
             "item_id": self.item_id,
             "content_index": 0,
             "delta": self.text,
-            "logprobs": [],
+            "logprobs": self.logprobs or [],
         }
         if self.token_ids is not None:
             event["token_ids"] = self.token_ids
@@ -112,6 +115,8 @@ class ResponseEvents:
 
     identity: ResponseIdentity
     request: ResponseRequest
+    # None: nobody asked for logprobs.
+    teller: LogprobTeller | None = None
 
     def opening(self) -> list[Event]:
         """The events before the first token."""
@@ -134,36 +139,49 @@ class ResponseEvents:
                 "type": "response.content_part.added",
                 "sequence_number": LAST_OPENING_NUMBER,
                 **self._place(),
-                "part": _part(""),
+                "part": _part("", []),
             },
         ]
 
-    def delta(self, text: str, token_count: int, token_ids: Sequence[int] | None) -> "Delta":
-        """One delta up to the `token_count`-th token; `token_ids` are those it covers, if asked."""
+    def delta(
+        self,
+        text: str,
+        token_count: int,
+        token_ids: Sequence[int] | None,
+        logprobs: Logprobs | None = None,
+    ) -> "Delta":
+        """One delta up to the `token_count`-th token; ids and logprobs are of those it covers."""
         number = LAST_OPENING_NUMBER + token_count
         if token_ids is None:
-            return Delta(self.identity.item_id, number, text)
-        index = token_count - len(token_ids)
-        return Delta(self.identity.item_id, number, text, list(token_ids), index)
+            delta = Delta(self.identity.item_id, number, text)
+        else:
+            index = token_count - len(token_ids)
+            delta = Delta(self.identity.item_id, number, text, list(token_ids), index)
+        if logprobs is not None:
+            delta.logprobs = self._told(logprobs)
+        return delta
 
-    def end(self, ending: Ending, text: str, token_count: int) -> list[Event]:
+    def end(
+        self, ending: Ending, text: str, token_count: int, logprobs: Logprobs | None = None
+    ) -> list[Event]:
         """The events after the last token; a failed response has the terminal one alone."""
         number = LAST_OPENING_NUMBER + token_count
         terminal: Event = {
             "type": _TERMINALS[ending.status],
             "sequence_number": number + TERMINAL_DISTANCE,
-            "response": self.final(ending, text, token_count),
+            "response": self.final(ending, text, token_count, logprobs),
         }
         if ending.status is Status.FAILED or not self.request.generate:
             return [terminal]
-        part = _part(text)
+        told = self._told(logprobs)
+        part = _part(text, told)
         return [
             {
                 "type": "response.output_text.done",
                 "sequence_number": number + 1,
                 **self._place(),
                 "text": text,
-                "logprobs": [],
+                "logprobs": told,
             },
             {
                 "type": "response.content_part.done",
@@ -180,9 +198,11 @@ class ResponseEvents:
             terminal,
         ]
 
-    def final(self, ending: Ending, text: str, token_count: int) -> JsonObject:
+    def final(
+        self, ending: Ending, text: str, token_count: int, logprobs: Logprobs | None = None
+    ) -> JsonObject:
         """The response object as it stays."""
-        output = [self._item(_item_status(ending), [_part(text)])]
+        output = [self._item(_item_status(ending), [_part(text, self._told(logprobs))])]
         error = ending.error
         return self.snapshot(
             ending.status,
@@ -229,12 +249,17 @@ class ResponseEvents:
             "text": {"format": request.text_format},
             "tool_choice": "auto",
             "tools": [],
-            "top_logprobs": 0,
+            "top_logprobs": sampling.logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",
             "usage": usage,
             "user": None,
         }
+
+    def _told(self, logprobs: Logprobs | None) -> list[JsonObject]:
+        if self.teller is None or logprobs is None:
+            return []
+        return self.teller.chat(logprobs)
 
     def _place(self) -> JsonObject:
         return {"output_index": 0, "item_id": self.identity.item_id, "content_index": 0}
@@ -253,8 +278,8 @@ def _item_status(ending: Ending) -> str:
     return "completed" if ending.status is Status.COMPLETED else "incomplete"
 
 
-def _part(text: str) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: list[JsonObject]) -> JsonObject:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
 def _usage(usage: Usage, output_tokens: int) -> JsonObject:

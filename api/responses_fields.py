@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from ..engine.sampling_params import TEMPERATURE_MAX, TOKENS_MAX
+from ..engine.sampling_params import LOGPROBS_MAX, TEMPERATURE_MAX, TOKENS_MAX
 from .errors import bad_field, unsupported
 from .fields import Fields, JsonObject
 from .form_fields import TextOptions
@@ -22,6 +22,7 @@ from .schema import (
     Nested,
     Number,
     Text,
+    Texts,
     Unserved,
     is_empty,
     never,
@@ -29,6 +30,9 @@ from .schema import (
     wrong_type,
 )
 
+# OpenAI has eight things to include; of those that we know, this one says something.
+INCLUDES_MAX, INCLUDE_CHARACTERS_MAX = 64, 128
+INCLUDE_LOGPROBS = "message.output_text.logprobs"
 # OpenAI's bounds on metadata.
 METADATA_PAIRS_MAX = 16
 METADATA_KEY_CHARACTERS_MAX = 64
@@ -117,12 +121,7 @@ class Metadata:
         return {"type": "object", **bounds, "additionalProperties": value}
 
 
-def _asks_no_logprobs(value: object) -> bool:
-    return not (isinstance(value, list) and "message.output_text.logprobs" in value)
-
-
 _TOOLS = "tools are not served"
-_LOGPROBS = "logprobs are not served"
 RESPONSES = Body(
     {
         "input": Field(Input(), "The conversation, or its new part; required without another."),
@@ -153,8 +152,14 @@ RESPONSES = Body(
         "truncation": Field(
             Unserved(one_of("disabled"), "nothing is dropped from the input; shorten it")
         ),
-        "include": Field(Unserved(_asks_no_logprobs, _LOGPROBS)),
-        "top_logprobs": Field(Unserved(is_empty, _LOGPROBS)),
+        "include": Field(
+            Texts(items_max=INCLUDES_MAX, characters_max=INCLUDE_CHARACTERS_MAX),
+            f"`{INCLUDE_LOGPROBS}` tells the logprob of each token; all else is ignored.",
+        ),
+        "top_logprobs": Field(
+            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            "Logprobs of so many most likely tokens, and of the token itself.",
+        ),
         "context_management": Field(
             Unserved(is_empty, "nothing is compacted; send the conversation as wanted")
         ),

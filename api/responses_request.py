@@ -15,8 +15,14 @@ from ..engine.sampling_params import TOKENS_MAX, SamplingParams
 from .errors import ApiError, bad_field
 from .fields import Fields, JsonObject
 from .form_fields import form_of
-from .prompt_fields import RuntimeOptions, check_model, sampling_params, split_runtime
-from .responses_fields import RESPONSES, Message
+from .prompt_fields import (
+    SAMPLING_FIELDS,
+    RuntimeOptions,
+    check_model,
+    sampling_params,
+    split_runtime,
+)
+from .responses_fields import INCLUDE_LOGPROBS, RESPONSES, Message
 from .schema import Body, Field, Integer
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
@@ -34,12 +40,8 @@ _SAMPLING_NAMES = {
 # How this protocol calls what `SamplingParams` calls otherwise.
 FIELD_NAMES = {
     "max_tokens": "max_output_tokens",
-    "min_tokens": "runtime.min_tokens",
-    "top_k": "runtime.top_k",
-    "min_p": "runtime.min_p",
-    "seed": "runtime.seed",
-    "stop": "runtime.stop",
-    "stop_token_ids": "runtime.stop_token_ids",
+    "logprobs": "top_logprobs",
+    **{name: f"runtime.{name}" for name in SAMPLING_FIELDS},
 }
 
 
@@ -143,6 +145,8 @@ def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -
     runtime = found.get("runtime", {})
     options, extensions = split_runtime(runtime)
     arguments = {ours: found[name] for name, ours in _SAMPLING_NAMES.items() if name in found}
+    if found.get("top_logprobs") or INCLUDE_LOGPROBS in found.get("include", ()):
+        arguments["logprobs"] = found.get("top_logprobs", 0)
     form = form_of({**found, **extensions}, "text")
     if form is not None:
         extensions["structured_outputs"] = form[1]

@@ -54,6 +54,11 @@ class Logprobs:
         """How many tokens."""
         return len(self.ranks)
 
+    @property
+    def size_bytes(self) -> int:
+        """What the arrays take."""
+        return 4 * (2 * len(self.token_ids) + len(self.ranks))
+
     def __getitem__(self, index: int) -> TokenLogprob:
         """One token's. Raises `IndexError`."""
         place = range(len(self))[index]

@@ -1,8 +1,10 @@
 """Records of responses for tests: what was asked and said, without anybody who runs it."""
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from triolet.api.live_response import LiveResponse
+from triolet.api.logprob_objects import make_teller
 from triolet.api.response_history import Conversation
 from triolet.api.response_record import ResponseRecord
 from triolet.api.responses import (
@@ -17,6 +19,8 @@ from triolet.api.responses import (
 from triolet.api.responses_request import ResponseRequest, read_response_request
 from triolet.runtime.generation import GenerationOutput, Usage
 
+from .fakes import make_logprobs
+
 COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
 
 
@@ -29,13 +33,20 @@ def taken(reader: Reader, characters_max: int = 2**30) -> list[Event]:
     return [event_of(part) for part in reader.take(characters_max)]
 
 
+def spell(token_ids: Sequence[int]) -> list[bytes]:
+    """Each token is the character of its id."""
+    return [chr(token_id).encode() for token_id in token_ids]
+
+
 def make_request(**values: Any) -> ResponseRequest:
     return read_response_request({"input": "hi", **values}, model="toy")
 
 
 def make_record(response_id: str = "resp_1", **values: Any) -> ResponseRecord:
     identity = ResponseIdentity(response_id=response_id, item_id="msg_1", created_at=5, model="toy")
-    return ResponseRecord(ResponseEvents(identity, make_request(**values)))
+    request = make_request(**values)
+    teller = make_teller(spell, request.sampling.logprobs)
+    return ResponseRecord(ResponseEvents(identity, request, teller))
 
 
 def make_live(
@@ -49,4 +60,6 @@ def make_live(
 def say(record: ResponseRecord, text: str, tokens: int = 1) -> None:
     first = record.token_count
     ids = list(range(first, first + tokens))
-    record.append(GenerationOutput(text, ids, first + tokens))
+    alternatives = record.events.request.sampling.logprobs
+    told = None if alternatives is None else make_logprobs(ids, alternatives)
+    record.append(GenerationOutput(text, ids, first + tokens, logprobs=told))

@@ -12,6 +12,7 @@ import pytest
 from triolet.api.routes import ROUTES
 
 from .fakes import Answer, HttpClient, make_application, open_client
+from .socket_client import open_socket
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {
@@ -96,6 +97,22 @@ async def test_a_wrong_value_is_refused_by_name(path: str, name: str, value: obj
         answer = await client.request("POST", path, body)
         await check_refused(client, answer, path)
     assert (answer.error["param"] or "").startswith(name) or name in ("prompt", "messages")
+
+
+async def test_a_wrong_value_on_a_socket_is_refused_by_name_and_its_lane_goes_on() -> None:
+    path = "/v1/responses"
+    fields = [case.values[1:] for case in cases() if case.values[0] == path]
+    assert len(fields) > 100
+    async with open_socket(make_application()) as client:
+        for name, value in fields:
+            await client.send({"type": "response.create", "input": "hi", name: value})
+            refused = await client.receive()
+            assert refused is not None
+            assert (refused["type"], refused["status"]) == ("error", 400), (name, value)
+            assert str(refused["error"]["param"]).startswith(name), (name, value)
+        await client.create("hi")
+        events = await client.receive_until("response.completed", "error")
+    assert events[-1]["type"] == "response.completed"
 
 
 DEEP = b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"

@@ -18,6 +18,8 @@ def test_a_delta_is_its_object(
     text: str, number: int, token_ids: list[int] | None, stream_id: str | None
 ) -> None:
     delta = Delta("msg_1", number, text, token_ids, 7)
+    if number % 2:
+        delta.logprobs = [{"token": text, "logprob": -0.5, "bytes": [1], "top_logprobs": []}]
     expected = delta.event()
     if stream_id is not None:
         expected["stream_id"] = stream_id

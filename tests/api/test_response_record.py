@@ -202,3 +202,42 @@ def check_whole(record: ResponseRecord, heard: list[Event], reader: RecordReader
     ]
     assert ids_of(heard) == (record.token_ids or [])
     assert not reader.is_ready or not reader.is_done
+
+
+LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+
+
+def told_in(events: list[Event]) -> list[Any]:
+    """The bytes of each token whose logprob the deltas tell."""
+    found: list[Any] = []
+    for event in events:
+        if event["type"] == DELTA:
+            entries: Any = event["logprobs"]
+            found += [entry["bytes"] for entry in entries]
+    return found
+
+
+@given(st.lists(st.sampled_from(["a", "", "bc"]), max_size=8), st.integers(-1, 12), st.booleans())
+def test_logprobs_go_with_their_tokens_from_any_number(
+    texts: list[str], after: int, is_ended: bool
+) -> None:
+    record = make_said(*texts, **LOGPROBS)
+    if is_ended:
+        record.end(COMPLETED)
+    record.check_invariants()
+    starting_after = None if after < 0 else min(after, record.last_number)
+    events = taken(record.reader(starting_after), ALL)
+    first = max(0, (-1 if starting_after is None else starting_after) - 3)
+    assert told_in(events) == [[token_id] for token_id in range(first, len(texts))]
+    if is_ended:
+        whole: Any = record.snapshot()
+        entries = whole["output"][0]["content"][0]["logprobs"]
+        assert [entry["bytes"] for entry in entries] == [[i] for i in range(len(texts))]
+        assert whole["top_logprobs"] == 1
+    assert record.logprob_bytes == len(texts) * 4 * 5
+
+
+def test_without_being_asked_for_there_are_none() -> None:
+    record = make_said("a", "b")
+    assert told_in(taken(record.reader(), ALL)) == []
+    assert (record.logprobs, record.logprob_bytes) == (None, 0)

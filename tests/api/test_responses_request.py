@@ -154,8 +154,13 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"text": {"format": {"type": "json_schema"}}}, "missing_required_parameter",
          "text.format.schema"),
-        ({"include": ["message.output_text.logprobs"]}, "unsupported_parameter", "include"),
-        ({"top_logprobs": 3}, "unsupported_parameter", "top_logprobs"),
+        ({"include": [7]}, "invalid_type", "include[0]"),
+        ({"top_logprobs": -1}, "invalid_parameter", "top_logprobs"),
+        ({"top_logprobs": 10**9}, "invalid_parameter", "top_logprobs"),
+        ({"runtime": {"bad_words": [""]}}, "invalid_value", "runtime.bad_words[0]"),
+        ({"runtime": {"n": 2}}, "unknown_parameter", "runtime.n"),
+        ({"runtime": {"min_tokens": 9}, "max_output_tokens": 3}, "invalid_parameter",
+         "runtime.min_tokens"),
         ({"generate": 0}, "invalid_type", "generate"),
         ({"runtime": {"keep_s": 1}, "store": False}, "invalid_value", "runtime.keep_s"),
         ({"runtime": {"keep_s": -1}}, "invalid_parameter", "runtime.keep_s"),
@@ -213,3 +218,27 @@ def test_bad_lane_names_are_refused(stream_id: object) -> None:
 @pytest.mark.parametrize("stream_id", [None, "x" * 256, "A-z_0.9"])
 def test_good_lane_names_pass(stream_id: str | None) -> None:
     assert read_stream_id({"stream_id": stream_id}) == stream_id
+
+
+@pytest.mark.parametrize(
+    ("values", "logprobs"),
+    [
+        ({}, None),
+        ({"include": ["reasoning.encrypted_content"]}, None),
+        ({"top_logprobs": 0}, None),
+        ({"include": ["message.output_text.logprobs"]}, 0),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 3}, 3),
+        ({"top_logprobs": 3}, 3),
+    ],
+)
+def test_logprobs_are_included_when_asked_for(values: JsonObject, logprobs: int | None) -> None:
+    request = read_response_request({"input": "hi", **values}, model="toy")
+    assert request.sampling.logprobs == logprobs
+
+
+def test_sampling_fields_are_in_the_runtime_object() -> None:
+    runtime = {"presence_penalty": 1, "logit_bias": {"3": -1}, "allowed_token_ids": [3, 4]}
+    request = read_response_request({"input": "hi", "runtime": runtime}, model="toy")
+    assert request.sampling.presence_penalty == 1
+    assert request.sampling.logit_bias == ((3, -1.0),)
+    assert request.sampling.allowed_token_ids == (3, 4)
