@@ -12,6 +12,7 @@ import trio
 
 from ..runtime.frontend import ignore_load
 from ..runtime.generation import Generator
+from ..runtime.tool_calls import has_tool_calls
 from .authentication import Authentication
 from .client_addresses import LOCAL, ClientAddresses
 from .errors import draining
@@ -44,6 +45,8 @@ class Application:
     responses: ResponseNursery = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
+    # Whether the model's template shows tools, so that their calls can be read.
+    has_tools: bool = attrs.field(init=False)
 
     # Called whenever a connection came or went.
     on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
@@ -60,6 +63,8 @@ class Application:
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
+        template = self.generator.tokenizer_info().get("chat_template")
+        self.has_tools = has_tool_calls(template if isinstance(template, str) else None)
         self._addresses = ClientAddresses(settings.limits.connections_per_address_max)
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)

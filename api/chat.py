@@ -7,6 +7,7 @@ import attrs
 
 from ..engine.messages import FinishReason
 from ..runtime.generation import Choice, GenerationOutput, GenerationStream, Logprobs, Usage
+from .chat_tools import ChatToolCalls
 from .fields import JsonObject
 from .logprob_objects import LogprobTeller
 
@@ -33,6 +34,8 @@ class ChatAnswer:
     teller: LogprobTeller | None = None
     # None: nobody asked for those of the prompt.
     prompt_teller: LogprobTeller | None = None
+    # Reads the calls out of the text; None where no tool may be called.
+    calls: ChatToolCalls | None = None
 
     def opening(self, index: int = 0) -> JsonObject:
         """The first chunk of a choice: the role, and no text yet."""
@@ -41,21 +44,16 @@ class ChatAnswer:
     def chunks(self, output: GenerationOutput) -> list[JsonObject]:
         """The chunks of one piece: its text if there is any, and the end if it is the last."""
         made = []
-        tells_tokens = self.with_token_ids or output.logprobs is not None
-        if output.text or (tells_tokens and output.token_ids):
-            chunk = self._chunk(
-                {"content": output.text},
-                output.index,
-                token_ids=output.token_ids,
-                logprobs=self._logprobs(output.logprobs),
-            )
-            made.append(chunk)
+        ids, logprobs = output.token_ids, self._logprobs(output.logprobs)
+        for delta in self._deltas(output):
+            made.append(self._chunk(delta, output.index, token_ids=ids, logprobs=logprobs))
+            ids, logprobs = [], None  # they are told once
         if output.finish_reason is not None:
             made.append(
                 self._chunk(
                     {},
                     output.index,
-                    finish_reason=FINISH_REASONS[output.finish_reason],
+                    finish_reason=self._finish_reason(output.index, output.finish_reason),
                     stop_reason=stop_reason_of(output.finish_reason, output.stop_reason),
                 )
             )
@@ -77,11 +75,14 @@ class ChatAnswer:
 
     def _whole_choice(self, choice: Choice) -> JsonObject:
         assert choice.finish_reason is not None
+        message: JsonObject = {"role": "assistant", "content": choice.text, "refusal": None}
+        if self.calls is not None:
+            message = self.calls.message(choice.index, choice.text)
         told: JsonObject = {
             "index": choice.index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(choice.logprobs),
-            "finish_reason": FINISH_REASONS[choice.finish_reason],
+            "finish_reason": self._finish_reason(choice.index, choice.finish_reason),
             "stop_reason": stop_reason_of(choice.finish_reason, choice.stop_reason),
         }
         if self.with_token_ids:
@@ -92,6 +93,20 @@ class ChatAnswer:
         if self.teller is None or logprobs is None:
             return None
         return {"content": self.teller.chat(logprobs), "refusal": None}
+
+    def _deltas(self, output: GenerationOutput) -> list[JsonObject]:
+        """What a piece adds to its message; empty text if it has but tokens to tell of."""
+        if self.calls is None:
+            deltas: list[JsonObject] = [{"content": output.text}] if output.text else []
+        else:
+            is_last = output.finish_reason is not None
+            deltas = self.calls.deltas(output.index, output.text, is_last=is_last)
+        tells_tokens = self.with_token_ids or output.logprobs is not None
+        return deltas or ([{"content": ""}] if tells_tokens and output.token_ids else [])
+
+    def _finish_reason(self, index: int, reason: FinishReason) -> str:
+        said = FINISH_REASONS[reason]
+        return said if self.calls is None else self.calls.finish_reason(index, said)
 
     def _head(self, kind: str) -> JsonObject:
         return {

@@ -15,8 +15,9 @@ from .errors import bad_field
 from .fields import JsonObject
 from .prompt_fields import Messages, RuntimeOptions, check_model
 from .schema import Body, Field, Flag, Integer, Unserved, is_empty, never, one_of
+from .tool_fields import TOOL_FIELDS, ToolUse, tool_use_of
 
-_TOOLS = "tools are not served"
+_TOOLS = "the older name is not served; send `tools`"
 CHAT = Body(
     {
         "messages": Field(Messages(), "The conversation; required without token ids."),
@@ -25,9 +26,8 @@ CHAT = Body(
         "add_generation_prompt": Field(Flag(), "Let the template open the answer; on by default."),
         **SHARED_FIELDS,
         "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
-        "tools": Field(Unserved(is_empty, _TOOLS)),
+        **TOOL_FIELDS,
         "functions": Field(Unserved(is_empty, _TOOLS)),
-        "tool_choice": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "logprobs": Field(Flag(), "Tell the logprob of each token of the answer."),
         "top_logprobs": Field(
@@ -55,17 +55,29 @@ class ChatRequest:
     prompt: Prompt
     sampling: SamplingParams
     options: CompletionOptions
+    tools: ToolUse = attrs.field(factory=ToolUse)
 
 
-def read_chat_request(body: JsonObject, *, model: str) -> ChatRequest:
-    """Validate one body; `model` is the served one. Raises `ApiError`."""
+def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) -> ChatRequest:
+    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+
+    Raises `ApiError`.
+    """
     values = CHAT.read(body)
     check_model(values.get("model"), model)
     # The new name wins over the deprecated one, which most clients still send.
     max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
     options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
-    prompt = _read_prompt(values, options.runtime)
-    return ChatRequest(prompt=prompt, sampling=sampling, options=options)
+    tools = tool_use_of(values, has_tools=has_tools)
+    prompt = _read_prompt(values, options.runtime, tools)
+    form = tools.form()
+    if form is not None:
+        if sampling.structured_outputs is not None:
+            reason = "must not be together with tools that must be called"
+            raise bad_field(options.form_field, reason)
+        sampling = attrs.evolve(sampling, structured_outputs=form)
+        options = attrs.evolve(options, form_field="tools")
+    return ChatRequest(prompt=prompt, sampling=sampling, options=options, tools=tools)
 
 
 def _read_logprobs(values: dict[str, Any]) -> int | None:
@@ -77,11 +89,12 @@ def _read_logprobs(values: dict[str, Any]) -> int | None:
     return None
 
 
-def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions) -> Prompt:
+def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse) -> Prompt:
     if runtime.input_token_ids is not None:
         if "messages" in values:
             raise bad_field("runtime.input_token_ids", "replaces `messages`")
         return runtime.input_token_ids
     if "messages" not in values:
         raise bad_field("messages", "is missing", "missing_required_parameter")
-    return ChatPrompt(values["messages"], values.get("add_generation_prompt", True))
+    opens = values.get("add_generation_prompt", True)
+    return ChatPrompt(values["messages"], opens, tools.for_template)

@@ -17,6 +17,7 @@ from ..runtime.generation import Choice, GenerationOutput, GenerationStream, Usa
 from .application import Application
 from .chat import ChatAnswer
 from .chat_request import ChatRequest, read_chat_request
+from .chat_tools import ChatToolCalls
 from .completion_fields import CompletionOptions
 from .completions import CompletionsAnswer, WholeChoice, usage_of
 from .completions_request import CompletionsRequest, TextOrIds, read_completions_request
@@ -36,14 +37,18 @@ async def create_chat_completion(
     """`POST /v1/chat/completions`. Raises `ApiError` before the answer has begun."""
     application.check_accepting()
     body = await connection.read_json()
-    request = read_chat_request(body, model=application.generator.model_name)
+    model = application.generator.model_name
+    request = read_chat_request(body, model=model, has_tools=application.has_tools)
+    completion_id = draw_id("chatcmpl")
+    is_named = request.tools.choice.name is not None
     answer = ChatAnswer(
-        completion_id=draw_id("chatcmpl"),
+        completion_id=completion_id,
         created=int(time.time()),
-        model=application.generator.model_name,
+        model=model,
         with_token_ids=request.options.with_token_ids,
         teller=_teller(application, request.sampling.logprobs, request.options),
         prompt_teller=_teller(application, request.sampling.prompt_logprobs, request.options),
+        calls=ChatToolCalls(completion_id, is_named) if request.tools.is_on else None,
     )
     try:
         with connection.cancel_when_client_leaves():

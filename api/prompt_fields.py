@@ -42,9 +42,10 @@ from .schema import (
     TokenIds,
     wrong_type,
 )
+from .tool_fields import read_calls
 
 TEXT_PARTS = ("text", "input_text", "output_text")
-ROLES = ("system", "developer", "user", "assistant")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 # Chat templates know three roles; OpenAI's `developer` is their `system`.
 TEMPLATE_ROLES = {"developer": "system"}
 PRIORITY_MAX = 2**31 - 1
@@ -197,10 +198,19 @@ def read_message(message: Fields) -> dict[str, Any]:
         raise bad_field(message.at("role"), "is missing", "missing_required_parameter")
     if role not in ROLES:
         raise unsupported(message.at("role"), f"must be one of {', '.join(ROLES)}")
-    for name in ("tool_calls", "function_call", "tool_call_id", "audio"):
+    for name in ("function_call", "audio"):
         if message.get(name):
-            raise unsupported(message.at(name), "tools and audio are not served")
-    return {"role": TEMPLATE_ROLES.get(role, role), "content": read_content(message)}
+            raise unsupported(message.at(name), "is not served")
+    calls = read_calls(message)
+    if calls and role != "assistant":
+        raise bad_field(message.at("tool_calls"), "is an assistant's")
+    found = {"role": TEMPLATE_ROLES.get(role, role)}
+    if calls and message.get("content") is None:
+        return {**found, "content": "", "tool_calls": calls}
+    found["content"] = read_content(message)
+    if role == "tool":
+        found["tool_call_id"] = message.string("tool_call_id") or ""
+    return {**found, "tool_calls": calls} if calls else found
 
 
 def read_content(message: Fields) -> str:
@@ -236,6 +246,8 @@ MESSAGE_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {
         "role": {"enum": list(ROLES)},
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": {"type": "string"},
         "content": {
             "anyOf": [
                 {"type": "string"},
@@ -243,7 +255,7 @@ MESSAGE_SCHEMA: JsonObject = {
             ]
         },
     },
-    "required": ["role", "content"],
+    "required": ["role"],
 }
 
 

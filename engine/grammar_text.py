@@ -6,6 +6,7 @@ of the refusal. Must not know vocabularies: masks are `matched_grammar`'s.
 """
 
 import json
+import re
 from typing import Any, assert_never
 
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
@@ -27,6 +28,11 @@ LIMITS = LLParserLimits(
 )
 # Without it each mask looks ahead to the end of a text that is forced: 100 ms in one of 60 kB.
 _PRAGMA = '%llguidance {"no_forcing": true}\n'
+# Formats whose fractions of a second have no bound; with 9 digits and an offset they have 35.
+_ENDLESS_FORMATS = ("time", "date-time", "duration")
+FORMAT_CHARACTERS_MAX = 35
+# Of a schema, what is no schema.
+_DATA = ("const", "enum", "default", "examples")
 # What the converter from GBNF begins with.
 _CONVERTED = "%llguidance {}\n"
 # Between the tokens of JSON: no more white space than deep indentation has, or a model that likes
@@ -34,8 +40,9 @@ _CONVERTED = "%llguidance {}\n"
 _JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 # Of llguidance's report, which may quote the whole grammar.
 REASON_CHARACTERS_MAX = 300
-# It means that details were left out, which were never asked for.
-_NOT_VERBOSE = "\n<non-verbose/>"
+# Where in the text that we made of a client's; of no use to the client.
+_EXCERPT = re.compile(r"\s*(\d+ \||\^|<non-verbose/>)")
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
 
 
 def grammar_text(wanted: StructuredOutputs) -> str:
@@ -80,10 +87,26 @@ def check_grammar(wanted: StructuredOutputs) -> None:
 
 def refused(report: str) -> InvalidParameter:
     """The refusal for what llguidance reports."""
-    reason = report.removesuffix(_NOT_VERBOSE).strip()
+    lines = [line.strip() for line in report.split("\n") if _EXCERPT.match(line) is None]
+    reason = _PLACE.sub("", " ".join(lines).strip())
     return InvalidParameter(
         "structured_outputs", f"cannot be served: {reason[:REASON_CHARACTERS_MAX]}"
     )
+
+
+def _with_bounded_formats(schema: Any) -> Any:
+    """The schema, where times have no more digits than any clock; a model may never end them."""
+    if isinstance(schema, list):
+        return [_with_bounded_formats(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {
+        name: value if name in _DATA else _with_bounded_formats(value)
+        for name, value in schema.items()
+    }
+    if found.get("format") in _ENDLESS_FORMATS:
+        found.setdefault("maxLength", FORMAT_CHARACTERS_MAX)
+    return found
 
 
 def _schema_lark(schema: dict[str, Any] | bool) -> str:
@@ -92,7 +115,8 @@ def _schema_lark(schema: dict[str, Any] | bool) -> str:
     options = schema.get("x-guidance", {})
     if not isinstance(options, dict):
         raise refused("x-guidance must be an object")
-    return "start: %json " + json.dumps({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+    schema = _with_bounded_formats({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+    return "start: %json " + json.dumps(schema)
 
 
 def _choices(text: str) -> list[str]:

@@ -33,6 +33,7 @@ TIER_OF_FOLDER = {
     "cancellation": "contracts and cancellation",
     "conformance": "contracts and cancellation",
     "end_to_end": "end to end",
+    "structured": "end to end",
     "chaos": "chaos",
     "fuzz": "fuzz",
 }

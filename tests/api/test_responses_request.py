@@ -182,7 +182,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"input": 7}, "invalid_type", "input"),
         ({"input": ["x"]}, "invalid_type", "input[0]"),
         ({"input": [{"content": "x"}]}, "missing_required_parameter", "input[0].role"),
-        ({"input": [{"role": "tool", "content": "x"}]}, "unsupported_parameter", "input[0].role"),
+        ({"input": [{"role": "wise", "content": "x"}]}, "unsupported_parameter", "input[0].role"),
         ({"input": [{"role": "user"}]}, "missing_required_parameter", "input[0].content"),
         ({"input": [{"role": "user", "content": 1}]}, "invalid_type", "input[0].content"),
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]},

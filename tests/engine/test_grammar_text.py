@@ -1,9 +1,11 @@
 """Each kind becomes a grammar; what llguidance does not serve is refused in its words."""
 
+import json
+
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.grammar_text import REASON_CHARACTERS_MAX, check_grammar
+from triolet.engine.grammar_text import REASON_CHARACTERS_MAX, check_grammar, lark_text
 from triolet.engine.structured_outputs import GrammarKind, StructuredOutputs
 
 SERVED = [
@@ -37,6 +39,14 @@ REFUSED = [
 @pytest.mark.parametrize("wanted", SERVED, ids=lambda wanted: wanted.kind)
 def test_served(wanted: StructuredOutputs) -> None:
     check_grammar(wanted)
+
+
+def test_times_are_bounded_and_data_is_not_touched() -> None:
+    timed = {"type": "string", "format": "time"}
+    schema = {"properties": {"a": timed, "b": {"const": timed}, "format": timed}}
+    lark = lark_text(StructuredOutputs.json(schema))
+    assert lark.count('"maxLength": 35') == 2
+    assert json.dumps({"const": timed}) in lark
 
 
 @pytest.mark.parametrize(("wanted", "reason"), REFUSED, ids=lambda value: str(value)[-40:])

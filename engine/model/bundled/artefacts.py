@@ -22,12 +22,26 @@ POSITIONS_MAX = 1024
 _DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
+# Tools and calls are written as Hermes and Qwen models have them (`runtime.tool_calls` reads them).
+# The model has never seen any: what it is trained on is the text without tools.
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
+    "{{ bos_token }}"
+    f"{{% if tools %}}{SYSTEM}You may call functions:"
+    "{% for tool in tools %}{{ '\\n' }}{{ tool | tojson }}{% endfor %}"
+    '{{ \'\\n<tool_call>\\n{"name": ..., "arguments": ...}\\n</tool_call>\' }}{% endif %}'
+    "{% for message in messages %}"
     "{% if message['role'] == 'system' or message['role'] == 'developer' %}"
     f"{SYSTEM}{{{{ message['content'] | trim }}}}"
     "{% elif message['role'] == 'assistant' %}"
-    f"{ASSISTANT}{{{{ message['content'] | trim }}}}{{{{ eos_token }}}}"
+    f"{ASSISTANT}{{{{ message['content'] | trim }}}}"
+    "{% for call in message['tool_calls'] %}"
+    "{{ '\\n<tool_call>\\n{\"name\": ' }}{{ call['function']['name'] | tojson }}"
+    "{{ ', \"arguments\": ' }}{{ call['function']['arguments'] | tojson }}"
+    "{{ '}\\n</tool_call>' }}{% endfor %}"
+    "{{ eos_token }}"
+    "{% elif message['role'] == 'tool' %}"
+    f"{USER}<tool_response>{{{{ '\\n' }}}}{{{{ message['content'] | trim }}}}"
+    "{{ '\\n' }}</tool_response>"
     "{% else %}"
     f"{USER}{{{{ message['content'] | trim }}}}"
     "{% endif %}{% endfor %}"

@@ -1,0 +1,205 @@
+"""Reads which functions a model may call, whether it must, and what calls a conversation has.
+
+Sans-IO: JSON values in, typed values or `ApiError` out. Chat completions wrap a function in an
+object of its own, Responses do not; both become the same. Must not know how calls look in text.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ..engine.errors import InvalidParameter
+from ..engine.structured_outputs import StructuredOutputs
+from ..runtime.tool_calls import CALLS_MAX, Tool, ToolChoice, forced_calls, strict_calls
+from .errors import ApiError, bad_field, unsupported
+from .fields import Fields, JsonObject
+from .schema import Field, Flag, wrong_type
+
+# OpenAI's bound, and more than any model is trained on.
+TOOLS_MAX = 128
+# OpenAI's rule for names of functions.
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}", re.ASCII)
+_MISSING = "missing_required_parameter"
+_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
+_FUNCTION_SCHEMA: JsonObject = {
+    "name": {"type": "string"},
+    "description": {"type": "string"},
+    "parameters": {"type": "object"},
+    "strict": {"type": "boolean"},
+}
+
+
+@attrs.frozen
+class Tools:
+    """`tools`: functions; with `is_flat` as Responses have them."""
+
+    is_flat: bool = False
+
+    def read(self, value: object, path: str) -> list[Tool]:
+        """See `schema.Kind`."""
+        if not isinstance(value, list):
+            raise wrong_type(path, "an array", value)
+        if len(value) > TOOLS_MAX:
+            raise bad_field(path, f"must have at most {TOOLS_MAX} tools")
+        found: list[Tool] = []
+        for index, item in enumerate(value):
+            if not isinstance(item, dict):
+                raise wrong_type(f"{path}[{index}]", "an object", item)
+            tool = self._read_one(Fields(item, f"{path}[{index}]"))
+            if any(tool.name == other.name for other in found):
+                raise bad_field(f"{path}[{index}]", f"has the name {tool.name} once more")
+            found.append(tool)
+        return found
+
+    def _read_one(self, given: Fields) -> Tool:
+        if given.string("type") != "function":
+            raise unsupported(given.at("type"), "must be `function`")
+        function = given if self.is_flat else given.nested("function")
+        if function is None:
+            raise bad_field(given.at("function"), "is missing", _MISSING)
+        name = _read_name(function)
+        parameters = function.nested("parameters")
+        return Tool(
+            name,
+            dict(_NO_PARAMETERS if parameters is None else parameters.values),
+            function.string("description") or "",
+            function.boolean("strict") or False,
+        )
+
+    def schema(self) -> JsonObject:
+        """See `schema.Kind`."""
+        function: JsonObject = {"type": "object", "properties": _FUNCTION_SCHEMA}
+        properties = _FUNCTION_SCHEMA if self.is_flat else {"function": function}
+        items = {"type": "object", "properties": {"type": {"const": "function"}, **properties}}
+        return {"type": "array", "maxItems": TOOLS_MAX, "items": items}
+
+
+@attrs.frozen
+class Choice:
+    """What `tool_choice` says; `name` is that of the one function that must be called."""
+
+    choice: ToolChoice
+    name: str | None = None
+
+
+@attrs.frozen
+class ToolChoiceField:
+    """`tool_choice`: a word, or one function; with `is_flat` as Responses have it."""
+
+    is_flat: bool = False
+
+    def read(self, value: object, path: str) -> Choice:
+        """See `schema.Kind`."""
+        if isinstance(value, str):
+            if value not in list(ToolChoice):
+                raise bad_field(path, f"must be one of {', '.join(ToolChoice)}, or a function")
+            return Choice(ToolChoice(value))
+        if not isinstance(value, dict):
+            raise wrong_type(path, "a string or an object", value)
+        given = Fields(value, path)
+        if given.string("type") != "function":
+            raise unsupported(given.at("type"), "must be `function`")
+        function = given if self.is_flat else given.nested("function")
+        if function is None:
+            raise bad_field(given.at("function"), "is missing", _MISSING)
+        return Choice(ToolChoice.REQUIRED, _read_name(function))
+
+    def schema(self) -> JsonObject:
+        """See `schema.Kind`."""
+        return {"anyOf": [{"type": "string", "enum": list(ToolChoice)}, {"type": "object"}]}
+
+
+@attrs.frozen
+class ToolUse:
+    """The functions of one request. Without any, or with the choice `none`, nothing is called."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: Choice = Choice(ToolChoice.AUTO)
+    is_parallel: bool = True
+
+    @property
+    def is_on(self) -> bool:
+        """Whether calls are read out of the answer."""
+        return bool(self.tools) and self.choice.choice is not ToolChoice.NONE
+
+    @property
+    def for_template(self) -> list[dict[str, Any]] | None:
+        """What the model is shown."""
+        return [tool.for_template() for tool in self.tools] if self.is_on else None
+
+    def form(self) -> StructuredOutputs | None:
+        """What the answer must match. Raises `ApiError` of `tools` if it is too large."""
+        if not self.is_on:
+            return None
+        tools = self.tools
+        if self.choice.choice is ToolChoice.REQUIRED:
+            name = self.choice.name
+            tools = tools if name is None else tuple(t for t in tools if t.name == name)
+            calls_max = CALLS_MAX if self.is_parallel and name is None else 1
+            text = forced_calls(tools, calls_max=calls_max)
+        elif any(tool.strict for tool in tools):
+            text = strict_calls(tools)
+        else:
+            return None
+        try:
+            return StructuredOutputs.grammar(text)
+        except InvalidParameter as error:
+            raise ApiError(400, f"tools {error.reason}", error.code, param="tools") from None
+
+
+TOOL_FIELDS: dict[str, Field] = {
+    "tools": Field(Tools(), "Functions that the model may call."),
+    "tool_choice": Field(ToolChoiceField(), "Whether it must, and which; a call is then valid."),
+    "parallel_tool_calls": Field(Flag(), "Whether several calls may be required at once."),
+}
+FLAT_TOOL_FIELDS: dict[str, Field] = {
+    **TOOL_FIELDS,
+    "tools": Field(Tools(is_flat=True), TOOL_FIELDS["tools"].about),
+    "tool_choice": Field(ToolChoiceField(is_flat=True), TOOL_FIELDS["tool_choice"].about),
+}
+
+
+def tool_use_of(values: Mapping[str, Any], *, has_tools: bool) -> ToolUse:
+    """The three fields together. Raises `ApiError`; without `has_tools` for any tool that is on."""
+    tools: list[Tool] = values.get("tools") or []
+    choice: Choice = values.get("tool_choice", Choice(ToolChoice.AUTO))
+    if choice.choice is ToolChoice.REQUIRED and not tools:
+        raise bad_field("tool_choice", "needs `tools`")
+    if choice.name is not None and all(tool.name != choice.name for tool in tools):
+        raise bad_field("tool_choice", f"names {choice.name}, which is not among `tools`")
+    use = ToolUse(tuple(tools), choice, values.get("parallel_tool_calls", True))
+    if use.is_on and not has_tools:
+        raise unsupported("tools", "the chat template of this model knows no tools")
+    return use
+
+
+def read_calls(message: Fields) -> list[JsonObject]:
+    """`tool_calls` of an assistant's message, as templates take them. Raises `ApiError`."""
+    return [
+        read_call(call.nested("function") or call) for call in message.objects("tool_calls") or []
+    ]
+
+
+def read_call(function: Fields) -> JsonObject:
+    """One call: its name, and its arguments parsed, as templates take them. Raises `ApiError`."""
+    name = _read_name(function)
+    text = function.string("arguments") or "{}"
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        raise bad_field(function.at("arguments"), "must be JSON") from None
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _read_name(function: Fields) -> str:
+    name = function.string("name")
+    if name is None:
+        raise bad_field(function.at("name"), "is missing", _MISSING)
+    if _NAME.fullmatch(name) is None:
+        raise bad_field(
+            function.at("name"), "must be 1 to 64 ASCII letters, digits, underscores, dots, hyphens"
+        )
+    return name
