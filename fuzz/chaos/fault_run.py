@@ -7,6 +7,8 @@ gone on the server's side. Must not know what streams should hold: the histories
 
 import math
 from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 import trio
@@ -19,7 +21,7 @@ from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import STREAM_DEADLINE_S, read_history, start_history
 from .observers import CLOSE_WAIT, ESTABLISHED, tcp_socket
 from .report import FaultOutcome
-from .scripts import PROBES
+from .scripts import BULK, PROBES
 from .served_run import ServedRun, epochs_of
 from .waits import NotInTime, wait_until
 
@@ -30,6 +32,10 @@ RECOVERY_S = 60.0
 NOTICE_S = 10.0
 # For /health to tell of a death at all; how late it may be is the checkers' affair.
 HEALTH_S = 5.0
+# A fault that another one got in the way of is made again, so often and so much later: what is
+# killed is back after five seconds at most.
+ATTEMPTS_MAX = 12
+AGAIN_S = 1.0
 
 
 @attrs.define(eq=False)
@@ -50,17 +56,25 @@ class FaultRunner:
 
         Raises `NotInTime` when the run does not come back: then nothing further makes sense.
         """
-        try:
-            if fault.kind in SLOW:
-                nursery.start_soon(self._run_slow, fault, outcome)
-            elif fault.kind in KILLS | STOPS:
-                await self._run_on_process(fault, outcome, nursery)
-            else:
-                await self._run_on_client(fault, outcome)
-        except faults.Void as void:
-            outcome.void = str(void)
-        except Lost as lost:
-            outcome.void = f"its probe lost the connection: {lost}"
+        if fault.kind in SLOW:
+            nursery.start_soon(self.make, outcome, partial(self._hold, fault, outcome))
+        elif fault.kind in KILLS | STOPS:
+            await self.make(outcome, partial(self._run_on_process, fault, outcome, nursery))
+        else:
+            await self.make(outcome, partial(self._run_on_client, fault, outcome))
+
+    async def make(self, outcome: FaultOutcome, once: Callable[[], Awaitable[None]]) -> None:
+        """Make a fault; again when another one got in its way, so that each is made."""
+        for outcome.attempts in range(1, ATTEMPTS_MAX + 1):
+            try:
+                await once()
+                outcome.void = ""
+                return
+            except faults.Void as void:
+                outcome.void = str(void)
+            except Lost as lost:
+                outcome.void = f"its probe lost the connection: {lost}"
+            await trio.sleep(AGAIN_S)
 
     def blame(self, history: StreamHistory) -> FaultKind | None:
         """The fault that ended this stream, if one did."""
@@ -200,10 +214,10 @@ class FaultRunner:
             history.give_up(trio.current_time())
 
     async def _reach(
-        self, fault: Fault, connection: EventConnection, history: StreamHistory
+        self, fault: Fault, connection: EventConnection, history: StreamHistory, **fields: object
     ) -> None:
-        """Ask, and read as far as the fault's moment. Raises `Lost`."""
-        await connection.create(PROBES[fault.script].body())
+        """Ask, with these fields, and read as far as the fault's moment. Raises `Lost`."""
+        await connection.create(PROBES[fault.script].body(**fields))
         while len(history.token_ids) < fault.token and history.ending is None:
             history.see(await connection.receive(), trio.current_time())
 
@@ -251,22 +265,20 @@ class FaultRunner:
             )
         self.checks.update(["I6"])
 
-    async def _run_slow(self, fault: Fault, outcome: FaultOutcome) -> None:
-        """Holds a connection while other faults happen; whatever ends it first is no proof."""
+    async def _hold(self, fault: Fault, outcome: FaultOutcome) -> None:
+        """A slow reader, while other faults happen. Raises `Void`, `Lost`."""
         history = self.begin(fault, is_victim=True)
         try:
             async with open_events(fault.transport, self.served.port, tiny=True) as connection:
-                await self._reach(fault, connection, history)
+                await self._reach(fault, connection, history, metadata=BULK)
                 try:
                     outcome.proof = await faults.hold(fault, self.served.port, connection)
                 finally:
                     history.leave(trio.current_time())
                     reset(connection.stream)
-        except faults.Void as void:
-            outcome.void = str(void)
         except (Lost, trio.BrokenResourceError) as lost:
-            outcome.void = f"it lost the connection: {lost}"
             history.lose(str(lost), trio.current_time())
+            raise Lost(str(lost)) from lost
 
     def begin(self, fault: Fault, *, is_victim: bool = False) -> StreamHistory:
         """The history of a fault's probe; a victim is one that the fault itself will end."""

@@ -28,7 +28,7 @@ PROOF_S = 5.0
 LOOK_S = 0.005
 # Of a slow reader: between two looks at what waits for it.
 HELD_LOOK_S = 0.1
-# Whom it waits for may be stopped meanwhile; until then it is held on to.
+# Whom it waits for may be stopped meanwhile, two seconds at most.
 HELD_S = 5.0
 _INT = struct.Struct("i")
 
@@ -151,19 +151,26 @@ async def disconnect(
 async def hold(fault: Fault, port: int, connection: EventConnection) -> str:
     """Read nothing, or a byte a second, as long as the fault says.
 
-    Proven when the server's end holds bytes that it cannot send.
+    Proven when the server's end holds bytes that it cannot send; the fault's time begins then.
     """
     mine = connection.stream.socket.getsockname()[1]
-    ends_s = trio.current_time() + fault.seconds
     most = read = 0
-    while trio.current_time() < ends_s or not most:
-        if trio.current_time() > ends_s + HELD_S:
-            raise Void("the server's end was never held up")
-        await trio.sleep(HELD_LOOK_S)
+
+    def is_held() -> bool:
+        nonlocal most
         theirs = tcp_socket(port, mine)
         most = max(most, theirs.unsent if theirs else 0)
-        due = int(trio.current_time() - (ends_s - fault.seconds))  # a byte for each second
-        if fault.kind is FaultKind.SLOW_READER and read < due:
+        return most > 0
+
+    try:
+        await wait_until(is_held, "the server's end is held up", seconds=HELD_S, look_s=HELD_LOOK_S)
+    except NotInTime as late:
+        raise Void(str(late)) from None
+    began_s = trio.current_time()
+    while (held_s := trio.current_time() - began_s) < fault.seconds:
+        await trio.sleep(HELD_LOOK_S)
+        is_held()
+        if fault.kind is FaultKind.SLOW_READER and read < int(held_s):
             read += len(await connection.stream.receive_some(1))
     return f"up to {most} bytes waited in the server's end, {read} were read"
 

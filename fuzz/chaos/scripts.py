@@ -23,6 +23,11 @@ SHORT_TOKENS, MIDDLE_TOKENS = 24, 90
 # A probe must outlive its moment and its fault: the latest moment is at token 40.
 PROBE_TOKENS = 240
 
+# Metadata, which is told at a response's beginning and at its end, whatever that is: more than the
+# receive buffer of a client that wants a small one, so that one that does not read holds up the
+# server also when its stream is cut short. It is no part of the prompt.
+BULK = {f"bulk {number}": "x" * 512 for number in range(16)}
+
 
 @attrs.frozen
 class Script:

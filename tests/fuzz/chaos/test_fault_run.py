@@ -8,14 +8,17 @@ from collections.abc import Iterator
 import attrs
 import pytest
 import trio
+import trio.testing
 
+from triolet.fuzz.chaos import faults
 from triolet.fuzz.chaos.checkers import Disturbance
-from triolet.fuzz.chaos.clients import open_events
+from triolet.fuzz.chaos.clients import Lost, open_events
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
-from triolet.fuzz.chaos.fault_run import FaultRunner, reads_to_its_end
+from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner, reads_to_its_end
+from triolet.fuzz.chaos.report import FaultOutcome
 from triolet.fuzz.chaos.served_run import ServedRun
 
-from ...api.fakes import FakeGenerator
+from ...api.fakes import Fail, FakeGenerator
 from .histories import created, failed, finished, history_of
 from .small_server import DEADLINE_S, open_small_server
 
@@ -56,6 +59,39 @@ async def test_a_victim_is_told_by_its_name(runner: FaultRunner) -> None:
     history = runner.begin(attrs.evolve(FAULT, kind=FaultKind.RST), is_victim=True)
     assert runner.blame(history) is FaultKind.RST
     assert runner.histories == [history]
+
+
+@pytest.mark.parametrize("successes", [1, 0])
+async def test_what_another_fault_got_in_the_way_of_is_made_again(
+    runner: FaultRunner, successes: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    outcome, tries = FaultOutcome(0, FaultKind.RST, ""), list[float]()
+
+    async def make() -> None:
+        tries.append(trio.current_time())
+        if len(tries) == 1:
+            raise Lost("its frontend died")
+        if not successes or len(tries) == 2:
+            raise faults.Void("it had ended before")
+
+    await runner.make(outcome, make)
+    assert outcome.attempts == len(tries) == (3 if successes else ATTEMPTS_MAX)
+    assert outcome.void == ("" if successes else "it had ended before")
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+async def test_a_reader_that_stops_holds_up_the_server_though_its_stream_is_cut_short(
+    runner: FaultRunner, transport: Transport
+) -> None:
+    fault = attrs.evolve(FAULT, kind=FaultKind.NEVER_READS, transport=transport)
+    outcome = FaultOutcome(0, FaultKind.NEVER_READS, "")
+    with trio.fail_after(DEADLINE_S):
+        async with open_small_server(FakeGenerator([Fail(RuntimeError("cut short"))])) as port:
+            runner.served.port = port
+            async with trio.open_nursery() as nursery:
+                await runner.run(fault, outcome, nursery)
+    assert "bytes waited" in outcome.proof
+    assert outcome.attempts == 1
 
 
 async def test_a_stream_that_goes_on_to_its_end_is_told() -> None:
