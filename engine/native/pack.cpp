@@ -45,6 +45,28 @@ inline bf16 as_bf16(const void* source, Format format, long index) {
     return to_bf16(as_float(source, format, index));
 }
 
+// The rows of a panel that are packed: where each is in a pair of inputs, and in the source.
+struct Panel {
+    int rows = 0;
+    int place[PANEL];
+    long from[PANEL];
+};
+
+// One pair of inputs of all rows. Whole lines are written; each row's line of the source is read
+// again for the next pairs while it is in the cache.
+inline void pack_pair(const Panel& p, bf16* target, const void* source, Format format, long first,
+                      long second) {
+    if (format == BF16 && first >= 0 && second == first + 1) {  // nearly always: four bytes as they are
+        for (int i = 0; i < p.rows; i++)
+            memcpy(target + p.place[i], (const char*)source + 2 * (p.from[i] + first), 4);
+        return;
+    }
+    for (int i = 0; i < p.rows; i++) {
+        if (first >= 0) target[p.place[i]] = as_bf16(source, format, p.from[i] + first);
+        if (second >= 0) target[p.place[i] + 1] = as_bf16(source, format, p.from[i] + second);
+    }
+}
+
 }  // namespace
 
 // Packs rows [begin, begin + count) of a weight whose rows have `inputs` places: row r is source
@@ -55,18 +77,19 @@ TRIOLET_API void triolet_pack(bf16* weight, int64_t inputs, int64_t begin, int64
                               int32_t format, int64_t columns, int32_t threads) {
     long first = begin / PANEL, last = (begin + count + PANEL - 1) / PANEL;
 #pragma omp parallel for num_threads(threads) schedule(dynamic, 4)
-    for (long panel = first; panel < last; panel++)
-        for (long k0 = 0; k0 < inputs; k0 += PANEL)  // a piece that stays in the cache
-            for (int j = 0; j < PANEL; j++) {
-                long row = panel * PANEL + j - begin;
-                if (row < 0 || row >= count || row_of[row] < 0) continue;
-                long from = (long)row_of[row] * columns;
-                bf16* to = weight + panel * PANEL * inputs + 2 * j;
-                for (long k = k0; k < inputs && k < k0 + PANEL; k++)
-                    if (column_of[k] >= 0)
-                        to[k / 2 * 2 * PANEL + k % 2] =
-                            as_bf16(source, (Format)format, from + column_of[k]);
-            }
+    for (long panel = first; panel < last; panel++) {
+        Panel p;
+        for (int j = 0; j < PANEL; j++) {
+            long row = panel * PANEL + j - begin;
+            if (row < 0 || row >= count || row_of[row] < 0) continue;
+            p.place[p.rows] = 2 * j;
+            p.from[p.rows++] = (long)row_of[row] * columns;
+        }
+        bf16* target = weight + panel * PANEL * inputs;
+        for (long k = 0; k < inputs; k += 2)
+            pack_pair(p, target + k * PANEL, source, (Format)format, column_of[k],
+                      column_of[k + 1]);
+    }
 }
 
 // Rows of a table (embeddings) as bf16, each `stride` places apart.
