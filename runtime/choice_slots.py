@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 
 import attrs
 import trio
-from trio.lowlevel import Abort, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import Abort, current_task, wait_task_rescheduled
 
+from ..nurseries.doorbell import wake
 from .merged_slot import MergedSlot
 from .request_output import GenerationOutput
 
@@ -96,7 +97,7 @@ class ChoiceSlots:
             self._on_ready()
         elif self._consumer is not None:
             consumer, self._consumer = self._consumer, None
-            reschedule(consumer)
+            wake(consumer)
 
     def _stop_waiting(self, _: object) -> Abort:
         self._consumer = None

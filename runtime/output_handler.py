@@ -7,7 +7,7 @@ alone. Must not know what outputs mean: the ledger accepted them, the sink turns
 
 import trio
 
-from ..nurseries.waiting import waiting_for
+from ..nurseries.waiting import always_waits_for
 from ..transports.channel import Channel
 from .core_client import CoreClient
 
@@ -26,12 +26,11 @@ async def run_output_handler(
     Cancellation: between slices; outputs that were written down and not yet delivered are with the
     ledger, and their requests end with the frontend.
     """
+    always_waits_for("outputs from engines")
     task_status.started()
     done = 0
     while True:
-        with waiting_for("outputs from engines"):
-            events = await channel.receive()
-        for event in events:
+        for event in await channel.receive():
             accepted = client.handle_event(event)
             for start in range(0, len(accepted.tokens), SLICE_OUTPUTS):
                 tokens = accepted.tokens[start : start + SLICE_OUTPUTS]

@@ -46,10 +46,10 @@ class LinkSettings:
 
     # An ACK of its own after so many messages, or so long after the first that was not yet
     # acknowledged by the way. 1024 keeps far from the fuse below and wakes the sending thread
-    # rarely (each time costs a turn of the GIL); 25 ms is far below a probe.
+    # rarely (each time costs both ends a wake-up of two threads); 50 ms is far below a probe.
     ack_messages: int = 1024
-    ack_delay_s: float = 0.025
-    # A probe after 10 acknowledgement delays, doubling: 0.25, 0.5, 1, 2 s; given up after 3.75 s.
+    ack_delay_s: float = 0.05
+    # A probe after 5 acknowledgement delays, doubling: 0.25, 0.5, 1, 2 s; given up after 3.75 s.
     probe_delay_s: float = 0.25
     probes_max: int = 3
     # LINK_UP and LINK_RESET again, doubling. The cap bounds how long a returned peer waits.

@@ -195,7 +195,7 @@ async def test_deadlines_are_kept_and_an_idle_channel_sleeps(autojump_clock: Moc
         hub.up()
         assert hub.carrier.kinds() == [FrameKind.LINK_ACCEPT]
         hub.data(1)
-        await trio.sleep(0.024)
+        await trio.sleep(0.049)
         assert hub.carrier.kinds() == []
         await trio.sleep(0.002)
         assert hub.carrier.kinds() == [FrameKind.ACK]
