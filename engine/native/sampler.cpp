@@ -308,3 +308,8 @@ TRIOLET_API void triolet_sample(const SampleCall* call, void* scratch) {
 TRIOLET_API void triolet_score(const ScoreCall* call, void* scratch) {
     for_rows(*call, (char*)scratch, score_row);
 }
+
+// The noise of step 9 for some random words: for tests, which a draw would tell too little.
+TRIOLET_API void triolet_noise(const uint32_t* words, double* noise, int64_t count) {
+    for (int64_t i = 0; i < count; i++) noise[i] = gumbel(words[i]);
+}

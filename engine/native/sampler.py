@@ -8,6 +8,7 @@ from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
 
 import attrs
 import numpy
+from numpy.typing import NDArray
 
 from .library import NativeLibrary
 
@@ -98,7 +99,9 @@ class SamplerKernels:
         functions.triolet_sample_scratch.restype = c_int64
         functions.triolet_sample.argtypes = (POINTER(SampleCall), c_void_p)
         functions.triolet_score.argtypes = (POINTER(ScoreCall), c_void_p)
+        functions.triolet_noise.argtypes = (c_void_p, c_void_p, c_int64)
         functions.triolet_sample.restype = functions.triolet_score.restype = None
+        functions.triolet_noise.restype = None
         return cls(library)
 
     def scratch_bytes(self, stride: int, threads: int) -> int:
@@ -112,6 +115,12 @@ class SamplerKernels:
     def score(self, call: ScoreCall, scratch: int) -> None:
         """Score all rows, likewise."""
         self.library.functions.triolet_score(byref(call), scratch)
+
+    def noise(self, words: NDArray[numpy.uint32]) -> NDArray[numpy.float64]:
+        """The noise that draws add for these random words."""
+        noise = numpy.empty(len(words), numpy.float64)
+        self.library.functions.triolet_noise(words.ctypes.data, noise.ctypes.data, len(words))
+        return noise
 
 
 def check_structures() -> None:

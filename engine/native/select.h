@@ -68,6 +68,7 @@ static inline uint32_t key_of(float z) {  // ascending with z; -0 as +0
 
 // The last place of the prefix, among `count` candidates in ascending order of their ids.
 static Place end_of_prefix(Scratch& s, long count, int64_t needed) {
+    if (count == 0) return LAST_PLACE;  // no row comes here; one that did would keep all
     while (count > SORTED_MAX) {
         uint32_t most = 0, least = UINT32_MAX;
         for (long i = 0; i < count; i++) {
