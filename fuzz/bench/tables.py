@@ -56,8 +56,8 @@ def timeline_table(figures: StepFigures) -> Table:
 def latency_table(name: str, rows: Sequence[LatencyRow]) -> Table:
     """A line for each load."""
     table = Table(title=f"{name}: times in ms, CPU in µs a token", title_justify="left")
-    heads = ("", "loop", "tokens/s", "first p50", "p99", "gap p50", "mean", "p99", "tokens/event")
-    for head in (*heads, "CPU", *_KINDS, "errors"):
+    heads = ("", "loop", "tok/s", "first p50", "p99", "gap p50", "mean", "p99", "tok/event", "CPU")
+    for head in (*heads, *_KINDS, "errors"):
         table.add_column(head)
     for row in rows:
         found = row.measures
@@ -142,4 +142,5 @@ def kernel_table(found: KernelFigures, targets: Mapping[str, str] = NO_TARGETS) 
 
 
 def _ms(seconds: float) -> str:
-    return "" if math.isnan(seconds) else f"{seconds * 1e3:.2f}"
+    digits = 2 if seconds < 0.1 else 0  # three figures are enough
+    return "" if math.isnan(seconds) else f"{seconds * 1e3:.{digits}f}"

@@ -118,12 +118,12 @@ async def run_offline(
     on_ended: OnEnded = lambda count: None,
 ) -> OfflineRun:
     """All prompts at once, until the last one is answered; no prefix hits but within a `salt`."""
-    tokens = 0
+    lengths: list[int] = []
 
     async def answer(prompt: list[int]) -> None:
-        nonlocal tokens
         async with runtime.generate(prompt, params, streaming=False, cache_salt=salt) as stream:
-            tokens += len((await stream.collect()).token_ids)
+            await stream.collect()
+        lengths.append(len(stream.token_ids))
         on_ended(1)
 
     before, began_s = costs_of_tree(os.getpid()), time.perf_counter()
@@ -134,7 +134,7 @@ async def run_offline(
     return OfflineRun(
         elapsed_s=elapsed_s,
         prompt_tokens=sum(map(len, prompts)),
-        output_tokens=tokens,
+        output_tokens=sum(lengths),
         cpu_s=_ours(cpu_spent(before, costs_of_tree(os.getpid()))),
     )
 

@@ -3,8 +3,10 @@
 import pytest
 
 from triolet.engine.errors import InvalidParameter
+from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.bench.options import ThroughputOptions
-from triolet.fuzz.bench.throughput import measure_throughput
+from triolet.fuzz.bench.throughput import measure_throughput, run_offline
+from triolet.runtime.runtime import open_runtime
 
 
 @pytest.mark.slow
@@ -19,6 +21,15 @@ async def test_rounds_are_counted_and_summed_up() -> None:
     assert sorted(found.cpu_us) == ["engine", "root", "worker"]
     assert sum(ended) == 3 * 5  # the first round warms up
     assert found.reference == ""
+
+
+@pytest.mark.slow
+async def test_every_token_of_every_request_counts() -> None:
+    async with open_runtime(executor="null") as runtime:
+        params = SamplingParams(max_tokens=6, ignore_eos=True)
+        run = await run_offline(runtime, [[5], [6, 7], [8]], params, salt="")
+    assert (run.prompt_tokens, run.output_tokens) == (4, 18)
+    assert run.output_tokens_s == 18 / run.elapsed_s
 
 
 @pytest.mark.slow
