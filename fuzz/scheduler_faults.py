@@ -7,10 +7,14 @@ from collections.abc import Callable
 
 from ..engine.config import EngineSettings
 from ..engine.core.block_pool import BlockPool
+from ..engine.core.endings import Endings
 from ..engine.core.engine_core import EngineCore
 from ..engine.core.kv_cache_manager import KVCacheManager
 from ..engine.core.request import Request, RequestStatus
+from ..engine.core.request_store import FinishedRequest
 from ..engine.core.scheduler import Scheduler
+from ..engine.core.step_draft import StepDraft
+from ..engine.core.time_budget import TimeBudget
 from ..engine.messages import FinishReason, RequestKey
 from ..engine.step_messages import WorkerReady
 
@@ -128,6 +132,43 @@ class _Waiting(Scheduler):
         """Says nothing, so that somebody must wait for ever."""
 
 
+class _Overdrawn(Scheduler):
+    """Planted: what steps in flight sample does not count against credit and length."""
+
+    def _schedule_running(
+        self, draft: StepDraft, runnable: list[Request], time: TimeBudget
+    ) -> bool:
+        runnable = [one for one in self.running if one.has_credit]
+        return super()._schedule_running(draft, runnable, time)
+
+    def check_invariants(self) -> None:
+        """Says nothing, so that it must be noticed from outside."""
+
+
+class _Indifferent(Endings):
+    """Planted: a row that the worker could not sample for lives on."""
+
+    def fail_row(self, request: Request, reason: str) -> FinishedRequest:
+        """Tells its end, and leaves it where it is."""
+        return FinishedRequest(
+            frontend=request.frontend,
+            request_id=request.request_id,
+            attempt=request.attempt,
+            output_token_ids=request.token_ids[request.prompt_tokens :],
+            finish_reason=FinishReason.ERROR,
+            error=reason,
+        )
+
+
+def _indifferent_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
+    core = EngineCore(settings, ready)
+    old = core._endings
+    core._endings = core._applier.endings = _Indifferent(
+        old.scheduler, old.store, old.statistics, old.announcements
+    )
+    return core
+
+
 class _Deaf(EngineCore):
     """Planted: credit that comes later is not heard."""
 
@@ -153,6 +194,8 @@ FAULTS: dict[str, MakeCore] = {
     "a block is found before it is computed": _core_with(cache_type=_Hasty),
     "an evicted block is found": _core_with(pool_type=_Forgetful),
     "a sibling waits for one that is gone": _core_with(_Waiting),
+    "tokens in flight do not count against credit": _core_with(_Overdrawn),
+    "a row that failed lives on": _indifferent_core,
     "credit is not heard": _Deaf,
     "an abort comes too late": _Talkative,
 }
