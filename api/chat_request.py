@@ -57,6 +57,11 @@ class ChatRequest:
     options: CompletionOptions
     tools: ToolUse = attrs.field(factory=ToolUse)
 
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {**self.options.names, "logprobs": "top_logprobs"}
+
 
 def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) -> ChatRequest:
     """Validate one body; `model` is the served one, `has_tools` whether its template has them.

@@ -69,7 +69,7 @@ async def create_chat_completion(
             _check_choices(stream)
             await connection.answer_json(200, answer.completion(stream))
     except EngineError as error:
-        raise to_api_error(error, request.options.names) from error
+        raise to_api_error(error, request.names) from error
 
 
 def _teller(

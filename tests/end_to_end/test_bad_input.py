@@ -48,6 +48,7 @@ async def check_serves(server: Server) -> None:
 
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 MESSAGES = [{"role": "user", "content": "hi"}]
 # Of the bundled model; the prompt is longer, so that nothing of an answer fits.
 LONG = "fox " * 5000
@@ -80,7 +81,38 @@ BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
     (RESPONSES, {"input": LONG}, 400, "context_length_exceeded", None, "Shorten the prompt"),
     (CHAT, {"messages": []}, 400, "", "messages", "empty"),
     (CHAT, {"messages": [{"role": "king"}]}, 400, "", "messages[0].role", "user"),
-    (CHAT, {"messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "n", "one choice"),
+    *[
+        (CHAT, {"messages": MESSAGES, name: value}, 400, "", name, words)
+        for name, value, words in (
+            ("n", 129, "from 1 to 128"),
+            ("n", 10**30, "from 1 to 128"),
+            ("best_of", 2, "`n`"),
+            ("use_beam_search", True, "beam"),
+            ("top_logprobs", 3, "needs `logprobs`"),
+            ("prompt_logprobs", 21, "at most 20"),
+            ("max_tokens", 10**12, "from 1 to"),
+            ("presence_penalty", 2.5, "from -2 to 2"),
+            ("repetition_penalty", 0, "from 0.01"),
+            ("logit_bias", {"4095999": 1}, "token ids from 0 to"),
+            ("allowed_token_ids", [4095999], "token ids from 0 to"),
+            ("stop_token_ids", [4095999], "token ids from 0 to"),
+            ("bad_words", ["x"] * 129, "at most 128"),
+            ("truncate_prompt_tokens", 0, "-1"),
+        )
+    ],
+    (
+        CHAT,
+        {"messages": MESSAGES, "logprobs": True, "top_logprobs": 21},
+        400,
+        "",
+        "top_logprobs",
+        "at most 20",
+    ),
+    (COMPLETIONS, {"prompt": []}, 400, "", "prompt", "empty"),
+    (COMPLETIONS, {"prompt": [4095999]}, 400, "", "prompt", "token ids from 0 to"),
+    (COMPLETIONS, {"prompt": "a " * 5_000_000}, 400, "", "prompt", "characters"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": 21}, 400, "", "logprobs", "at most 20"),
+    (RESPONSES, {"input": "a", "top_logprobs": 21}, 400, "", "top_logprobs", "at most 20"),
     (CHAT, {"messages": MESSAGES, "max_tokens": True}, 400, "", "max_tokens", "max_tokens"),
     (CHAT, {"messages": MESSAGES, "model": "x"}, 404, "model_not_found", "model", "'x'"),
     (CHAT, {"messages": [{"role": "user", "content": LONG}]}, 400, "", None, "prompt"),

@@ -72,6 +72,35 @@ async def test_chat_completions_streamed_and_not(server: Server) -> None:
     assert seen["usage"]["prompt_tokens"] == seen["whole_usage"]["prompt_tokens"] > 1
 
 
+async def test_every_parameter_of_the_sdk(server: Server) -> None:
+    async with server.client() as client:
+        answer = await client.post(
+            "/tokenize", json={"prompt": " the", "add_special_tokens": False}
+        )
+    (token_id,) = answer.json()["tokens"]
+    seen = await run_client("parameters.py", server, token_id)
+    chat = seen["chat"]
+    assert bytes(chat["bytes"]).decode().startswith(chat["text"])
+    assert chat["streamed"] == chat["logprobs"]
+    assert all(
+        0 >= own == max(top) for own, top in zip(chat["logprobs"], chat["tops"], strict=True)
+    )
+    choices = seen["choices"]
+    assert choices["whole"] == choices["streamed"]
+    assert len(set(choices["whole"])) > 1
+    assert choices["usage"]["prompt_tokens"] < choices["usage"]["completion_tokens"]
+    echoed = seen["echoed"]
+    assert echoed["text"] in "".join(echoed["tokens"])
+    assert echoed["token_logprobs"][0] is None
+    assert all(value <= 0 for value in echoed["token_logprobs"][1:])
+    steered = seen["steered"]
+    assert steered["biased"] == steered["allowed"] == " the" * 4
+    assert "Tokyo" not in steered["without"]
+    assert steered["penalised"] != steered["without"]
+    assert seen["responses"]["part"] == seen["responses"]["deltas"] == chat["logprobs"]
+    assert seen["refused"] == "n"
+
+
 async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server: Server) -> None:
     records = await run_client("cancel.py", slow_server)
     assert [record["way"] for record in records] == ["http", "event", "leave"]
