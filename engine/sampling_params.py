@@ -40,8 +40,8 @@ BAD_WORD_CHARACTERS_MAX = 256  # pulled out of the air; a sentence
 # What any server may be set to give; what it gives is `EngineSettings.max_logprobs`.
 LOGPROBS_MAX = 1024
 MAX_LOGPROBS_DEFAULT = 20  # OpenAI's and vLLM's
-# What a request's logprobs may be in all, of its output or of its prompt: 32 MiB, which an engine
-# keeps until its end and sends in one message. A prompt of 200 k tokens with 20 alternatives.
+# What a request's logprobs may be, of prompt and output together: up to 48 MiB, which an engine
+# keeps until its end and may have to send in one message. 200 k tokens with 20 alternatives.
 LOGPROB_ITEMS_MAX = 2**22
 # vLLM's for `truncate_prompt_tokens`: as many as the model takes.
 TRUNCATE_TO_MODEL = -1
@@ -168,17 +168,19 @@ class SamplingParams:
                 raise InvalidParameter(name, f"must have token ids from 0 to {vocab_size - 1}")
         room = max_model_len - prompt_tokens
         outputs = room if self.max_tokens is None else min(self.max_tokens, room)
+        room = LOGPROB_ITEMS_MAX
         for name, alternatives, tokens in (
-            ("logprobs", self.logprobs, outputs),
             ("prompt_logprobs", self.prompt_logprobs, prompt_tokens),
+            ("logprobs", self.logprobs, outputs),
         ):
             if alternatives is None:
                 continue
             if alternatives > max_logprobs:
                 raise InvalidParameter(name, f"must be at most {max_logprobs} (max_logprobs)")
-            if tokens * (alternatives + 1) > LOGPROB_ITEMS_MAX:
-                most = LOGPROB_ITEMS_MAX // (alternatives + 1)
-                raise InvalidParameter(name, f"allows at most {most} tokens, not {tokens}")
+            most = room // (alternatives + 1)
+            if tokens > most:
+                raise InvalidParameter(name, f"leaves room for {most} tokens, not for {tokens}")
+            room -= tokens * (alternatives + 1)
 
     def _check_lengths(self) -> None:
         _check_integer("n", self.n, 1, CHOICES_MAX)

@@ -24,6 +24,7 @@ from ..transports.channel import (
 )
 from .core.engine_core import EngineCore
 from .core.orphan_watch import OrphanWatch
+from .message_parts import split_outputs
 from .messages import (
     AbortRequests,
     AddRequest,
@@ -104,7 +105,7 @@ class EngineServer:
                 outputs, unknown = self.core.resync(peer, live)
                 self.send(peer, ResyncReply(unknown))
                 if outputs:
-                    self.send(peer, StepOutputs(self.core.statistics().step, outputs))
+                    self.deliver({peer: StepOutputs(self.core.statistics().step, outputs)})
             case UtilityCall():
                 self._handle_utility(peer, message)
             case _:
@@ -154,7 +155,8 @@ class EngineServer:
         """Send each frontend its outputs; one whose link is down fetches them by a resync."""
         for peer, message in outputs.items():
             assert isinstance(peer, Peer), "frontends are known to the core by their peers"
-            self.send(peer, message)
+            for part in split_outputs(message):
+                self.send(peer, part)
 
     def deliver_idle(self) -> None:
         """Tell every frontend how things stand when no step will, if it is news (an abort is)."""

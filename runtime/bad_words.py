@@ -2,7 +2,9 @@
 
 As vLLM does: each word as it begins a text, and as it stands after a space, which most vocabularies
 have tokens of their own for (vLLM forbids the second only if it has as many tokens). Any other way
-to put the word together from smaller tokens is not found. Sans-IO: plain computation. Must not know requests or which tokenizer it is.
+to put the word together from smaller tokens is not found.
+
+Sans-IO: plain computation. Must not know requests or which tokenizer it is.
 """
 
 from collections.abc import Callable, Iterable

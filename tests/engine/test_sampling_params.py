@@ -89,6 +89,11 @@ NOT_FOR_THE_MODEL: list[tuple[str, dict[str, object], dict[str, int]]] = [
     ("prompt_logprobs", {"prompt_logprobs": 3}, {}),
     ("logprobs", {"logprobs": 2}, {"max_model_len": LOGPROB_ITEMS_MAX // 3 + 5}),
     ("prompt_logprobs", {"prompt_logprobs": 2}, {"prompt_tokens": LOGPROB_ITEMS_MAX // 3 + 1}),
+    (
+        "logprobs",
+        {"logprobs": 2, "prompt_logprobs": 2, "max_tokens": 10},
+        {"prompt_tokens": LOGPROB_ITEMS_MAX // 3 - 9, "max_model_len": LOGPROB_ITEMS_MAX},
+    ),
 ]
 ACCEPTED: list[dict[str, object]] = [
     {},

@@ -3,7 +3,15 @@
 from triolet.runtime.bad_words import spell_bad_words
 from triolet.runtime.tokenizer import Tokenizer
 
-VOCABULARY = {"fox": [5], " fox": [6], "a": [1], " a": [2, 1], "xy": [7, 8, 8], " xy": [9, 8], "": []}
+VOCABULARY = {
+    "fox": [5],
+    " fox": [6],
+    "a": [1],
+    " a": [2, 1],
+    "xy": [7, 8, 8],
+    " xy": [9, 8],
+    "": [],
+}
 
 
 def encode(text: str) -> list[int]:

@@ -22,7 +22,7 @@ def chat_logprobs(client: OpenAI) -> dict[str, Any]:
     whole = client.chat.completions.create(**asked).choices[0]
     assert whole.logprobs is not None
     content = whole.logprobs.content or []
-    streamed = []
+    streamed: list[Any] = []
     for chunk in client.chat.completions.create(**asked, stream=True):
         for choice in chunk.choices:
             if choice.logprobs is not None:
@@ -62,9 +62,9 @@ def echoed(client: OpenAI) -> dict[str, Any]:
 def steered(client: OpenAI, token_id: int) -> dict[str, Any]:
     """One token wanted, by bias and by what is allowed; one word not wanted."""
 
-    def ask(**more: Any) -> str | None:
+    def ask(**more: Any) -> str:
         answer = client.chat.completions.create(**{**CHAT, "temperature": 0, **more})
-        return answer.choices[0].message.content
+        return str(answer.choices[0].message.content)
 
     return {
         "biased": ask(logit_bias={str(token_id): 100}, max_completion_tokens=4),
@@ -96,7 +96,7 @@ def refused(client: OpenAI) -> str | None:
     try:
         client.chat.completions.create(**{**CHAT, "n": 1000})
     except BadRequestError as error:
-        return error.param
+        return None if error.param is None else str(error.param)
     return None
 
 
