@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.native.library import machine_isas, open_library
+from triolet.engine.native.library import machine_isas, native_fault, open_library
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, Step
 from triolet.engine.worker.input_batch import InputBatch, PromptSpan
 from triolet.engine.worker.logprobs import logprobs_of
@@ -22,6 +22,7 @@ from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS, StepO
 from .sampling_cases import DISTRIBUTIONS, exact, fits, rows, sampling
 from .specified_sampler import Place, specified, specified_logprobs
 
+pytestmark = pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
 every_isa = pytest.mark.parametrize("isa", machine_isas())
 
 
