@@ -13,6 +13,8 @@ from .errors import InvalidParameter
 from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
 EXECUTORS = ("auto", "native", "torch", "null")
+# Of native kernels, best first; `native/build` compiles them.
+ISAS = ("avx512bf16", "avx512", "avx2", "plain")
 LOAD_FORMATS = ("auto", "dummy")
 SCHEDULING_POLICIES = ("priority", "fcfs")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
@@ -70,6 +72,8 @@ class EngineSettings:
         _one_of("executor", self.executor, EXECUTORS)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("load_format", self.load_format, LOAD_FORMATS)
+        if self.isa:
+            _one_of("isa", self.isa, ISAS)
         for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
             _at_least(name, vars_of(self)[name], 1)
         if not 1 <= self.steps_in_flight <= STEPS_IN_FLIGHT_MAX:

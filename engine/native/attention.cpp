@@ -59,7 +59,8 @@ void score_rows(const Act* const* q, const Round& round, int pairs, float* out, 
             multiply_pairs<ROWS, SCORE_VECTORS>(c, q, 2 * d, keys, d * 2 * BLOCK_TOKENS);
         }
         for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < SCORE_VECTORS; j++) vstore(out + i * CHUNK + column + j * W, c[i][j]);
+            for (int j = 0; j < SCORE_VECTORS; j++)
+                vstore(out + i * CHUNK + column + j * W, c[i][j]);
     }
 }
 
@@ -192,7 +193,8 @@ Round round_at(const ModelWeights& m, const bf16* kv, const int32_t* table, Plac
         round.keys[j] = block;
         round.values[j] = position < end ? block + values : no_block;
         const bf16* later = block;
-        if (then < end) later = kv + table[then / BLOCK_TOKENS] * stride + next.head * head_block(m);
+        if (then < end)
+            later = kv + table[then / BLOCK_TOKENS] * stride + next.head * head_block(m);
         round.next_keys[j] = (const char*)later - (const char*)block;
         round.next_values[j] = position < end ? round.next_keys[j] : 0;
     }
@@ -233,7 +235,8 @@ void run_attention(const ModelWeights& m, const StepBatch& batch, const Attentio
     int group = m.heads / m.kv_heads, size = m.head_padded;
     long row_stride = (long)m.heads * size;
     const bf16* kv = m.kv + (long)layer * m.blocks * block_stride(m);
-    const int32_t* table = batch.block_tables + (long)batch.rows[task.sequence] * batch.table_stride;
+    long table_row = batch.rows[task.sequence];
+    const int32_t* table = batch.block_tables + table_row * batch.table_stride;
     int window = (int)m.layer[layer].window;
     float scale = m.attention_scale * LOG2E;
     int first = batch.begins[task.sequence] + task.token;

@@ -6,7 +6,7 @@ constexpr int CHUNK = 64;           // tokens that one round of the running soft
 constexpr int TILE_QUERIES = 16;    // query rows (tokens × heads of a group) of one task
 constexpr int HEAD_PADDED_MAX = 512;
 
-// A piece of attention's work: kv heads [head, head_end) of tokens [token, token_end) of a sequence.
+// A piece of attention's work: kv heads [head, head_end) of tokens [token, token_end).
 struct AttentionTask {
     int32_t sequence;
     int32_t head, head_end;

@@ -1,7 +1,8 @@
 // One step's forward pass: all of it in one parallel region, threads meeting between the parts.
 //
-// Work is dealt out by counters, one for each part, so that a thread that the system took away holds
-// the others up only by the panel in its hands. The hidden state is float from embedding to last norm.
+// Work is dealt out by counters, one for each part, so that a thread that the system took away
+// holds the others up only by the panel in its hands. The hidden state is float from embedding to
+// last norm.
 #include <omp.h>
 #include <cstddef>
 #include "attention.h"
@@ -82,7 +83,8 @@ public:
     void run_logits() { finish_logits(); }
 
     void run() {
-        for (int t = begin; t < end; t++) embed(b.token_ids[t], s.hidden + t * (long)m.hidden_padded);
+        for (int t = begin; t < end; t++)
+            embed(b.token_ids[t], s.hidden + t * (long)m.hidden_padded);
         if (few()) meet();
         for (int layer = 0; layer < m.layers; layer++) run_layer(layer, m.layer[layer]);
         if (!few()) meet();
@@ -143,7 +145,8 @@ private:
         long width = m.hidden_padded;
         if (few()) {
             Act* own = s.own + thread * FEW_TOKENS * width;
-            for (int t = 0; t < b.tokens; t++) norm_row(s.hidden + t * width, weight, own + t * width, m);
+            for (int t = 0; t < b.tokens; t++)
+                norm_row(s.hidden + t * width, weight, own + t * width, m);
             return own;
         }
         for (int t = begin; t < end; t++)
@@ -158,7 +161,8 @@ private:
         meet();
         attend(layer);
         meet();
-        add_product(s.attended, m.heads * m.head_padded, w.attention_output, w.attention_output_bias);
+        add_product(s.attended, m.heads * m.head_padded, w.attention_output,
+                    w.attention_output_bias);
         meet();
         x = norm(w.mlp_norm);
         gate_up(w, x);
@@ -181,8 +185,8 @@ private:
     }
 
     void gate_up(const LayerWeights& w, const Act* x) {
-        multiply(x, m.hidden_padded, b.tokens, w.gate_up, m.hidden_padded, 2 * m.intermediate_padded,
-                 [&](int row, int column, const float* outputs) {
+        multiply(x, m.hidden_padded, b.tokens, w.gate_up, m.hidden_padded,
+                 2 * m.intermediate_padded, [&](int row, int column, const float* outputs) {
                      Act* out = s.gated + (long)row * m.intermediate_padded + column / 2;
                      for (int i = 0; i < PANEL; i += W) {
                          int group = i / GATE_GROUP;
@@ -223,8 +227,8 @@ private:
         if (bias)
             for (int t = 0; t < b.tokens; t++)
                 for (int i = 0; i < size; i += W)
-                    vstore(values + t * stride + i,
-                           vadd(vload(values + t * stride + i), vload(bias + (long)head * size + i)));
+                    vstore(values + t * stride + i, vadd(vload(values + t * stride + i),
+                                                         vload(bias + (long)head * size + i)));
         if (head >= turned) return write_values(layer, head - turned, values, stride);
         const float* weight = head < m.heads ? w.query_norm : w.key_norm;
         for (int t = 0; t < b.tokens; t++) {
@@ -267,7 +271,8 @@ private:
         for (int t = 0; t < b.tokens; t++) {
             int at = position(t), place = at % BLOCK_TOKENS;
             bf16* pairs = block_of(layer, head, t, at) + (BLOCK_TOKENS + place / 2 * 2) * size;
-            for (int i = 0; i < size; i += W) store_bf16(rounded + i, vload(values + t * stride + i));
+            for (int i = 0; i < size; i += W)
+                store_bf16(rounded + i, vload(values + t * stride + i));
             if (place % 2)
                 for (int i = 0; i < size; i++) pairs[2 * i + 1] = rounded[i];
             else

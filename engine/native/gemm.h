@@ -27,7 +27,7 @@ struct Product {
     int rows;
 };
 
-// What a tile's loop fetches for later: `lines` cache lines from `from` on, one each pair of inputs.
+// What a tile's loop fetches for later: `lines` cache lines from `from` on, one each turn.
 struct Fetch {
     const char* from;
     long lines;
@@ -57,7 +57,8 @@ static inline void multiply_tile(const Product& p, int row, const bf16* panel, f
             multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         }
         for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < TILE_VECTORS; j++) vstore(out + i * PANEL + column + j * W, c[i][j]);
+            for (int j = 0; j < TILE_VECTORS; j++)
+                vstore(out + i * PANEL + column + j * W, c[i][j]);
     }
 }
 

@@ -1,4 +1,4 @@
-// What every file of the library shares: how a function is exported, and the C types of the binding.
+// What every file of the library shares: how a function is exported.
 #pragma once
 #include <cstdint>
 

@@ -56,7 +56,7 @@ struct Panel {
 // again for the next pairs while it is in the cache.
 inline void pack_pair(const Panel& p, bf16* target, const void* source, Format format, long first,
                       long second) {
-    if (format == BF16 && first >= 0 && second == first + 1) {  // nearly always: four bytes as they are
+    if (format == BF16 && first >= 0 && second == first + 1) {  // nearly always: as they are
         for (int i = 0; i < p.rows; i++)
             memcpy(target + p.place[i], (const char*)source + 2 * (p.from[i] + first), 4);
         return;

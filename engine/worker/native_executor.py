@@ -4,6 +4,7 @@ Reads the folder that the torch executor reads, with the same checks, and packs 
 comes. Must not know rings, tasks or processes, nor import torch.
 """
 
+import logging
 import pathlib
 import time
 from functools import partial
@@ -28,6 +29,7 @@ from .kv_plan import KvPlan, plan_kv
 from .native_runner import NativeRunner
 from .numerics import numerics_id
 
+logger = logging.getLogger(__name__)
 # Logits of a prompt's tokens, for logprobs, are computed so many rows at a time at least.
 PROMPT_ROWS_MIN = 64
 KV_LAYOUT = "layer,block,kv head,keys: channel pair,token|values: token pair,channel"
@@ -71,6 +73,7 @@ class NativeExecutor:
             raise InvalidParameter("executor", f"cannot be native: {fault}")
         library = open_library(settings.isa)
         self._isa = library.isa
+        logger.info("computing with %s, on at most %d threads", self.name, _threads(settings))
         block_bytes = kv_values(config) * BF16_BYTES
         plan = plan_kv(
             settings, model_len=config.max_model_len, token_bytes=block_bytes // BLOCK_TOKENS

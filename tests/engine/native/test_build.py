@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from triolet.engine.config import ISAS
 from triolet.engine.native import build as build_module
 from triolet.engine.native.build import (
     FOLDER,
@@ -83,6 +84,10 @@ def test_the_command_refuses_an_instruction_set_that_there_is_not() -> None:
     )
     assert ended.returncode == 2
     assert "instruction sets are avx512bf16" in ended.stderr
+
+
+def test_the_settings_know_every_set() -> None:
+    assert tuple(ISA_FLAGS) == ISAS
 
 
 def test_the_checkout_is_where_the_build_puts_objects_by_default() -> None:

@@ -7,6 +7,8 @@ from triolet.engine.native.library import machine_isas, open_library
 from triolet.engine.native.sampler import SamplerKernels, check_structures
 from triolet.engine.worker.exact_math import exact_log
 
+pytestmark = pytest.mark.usefixtures("kernels_here")
+
 
 def test_structures_have_the_sizes_of_the_library() -> None:
     check_structures()

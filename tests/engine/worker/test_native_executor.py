@@ -91,7 +91,7 @@ def test_what_it_does_not_serve_is_refused_with_the_reason(tmp_path: pathlib.Pat
     with pytest.raises(InvalidParameter, match="blocks of 16 tokens"):
         ready(tmp_path, block_tokens=32)
     with pytest.raises(InvalidParameter, match="isa must be one of"):
-        ready(tmp_path, isa="sse9")
+        settings_of(tmp_path, isa="sse9")
     with pytest.raises(InvalidParameter, match="heads of 514 channels"):
         ready(write_config(tmp_path, head_dim=514))
 
