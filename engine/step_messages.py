@@ -114,9 +114,10 @@ class StepResult:
     Of the `compute_s` seconds that the step took, the last `sample_s` were sampling, where the
     executor tells them apart.
 
-    `failed_rows` are (row, reason): rows whose logits are no numbers, or of which nothing may be
-    sampled. Such a row is not in `rows` and its request cannot go on; the others are unharmed. The
-    worker holds it until a step names it in `finished`, and what later steps say of it is void.
+    `failed_rows` are (row, reason): rows that were to sample, but whose logits (of this token, or
+    of a prompt that is scored) are no numbers, or of which nothing may be sampled. Such a row is
+    not in `rows` and its request cannot go on; the others are unharmed. The worker holds it until
+    a step names it in `finished`, and what later steps say of it is void.
     """
 
     number: int

@@ -113,6 +113,8 @@ class InputBatch:
     # Token ids are below this; checked because an embedding looked up beyond its end may crash.
     vocab_size: int
     rows: dict[int, HeldRow] = attrs.field(factory=dict, init=False)
+    # {row: why it fails as soon as it is to sample}, found when its prompt was scored.
+    failures: dict[int, str] = attrs.field(factory=dict, init=False)
 
     def take_step(self, step: Step) -> StepInputs:
         """Apply the step's differences and say what to compute.
@@ -122,6 +124,7 @@ class InputBatch:
         self._check(step)
         for row in step.finished:
             del self.rows[row]
+            self.failures.pop(row, None)
         for new in step.new:
             self.rows[new.row] = HeldRow(
                 token_ids=list(new.token_ids),
@@ -234,6 +237,7 @@ class InputBatch:
 
     def check_invariants(self) -> None:
         """Raise `AssertionError` if a row is impossible."""
+        assert self.failures.keys() <= self.rows.keys()
         for row, held in self.rows.items():
             assert 0 <= row < self.rows_max
             assert 0 <= held.computed <= len(held.token_ids)

@@ -115,7 +115,8 @@ class ModelRunner:
                 logits_RV = self._model.logits(hidden, wanted)
                 found = logprobs_of(logits_RV, targets, span.alternatives)
                 if not found.finite_R.all():
-                    outcome.fail(span.row, NOT_NUMBERS)
+                    self._batch.failures[span.row] = NOT_NUMBERS
+                    break
                 outcome.logprobs.append(found.message(span.row, span.first + begin))
 
     def _sample(
@@ -130,6 +131,8 @@ class ModelRunner:
         sampled = sample_tokens(logits_RV, [self._sampled_row(s) for s in samplings], forbidden_RV)
         for index, reason in sampled.failures.items():
             outcome.fail(samplings[index].row, reason)
+        for row, reason in self._batch.failures.items():
+            outcome.fail(row, reason)
         for raw_V, index in zip(raw_AV, asking, strict=True):
             row, token = samplings[index].row, sampled.token_ids[index]
             alternatives = samplings[index].parameters.logprobs or 0

@@ -142,6 +142,8 @@ class NativeSampling:
         self._kernels.sample(call, _address(self._scratch))
         for index in failures.nonzero()[0].tolist():
             outcome.fail(rows[index], REASONS[int(failures[index])])
+        for row, reason in self._batch.failures.items():
+            outcome.fail(row, reason)
         for index in asking:
             row = rows[index]
             first, width = len(self._batch.rows[row].token_ids), 1 + self._asking[row]
@@ -162,7 +164,8 @@ class NativeSampling:
         columns.put_into(call)
         self._kernels.score(call, _address(self._scratch))
         if failures.any():
-            outcome.fail(span.row, NOT_NUMBERS)
+            self._batch.failures[span.row] = NOT_NUMBERS
+            return
         message = columns.message(span.row, span.first + begin, slice(count), width)
         outcome.logprobs.append(message)
 

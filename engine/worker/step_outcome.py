@@ -22,7 +22,7 @@ class StepOutcome:
     _failed: dict[int, str] = attrs.field(factory=dict, init=False)
 
     def fail(self, row: int, reason: str) -> None:
-        """Note that a row cannot go on; its first reason counts."""
+        """Note that a row cannot go on; its first reason counts. Told if it was to sample."""
         self._failed.setdefault(row, reason)
 
     def result(self, number: int, inputs: StepInputs, tokens: list[int]) -> StepResult:
@@ -36,5 +36,5 @@ class StepOutcome:
             [rows[index] for index in kept],
             [tokens[index] for index in kept],
             logprobs=[item for item in self.logprobs if item.row not in self._failed],
-            failed_rows=sorted(self._failed.items()),
+            failed_rows=[(row, self._failed[row]) for row in rows if row in self._failed],
         )

@@ -1,5 +1,6 @@
 """Steps through the real model: chunks, neighbours, reused rows and blocks, masks."""
 
+import math
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from triolet.engine.model.decoder import Decoder
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step, StepResult
 from triolet.engine.worker import model_runner
 from triolet.engine.worker.input_batch import StepInconsistent
@@ -212,3 +214,16 @@ def test_a_row_that_may_not_sample_anything_fails_alone(
     step = Step(number=3, finished=[1], rows=[0], token_counts=[1], samples=[True])
     tokens += runner.run(step, no_mask).token_ids
     assert tokens == alone(make_runner(), 3)
+
+
+def test_logits_that_are_no_numbers_fail_a_row_when_it_samples(tmp_path: pathlib.Path) -> None:
+    model = load_dummy(tmp_path)
+    assert isinstance(model, Decoder)
+    model._norm._weight.fill_(math.nan)
+    runner = ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+    row = new_row(1, PROMPT, [0, 1, 2], sampling=sampling(prompt_logprobs=1))
+    first = runner.run(first_step(row, token_counts=[20], samples=[False]), no_mask)
+    assert first == StepResult(1, [], [])
+    second = runner.run(Step(number=2, rows=[1], token_counts=[20], samples=[True]), no_mask)
+    assert (second.rows, second.logprobs) == ([], [])
+    assert second.failed_rows == [(1, "a logit is not a finite number")]

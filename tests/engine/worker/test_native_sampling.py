@@ -267,10 +267,28 @@ def test_prompts_are_scored_as_torch_does(isa: str) -> None:
     driver.native.score(span, 2, padded, outcome)
     expected = logprobs_of(torch.from_numpy(logits), targets, 3).message(0, 6)
     assert outcome.logprobs == [expected]
-    padded[7, 30] = math.nan
+
+
+@every_isa
+def test_a_prompt_without_numbers_fails_its_row_when_it_samples(isa: str) -> None:
+    driver = Driver([Place(sampling()), Place(sampling())], 64, isa)
     inputs = driver.batch.take_step(driver.step)
-    driver.native.score(span, 2, padded, outcome)
-    assert outcome.result(1, inputs, [0]).failed_rows == [(0, NOT_NUMBERS)]
+    driver.native.take_step(driver.step)
+    padded = np.zeros((2, 64), np.float32)
+    padded[1, 3] = math.nan
+    outcome = StepOutcome()
+    span = PromptSpan(row=1, token_index=0, first=1, targets=[0, 0], alternatives=0)
+    driver.native.score(span, 0, padded, outcome)
+    assert outcome.logprobs == []
+    outcome = StepOutcome()  # of a later step
+    tokens = driver.native.sample(
+        driver.step, inputs, np.zeros((2, 64), np.float32), outcome=outcome, wait_mask=driver.mask
+    )
+    result = outcome.result(1, inputs, tokens)
+    assert (result.rows, result.failed_rows) == ([0], [(1, NOT_NUMBERS)])
+    driver.batch.take_step(Step(number=2, finished=[1]))
+    driver.batch.check_invariants()
+    assert driver.batch.failures == {}
 
 
 # ---- distributions, and independence of the batch

@@ -11,6 +11,7 @@ from hypothesis import given
 from torch import Tensor
 
 from triolet.engine.worker import sampler
+from triolet.engine.worker.logprobs import logprobs_of
 from triolet.engine.worker.sampler import SampledRow, sample_tokens, unpack_mask
 from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
 
@@ -161,6 +162,22 @@ def test_a_row_does_not_depend_on_its_batch() -> None:
     assert sample(logits, *rows) == alone
     assert sample(logits.flip(0), *reversed(rows)) == alone[::-1]
     assert len(set(alone)) > 20
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0, 8.0])
+def test_cuda_draws_and_scores_what_a_cpu_does(spread: float) -> None:
+    logits = random_logits(60, 5000, seed=3, spread=spread)
+    filters: list[dict[str, Any]] = [*DISTRIBUTIONS, {"top_p": 0.95}, {"top_k": 2000, "top_p": 0.9}]
+    rows = [
+        SampledRow(sampling(seed=i, presence_penalty=0.3, **filters[i % len(filters)]), i, {i: 2})
+        for i in range(60)
+    ]
+    tokens = sample(logits, *rows)
+    assert sample_tokens(logits.cuda(), rows).token_ids == tokens
+    found, expected = logprobs_of(logits.cuda(), tokens, 9), logprobs_of(logits, tokens, 9)
+    assert found.message(0, 0) == expected.message(0, 0)
 
 
 # ---- suppression and masks
