@@ -1,0 +1,165 @@
+"""No wake-up of the bridge is lost, wherever the loop and the thread interrupt one another.
+
+All ways in which one side runs so many statements, then the other, then the first again, and so on
+until neither can go on. With one statement of the bridge moved a line, some of them lose a message.
+"""
+
+import itertools
+import select
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from triolet.transports.zmq_thread import Burst, Outbox, Send, SocketThread
+
+from .statement_steps import Steps, Wanted, taken_apart
+
+THREAD_BELL, TASK_BELL = 100, 101
+MESSAGES = 3
+# Statements of one side, of the other, of the first again: a round of the thread has some twenty,
+# and with sixty it is back where it waits.
+SCHEDULES = list(itertools.product(range(45), range(30), (0, 5, 60)))
+
+
+@attrs.define(eq=False)
+class FakeOs:
+    """Eventfds as counts."""
+
+    counts: Counter[int] = attrs.field(factory=Counter)
+
+    def eventfd_write(self, bell: int, count: int) -> None:
+        self.counts[bell] += count
+
+    def eventfd_read(self, bell: int) -> int:
+        count, self.counts[bell] = self.counts[bell], 0
+        assert count, "a read of a bell that was not rung would block"
+        return count
+
+
+@attrs.define(eq=False)
+class FakeSockets:
+    """One socket that takes everything; what arrives was put into `incoming`."""
+
+    incoming: list[bytes] = attrs.field(factory=list)
+    sent: list[Any] = attrs.field(factory=list)
+
+    def sockets(self) -> dict[object, object]:
+        return {None: None}
+
+    def send(self, key: object, frames: Any) -> str:
+        self.sent.append(frames)
+        return ""
+
+    def receive(self, socket: object, limit: int) -> list[bytes]:
+        burst, self.incoming = self.incoming[:limit], self.incoming[limit:]
+        return burst
+
+
+@attrs.define(eq=False)
+class Side:
+    """One of two threads: where it is, and what it waits for."""
+
+    steps: Steps
+    wanted: Wanted = None
+    ended: bool = False
+
+    def answer(self) -> object:
+        """What its wait brings now; None while it must go on waiting."""
+        if self.wanted is None:
+            return ()
+        kind, argument = self.wanted
+        if kind == "readable":
+            return () if OS.counts[argument] else None
+        rung = [(THREAD_BELL, select.POLLIN)] if OS.counts[THREAD_BELL] else []
+        return rung if rung or argument == 0 else None
+
+    def advance(self) -> bool:
+        """One statement; False if it waits or has ended."""
+        answer = None if self.ended else self.answer()
+        if answer is None:
+            return False
+        try:
+            self.wanted = self.steps.send(None if self.wanted is None else answer)
+        except StopIteration:
+            self.ended = True
+        return True
+
+
+OS = FakeOs()
+QUIET = SimpleNamespace(select=lambda *_: None)  # a flood's pause
+ROUND = taken_apart(SocketThread._round, os=OS, select=QUIET)
+SUBMIT = taken_apart(SocketThread.submit, os=OS)
+HAND_OVER = taken_apart(SocketThread._hand_over, os=OS)
+
+
+class World:
+    """A bridge whose functions run by statements."""
+
+    def __init__(self) -> None:
+        OS.counts.clear()
+        self.sockets = FakeSockets()
+        self.handled: list[object] = []
+        sockets: Any = self.sockets
+        self.bridge = SocketThread("test", sockets, self.handled.append)
+        self.bridge._thread_bell, self.bridge._task_bell = THREAD_BELL, TASK_BELL
+        self.bridge.bound = ""
+
+    def thread(self) -> Steps:
+        more = True
+        while True:
+            more = yield from ROUND(self.bridge, None, more)
+
+    def interleave(self, first: Steps, second: Steps, schedule: tuple[int, ...]) -> None:
+        """As scheduled, beginning with `second`, then both until neither can go on."""
+        sides = (Side(first), Side(second))
+        for turn, statements in enumerate(schedule, 1):
+            for _ in range(statements):
+                sides[turn % 2].advance()
+        for _ in range(10_000):
+            if not (sides[0].advance() or sides[1].advance()):
+                return
+        raise AssertionError("they do not come to rest")
+
+
+def _submit_all(schedule: tuple[int, ...]) -> list[object]:
+    """What the thread has sent in the end."""
+    world = World()
+    outbox = Outbox("peer", MESSAGES)
+
+    def loop() -> Steps:
+        for number in range(MESSAGES):
+            yield from SUBMIT(world.bridge, Send(outbox, (bytes([number]),)))
+
+    world.interleave(loop(), world.thread(), schedule)
+    return [frame for (frame,) in world.sockets.sent]
+
+
+def _receive_all(schedule: tuple[int, ...]) -> list[object]:
+    """What the task has handled in the end."""
+    world = World()
+    OS.counts[TASK_BELL] = 1  # the sockets are open
+
+    def thread() -> Steps:
+        # A message comes before each of the first rounds, then none.
+        for number in range(MESSAGES):
+            world.sockets.incoming.append(bytes([number]))
+            yield from ROUND(world.bridge, None, True)
+        yield from world.thread()
+
+    task = HAND_OVER(world.bridge, trio.TASK_STATUS_IGNORED)
+    world.interleave(task, thread(), schedule)
+    bursts = [arrival for arrival in world.handled if isinstance(arrival, Burst)]
+    return [message for burst in bursts for message in burst.messages]
+
+
+@pytest.mark.parametrize("run", [_submit_all, _receive_all])
+def test_nobody_sleeps_while_something_is_there(
+    run: Callable[[tuple[int, ...]], list[object]],
+) -> None:
+    whole = [bytes([number]) for number in range(MESSAGES)]
+    assert [schedule for schedule in SCHEDULES if run(schedule) != whole] == []
