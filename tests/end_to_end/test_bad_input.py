@@ -235,7 +235,7 @@ async def test_a_busy_port(server: Server) -> None:
         (("serve", "--port", "70000"), 2, "65535"),
         (("serve", "--port", "many"), 2, "many"),
         (("serve", "--engines", "0"), 2, "engines"),
-        (("serve", "--workers", "2"), 2, "--workers must be 1: the torch executor"),
+        (("serve", "--workers", "2"), 2, "--workers must be 1: an executor computes"),
         (("serve", "--host", "0.0.0.0"), 2, "--api-key"),
         (("serve", "--colour", "red"), 2, "--colour"),
         (("sing",), 2, "sing"),

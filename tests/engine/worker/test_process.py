@@ -14,6 +14,7 @@ import trio
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import TreeReply, TreeRequest
+from triolet.engine.native.library import native_fault
 from triolet.engine.step_messages import (
     CORE_TO_WORKER,
     WORKER_TO_CORE,
@@ -202,7 +203,7 @@ async def test_a_folder_that_cannot_be_served_is_refused_for_good(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("executor", ["null", "torch"])
+@pytest.mark.parametrize("executor", ["null", "torch", *([] if native_fault() else ["native"])])
 async def test_a_real_process(tmp_path: pathlib.Path, executor: str) -> None:
     config: dict[str, Any] = {
         "architectures": ["LlamaForCausalLM"],
@@ -228,6 +229,7 @@ async def test_a_real_process(tmp_path: pathlib.Path, executor: str) -> None:
             assert answer.rows == [2]
             tree = await core.tree()
             assert tree.pid == process.pid
+            assert str(tree.facts["executor"]).startswith(executor)
             assert tree.tasks is not None
             for name in ("death-monitor", "control", "step-loop"):
                 assert len(find_tasks(tree.tasks, name)) == 1
