@@ -75,13 +75,9 @@ def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) 
     options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
     tools = tool_use_of(values, has_tools=has_tools)
     prompt = _read_prompt(values, options.runtime, tools)
-    form = tools.form()
-    if form is not None:
-        if sampling.structured_outputs is not None:
-            reason = "must not be together with tools that must be called"
-            raise bad_field(options.form_field, reason)
-        sampling = attrs.evolve(sampling, structured_outputs=form)
-        options = attrs.evolve(options, form_field="tools")
+    constrained = tools.constrained(sampling, options.form_field)
+    if constrained is not sampling:
+        sampling, options = constrained, attrs.evolve(options, form_field="tools")
     return ChatRequest(prompt=prompt, sampling=sampling, options=options, tools=tools)
 
 

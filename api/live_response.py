@@ -27,6 +27,7 @@ from .response_history import Conversation
 from .response_record import RecordReader, ResponseRecord
 from .responses import Ending, Part, Status
 from .responses_request import ResponseRequest
+from .tool_record import ToolRecord, ToolRecordReader
 
 # Of one response; each costs a connection anyway.
 READERS_MAX = 8
@@ -39,7 +40,7 @@ class LiveResponse:
     says may wait for more of it for `merge_s`.
     """
 
-    record: ResponseRecord
+    record: ResponseRecord | ToolRecord
     principal: str
     conversation: Conversation
     session: object = None
@@ -214,7 +215,7 @@ class AttachedReader:
     """A reader while it is attached. Without `wake` it waits by itself, in `wait_ready`."""
 
     response: LiveResponse
-    cursor: RecordReader
+    cursor: RecordReader | ToolRecordReader
     wake: "Wake | None"
     # For those who wait by themselves.
     windows: MergeWindows = attrs.field(factory=lambda: MergeWindows(trio.current_time()))

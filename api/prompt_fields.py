@@ -213,20 +213,20 @@ def read_message(message: Fields) -> dict[str, Any]:
     return {**found, "tool_calls": calls} if calls else found
 
 
-def read_content(message: Fields) -> str:
+def read_content(message: Fields, name: str = "content") -> str:
     """The text of a message: a string, or text parts joined. Raises `ApiError`."""
-    content = message.get("content")
+    content = message.get(name)
     if isinstance(content, str):
         return content
     if content is None:
-        raise bad_field(message.at("content"), "is missing", "missing_required_parameter")
+        raise bad_field(message.at(name), "is missing", "missing_required_parameter")
     if not isinstance(content, list):
         reason = f"must be a string or an array of parts, not {kind(content)}"
-        raise bad_field(message.at("content"), reason, "invalid_type")
+        raise bad_field(message.at(name), reason, "invalid_type")
     if len(content) > PARTS_MAX:
-        raise bad_field(message.at("content"), f"must have at most {PARTS_MAX} parts")
+        raise bad_field(message.at(name), f"must have at most {PARTS_MAX} parts")
     pieces = []
-    for part in message.objects("content") or []:
+    for part in message.objects(name) or []:
         part_type = part.string("type")
         if part_type not in TEXT_PARTS:
             raise unsupported(part.at("type"), "only text parts are served")

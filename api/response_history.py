@@ -6,6 +6,7 @@ mix. Instructions are not part of it: each request brings its own, as OpenAI has
 where responses are kept.
 """
 
+import json
 from collections.abc import Sequence
 
 import attrs
@@ -16,6 +17,8 @@ from .fields import JsonObject
 from .response_record import ResponseRecord
 from .responses_fields import Message
 from .responses_request import ResponseRequest
+from .tool_fields import ToolUse
+from .tool_record import ToolRecord
 
 # What one message or token costs beside its characters; an estimate for the bounds of keeping.
 MESSAGE_BYTES = 256
@@ -52,37 +55,68 @@ def continued(before: Conversation | None, request: ResponseRequest) -> Conversa
     return Conversation([*before.messages, *request.input])
 
 
-def prompt_of(conversation: Conversation, instructions: str | None) -> Prompt:
+def prompt_of(
+    conversation: Conversation, instructions: str | None, tools: ToolUse | None = None
+) -> Prompt:
     """What the model is given."""
     if conversation.token_ids is not None:
         return conversation.token_ids
     system = [] if instructions is None else [{"role": "system", "content": instructions}]
-    return ChatPrompt([*system, *conversation.messages])
+    shown = None if tools is None else tools.for_template
+    return ChatPrompt([*system, *conversation.messages], tools=shown)
 
 
-def with_output(conversation: Conversation, record: ResponseRecord) -> Conversation:
+def with_output(conversation: Conversation, record: ResponseRecord | ToolRecord) -> Conversation:
     """The conversation with what the response said."""
     if not record.events.request.generate:
         return conversation
     if conversation.token_ids is not None:
         return Conversation((), [*conversation.token_ids, *(record.token_ids or ())])
-    answer = {"role": "assistant", "content": record.text}
+    answer: Message = {"role": "assistant", "content": record.text}
+    if isinstance(record, ToolRecord) and record.calls:
+        answer["tool_calls"] = [_template_call(item) for item in record.calls]
     return Conversation([*conversation.messages, answer])
 
 
 def input_items(conversation: Conversation, response_id: str) -> list[JsonObject]:
     """What a response was asked, as items of OpenAI's API, oldest first; token ids have none."""
     suffix = response_id.removeprefix("resp_")
-    return [
+    found: list[JsonObject] = []
+    for index, message in enumerate(conversation.messages):
+        found += _items_of(message, f"{index}_{suffix}")
+    return found
+
+
+def _items_of(message: Message, suffix: str) -> list[JsonObject]:
+    text = message["content"]
+    if message["role"] == "tool":
+        head = {"id": f"fco_{suffix}", "type": "function_call_output", "status": "completed"}
+        return [{**head, "call_id": message["tool_call_id"], "output": text}]
+    calls: list[JsonObject] = [
         {
-            "id": f"msg_{index}_{suffix}",
-            "type": "message",
-            "role": message["role"],
+            "id": f"fc_{place}_{suffix}",
+            "type": "function_call",
             "status": "completed",
-            "content": [_part(message)],
+            "call_id": call.get("id", ""),
+            "name": call["function"]["name"],
+            "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
         }
-        for index, message in enumerate(conversation.messages)
+        for place, call in enumerate(message.get("tool_calls", ()))
     ]
+    if calls and not text:
+        return calls
+    head = {"id": f"msg_{suffix}", "type": "message", "role": message["role"]}
+    return [{**head, "status": "completed", "content": [_part(message)]}, *calls]
+
+
+def _template_call(item: JsonObject) -> JsonObject:
+    """A call as templates take it; one that was cut has no arguments."""
+    try:
+        arguments = json.loads(str(item["arguments"]))
+    except ValueError:
+        arguments = {}
+    function = {"name": item["name"], "arguments": arguments}
+    return {"id": item["call_id"], "type": "function", "function": function}
 
 
 def _part(message: Message) -> JsonObject:

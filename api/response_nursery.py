@@ -27,6 +27,7 @@ from .responses import ResponseEvents, ResponseIdentity
 from .responses_request import ResponseRequest, ResumeRequest
 from .schema import out_of_range
 from .settings import ServeSettings
+from .tool_record import ToolRecord
 
 Reader = AttachedReader | ForeignReader
 
@@ -114,8 +115,11 @@ class ResponseNursery:
         )
         teller = make_teller(self.generator.token_bytes, request.sampling.logprobs)
         merge_s = request.keeping.merge_s
+        events = ResponseEvents(identity, request, teller)
+        # A prompt that is only computed says nothing, and calls nothing.
+        calls = request.tools.is_on and request.generate
         return LiveResponse(
-            ResponseRecord(ResponseEvents(identity, request, teller)),
+            ToolRecord(events) if calls else ResponseRecord(events),
             principal,
             continued(before, request),
             session=None if request.store else session,

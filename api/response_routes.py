@@ -51,7 +51,9 @@ async def create_response(
     application.check_accepting()
     body = await connection.read_json()
     model = application.generator.model_name
-    request = read_response_request(body, model=model, now=trio.current_time())
+    request = read_response_request(
+        body, model=model, now=trio.current_time(), has_tools=application.has_tools
+    )
     if request.keeping.credit is not None:
         raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
     if request.stream:

@@ -93,7 +93,7 @@ class _Run:
         response, request = self.response, self.response.request
         options = request.options
         opening = generator.generate(
-            prompt_of(response.conversation, request.instructions),
+            prompt_of(response.conversation, request.instructions, request.tools),
             request.sampling if request.generate else SamplingParams(max_tokens=1),
             request_id=response.response_id,
             principal=response.principal,

@@ -203,10 +203,18 @@ class ResponseEvents:
     ) -> JsonObject:
         """The response object as it stays."""
         output = [self._item(_item_status(ending), [_part(text, self._told(logprobs))])]
+        return self.final_with(ending, output if self.request.generate else [], token_count)
+
+    def terminal_type(self, ending: Ending) -> str:
+        """The name of the last event."""
+        return _TERMINALS[ending.status]
+
+    def final_with(self, ending: Ending, output: list[JsonObject], token_count: int) -> JsonObject:
+        """The same, with these items."""
         error = ending.error
         return self.snapshot(
             ending.status,
-            output=output if self.request.generate else [],
+            output=output,
             usage=_usage(ending.usage, token_count),
             details=None if ending.reason is None else {"reason": ending.reason},
             error=None if error is None else {"code": error.code, "message": error.message},
@@ -238,7 +246,7 @@ class ResponseEvents:
             "metadata": request.metadata,
             "model": self.identity.model,
             "output": output or [],
-            "parallel_tool_calls": True,
+            "parallel_tool_calls": request.tools.is_parallel,
             "previous_response_id": request.previous_response_id,
             "prompt_cache_key": None,
             "reasoning": {"effort": None, "summary": None},
@@ -247,8 +255,8 @@ class ResponseEvents:
             "store": request.store,
             "temperature": sampling.temperature,
             "text": {"format": request.text_format},
-            "tool_choice": "auto",
-            "tools": [],
+            "tool_choice": request.tools.choice_object,
+            "tools": request.tools.objects,
             "top_logprobs": sampling.logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",

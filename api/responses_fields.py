@@ -13,7 +13,7 @@ from .errors import bad_field, unsupported
 from .fields import Fields, JsonObject
 from .form_fields import TextOptions
 from .limits import MERGE_MS_MAX
-from .prompt_fields import MESSAGE_SCHEMA, MESSAGES_MAX, RUNTIME, read_message
+from .prompt_fields import MESSAGE_SCHEMA, MESSAGES_MAX, RUNTIME, read_content, read_message
 from .schema import (
     Body,
     Field,
@@ -29,6 +29,7 @@ from .schema import (
     one_of,
     wrong_type,
 )
+from .tool_fields import FLAT_TOOL_FIELDS, read_call
 
 # OpenAI has eight things to include; of those that we know, this one says something.
 INCLUDES_MAX, INCLUDE_CHARACTERS_MAX = 64, 128
@@ -90,9 +91,20 @@ def _read_item(item: object, path: str) -> Message:
     if not isinstance(item, dict):
         raise wrong_type(path, "an object", item)
     message = Fields(item, path)
-    if message.string("type") not in (None, "message"):
-        raise unsupported(message.at("type"), "must be `message`")
-    return read_message(message)
+    match message.string("type"):
+        case None | "message":
+            return read_message(message)
+        case "function_call":
+            call_id = message.string("call_id") or ""
+            calls = [{**read_call(message), "id": call_id}]
+            return {"role": "assistant", "content": "", "tool_calls": calls}
+        case "function_call_output":
+            call_id = message.string("call_id") or ""
+            output = read_content(message, "output")
+            return {"role": "tool", "content": output, "tool_call_id": call_id}
+        case _:
+            kinds = "`message`, `function_call` or `function_call_output`"
+            raise unsupported(message.at("type"), f"must be {kinds}")
 
 
 @attrs.frozen
@@ -121,7 +133,6 @@ class Metadata:
         return {"type": "object", **bounds, "additionalProperties": value}
 
 
-_TOOLS = "tools are not served"
 RESPONSES = Body(
     {
         "input": Field(Input(), "The conversation, or its new part; required without another."),
@@ -143,8 +154,7 @@ RESPONSES = Body(
         "metadata": Field(Metadata(), "Given back as it came."),
         "runtime": RUNTIME_FIELD,
         "text": Field(TextOptions(), "`format` says in which form the answer is wanted."),
-        "tools": Field(Unserved(is_empty, _TOOLS)),
-        "tool_choice": Field(Unserved(one_of("auto", "none"), _TOOLS)),
+        **FLAT_TOOL_FIELDS,
         "conversation": Field(
             Unserved(never, "conversations are not kept; send the whole conversation")
         ),

@@ -24,6 +24,7 @@ from .prompt_fields import (
 )
 from .responses_fields import INCLUDE_LOGPROBS, RESPONSES, Message
 from .schema import Body, Field, Integer
+from .tool_fields import ToolUse, tool_use_of
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 # OpenAI's bound in its Realtime protocol, which has these ids.
@@ -94,6 +95,7 @@ class ResponseRequest:
     text_format: JsonObject = attrs.field(factory=lambda: {"type": "text"})
     # The field that asked for it; the runtime's refusal is told of it.
     form_field: str = "text.format"
+    tools: ToolUse = attrs.field(factory=ToolUse)
 
     @property
     def names(self) -> dict[str, str]:
@@ -134,10 +136,12 @@ def read_event_id(values: JsonObject) -> str | None:
     return event_id
 
 
-def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -> ResponseRequest:
+def read_response_request(
+    values: JsonObject, *, model: str, now: float = 0.0, has_tools: bool = False
+) -> ResponseRequest:
     """Validate one body; `model` is the served one, `now` what a deadline counts from.
 
-    Raises `ApiError`.
+    `has_tools`: whether the model's template knows any. Raises `ApiError`.
     """
     stream_id = read_stream_id(values)
     found = RESPONSES.read(values)
@@ -150,9 +154,13 @@ def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -
     form = form_of({**found, **extensions}, "text")
     if form is not None:
         extensions["structured_outputs"] = form[1]
+    form_field = "text.format" if "text" in found else "runtime.structured_outputs"
+    tools = tool_use_of(found, has_tools=has_tools)
+    sampling = sampling_params({**arguments, **extensions}, FIELD_NAMES)
+    constrained = tools.constrained(sampling, form_field)
     request = ResponseRequest(
         input=found.get("input", []),
-        sampling=sampling_params({**arguments, **extensions}, FIELD_NAMES),
+        sampling=constrained,
         stream=found.get("stream", False),
         stream_id=stream_id,
         options=options,
@@ -164,7 +172,8 @@ def read_response_request(values: JsonObject, *, model: str, now: float = 0.0) -
         background=found.get("background", False),
         store=found.get("store", True),
         text_format=_text_format(values) if "text" in found else {"type": "text"},
-        form_field="text.format" if "text" in found else "runtime.structured_outputs",
+        form_field=form_field if constrained is sampling else "tools",
+        tools=tools,
     )
     _check_together(request)
     _check_input(request, is_given="input" in found)

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 
 from ..engine.errors import InvalidParameter
+from ..engine.sampling_params import SamplingParams
 from ..engine.structured_outputs import StructuredOutputs
 from ..runtime.tool_calls import CALLS_MAX, Tool, ToolChoice, forced_calls, strict_calls
 from .errors import ApiError, bad_field, unsupported
@@ -129,6 +130,37 @@ class ToolUse:
     def for_template(self) -> list[dict[str, Any]] | None:
         """What the model is shown."""
         return [tool.for_template() for tool in self.tools] if self.is_on else None
+
+    @property
+    def objects(self) -> list[JsonObject]:
+        """The functions as a response object has them."""
+        return [
+            {
+                "type": "function",
+                "name": tool.name,
+                "description": tool.description or None,
+                "parameters": tool.parameters,
+                "strict": tool.strict,
+            }
+            for tool in self.tools
+        ]
+
+    @property
+    def choice_object(self) -> JsonObject | str:
+        """The choice as a response object has it."""
+        name = self.choice.name
+        return self.choice.choice if name is None else {"type": "function", "name": name}
+
+    def constrained(self, sampling: SamplingParams, form_field: str) -> SamplingParams:
+        """These parameters with what must come. Raises `ApiError`; `form_field` asked for another
+        form.
+        """
+        form = self.form()
+        if form is None:
+            return sampling
+        if sampling.structured_outputs is not None:
+            raise bad_field(form_field, "must not be together with tools that must be called")
+        return attrs.evolve(sampling, structured_outputs=form)
 
     def form(self) -> StructuredOutputs | None:
         """What the answer must match. Raises `ApiError` of `tools` if it is too large."""

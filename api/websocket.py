@@ -166,7 +166,10 @@ class SocketSession:
         match Fields(event).string("type"):
             case "response.create":
                 request = read_response_request(
-                    event, model=self.application.generator.model_name, now=trio.current_time()
+                    event,
+                    model=self.application.generator.model_name,
+                    now=trio.current_time(),
+                    has_tools=self.application.has_tools,
                 )
                 self._handle_request(Start(request, size_bytes, event_id))
                 self._wants_events |= request.options.events

@@ -17,6 +17,7 @@ from triolet.api.responses import (
     event_of,
 )
 from triolet.api.responses_request import ResponseRequest, read_response_request
+from triolet.api.tool_record import ToolRecord
 from triolet.runtime.generation import GenerationOutput, Usage
 
 from .fakes import make_logprobs
@@ -57,7 +58,7 @@ def make_live(
     return LiveResponse(record, principal, conversation, session=session)
 
 
-def say(record: ResponseRecord, text: str, tokens: int = 1) -> None:
+def say(record: ResponseRecord | ToolRecord, text: str, tokens: int = 1) -> None:
     first = record.token_count
     ids = list(range(first, first + tokens))
     alternatives = record.events.request.sampling.logprobs

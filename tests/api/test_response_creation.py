@@ -168,7 +168,7 @@ async def test_cancel_by_http_ends_the_stream_as_cancelled(
         ({"input": 3}, 400, "invalid_type", "input"),
         ({"input": "x", "temperature": "hot"}, 400, "invalid_type", "temperature"),
         ({"input": "x", "max_output_tokens": 0}, 400, "invalid_parameter", "max_output_tokens"),
-        ({"input": "x", "tools": [{}]}, 400, "unsupported_parameter", "tools"),
+        ({"input": "x", "tools": [{}]}, 400, "unsupported_parameter", "tools[0].type"),
         ({"input": "x", "runtime": {"tok": 1}}, 400, "unknown_parameter", "runtime.tok"),
     ],
 )

@@ -143,8 +143,8 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
 @pytest.mark.parametrize(
     ("values", "code", "param"),
     [
-        ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-        ({"tool_choice": "required"}, "unsupported_parameter", "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
+        ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
         ({"background": True, "store": False}, "invalid_value", "background"),
         ({"background": 1}, "invalid_type", "background"),
         ({"store": "no"}, "invalid_type", "store"),
@@ -189,7 +189,9 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
          "unsupported_parameter", "input[0].content[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "text"}]}]},
          "missing_required_parameter", "input[0].content[0].text"),
-        ({"input": [{"type": "function_call_output"}]}, "unsupported_parameter", "input[0].type"),
+        ({"input": [{"type": "function_call_output"}]}, "missing_required_parameter",
+         "input[0].output"),
+        ({"input": [{"type": "reasoning"}]}, "unsupported_parameter", "input[0].type"),
         ({"max_output_tokens": 0}, "invalid_parameter", "max_output_tokens"),
         ({"max_output_tokens": True}, "invalid_type", "max_output_tokens"),
         ({"temperature": 1e9}, "invalid_parameter", "temperature"),

@@ -147,7 +147,7 @@ async def test_errors_of_a_request_leave_the_lane_usable() -> None:
         await client.create("hi", "a", tools=[{}])
         error = await client.receive()
         assert error is not None
-        assert (error["error"]["param"], error["stream_id"]) == ("tools", "a")
+        assert (error["error"]["param"], error["stream_id"]) == ("tools[0].type", "a")
         await client.create("hi", "a")
         assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
 

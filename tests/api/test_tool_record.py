@@ -1,0 +1,108 @@
+"""Items and events of responses with tools: however the text came, from wherever they are read."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.errors import ApiError
+from triolet.api.responses import Ending, ResponseEvents, ResponseIdentity, Status
+from triolet.api.responses_request import read_response_request
+from triolet.api.tool_record import ToolRecord
+from triolet.runtime.generation import GenerationOutput, Usage
+
+CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+TEXT = f"Well, {CALL}\n{CALL}"
+IDENTITY = ResponseIdentity(response_id="resp_00ab", item_id="msg_cd", created_at=1, model="m")
+TOOLS = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
+
+
+def make_record(*pieces: str, ending: Ending | None = COMPLETED) -> ToolRecord:
+    values: dict[str, Any] = {"input": "a", "tools": TOOLS}
+    request = read_response_request(values, model="m", has_tools=True)
+    record = ToolRecord(ResponseEvents(IDENTITY, request))
+    for count, piece in enumerate(pieces, 1):
+        record.append(GenerationOutput(piece, [count], count))
+        record.check_invariants()
+    if ending is not None:
+        record.end(ending)
+    record.check_invariants()
+    return record
+
+
+def read_all(record: ToolRecord, after: int | None = None) -> list[Any]:
+    reader = record.reader(after)
+    found: list[Any] = []
+    while reader.is_ready:
+        found += reader.take(3)
+    return found
+
+
+def test_a_text_and_two_calls_are_three_items() -> None:
+    output: Any = make_record(TEXT).snapshot()["output"]
+    assert [item["type"] for item in output] == ["message", "function_call", "function_call"]
+    assert output[0]["content"][0]["text"] == "Well,"
+    assert output[1] == {
+        "id": "fc_0_00ab",
+        "type": "function_call",
+        "status": "completed",
+        "call_id": "call_0_00ab",
+        "name": "f",
+        "arguments": '{"a": 1}',
+    }
+
+
+def test_events_are_openais_in_their_order() -> None:
+    events = read_all(make_record(CALL))
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "function_call_arguments.delta",
+        "function_call_arguments.done",
+        "output_item.done",
+        "completed",
+    ]
+    assert events[4]["arguments"] == '{"a": 1}'
+    assert events[-1]["response"]["tools"][0]["name"] == "f"
+
+
+@given(st.lists(st.integers(1, len(TEXT) - 1), max_size=9))
+def test_cuts_change_neither_items_nor_what_deltas_add_up_to(cuts: list[int]) -> None:
+    places = sorted({0, len(TEXT), *cuts})
+    pieces = [TEXT[first:stop] for first, stop in itertools.pairwise(places)]
+    record, whole = make_record(*pieces), make_record(TEXT)
+    assert record.snapshot()["output"] == whole.snapshot()["output"]
+    deltas = [event for event in read_all(record) if "arguments.delta" in event["type"]]
+    first = "".join(event["delta"] for event in deltas if event["output_index"] == 1)
+    assert first == '{"a": 1}'
+
+
+def test_who_comes_back_gets_the_rest() -> None:
+    record = make_record(*TEXT)
+    events = read_all(record)
+    for place, event in enumerate(events):
+        assert read_all(record, event["sequence_number"]) == events[place + 1 :]
+    with pytest.raises(ApiError, match="beyond the last event"):
+        record.reader(events[-1]["sequence_number"] + 1)
+    with pytest.raises(ApiError, match="negative"):
+        record.reader(-1)
+
+
+def test_a_call_that_is_cut_is_incomplete() -> None:
+    ending = Ending(status=Status.INCOMPLETE, usage=Usage(3, 0), reason="max_output_tokens")
+    record = make_record(CALL[:45], ending=ending)
+    [item] = record.calls
+    assert (item["status"], item["name"]) == ("incomplete", "f")
+    assert read_all(record)[-1]["type"] == "response.incomplete"
+
+
+def test_notices_are_for_those_who_want_them() -> None:
+    record = make_record(ending=None)
+    record.add_notice({"type": "runtime.queued", "response_id": "resp_00ab"})
+    assert len(read_all(record)) == 3
+    assert len(record.reader(with_notices=False).take(9)) == 2
+    assert not record.reader().is_done
