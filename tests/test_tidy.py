@@ -29,6 +29,7 @@ FIREWALLS = {
     "triolet.api.websocket": "a bad lane fails alone",
     "triolet.api.response_run": "a bad response fails alone",
     "triolet.runtime.core_client": "one request's text must not end everybody's",
+    "triolet.engine.grammar_text": "the converter of grammars raises Exception itself",
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",
     "triolet.fuzz.fuzzer": "whatever is raised is the finding",

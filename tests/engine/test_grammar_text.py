@@ -30,6 +30,7 @@ REFUSED = [
     (StructuredOutputs.grammar("start: missing"), "missing"),
     (StructuredOutputs.grammar("root ::= " + "(" * 5000), "served"),
     (StructuredOutputs.grammar("nonsense"), "served"),
+    (StructuredOutputs.grammar("root ::= a"), "not found"),
     (StructuredOutputs(GrammarKind.CHOICE, "{}"), "array of strings"),
     (StructuredOutputs(GrammarKind.CHOICE, "[1]"), "array of strings"),
     (StructuredOutputs(GrammarKind.CHOICE, "["), "choices"),
