@@ -28,6 +28,8 @@ class NativeRunner:
     _block_tables: Integers
     _sampling: NativeSampling
     _choice: ThreadChoice
+    # How long the last step sampled.
+    sample_s: float = attrs.field(default=0.0, init=False)
 
     @classmethod
     def of(cls, model: NativeModel, *, rows: int, blocks: int, block_tokens: int, length: int,
@@ -56,12 +58,15 @@ class NativeRunner:
         self._sampling.take_step(step)
         outcome = StepOutcome()
         tokens: list[int] = []
+        self.sample_s = 0.0
         if inputs.token_ids:
             logits_RV = self._forward(step, inputs, outcome)
             if inputs.samplings:
+                begin = time.perf_counter()
                 tokens = self._sampling.sample(
                     step, inputs, logits_RV, outcome=outcome, wait_mask=wait_mask
                 )
+                self.sample_s = time.perf_counter() - begin
         self._batch.finish_step(step, tokens)
         return outcome.result(step.number, inputs, tokens)
 

@@ -1,7 +1,8 @@
 """Times steps of an executor beside the machine's floor, in turns, in one thread of this process.
 
 A round measures the machine's rates and then every case, so that neighbours slow both: the share is
-taken round by round. *Call* is what the executor says it computed, *step* what a caller waits.
+taken round by round. *Call* is what the executor says the forward pass took, *step* what a caller
+waits: with sampling and the answer.
 Must not know how figures are shown.
 """
 
@@ -159,7 +160,7 @@ def _time_case(driver: StepDriver, case: Case, work: StepWork, floor: MachineFlo
         at_s = time.perf_counter()
         result = driver.step(case.prefills)
         steps.append(time.perf_counter() - at_s)
-        calls.append(result.compute_s or steps[-1])
+        calls.append((result.compute_s or steps[-1]) - result.sample_s)
     calls.sort()
     steps.sort()
     return _Taken(

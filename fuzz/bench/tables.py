@@ -135,7 +135,7 @@ def kernel_table(found: KernelFigures, targets: Mapping[str, str] = NO_TARGETS) 
             f"{case.least_ms:.3f}",
             case.floor_ms.text(3),
             case.call_share.text(2),
-            f"{case.step_share.median:.2f}",
+            case.step_share.text(2),
             *([targets.get(case.name, "")] if targets else []),
         )
     return table
