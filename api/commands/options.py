@@ -64,6 +64,9 @@ class EngineOptions:
             **_RARE,
         ),
     ] = _DEFAULTS.step_time_target_s
+    max_logprobs: Annotated[
+        int, Parameter(help="Most alternatives of a token that logprobs may ask for.", **_RARE)
+    ] = _DEFAULTS.max_logprobs
     scheduling_policy: Annotated[
         str, Parameter(help="priority: lower numbers first; fcfs: whatever requests ask for.")
     ] = _DEFAULTS.scheduling_policy
