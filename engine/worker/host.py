@@ -4,11 +4,22 @@ Must not know models or executors.
 """
 
 import os
+import pathlib
+
+CPU_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
 
 
-def cores() -> int:
-    """How many this process may use."""
-    return len(os.sched_getaffinity(0))
+def cores(quota: pathlib.Path = CPU_QUOTA) -> int:
+    """How many this process may use: those it may run on, or what a container's quota is worth.
+
+    `quota` has the microseconds of all cores in a period, or "max", and those of the period.
+    """
+    usable = len(os.sched_getaffinity(0))
+    try:
+        allowed, period = quota.read_text().split()
+        return max(1, min(usable, -(-int(allowed) // int(period))))
+    except (OSError, ValueError, ZeroDivisionError):
+        return usable  # no quota, or no such file
 
 
 def threads_default() -> int:
