@@ -63,6 +63,7 @@ class NativeRunner:
             logits_RV = self._forward(step, inputs, outcome)
             if inputs.samplings:
                 begin = time.perf_counter()
+                self._sampling.threads = self._model.threads  # as many as the pass was given
                 tokens = self._sampling.sample(
                     step, inputs, logits_RV, outcome=outcome, wait_mask=wait_mask
                 )

@@ -73,14 +73,16 @@ class Columns:
 class NativeSampling:
     """The sampling of the rows in one batch; one thread uses it.
 
-    `length` bounds the tokens of one row. Logits are float32, (R, `stride`), contiguous; they are
+    `length` bounds the tokens of one row. `threads` may be lowered, and raised again to what it was
+    made with: results do not depend on it. Logits are float32, (R, `stride`), contiguous; they are
     overwritten, and what pads them as well.
     """
 
     stride: int
+    threads: int
     _batch: InputBatch
     _kernels: SamplerKernels
-    _threads: int
+    _threads_most: int
     _length: int
     _table: NDArray[numpy.void]
     _scratch: NDArray[numpy.uint8]
@@ -99,7 +101,7 @@ class NativeSampling:
         table = numpy.zeros(batch.rows_max, ROW_PARAMETERS)
         stride = -(-batch.vocab_size // STRIDE) * STRIDE
         scratch = numpy.empty(kernels.scratch_bytes(stride, threads), numpy.uint8)
-        return cls(stride, batch, kernels, threads, length, table, scratch)
+        return cls(stride, threads, batch, kernels, threads, length, table, scratch)
 
     def take_step(self, step: Step) -> None:
         """Forget and take rows as the batch has just done."""
@@ -172,9 +174,10 @@ class NativeSampling:
     def _fill(self, call: SampleCall | ScoreCall, logits_RV: Floats, rows: int) -> None:
         assert logits_RV.shape == (rows, self.stride)
         assert logits_RV.dtype == numpy.float32
+        assert 1 <= self.threads <= self._threads_most
         assert logits_RV.flags.c_contiguous
         call.logits, call.stride, call.rows = _address(logits_RV), self.stride, rows
-        call.vocab, call.threads = self._batch.vocab_size, self._threads
+        call.vocab, call.threads = self._batch.vocab_size, self.threads
 
     def _take(self, row: int, held: HeldRow) -> None:
         """Fill in the row's entry of the table."""
