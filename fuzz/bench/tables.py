@@ -130,15 +130,18 @@ def kernel_table(found: KernelFigures, targets: Mapping[str, str] = NO_TARGETS) 
     for case in found.cases:
         table.add_row(
             case.name,
-            case.call_ms.text(3),
-            case.step_ms.text(3),
-            f"{case.least_ms:.3f}",
-            case.floor_ms.text(3),
+            *(_figures(each) for each in (case.call_ms.median, case.step_ms.median)),
+            *(_figures(each) for each in (case.least_ms, case.floor_ms.median)),
             case.call_share.text(2),
             case.step_share.text(2),
             *([targets.get(case.name, "")] if targets else []),
         )
     return table
+
+
+def _figures(value: float) -> str:
+    """Three figures or so, whatever the size."""
+    return "" if math.isnan(value) else f"{value:.{3 if value < 10 else 1}f}"
 
 
 def _ms(seconds: float) -> str:
