@@ -28,8 +28,9 @@ class EngineSettings:
     """What an engine needs to know. Token counts unless a name says otherwise.
 
     `kv_blocks` 0 means: as many as `max_num_seqs` sequences of full length need, within
-    `kv_memory_bytes_max`. `max_model_len` 0 means the model's own. `workers` is tensor × pipeline
-    ranks. `step_timeout_s` is the deadline of one step; a step that exceeds it ends the engine.
+    `kv_memory_bytes_max`, where 0 is 1 GiB, or what a GPU has free. `max_model_len` 0 means the
+    model's own. `workers` is tensor × pipeline ranks. `step_timeout_s` is the deadline of one step;
+    a step that exceeds it ends the engine.
 
     Raises `InvalidParameter`, naming the field and its bound.
     """
@@ -43,7 +44,7 @@ class EngineSettings:
     threads: int = 0  # of each worker; 0: native as is quickest, torch all cores but one
     block_tokens: int = BLOCK_TOKENS
     kv_blocks: int = 0
-    kv_memory_bytes_max: int = 2**30
+    kv_memory_bytes_max: int = 0
     max_model_len: int = 0
     max_num_seqs: int = 64
     # One step computes at most so many tokens; bounds the gap that running requests see.

@@ -77,7 +77,11 @@ class EngineOptions:
         _DEFAULTS.prefix_cache
     )
     kv_memory_bytes_max: Annotated[
-        int, Parameter(help="Most memory for KV blocks where --kv-blocks is 0.", **_RARE)
+        int,
+        Parameter(
+            help="Most memory for KV blocks where --kv-blocks is 0; 0: 1 GiB or a GPU's.",
+            **_RARE,
+        ),
     ] = _DEFAULTS.kv_memory_bytes_max
     boot_timeout_s: Annotated[
         float, Parameter(name="boot-timeout", help="A start may stand still so long.", **_RARE)

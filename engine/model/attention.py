@@ -58,8 +58,7 @@ class KvCache:
         """Zeroed memory: masked positions are multiplied by zero, so they must be finite."""
 
         def memory() -> Tensor:
-            channels = -(-shape.size // ALIGNED_CHANNELS) * ALIGNED_CHANNELS
-            size = (shape.kv_heads, blocks * block_tokens, channels)
+            size = (shape.kv_heads, blocks * block_tokens, _aligned_channels(shape))
             return torch.zeros(size, dtype=dtype, device=device)
 
         return cls(
@@ -87,6 +86,15 @@ class AttentionShape:
     @scale.default
     def _usual_scale(self) -> float:
         return 1.0 / math.sqrt(self.size)
+
+
+def kv_token_bytes(layers: int, shape: AttentionShape, dtype: torch.dtype) -> int:
+    """What one token costs in a `KvCache`. Every layer keeps all tokens, whatever its window."""
+    return 2 * layers * shape.kv_heads * _aligned_channels(shape) * dtype.itemsize
+
+
+def _aligned_channels(shape: AttentionShape) -> int:
+    return -(-shape.size // ALIGNED_CHANNELS) * ALIGNED_CHANNELS
 
 
 @attrs.frozen(eq=False)

@@ -103,7 +103,7 @@ def plan_plain_attention(
         (spans if end - begin > 1 else singles).append((row, begin, end))
     planner = _Planner(block_tables, list(positions), block_tokens, dtype, device)
     values = shape.kv_heads * shape.size * block_tokens
-    most = GPU_GATHERED_VALUES_MAX if device.type == "cuda" else CPU_GATHERED_VALUES_MAX
+    most = GPU_GATHERED_VALUES_MAX if device.type != "cpu" else CPU_GATHERED_VALUES_MAX
     reads = {}
     for window in shape.windows:
         planned = [planner.span(row, begin, end, window) for row, begin, end in spans]
@@ -167,7 +167,7 @@ class _Planner:
         return SingleTokens(
             tokens=torch.tensor([begin for _, begin, _ in places], device=self.device),
             blocks=blocks_nB.reshape(-1).to(self.device),
-            mask=mask_nL[:, None, None, :],
+            mask=mask_nL.unsqueeze(1).unsqueeze(1),
         )
 
     def _first_block(self, token: int, window: int) -> int:
@@ -195,7 +195,7 @@ def _gather(memory_KSD: Tensor, blocks: Tensor, count: int, cache: KvCache, *, h
     memory = memory_KSD.view(heads, slots // cache.block_tokens, -1)
     size = heads * len(blocks) * memory.shape[-1]
     room = len(cache.scratch) // 2
-    if memory.device.type == "cuda" or size > room:
+    if memory.device.type != "cpu" or size > room:
         gathered = memory.index_select(1, blocks)
     else:
         gathered = cache.scratch[half * room : half * room + size].view(heads, len(blocks), -1)

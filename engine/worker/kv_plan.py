@@ -8,6 +8,11 @@ import attrs
 from ..config import EngineSettings
 from ..errors import InvalidParameter
 
+# Where neither settings nor a device's free memory say how much: a host has other uses for its own.
+KV_MEMORY_BYTES_DEFAULT = 2**30
+# Of what a device has free; the rest is for what its allocator loses between pieces.
+DEVICE_SHARE = 0.9
+
 
 @attrs.frozen
 class KvPlan:
@@ -17,10 +22,14 @@ class KvPlan:
     max_model_len: int
 
 
-def plan_kv(settings: EngineSettings, *, model_len: int, token_bytes: int) -> KvPlan:
+def plan_kv(
+    settings: EngineSettings, *, model_len: int, token_bytes: int,
+    memory_bytes: int = KV_MEMORY_BYTES_DEFAULT,
+) -> KvPlan:  # fmt: skip
     """Blocks for `max_num_seqs` sequences of full length, or as many as memory allows.
 
-    `model_len` is the model's own length and `token_bytes` the memory of one token in all layers.
+    `model_len` is the model's own length and `token_bytes` the memory of one token in all layers;
+    `memory_bytes` are to be had where the settings leave it open.
     If one sequence of the model's length does not fit, the length shrinks; a length that the
     settings demand is not shrunk: raises `InvalidParameter`.
     """
@@ -30,7 +39,7 @@ def plan_kv(settings: EngineSettings, *, model_len: int, token_bytes: int) -> Kv
     block_bytes = settings.block_tokens * token_bytes
     blocks = settings.kv_blocks or settings.max_num_seqs * -(-length // settings.block_tokens)
     if not settings.kv_blocks and block_bytes:
-        blocks = min(blocks, settings.kv_memory_bytes_max // block_bytes)
+        blocks = min(blocks, (settings.kv_memory_bytes_max or memory_bytes) // block_bytes)
     fits = blocks * settings.block_tokens
     if fits < length and settings.max_model_len:
         raise InvalidParameter("max_model_len", f"of {length} does not fit {blocks} KV blocks")
@@ -39,3 +48,11 @@ def plan_kv(settings: EngineSettings, *, model_len: int, token_bytes: int) -> Kv
             "kv_memory_bytes_max", f"must be at least {block_bytes}, one block of this model"
         )
     return KvPlan(blocks, min(length, fits))
+
+
+def device_kv_bytes(free_bytes: int, *, weight_bytes: int, step_bytes: int) -> int:
+    """What is left for KV of a device that is not loaded yet: 0 if the rest does not fit either.
+
+    `step_bytes` are what one step needs for itself.
+    """
+    return max(0, int(free_bytes * DEVICE_SHARE) - weight_bytes - step_bytes)

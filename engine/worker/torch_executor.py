@@ -5,6 +5,7 @@ are compared with. Must not know rings, tasks or processes.
 """
 
 import logging
+import math
 import pathlib
 import time
 from functools import partial
@@ -15,14 +16,16 @@ import torch
 from ..config import EngineSettings
 from ..errors import InvalidParameter
 from ..messages import BootPhase
+from ..model.attention import kv_token_bytes
+from ..model.decoder import attention_shape
 from ..model.layers import has_packed_linear
-from ..model.registry import compute_dtype, load_model, memory_bytes
+from ..model.registry import Model, compute_dtype, load_model, memory_bytes, plan_weights
 from ..model.weight_folder import numerics_files
 from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask
 from .host import threads_default
-from .kv_plan import KvPlan, plan_kv
+from .kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
 from .model_runner import ModelRunner
 from .numerics import numerics_id, processor_name
 
@@ -34,6 +37,8 @@ NO_PACKED_LINEAR = (
     "torch %s lacks the oneDNN operators that our linear layers use on a CPU; strips take their"
     " place: as bitwise, and about half as fast"
 )
+# Gathered keys and values (`plain_attention`), the sampler's groups, the library's own workspaces.
+GPU_WORKSPACE_BYTES = 2**30
 KV_LAYOUT = "layer,kv head,slot,channel"
 
 
@@ -53,18 +58,25 @@ class TorchExecutor:
         device = _device(settings.device)
         torch.set_num_threads(settings.threads or threads_default())
         config = load_model_config(folder)
-        dtype = compute_dtype(config, bitwise=settings.bitwise)
-        token_bytes = 2 * config.layers * config.kv_heads * config.head_size * dtype.itemsize
-        plan = plan_kv(settings, model_len=config.max_model_len, token_bytes=token_bytes)
+        # A GPU's library may choose another kernel for another batch: nothing is promised there.
+        bitwise = settings.bitwise and device.type == "cpu"
+        dtype = compute_dtype(config, bitwise=bitwise)
+        token_bytes = kv_token_bytes(config.layers, attention_shape(config), dtype)
+        plan = plan_kv(
+            settings,
+            model_len=config.max_model_len,
+            token_bytes=token_bytes,
+            memory_bytes=_kv_memory_bytes(settings, config, dtype, device),
+        )
         _check_memory(plan, settings.block_tokens * token_bytes, device)
-        if settings.bitwise and device.type == "cpu" and not has_packed_linear():
+        if bitwise and not has_packed_linear():
             logger.warning(NO_PACKED_LINEAR, torch.__version__)
         progress(BootPhase.LOAD_WEIGHTS, 0.0)
         model = load_model(
             folder,
             config,
             load_format=settings.load_format,
-            bitwise=settings.bitwise,
+            bitwise=bitwise,
             positions=plan.max_model_len,
             device=device,
             progress=partial(progress, BootPhase.LOAD_WEIGHTS),
@@ -80,15 +92,14 @@ class TorchExecutor:
         )
         progress(BootPhase.KV_MEMORY, 1.0)
         progress(BootPhase.HASH_FILES, 0.0)
-        identity = _numerics_id(settings, config, device, dtype)
+        identity = _numerics_id(settings, config, model)
         progress(BootPhase.HASH_FILES, 1.0)
         return WorkerReady(
             kv_blocks=plan.blocks,
             max_model_len=plan.max_model_len,
             vocab_size=config.vocab_size,
             numerics_id=identity,
-            # Not claimed for CUDA: its library may choose another kernel for another batch.
-            bitwise=settings.bitwise and device.type == "cpu",
+            bitwise=bitwise,
         )
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
@@ -97,6 +108,34 @@ class TorchExecutor:
         begin = time.perf_counter()
         result = self._runner.run(step, wait_mask)
         return attrs.evolve(result, compute_s=time.perf_counter() - begin)
+
+
+def _kv_memory_bytes(
+    settings: EngineSettings, config: ModelConfig, dtype: torch.dtype, device: torch.device
+) -> int:
+    """What there is for KV where the settings leave it open, before anything is loaded."""
+    if device.type == "cpu":
+        return KV_MEMORY_BYTES_DEFAULT
+    shapes = plan_weights(config).values()
+    return device_kv_bytes(
+        torch.cuda.mem_get_info(device)[0],
+        weight_bytes=sum(math.prod(shape) for shape in shapes) * dtype.itemsize,
+        step_bytes=step_bytes(settings, config),
+    )
+
+
+def step_bytes(settings: EngineSettings, config: ModelConfig) -> int:
+    """An estimate from above of what one step needs on a GPU beside weights and KV."""
+    experts = config.experts
+    chosen = experts.chosen * experts.intermediate_size if experts else 0
+    heads = config.heads + 2 * config.kv_heads
+    widest = max(2 * config.intermediate_size, 2 * chosen, heads * config.head_size)
+    # float32 throughout: the hidden state, what is added to it and a few of the widest beside it.
+    token = 4 * (4 * config.hidden_size + 4 * widest)
+    # Logits, what sampling makes of them, and the edits' copies.
+    row = 4 * 6 * config.vocab_size
+    tokens, rows = settings.max_num_batched_tokens, settings.max_num_seqs
+    return GPU_WORKSPACE_BYTES + tokens * token + rows * row
 
 
 def _check_memory(plan: KvPlan, block_bytes: int, device: torch.device) -> None:
@@ -118,9 +157,8 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _numerics_id(
-    settings: EngineSettings, config: ModelConfig, device: torch.device, dtype: torch.dtype
-) -> str:
+def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Model) -> str:
+    device = model.device
     folder = pathlib.Path(settings.model)
     dummy = settings.load_format == "dummy"
     if device.type == "cuda":
@@ -132,9 +170,9 @@ def _numerics_id(
         "revision": REVISION,
         "torch": torch.__version__,
         "hardware": hardware,
-        "dtype": dtype,
-        "bitwise": settings.bitwise,
-        "packed_linear": has_packed_linear(),
+        "dtype": model.dtype,
+        "bitwise": settings.bitwise and device.type == "cpu",
+        "packed_linear": has_packed_linear(model.dtype),
         "workers": settings.workers,
         "kv_layout": KV_LAYOUT,
         "load_format": "dummy" if dummy else "weights",

@@ -14,6 +14,7 @@ from triolet.engine.model.attention import (
     KvCache,
     PairGroup,
     ReadPlan,
+    kv_token_bytes,
     plan_attention,
     write_cache,
 )
@@ -86,6 +87,14 @@ def test_any_mixture_is_textbook_attention(
     for reach, results in expected.items():
         attended = plan.reads[reach].attend(torch.cat(queries), cache, 0, scale=SHAPE.scale)
         assert torch.allclose(attended.double(), torch.cat(results), atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [12, 16, 64])
+def test_a_tokens_bytes_are_those_of_the_memory_that_is_taken(size: int) -> None:
+    shape = AttentionShape(heads=4, kv_heads=2, size=size)
+    cache = KvCache.allocate(3, 5, shape, block_tokens=16, dtype=torch.bfloat16, device=CPU)
+    taken = sum(memory.nbytes for memory in (*cache.keys, *cache.values))
+    assert kv_token_bytes(3, shape, torch.bfloat16) * 5 * 16 == taken
 
 
 def groups_of(plan: AttentionPlan, window: int) -> list[PairGroup]:

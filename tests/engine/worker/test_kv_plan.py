@@ -6,7 +6,12 @@ import pytest
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.worker.kv_plan import KvPlan, plan_kv
+from triolet.engine.worker.kv_plan import (
+    KV_MEMORY_BYTES_DEFAULT,
+    KvPlan,
+    device_kv_bytes,
+    plan_kv,
+)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +32,18 @@ from triolet.engine.worker.kv_plan import KvPlan, plan_kv
 def test_plan(changes: dict[str, Any], model_len: int, token_bytes: int, expected: KvPlan) -> None:
     settings = EngineSettings(model="m", **changes)
     assert plan_kv(settings, model_len=model_len, token_bytes=token_bytes) == expected
+
+
+def test_what_settings_leave_open_is_what_there_is() -> None:
+    settings = EngineSettings(model="m", max_num_seqs=4)
+    assert plan_kv(settings, model_len=100, token_bytes=10, memory_bytes=480) == KvPlan(3, 48)
+    token_bytes = KV_MEMORY_BYTES_DEFAULT // 160
+    assert plan_kv(settings, model_len=100, token_bytes=token_bytes) == KvPlan(10, 100)
+
+
+def test_a_device_keeps_room_for_weights_and_steps() -> None:
+    assert device_kv_bytes(1000, weight_bytes=300, step_bytes=100) == 500
+    assert device_kv_bytes(1000, weight_bytes=850, step_bytes=100) == 0
 
 
 @pytest.mark.parametrize(
