@@ -38,12 +38,11 @@ SPREAD = 1.0
 
 @attrs.frozen
 class Family:
-    """`dense` says whether executors for dense models have to compute it."""
+    """How `transformers` makes its model; `changes` are of `SIZES`."""
 
     name: str
     model_class: Any
     changes: dict[str, Any]
-    dense: bool = True
 
 
 WINDOW = {"sliding_window": 70}
@@ -61,7 +60,6 @@ FAMILIES = (
             "moe_intermediate_size": 256,
             "norm_topk_prob": True,
         },
-        dense=False,
     ),
     Family("gemma3", transformers.Gemma3ForCausalLM, {**WINDOW, "query_pre_attn_scalar": 64}),
 )

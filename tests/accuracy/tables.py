@@ -9,7 +9,9 @@ import attrs
 import numpy as np
 import torch
 
-from triolet.engine import config
+from triolet.engine.config import EngineSettings
+from triolet.engine.model_config import load_model_config
+from triolet.engine.worker.native_executor import native_fault
 
 from .families import VOCABULARY, Family, reference_logits, save_model
 from .held_out import perplexity, reference_perplexity
@@ -24,7 +26,7 @@ EXECUTORS: Mapping[str, dict[str, Any]] = MappingProxyType(
     {
         PLAIN: {"executor": "torch", "bitwise": False},
         BITWISE: {"executor": "torch", "bitwise": True},
-        **({NATIVE: {"executor": "native"}} if "native" in config.EXECUTORS else {}),
+        NATIVE: {"executor": "native"},
     }
 )
 
@@ -76,7 +78,7 @@ def logits_table(
     sequences: Sequence[Sequence[int]],
     executors: Mapping[str, Mapping[str, Any]],
 ) -> Iterator[LogitsLine]:
-    """transformers in bfloat16, which sets the bound, then each executor that has the family."""
+    """transformers in bfloat16, which sets the bound, then each executor that serves it here."""
     folder = base / family.name.replace(" ", "-")
     save_model(folder, family)
     exact = reference_logits(folder, sequences, torch.float32)
@@ -84,7 +86,7 @@ def logits_table(
     yield LogitsLine(family.name, "transformers bf16", *rounded, error_max=np.inf)
     length = max(map(len, sequences))
     for name, settings in executors.items():
-        if name == NATIVE and not family.dense:
+        if not serves(folder, settings):
             continue
         scorer = Scorer.of(folder, settings, length=length, chunk=CHUNK)
         found = [scorer.logits(tokens, VOCABULARY) for tokens in sequences]
@@ -101,8 +103,16 @@ def perplexity_table(
     reference = reference_perplexity(folder, windows)
     yield PerplexityLine("transformers fp32", reference, reference)
     for name, settings in executors.items():
+        if not serves(folder, settings):
+            continue
         scorer = Scorer.of(folder, settings, length=max(map(len, windows)), chunk=CHUNK)
         yield PerplexityLine(name, perplexity(scorer, windows), reference)
+
+
+def serves(folder: pathlib.Path, executor: Mapping[str, Any]) -> bool:
+    """Whether an executor is there, and has the family; torch always."""
+    settings = EngineSettings(model=str(folder), **executor)
+    return settings.executor != "native" or not native_fault(settings, load_model_config(folder))
 
 
 def _errors(found: Sequence[Array], exact: Sequence[Array]) -> tuple[float, float]:

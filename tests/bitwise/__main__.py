@@ -14,6 +14,7 @@ import tempfile
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.model_config import load_model_limits
 from triolet.tests.accuracy.families import FAMILIES, save_model
+from triolet.tests.accuracy.tables import serves
 
 from .requests import draw_requests
 from .table import EXECUTORS, HEAD, lines, variations
@@ -48,6 +49,9 @@ def compare(given: argparse.Namespace) -> bool:
     print(HEAD)
     good = True
     for executor in given.executor or EXECUTORS:
+        if not serves(given.model, EXECUTORS[executor]):
+            print(f"{executor:8}does not serve this model here")
+            continue
         chosen = variations(given.tokens)
         for line in lines(given.model, executor, requests, chosen, seed=given.seed):
             print(line, flush=True)

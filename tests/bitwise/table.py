@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 
-from triolet.engine import config
 from triolet.engine.messages import AddRequest
 
 from .engine import BLOCK_TOKENS, ROWS_MAX, Outcome, Variation, run
@@ -16,7 +15,7 @@ from .requests import PROMPT_TOKENS_MAX, Stream, replays
 EXECUTORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "torch": {"executor": "torch", "bitwise": True},
-        **({"native": {"executor": "native"}} if "native" in config.EXECUTORS else {}),
+        "native": {"executor": "native"},
     }
 )
 ALONE = Variation(name="alone", arrivals_max=0)
