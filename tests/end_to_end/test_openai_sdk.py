@@ -131,3 +131,15 @@ def check_conversation(said: dict[str, Any]) -> None:
     assert said["deleted"] == "response_not_found"
     assert said["background"][0] == "in_progress"
     assert said["background"][1] == "response.created"
+
+
+async def test_functions_that_must_be_called_are(server: Server) -> None:
+    seen = await run_client("tools.py", server)
+    calls = [*seen["chat"], *seen["streamed chat"], *seen["response"], *seen["streamed response"]]
+    assert [call["name"] for call in calls] == ["get_weather"] * 4
+    for call in calls:
+        arguments = json.loads(call["arguments"])
+        assert arguments in ({"city": "Oslo"}, {"city": "Rome"})
+    assert seen["reason"] == "tool_calls"
+    assert {"function_call_arguments.delta", "function_call_arguments.done"} <= set(seen["kinds"])
+    assert seen["after"] in ("completed", "incomplete")
