@@ -101,6 +101,7 @@ def measure_kernels(
     executor = make_executor(settings, 0, lambda seconds: None)
     ready = executor.load(lambda phase, fraction: None)
     driver = StepDriver(executor, ready.vocab_size, ready.kv_blocks, settings.block_tokens)
+    driver.touch(settings.max_num_seqs)
     probe = Probe()
     try:
         taken: dict[str, list[_Taken]] = {case.name: [] for case in cases}

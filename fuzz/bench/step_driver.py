@@ -1,8 +1,9 @@
 """Drives an executor of a worker by steps of chosen shapes, without an engine around it.
 
 For figures of the kernels alone. Rows claim that the tokens before those they compute are in KV
-blocks already: what is in the blocks does not change how long a step takes. Must not know clocks
-or which executor it is.
+blocks already: what is in the blocks does not change how long a step takes, but for memory that
+nobody has written yet, which is read from one page of zeros; so `touch` comes first. Must not know
+clocks or which executor it is.
 """
 
 from collections.abc import Sequence
@@ -36,6 +37,23 @@ class StepDriver:
     _over: list[int] = attrs.field(factory=list, init=False)
     _number: int = attrs.field(default=0, init=False)
     _next_block: int = attrs.field(default=0, init=False)
+
+    def touch(self, rows_max: int) -> None:
+        """Compute one token in every KV block, so many rows in a step."""
+        for begin in range(0, self.blocks, rows_max):
+            news = [
+                NewRow(
+                    row=row,
+                    token_ids=[row % self.vocab_size],
+                    prompt_tokens=1,
+                    computed_tokens=0,
+                    block_ids=[begin + row],
+                    sampling=self.sampling,
+                )
+                for row in range(min(rows_max, self.blocks - begin))
+            ]
+            self._step(news, [])
+            self._over += [new.row for new in news]
 
     def begin(self, decoding: Sequence[RowWork]) -> None:
         """Forget all rows; these decode from the next step on."""

@@ -60,6 +60,16 @@ def test_rows_decode_a_token_a_step_beside_prompts_that_come_and_go(driver: Step
     assert [step.finished for step in steps] == [[], [], [3], [3], [3], [3]]
 
 
+def test_every_block_is_written_once(driver: StepDriver) -> None:
+    driver.touch(4)
+    steps = steps_of(driver)
+    blocks = [block for step in steps for new in step.new for block in new.block_ids]
+    assert blocks == list(range(driver.blocks))
+    assert max(len(step.rows) for step in steps) == 4
+    driver.begin(DECODING)
+    assert driver.step().rows == [0, 1, 2]
+
+
 def test_another_case_begins_with_other_rows(driver: StepDriver) -> None:
     driver.begin(DECODING)
     driver.step()
