@@ -12,6 +12,7 @@ from typing import Any, assert_never
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
 
+from .ascii_classes import with_ascii_classes
 from .errors import InvalidParameter
 from .grammar_bounds import check_lark, check_schema
 from .structured_outputs import GrammarKind, StructuredOutputs
@@ -58,7 +59,7 @@ def lark_text(wanted: StructuredOutputs) -> str:
         case GrammarKind.JSON_OBJECT:
             return _schema_lark({"type": "object"})
         case GrammarKind.REGEX:
-            return f"start: /{regex_to_lark(wanted.text, '')}/"
+            return f"start: /{regex_to_lark(with_ascii_classes(wanted.text), '')}/"
         case GrammarKind.CHOICE:
             return "start: " + " | ".join(map(json.dumps, _choices(wanted.text)))
         case GrammarKind.GRAMMAR:
@@ -94,16 +95,22 @@ def refused(report: str) -> InvalidParameter:
     )
 
 
-def _with_bounded_formats(schema: Any) -> Any:
-    """The schema, where times have no more digits than any clock; a model may never end them."""
+def _narrowed(schema: Any) -> Any:
+    """The schema, where patterns mean ASCII and times have no more digits than any clock.
+
+    (A model may never end them.)
+    """
     if isinstance(schema, list):
-        return [_with_bounded_formats(item) for item in schema]
+        return [_narrowed(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    found = {
-        name: value if name in _DATA else _with_bounded_formats(value)
-        for name, value in schema.items()
-    }
+    found = {name: value if name in _DATA else _narrowed(value) for name, value in schema.items()}
+    if isinstance(pattern := found.get("pattern"), str):
+        found["pattern"] = with_ascii_classes(pattern)
+    if isinstance(properties := found.get("patternProperties"), dict):
+        found["patternProperties"] = {
+            with_ascii_classes(pattern): value for pattern, value in properties.items()
+        }
     if found.get("format") in _ENDLESS_FORMATS:
         found.setdefault("maxLength", FORMAT_CHARACTERS_MAX)
     return found
@@ -115,7 +122,7 @@ def _schema_lark(schema: dict[str, Any] | bool) -> str:
     options = schema.get("x-guidance", {})
     if not isinstance(options, dict):
         raise refused("x-guidance must be an object")
-    schema = _with_bounded_formats({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+    schema = _narrowed({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
     return "start: %json " + json.dumps(schema)
 
 
