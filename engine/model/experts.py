@@ -29,20 +29,25 @@ class ExpertsMlp:
     chosen: int
     normalized: bool
     bitwise: bool
+    dtype: torch.dtype  # of the experts' weights
 
     def __call__(self, x_TN: Tensor, tokens: int) -> Tensor:
-        """What the chosen experts of each of the first `tokens` rows add up to; padding gives 0."""
+        """What the chosen experts of each of the first `tokens` rows add up to; padding gives 0.
+
+        `x_TN` is float32, for the router; the experts round it to their weights' type.
+        """
         weights_TC, experts_TC = self._route(x_TN, tokens)
         # Tokens sorted by expert: place i of `order` is the pair of token i // C with an expert.
         wanted = experts_TC.reshape(-1)
         order = torch.argsort(wanted, stable=True)
         counts = torch.bincount(wanted, minlength=len(self.experts)).tolist()
         outputs = torch.empty((len(wanted), x_TN.shape[1]), device=x_TN.device)
+        rounded_TN = x_TN.to(self.dtype)
         for expert, pairs in zip(self.experts, torch.split(order, counts), strict=True):
             if len(pairs):
                 rows = padded_rows(len(pairs), bitwise=self.bitwise)
                 padding = (0, 0, 0, rows - len(pairs))
-                given = functional.pad(x_TN[pairs // self.chosen], padding)
+                given = functional.pad(rounded_TN[pairs // self.chosen], padding)
                 outputs[pairs] = expert(given, len(pairs))[: len(pairs)].float()
         outputs_TCN = outputs.view(tokens, self.chosen, -1) * weights_TC.unsqueeze(-1)
         total = torch.zeros(x_TN.shape, device=x_TN.device)
@@ -52,7 +57,7 @@ class ExpertsMlp:
 
     def _route(self, x_TN: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
         """The probabilities and numbers of each token's experts, the most probable first."""
-        scores_TE = self.router(x_TN.float()) * LOG2_E
+        scores_TE = self.router(x_TN) * LOG2_E
         odds = exp2_(scores_TE - scores_TE.amax(-1, keepdim=True))
         probabilities = odds / odds.sum(-1, keepdim=True)
         weights_TC, experts_TC = torch.topk(probabilities, self.chosen, dim=-1)

@@ -94,7 +94,13 @@ class LayerWeights:
             chosen=experts.chosen,
             normalized=experts.normalized,
             bitwise=self.bitwise,
+            dtype=router.dtype,
         )
+
+    def mlp_norm(self, name: str) -> RmsNorm:
+        """The norm before it: a router looks at more than what experts are given rounded."""
+        routed = self.config.experts is not None and self.index in self.config.expert_layers
+        return self.end_norm(name) if routed else self.norm(name)
 
     def linear(self, *parts: tuple[str, int], inputs: int, bias: bool) -> Linear:
         """Projections of the same `inputs` as one product: (name, outputs) of each."""

@@ -15,6 +15,6 @@ def load_qwen3_moe_layer(weights: LayerWeights) -> DecoderLayer:
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),
         attention=load_qwen3_attention(weights),
-        mlp_norm=weights.norm("post_attention_layernorm"),
+        mlp_norm=weights.mlp_norm("post_attention_layernorm"),
         mlp=weights.mlp_or_experts("mlp"),
     )

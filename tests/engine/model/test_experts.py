@@ -26,7 +26,9 @@ def make_mixture(*, normalized: bool, bitwise: bool = True) -> ExpertsMlp:
         for gate_up, down in zip(GATE_UP, DOWN, strict=True)
     ]
     router = make_linear(ROUTER, bitwise=bitwise)
-    return ExpertsMlp(router, experts, chosen=CHOSEN, normalized=normalized, bitwise=bitwise)
+    return ExpertsMlp(
+        router, experts, chosen=CHOSEN, normalized=normalized, bitwise=bitwise, dtype=torch.float32
+    )
 
 
 def textbook(x: torch.Tensor, *, normalized: bool) -> torch.Tensor:
