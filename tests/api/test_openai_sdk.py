@@ -53,7 +53,7 @@ async def test_the_unmodified_sdk() -> None:
     }
     assert seen["errors"] == {
         "model": ["NotFoundError", "model_not_found", "model"],
-        "tools": ["BadRequestError", "unsupported_parameter", "tools"],
+        "tools": ["BadRequestError", "unsupported_parameter", "tools[0].type"],
         "died": ["APIError", "engine_died", None],
     }
     assert application.counters.connections_failed == 0

@@ -135,8 +135,8 @@ FRONTEND_TASKS = (
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
-    "worker-pool", "worker-0", "input-handler", "orphan-watch", "utilities", "step-loop", "control",
-    "tree-request",
+    "worker-pool", "worker-0", "input-handler", "orphan-watch", "utilities", "grammar-compiler",
+    "step-loop", "control", "tree-request",
 )  # fmt: skip
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
 # Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time.
@@ -145,6 +145,7 @@ STREAMING_TASKS = (
     ("step-loop", "engine", ENGINE),
     ("orphan-watch", "engine", ENGINE),
     ("utilities", "engine", ENGINE),
+    ("grammar-compiler", "engine", ENGINE),
     ("input-socket-thread", "engine", ENGINE),
     ("output-handler", "frontend", FRONTEND),
     ("stats-updater", "frontend", FRONTEND),
