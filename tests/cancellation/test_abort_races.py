@@ -22,6 +22,7 @@ from triolet.transports.memory_channel import FaultKind, NthFault
 
 TOKENS = 6
 PARAMS = SamplingParams(max_tokens=TOKENS, seed=7, ignore_eos=True)
+ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
 LONG = "the cat sat on the mat " * 8
 # Several steps for the long prompt's prefill.
 STEP_TOKENS = 16
@@ -134,7 +135,8 @@ async def test_twice_and_for_what_nobody_knows(null_folder: pathlib.Path) -> Non
     async with open_bed(null_folder) as bed:
         (server,), (peer,) = bed.servers.values(), bed.client.balancer.engines
         expected = await tokens_of(bed)
-        async with bed.frontend.generate("hello world", PARAMS) as stream:
+        # Longer than the engine can run ahead, in the thread of its steps, before an abort comes.
+        async with bed.frontend.generate("hello world", ENDLESS) as stream:
             await stream.__anext__()
             bed.client.abort(stream.request_id)
             bed.client.abort(stream.request_id)
