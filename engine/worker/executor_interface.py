@@ -3,9 +3,11 @@
 Implementations are listed in `executors`. Must not know rings, tasks or processes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
+from ..messages import BootPhase
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 
 # Called with a phase (`messages.BootPhase`) and the fraction of it that is done, from the loading
@@ -15,6 +17,14 @@ Progress = Callable[[str, float], None]
 WaitMask = Callable[[], Mask]
 # Sleeps so many seconds, or raises as soon as the worker is told to stop.
 Pause = Callable[[float], None]
+
+
+@contextmanager
+def boot_phase(progress: Progress, phase: BootPhase) -> Iterator[None]:
+    """Report the phase as begun, and as done unless it fails."""
+    progress(phase, 0.0)
+    yield
+    progress(phase, 1.0)
 
 
 class WorkerExecutor(Protocol):

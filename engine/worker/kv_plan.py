@@ -21,6 +21,12 @@ class KvPlan:
     blocks: int
     max_model_len: int
 
+    def check_memory(self, memory_bytes: int, *, block_bytes: int, where: str) -> None:
+        """Raises `InvalidParameter` if the blocks are more than there is memory at all."""
+        if self.blocks * block_bytes > memory_bytes:
+            fit = memory_bytes // block_bytes
+            raise InvalidParameter("kv_blocks", f"must be at most {fit}, which is all {where}")
+
 
 def plan_kv(
     settings: EngineSettings, *, model_len: int, token_bytes: int,

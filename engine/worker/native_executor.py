@@ -14,8 +14,8 @@ import attrs
 from ..config import BLOCK_TOKENS, EngineSettings
 from ..errors import InvalidParameter, ModelFolderError
 from ..messages import BootPhase
-from ..model.weight_folder import numerics_files, open_weight_folder
-from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
+from ..model.weight_folder import open_weight_folder
+from ..model_config import ModelConfig, load_model_config
 from ..native.binding import Kernels
 from ..native.layout import BF16_BYTES, Layout, kv_values, layout_fault
 from ..native.library import NativeLibrary, NativeUnavailable, open_library
@@ -23,11 +23,11 @@ from ..native.memory import Bytes, take_memory
 from ..native.model import NativeModel
 from ..native.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
 from ..step_messages import Step, StepResult, WorkerReady
-from .executor_interface import Progress, WaitMask
+from .executor_interface import Progress, WaitMask, boot_phase
 from .host import cores, memory_bytes
 from .kv_plan import KvPlan, plan_kv
 from .native_runner import NativeRunner
-from .numerics import numerics_id
+from .numerics import model_numerics_id
 
 logger = logging.getLogger(__name__)
 # Logits of a prompt's tokens, for logprobs, are computed so many rows at a time at least.
@@ -78,19 +78,16 @@ class NativeExecutor:
         plan = plan_kv(
             settings, model_len=config.max_model_len, token_bytes=block_bytes // BLOCK_TOKENS
         )
-        _check_memory(folder, config, plan.blocks * block_bytes, block_bytes)
+        plan.check_memory(memory_bytes(), block_bytes=block_bytes, where="memory there is")
+        _check_weights(folder, config)
         kernels = Kernels.of(library)
-        progress(BootPhase.LOAD_WEIGHTS, 0.0)
-        weights = _load_weights(
-            settings, config, kernels, partial(progress, BootPhase.LOAD_WEIGHTS)
-        )
-        progress(BootPhase.LOAD_WEIGHTS, 1.0)
-        progress(BootPhase.KV_MEMORY, 0.0)
-        self._runner = _make_runner(settings, config, kernels, weights=weights, plan=plan)
-        progress(BootPhase.KV_MEMORY, 1.0)
-        progress(BootPhase.HASH_FILES, 0.0)
-        identity = _numerics_id(settings, config, library)
-        progress(BootPhase.HASH_FILES, 1.0)
+        with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
+            told = partial(progress, BootPhase.LOAD_WEIGHTS)
+            weights = _load_weights(settings, config, kernels, told)
+        with boot_phase(progress, BootPhase.KV_MEMORY):
+            self._runner = _make_runner(settings, config, kernels, weights=weights, plan=plan)
+        with boot_phase(progress, BootPhase.HASH_FILES):
+            identity = _numerics_id(settings, config, library)
         return WorkerReady(
             kv_blocks=plan.blocks,
             max_model_len=plan.max_model_len,
@@ -156,13 +153,8 @@ def _threads(settings: EngineSettings) -> int:
     return settings.threads or cores()
 
 
-def _check_memory(
-    folder: pathlib.Path, config: ModelConfig, cache_bytes: int, block_bytes: int
-) -> None:
+def _check_weights(folder: pathlib.Path, config: ModelConfig) -> None:
     there, needed = memory_bytes(), Layout.of(config).size
-    if cache_bytes > there:
-        fit = there // block_bytes
-        raise InvalidParameter("kv_blocks", f"must be at most {fit}, which is all memory there is")
     if needed > there:
         raise ModelFolderError(
             str(folder),
@@ -172,8 +164,6 @@ def _check_memory(
 
 
 def _numerics_id(settings: EngineSettings, config: ModelConfig, library: NativeLibrary) -> str:
-    folder = pathlib.Path(settings.model)
-    dummy = settings.load_format == "dummy"
     facts = {
         "executor": "native",
         "isa": library.isa,
@@ -181,7 +171,5 @@ def _numerics_id(settings: EngineSettings, config: ModelConfig, library: NativeL
         "revision": library.source_hash,
         "dtype": "bfloat16",
         "kv_layout": KV_LAYOUT,
-        "load_format": "dummy" if dummy else "weights",
-        "architecture": config.architecture,
     }
-    return numerics_id(facts, [folder / CONFIG_FILE] if dummy else numerics_files(folder))
+    return model_numerics_id(facts, settings, config)

@@ -9,6 +9,10 @@ import hashlib
 import pathlib
 from collections.abc import Iterable, Mapping
 
+from ..config import EngineSettings
+from ..model.weight_folder import numerics_files
+from ..model_config import CONFIG_FILE, ModelConfig
+
 
 def file_digest(path: pathlib.Path) -> str:
     """SHA-256 of a file's contents, hexadecimal."""
@@ -27,6 +31,20 @@ def numerics_id(facts: Mapping[str, object], files: Iterable[pathlib.Path]) -> s
     for path in sorted(files, key=lambda path: path.name):
         whole.update(f"{path.name} {path.stat().st_size} {file_digest(path)}\n".encode())
     return f"{facts['executor']}-{whole.hexdigest()[:16]}"
+
+
+def model_numerics_id(
+    facts: Mapping[str, object], settings: EngineSettings, config: ModelConfig
+) -> str:
+    """The same for the model that the settings name; dummy weights are no files of its folder."""
+    folder = pathlib.Path(settings.model)
+    dummy = settings.load_format == "dummy"
+    of_model = {
+        "load_format": "dummy" if dummy else "weights",
+        "architecture": config.architecture,
+    }
+    files = [folder / CONFIG_FILE] if dummy else numerics_files(folder)
+    return numerics_id({**facts, **of_model}, files)
 
 
 def processor_name(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:

@@ -20,14 +20,13 @@ from ..model.attention import kv_token_bytes
 from ..model.decoder import attention_shape
 from ..model.layers import has_packed_linear
 from ..model.registry import Model, compute_dtype, load_model, memory_bytes, plan_weights
-from ..model.weight_folder import numerics_files
-from ..model_config import CONFIG_FILE, ModelConfig, load_model_config
+from ..model_config import ModelConfig, load_model_config
 from ..step_messages import Step, StepResult, WorkerReady
-from .executor_interface import Progress, WaitMask
+from .executor_interface import Progress, WaitMask, boot_phase
 from .host import threads_default
-from .kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
+from .kv_plan import KV_MEMORY_BYTES_DEFAULT, device_kv_bytes, plan_kv
 from .model_runner import ModelRunner
-from .numerics import numerics_id, processor_name
+from .numerics import model_numerics_id, processor_name
 
 logger = logging.getLogger(__name__)
 # Counts changes of layers, attention or sampler that change any bit of any result.
@@ -68,32 +67,33 @@ class TorchExecutor:
             token_bytes=token_bytes,
             memory_bytes=_kv_memory_bytes(settings, config, dtype, device),
         )
-        _check_memory(plan, settings.block_tokens * token_bytes, device)
+        plan.check_memory(
+            memory_bytes(device),
+            block_bytes=settings.block_tokens * token_bytes,
+            where=f"of {device}",
+        )
         if bitwise and not has_packed_linear():
             logger.warning(NO_PACKED_LINEAR, torch.__version__)
-        progress(BootPhase.LOAD_WEIGHTS, 0.0)
-        model = load_model(
-            folder,
-            config,
-            load_format=settings.load_format,
-            bitwise=bitwise,
-            positions=plan.max_model_len,
-            device=device,
-            progress=partial(progress, BootPhase.LOAD_WEIGHTS),
-        )
-        progress(BootPhase.LOAD_WEIGHTS, 1.0)
-        progress(BootPhase.KV_MEMORY, 0.0)
-        self._runner = ModelRunner.of(
-            model,
-            rows=settings.max_num_seqs,
-            blocks=plan.blocks,
-            block_tokens=settings.block_tokens,
-            length=plan.max_model_len,
-        )
-        progress(BootPhase.KV_MEMORY, 1.0)
-        progress(BootPhase.HASH_FILES, 0.0)
-        identity = _numerics_id(settings, config, model)
-        progress(BootPhase.HASH_FILES, 1.0)
+        with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
+            model = load_model(
+                folder,
+                config,
+                load_format=settings.load_format,
+                bitwise=bitwise,
+                positions=plan.max_model_len,
+                device=device,
+                progress=partial(progress, BootPhase.LOAD_WEIGHTS),
+            )
+        with boot_phase(progress, BootPhase.KV_MEMORY):
+            self._runner = ModelRunner.of(
+                model,
+                rows=settings.max_num_seqs,
+                blocks=plan.blocks,
+                block_tokens=settings.block_tokens,
+                length=plan.max_model_len,
+            )
+        with boot_phase(progress, BootPhase.HASH_FILES):
+            identity = _numerics_id(settings, config, model)
         return WorkerReady(
             kv_blocks=plan.blocks,
             max_model_len=plan.max_model_len,
@@ -138,13 +138,6 @@ def step_bytes(settings: EngineSettings, config: ModelConfig) -> int:
     return GPU_WORKSPACE_BYTES + tokens * token + rows * row
 
 
-def _check_memory(plan: KvPlan, block_bytes: int, device: torch.device) -> None:
-    there = memory_bytes(device)
-    if plan.blocks * block_bytes > there:
-        fit = there // block_bytes
-        raise InvalidParameter("kv_blocks", f"must be at most {fit}, which is all of {device}")
-
-
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
@@ -159,8 +152,6 @@ def _device(name: str) -> torch.device:
 
 def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Model) -> str:
     device = model.device
-    folder = pathlib.Path(settings.model)
-    dummy = settings.load_format == "dummy"
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)
     else:
@@ -175,7 +166,5 @@ def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Model) ->
         "packed_linear": has_packed_linear(model.dtype),
         "workers": settings.workers,
         "kv_layout": KV_LAYOUT,
-        "load_format": "dummy" if dummy else "weights",
-        "architecture": config.architecture,
     }
-    return numerics_id(facts, [folder / CONFIG_FILE] if dummy else numerics_files(folder))
+    return model_numerics_id(facts, settings, config)
