@@ -110,14 +110,15 @@ async def run_grammar_compiler(
 ) -> None:
     """Background task `grammar-compiler`; never returns unless cancelled.
 
-    Starts when the tokenizer has been read. Error handling: what cannot be compiled ends its
-    request, alone. Cancellation: waits for the grammar in hand, whose size bounds it.
+    Reads the tokenizer first; the engine need not wait for that, requests that want a form do.
+    Error handling: what cannot be compiled ends its request, alone. Cancellation: waits for the
+    tokenizer or for the grammar in hand, whose size bounds it.
     """
     core = server.core
     compiler = GrammarCompiler(pathlib.Path(core.settings.model), core.limits.vocab_size)
     limiter = trio.CapacityLimiter(1)
-    await trio.to_thread.run_sync(compiler.load, limiter=limiter)
     task_status.started()
+    await trio.to_thread.run_sync(compiler.load, limiter=limiter)
     while True:
         with waiting_for("grammars to compile"):
             await server.wait_grammar_orders()
