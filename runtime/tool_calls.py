@@ -63,12 +63,15 @@ def forced_calls(tools: Sequence[Tool], *, calls_max: int) -> str:
 
 
 def strict_calls(tools: Sequence[Tool]) -> str:
-    """The Lark grammar of any text in which what opens a call goes on as one."""
+    """The Lark grammar of any text in which what opens a call goes on as one.
+
+    The opening belongs to the text before: only there does a lazy match end with it.
+    """
     return (
         "start: (text call)* tail\n"
         f"text[lazy]: /(.|\\n)*?{OPENING}/\n"
         "tail: /(.|\\n)*/\n"
-        f"{_call_rules(tools)}"
+        f"{_call_rules(tools, opening='')}"
     )
 
 

@@ -6,8 +6,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from llguidance import LLMatcher, LLTokenizer
 
-from triolet.engine.grammar_text import check_grammar
+from triolet.engine.grammar_text import check_grammar, grammar_text
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.runtime.tool_calls import (
     CALLS_MAX,
@@ -126,6 +127,36 @@ def test_what_forces_calls_can_be_served(calls_max: int) -> None:
     grammar = forced_calls([WEATHER, CLOCK], calls_max=calls_max)
     check_grammar(StructuredOutputs.grammar(grammar))
     check_grammar(StructuredOutputs.grammar(strict_calls([WEATHER, CLOCK])))
+
+
+def matches(grammar: str, text: str) -> bool:
+    matcher = LLMatcher(LLTokenizer("byte"), grammar_text(StructuredOutputs.grammar(grammar)))
+    return bool(matcher.consume_tokens(list(text.encode()))) and bool(matcher.is_accepting())
+
+
+GOOD_CALL = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "is_good"),
+    [
+        ("It is late.", True),
+        (GOOD_CALL, True),
+        (f"Let me see. {GOOD_CALL} So.", True),
+        (f"{GOOD_CALL}\n{GOOD_CALL}", True),
+        (f"<tool_call>{GOOD_CALL}", False),
+        ("<tool_call>x", False),
+        (GOOD_CALL.replace("clock", "compass"), False),
+        (GOOD_CALL.replace("{}", "[]"), False),
+    ],
+)
+def test_what_opens_a_strict_call_goes_on_as_one(text: str, is_good: bool) -> None:
+    assert matches(strict_calls([CLOCK]), text) == is_good
+
+
+@pytest.mark.parametrize(("text", "is_good"), [(GOOD_CALL, True), (f"Well. {GOOD_CALL}", False)])
+def test_a_forced_call_is_all_there_is(text: str, is_good: bool) -> None:
+    assert matches(forced_calls([CLOCK], calls_max=1), text) == is_good
 
 
 def test_a_template_says_whether_it_knows_the_format() -> None:
