@@ -113,7 +113,7 @@ def _template_call(item: JsonObject) -> JsonObject:
     """A call as templates take it; one that was cut has no arguments."""
     try:
         arguments = json.loads(str(item["arguments"]))
-    except ValueError:
+    except (ValueError, RecursionError):
         arguments = {}
     function = {"name": item["name"], "arguments": arguments}
     return {"id": item["call_id"], "type": "function", "function": function}

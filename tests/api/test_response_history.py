@@ -12,8 +12,10 @@ from triolet.api.response_history import (
     prompt_of,
     with_output,
 )
+from triolet.api.responses import Ending, ResponseEvents, Status
 from triolet.api.responses_request import read_response_request
-from triolet.runtime.generation import ChatPrompt
+from triolet.api.tool_record import ToolRecord
+from triolet.runtime.generation import ChatPrompt, Usage
 
 from .records import COMPLETED, make_record, make_request, say
 
@@ -65,6 +67,18 @@ def test_messages_and_ids_do_not_mix(
     with pytest.raises(ApiError) as caught:
         continued(before, read_response_request(values, model="toy"))
     assert caught.value.param == param
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1', '{"a": ' + "[" * 100_000])
+def test_a_call_that_was_cut_goes_on_without_arguments(arguments: str) -> None:
+    values: dict[str, Any] = {"input": "hi", "tools": [{"type": "function", "name": "clock"}]}
+    request = read_response_request(values, model="toy", has_tools=True)
+    record = ToolRecord(ResponseEvents(make_record().events.identity, request))
+    say(record, '<tool_call>\n{"name": "clock", "arguments": ' + arguments)
+    record.end(Ending(status=Status.INCOMPLETE, usage=Usage(3, 1)))
+    said = with_output(Conversation([USER]), record)
+    (call,) = said.messages[-1]["tool_calls"]
+    assert call["function"] == {"name": "clock", "arguments": {}}
 
 
 def test_items_of_the_input() -> None:

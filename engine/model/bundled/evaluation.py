@@ -101,7 +101,7 @@ def description_is_right(asked: DescriptionPrompt, answer: Answer) -> bool:
     """The whole answer is one JSON object with exactly the given keys, values and types."""
     try:
         told = json.loads(answer.text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     # Through JSON once more, because True == 1 in Python.
     return answer.ended and json.dumps(told, sort_keys=True) == json.dumps(
