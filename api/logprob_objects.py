@@ -73,14 +73,14 @@ class LogprobTeller:
     def prompt(self, logprobs: Logprobs | None) -> list[JsonObject | None]:
         """vLLM's `prompt_logprobs`: null for the first token, then objects by token id."""
         found: list[JsonObject | None] = [None]
-        for token in logprobs or ():
-            assert logprobs is not None
-            ids = [token_id for token_id, _ in token.top[: self.top]]
-            data = dict(zip(ids, self.spell(ids), strict=True))
+        if logprobs is None:
+            return found
+        spelled = self._spelled(logprobs)
+        for token in logprobs:
             entry: JsonObject = {}
             for rank, (token_id, value) in enumerate(token.top[: self.top], 1):
-                entry[str(token_id)] = _ranked(value, rank, data[token_id])
-            own = self.spell([token.token_id])[0]
+                entry[str(token_id)] = _ranked(value, rank, spelled[token_id])
+            own = spelled[token.token_id]
             entry[str(token.token_id)] = _ranked(token.logprob, token.rank, own)
             found.append(entry)
         return found

@@ -166,15 +166,17 @@ class ResponseEvents:
     ) -> list[Event]:
         """The events after the last token; a failed response has the terminal one alone."""
         number = LAST_OPENING_NUMBER + token_count
+        told = self._told(logprobs)
+        part = _part(text, told)
+        item = self._item(_item_status(ending), [part])
+        output = [item] if self.request.generate else []
         terminal: Event = {
             "type": _TERMINALS[ending.status],
             "sequence_number": number + TERMINAL_DISTANCE,
-            "response": self.final(ending, text, token_count, logprobs),
+            "response": self.final_with(ending, output, token_count),
         }
         if ending.status is Status.FAILED or not self.request.generate:
             return [terminal]
-        told = self._told(logprobs)
-        part = _part(text, told)
         return [
             {
                 "type": "response.output_text.done",
@@ -193,7 +195,7 @@ class ResponseEvents:
                 "type": "response.output_item.done",
                 "sequence_number": number + 3,
                 "output_index": 0,
-                "item": self._item(_item_status(ending), [part]),
+                "item": item,
             },
             terminal,
         ]

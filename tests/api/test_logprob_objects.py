@@ -87,3 +87,14 @@ def test_a_prompts_in_vllms_shape() -> None:
     }
     assert third == {"3": {"logprob": LOGPROB_MIN, "rank": 6, "decoded_token": "\ufffd"}}
     assert LogprobTeller(spell=spell).prompt(None) == [None], "a prompt of one token"
+
+
+def test_a_prompts_tokens_are_spelled_at_once() -> None:
+    calls: list[list[int]] = []
+
+    def spell_noted(token_ids: Sequence[int]) -> list[bytes]:
+        calls.append(list(token_ids))
+        return spell(token_ids)
+
+    LogprobTeller(spell=spell_noted, top=2).prompt(OUTPUT)
+    assert calls == [[1, 2, 3, 4, 5]]

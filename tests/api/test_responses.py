@@ -1,14 +1,18 @@
 """The builder: numbers are a function of the tokens alone; endings and what their objects say."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 
 from triolet.api.errors import engine_error
+from triolet.api.logprob_objects import make_teller
 from triolet.api.responses import TERMINAL_TYPES, Ending, Event, Status
 from triolet.runtime.generation import Usage
 
-from .records import make_record
+from .fakes import make_logprobs
+from .records import make_record, spell
 
 
 def number(event: Event) -> int:
@@ -52,6 +56,21 @@ def test_endings(status: Status, reason: str | None, terminal: str) -> None:
     assert last["type"] in TERMINAL_TYPES
     # What was said counts, not what the engine computed beyond.
     assert response["usage"]["output_tokens"] == 2
+
+
+def test_the_end_tells_logprobs_in_one_spelling() -> None:
+    calls: list[list[int]] = []
+
+    def spell_noted(token_ids: Sequence[int]) -> list[bytes]:
+        calls.append(list(token_ids))
+        return spell(token_ids)
+
+    events = attrs.evolve(make_record().events, teller=make_teller(spell_noted, 0))
+    ending = Ending(status=Status.COMPLETED, usage=Usage(3, 2))
+    *_, item_done, terminal = events.end(ending, "ab", 2, make_logprobs([97, 98], 0))
+    assert calls == [[97, 98]]
+    assert terminal["response"] == events.final(ending, "ab", 2, make_logprobs([97, 98], 0))
+    assert terminal["response"]["output"] == [item_done["item"]]
 
 
 def test_a_failure_keeps_what_was_said_and_its_number() -> None:
