@@ -46,10 +46,10 @@ class ChatToolCalls:
             said += str(delta.get("content", ""))
             for part in _calls_in(delta):
                 _add_part(calls, part)
-        message: JsonObject = {"role": "assistant", "content": said or None, "refusal": None}
+        message: JsonObject = {"role": "assistant", "content": said, "refusal": None}
         if calls:
-            return {**message, "tool_calls": calls}
-        return {**message, "content": said}
+            message |= {"content": said or None, "tool_calls": calls}
+        return message
 
     def _delta(self, index: int, event: ToolEvent) -> JsonObject | None:
         match event:

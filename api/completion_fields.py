@@ -127,7 +127,7 @@ def read_shared(
         arguments["logprobs"] = logprobs
     form = form_of({**values, **extensions})
     if form is not None:
-        arguments["structured_outputs"] = extensions["structured_outputs"] = form[1]
+        extensions["structured_outputs"] = form[1]
     options = CompletionOptions(
         form_field="structured_outputs" if form is None else form[0],
         stream=stream,

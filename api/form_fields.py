@@ -13,7 +13,7 @@ import attrs
 
 from ..engine.errors import InvalidParameter
 from ..engine.structured_outputs import CHOICES_MAX, GRAMMAR_CHARACTERS_MAX, StructuredOutputs
-from .errors import ApiError, bad_field, unsupported
+from .errors import bad_field, to_api_error, unsupported
 from .fields import Fields, JsonObject
 from .schema import Field, wrong_type
 
@@ -153,7 +153,7 @@ def _made(make: Callable[[], StructuredOutputs], path: str) -> StructuredOutputs
     try:
         return make()
     except InvalidParameter as error:
-        raise ApiError(400, f"{path} {error.reason}", error.code, param=path) from None
+        raise to_api_error(error, {"structured_outputs": path}) from None
 
 
 _READERS: Mapping[str, Callable[[object, str], StructuredOutputs | None]] = {
@@ -173,7 +173,7 @@ _SCHEMAS: dict[str, JsonObject] = {
 STRUCTURED_OUTPUTS = Field(
     StructuredOutputsField(), "The answer must match a schema, regex, choice or grammar."
 )
-# {field: how the runtime's refusal of a form is told}; of several fields only one may be given.
+# The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
 FORM_FIELDS: dict[str, Field] = {
     "response_format": Field(
         AnswerFormat(), "The answer must be JSON, of a schema if one is given."

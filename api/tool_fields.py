@@ -15,7 +15,7 @@ from ..engine.errors import InvalidParameter
 from ..engine.sampling_params import SamplingParams
 from ..engine.structured_outputs import StructuredOutputs
 from ..runtime.tool_calls import CALLS_MAX, Tool, ToolChoice, forced_calls, strict_calls
-from .errors import ApiError, bad_field, unsupported
+from .errors import bad_field, to_api_error, unsupported
 from .fields import Fields, JsonObject
 from .schema import Field, Flag, wrong_type
 
@@ -56,11 +56,7 @@ class Tools:
         return found
 
     def _read_one(self, given: Fields) -> Tool:
-        if given.string("type") != "function":
-            raise unsupported(given.at("type"), "must be `function`")
-        function = given if self.is_flat else given.nested("function")
-        if function is None:
-            raise bad_field(given.at("function"), "is missing", _MISSING)
+        function = _function_of(given, is_flat=self.is_flat)
         name = _read_name(function)
         parameters = function.nested("parameters")
         return Tool(
@@ -100,12 +96,7 @@ class ToolChoiceField:
             return Choice(ToolChoice(value))
         if not isinstance(value, dict):
             raise wrong_type(path, "a string or an object", value)
-        given = Fields(value, path)
-        if given.string("type") != "function":
-            raise unsupported(given.at("type"), "must be `function`")
-        function = given if self.is_flat else given.nested("function")
-        if function is None:
-            raise bad_field(given.at("function"), "is missing", _MISSING)
+        function = _function_of(Fields(value, path), is_flat=self.is_flat)
         return Choice(ToolChoice.REQUIRED, _read_name(function))
 
     def schema(self) -> JsonObject:
@@ -179,7 +170,7 @@ class ToolUse:
         try:
             return StructuredOutputs.grammar(text)
         except InvalidParameter as error:
-            raise ApiError(400, f"tools {error.reason}", error.code, param="tools") from None
+            raise to_api_error(error, {"structured_outputs": "tools"}) from None
 
 
 TOOL_FIELDS: dict[str, Field] = {
@@ -224,6 +215,15 @@ def read_call(function: Fields) -> JsonObject:
     except (ValueError, RecursionError):
         raise bad_field(function.at("arguments"), "must be JSON") from None
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _function_of(given: Fields, *, is_flat: bool) -> Fields:
+    if given.string("type") != "function":
+        raise unsupported(given.at("type"), "must be `function`")
+    function = given if is_flat else given.nested("function")
+    if function is None:
+        raise bad_field(given.at("function"), "is missing", _MISSING)
+    return function
 
 
 def _read_name(function: Fields) -> str:

@@ -35,8 +35,6 @@ class ToolRecord:
     events: ResponseEvents
     # Output tokens so far, those without text included.
     token_count: int = attrs.field(default=0, init=False)
-    # Characters in all pieces.
-    size: int = attrs.field(default=0, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
     # The items so far; the last one may be open.
     items: list[JsonObject] = attrs.field(factory=list, init=False)
@@ -85,7 +83,6 @@ class ToolRecord:
         """Note the next piece."""
         assert self.ending is None
         self.token_count = output.token_count
-        self.size += len(output.text)
         for event in self._parser.push(output.text):
             self._take(event)
 
