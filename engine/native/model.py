@@ -36,6 +36,15 @@ class ForwardStep:
     logit_tokens: Integers
 
 
+@attrs.frozen(eq=False)
+class PreparedStep:
+    """A step that the kernels can be called with; values of its arrays may change, sizes not."""
+
+    step: ForwardStep
+    batch: StepBatch
+    logits: Floats  # working memory of the model's
+
+
 @attrs.define(eq=False)
 class NativeModel:
     """Weights, cache and working memory; one thread at a time uses it.
@@ -49,11 +58,16 @@ class NativeModel:
     tokens_max: int
     sequences_max: int
     _weights: ModelWeights
-    _batch: StepBatch
     _scratch: Bytes
     _logits: Floats
     # What the structures point to.
     _kept: tuple[object, ...]
+    _scratch_address: int = attrs.field(init=False)
+    _logits_address: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._scratch_address = address_of(self._scratch)
+        self._logits_address = address_of(self._logits)
 
     @classmethod
     def of(
@@ -102,7 +116,6 @@ class NativeModel:
             tokens_max=tokens_max,
             sequences_max=sequences_max,
             weights=weights,
-            batch=StepBatch(),
             scratch=take_memory(scratch),
             logits=take_memory(logit_rows_max * sizes.vocab * 4).view(numpy.float32).reshape(
                 logit_rows_max, sizes.vocab
@@ -115,49 +128,58 @@ class NativeModel:
 
         The result is working memory, overwritten by the next call. Raises `NativeFault`.
         """
-        self._fill(step)
+        return self.compute(self.prepare(step))
+
+    def prepare(self, step: ForwardStep) -> PreparedStep:
+        """For `compute`, as often as the step comes again. Raises `ValueError`: too large."""
         if len(step.token_ids) > self.tokens_max or len(step.rows) > self.sequences_max:
             raise ValueError(f"a step of {len(step.token_ids)} tokens in {len(step.rows)} rows")
+        if len(step.logit_tokens) > self.logit_rows_max:
+            raise ValueError(f"{len(step.logit_tokens)} rows of logits, of {self.logit_rows_max}")
+        return PreparedStep(step, _step_batch(step), self._logits[: len(step.logit_tokens)])
+
+    def compute(self, prepared: PreparedStep) -> Floats:
+        """As `forward` does."""
         self.kernels.forward(
             self._weights,
-            self._batch,
-            scratch=address_of(self._scratch),
-            logits=address_of(self._logits),
+            prepared.batch,
+            scratch=self._scratch_address,
+            logits=self._logits_address,
             threads=self.threads,
         )
-        return self._logits[: len(step.logit_tokens)]
+        return prepared.logits
 
     def logits(self, step: ForwardStep, tokens: Integers) -> Floats:
         """Logits of other tokens of the step that was computed last; as `forward` gives them."""
-        self._fill(attrs.evolve(step, logit_tokens=tokens))
+        prepared = self.prepare(attrs.evolve(step, logit_tokens=tokens))
         self.kernels.logits(
             self._weights,
-            self._batch,
-            scratch=address_of(self._scratch),
-            logits=address_of(self._logits),
+            prepared.batch,
+            scratch=self._scratch_address,
+            logits=self._logits_address,
             threads=self.threads,
         )
-        return self._logits[: len(tokens)]
+        return prepared.logits
 
     @property
     def logit_rows_max(self) -> int:
         """The most rows of logits that one call gives."""
         return len(self._logits)
 
-    def _fill(self, step: ForwardStep) -> None:
-        if len(step.logit_tokens) > self.logit_rows_max:
-            raise ValueError(f"{len(step.logit_tokens)} rows of logits, of {self.logit_rows_max}")
-        batch = self._batch
-        batch.tokens = len(step.token_ids)
-        batch.sequences = len(step.rows)
-        batch.logit_rows = len(step.logit_tokens)
-        batch.table_stride = step.block_tables.shape[1]
-        for name, array in (
-            ("token_ids", step.token_ids), ("rows", step.rows), ("begins", step.begins),
-            ("counts", step.counts), ("block_tables", step.block_tables),
-            ("logit_tokens", step.logit_tokens),
-        ):  # fmt: skip
-            setattr(batch, name, address_of(array))
+
+def _step_batch(step: ForwardStep) -> StepBatch:
+    return StepBatch(
+        tokens=len(step.token_ids),
+        sequences=len(step.rows),
+        logit_rows=len(step.logit_tokens),
+        table_stride=step.block_tables.shape[1],
+        token_ids=address_of(step.token_ids),
+        rows=address_of(step.rows),
+        begins=address_of(step.begins),
+        counts=address_of(step.counts),
+        block_tables=address_of(step.block_tables),
+        logit_tokens=address_of(step.logit_tokens),
+    )
 
 
 def int32s(values: Sequence[int]) -> Integers:

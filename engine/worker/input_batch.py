@@ -57,6 +57,10 @@ class HeldRow:
                 forbidden.append(word[-1])
         return forbidden
 
+    def may_forbid(self) -> bool:
+        """Whether `forbidden` may name any, now or later."""
+        return bool(self.sampling.bad_words) or self.output_tokens < self.sampling.min_tokens
+
     def append(self, token: int) -> None:
         """Take the token that was sampled."""
         self.token_ids.append(token)
@@ -102,6 +106,10 @@ class StepInputs:
     samplings: list[Sampling]
     prompt_spans: list[PromptSpan]
 
+    def sampled_rows(self) -> list[int]:
+        """The rows that sample, in their order."""
+        return [sampling.row for sampling in self.samplings]
+
 
 @attrs.define(eq=False)
 class InputBatch:
@@ -121,6 +129,11 @@ class InputBatch:
 
         Raises `StepInconsistent` and changes nothing. `finish_step` has to follow with the tokens.
         """
+        self.apply(step)
+        return self.inputs(step)
+
+    def apply(self, step: Step) -> None:
+        """Apply the step's differences; as `take_step`, of which it is the first half."""
         self._check(step)
         for row in step.finished:
             del self.rows[row]
@@ -134,9 +147,19 @@ class InputBatch:
                 sampling=new.sampling,
                 seen=_count_seen(new) if _has_penalty(new.sampling) else None,
             )
+        self.grow(step)
+
+    def check_grown(self, step: Step) -> None:
+        """Raises `StepInconsistent` where rows grow that are not held, or by impossible blocks."""
+        for row, block_ids in step.grown:
+            if row not in self.rows:
+                raise StepInconsistent(step.number, f"grows row {row}, which is not held")
+            self._check_blocks(step.number, block_ids)
+
+    def grow(self, step: Step) -> None:
+        """Append the blocks that rows have grown by, which have been checked."""
         for row, block_ids in step.grown:
             self.rows[row].block_ids.extend(block_ids)
-        return self._inputs(step)
 
     def finish_step(self, step: Step, tokens: Iterable[int]) -> None:
         """Note what was computed and, in the order of `StepInputs.samplings`, sampled.
@@ -150,7 +173,8 @@ class InputBatch:
             if samples:
                 held.append(next(sampled))
 
-    def _inputs(self, step: Step) -> StepInputs:
+    def inputs(self, step: Step) -> StepInputs:
+        """What to compute, of a step whose differences have been applied."""
         inputs = StepInputs([], [], [], [], [])
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
             held = self.rows[row]

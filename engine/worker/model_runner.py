@@ -77,7 +77,7 @@ class ModelRunner:
                         forbidden_RV = self._forbidden(step, inputs.samplings, wait_mask())
                     tokens = self._sample(logits_RV, inputs.samplings, outcome, forbidden_RV)
         self._batch.finish_step(step, tokens)
-        return outcome.result(step.number, inputs, tokens)
+        return outcome.result(step.number, inputs.sampled_rows(), tokens)
 
     def _write_tables(self, step: Step) -> None:
         for row in {*(new.row for new in step.new), *(row for row, _ in step.grown)}:

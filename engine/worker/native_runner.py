@@ -9,13 +9,23 @@ import time
 import attrs
 import numpy
 
-from ..native.model import Floats, ForwardStep, Integers, NativeModel, int32s
+from ..native.model import Floats, ForwardStep, Integers, NativeModel, PreparedStep, int32s
 from ..step_messages import Step, StepResult
+from .decode_streak import DecodeStreak, decodes_only
 from .executor_interface import WaitMask
 from .input_batch import InputBatch, StepInputs
-from .native_sampling import NativeSampling
+from .native_sampling import Draw, NativeSampling
 from .step_outcome import StepOutcome
 from .thread_choice import ThreadChoice
+
+
+@attrs.frozen(eq=False)
+class _Streak:
+    """Steps that are the same again and again, and their calls, made once."""
+
+    rows: DecodeStreak
+    forward: PreparedStep
+    draw: Draw
 
 
 @attrs.define(eq=False)
@@ -28,8 +38,8 @@ class NativeRunner:
     _block_tables: Integers
     _sampling: NativeSampling
     _choice: ThreadChoice
-    # How long the last step sampled.
-    sample_s: float = attrs.field(default=0.0, init=False)
+    # If the last step only decoded, what the next one needs if it is the same again.
+    _streak: _Streak | None = attrs.field(default=None, init=False)
 
     @classmethod
     def of(cls, model: NativeModel, *, rows: int, blocks: int, block_tokens: int, length: int,
@@ -51,30 +61,85 @@ class NativeRunner:
     def run(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """Compute one step: the rows that sampled, their tokens, and logprobs that were asked for.
 
-        Raises `StepInconsistent`, and `ValueError` for a row that outgrows its table.
+        The result says how long it took, the wait for a mask included. Raises `StepInconsistent`,
+        and `ValueError` for a row that outgrows its table.
         """
-        inputs = self._batch.take_step(step)
+        begin = time.perf_counter()
+        if self._streak is not None and self._streak.rows.goes_on(step):
+            self._streak.rows.take_step(step, self._batch)
+            self._write_tables(step)
+            return self._decode(self._streak, step, wait_mask, begin)
+        self._streak = None
+        self._batch.apply(step)
         self._write_tables(step)
         self._sampling.take_step(step)
+        if decodes_only(step):
+            self._streak = self._begin_streak(step)
+            return self._decode(self._streak, step, wait_mask, begin)
+        return self._compute(step, wait_mask, begin)
+
+    def _begin_streak(self, step: Step) -> _Streak:
+        rows = DecodeStreak.of(step, self._batch)
+        one_each = numpy.arange(len(step.rows), dtype=numpy.int32)
+        forward = ForwardStep(
+            token_ids=rows.token_ids,
+            rows=int32s(step.rows),
+            begins=rows.begins,
+            counts=numpy.ones_like(one_each),
+            block_tables=self._block_tables,
+            logit_tokens=one_each,
+        )
+        draw = self._sampling.prepare(step.rows, rows.outputs, rows.token_ids)
+        return _Streak(rows, self._model.prepare(forward), draw)
+
+    def _decode(self, streak: _Streak, step: Step, wait_mask: WaitMask, begin: float) -> StepResult:
+        outcome = StepOutcome()
+        logits_RV = self._timed_forward(streak.forward)
+        sampling_from = time.perf_counter()
+        self._sampling.threads = self._model.threads  # as many as the pass was given
+        tokens = self._sampling.draw(
+            streak.draw, step, logits_RV, outcome=outcome, wait_mask=wait_mask
+        )
+        sampled = time.perf_counter()
+        streak.rows.finish_step(tokens)
+        return outcome.result(
+            step.number,
+            step.rows,
+            tokens,
+            compute_s=sampled - begin,
+            sample_s=sampled - sampling_from,
+        )
+
+    def _compute(self, step: Step, wait_mask: WaitMask, begin: float) -> StepResult:
+        """Any step whose differences have been applied."""
+        inputs = self._batch.inputs(step)
         outcome = StepOutcome()
         tokens: list[int] = []
-        self.sample_s = 0.0
+        sample_s = 0.0
         if inputs.token_ids:
             logits_RV = self._forward(step, inputs, outcome)
             if inputs.samplings:
-                begin = time.perf_counter()
-                self._sampling.threads = self._model.threads  # as many as the pass was given
+                sampling_from = time.perf_counter()
+                self._sampling.threads = self._model.threads
                 tokens = self._sampling.sample(
                     step, inputs, logits_RV, outcome=outcome, wait_mask=wait_mask
                 )
-                self.sample_s = time.perf_counter() - begin
+                sample_s = time.perf_counter() - sampling_from
         self._batch.finish_step(step, tokens)
-        return outcome.result(step.number, inputs, tokens)
+        return outcome.result(
+            step.number,
+            inputs.sampled_rows(),
+            tokens,
+            compute_s=time.perf_counter() - begin,
+            sample_s=sample_s,
+        )
 
     def _write_tables(self, step: Step) -> None:
         """A new row's blocks, and what rows have grown by."""
         for new in step.new:
             self._write_blocks(new.row, 0, new.block_ids)
+        if not step.grown:
+            return
         begins: dict[int, int] = {}
         for row, block_ids in reversed(step.grown):  # what came last is at the end
             end = begins.get(row, len(self._batch.rows[row].block_ids))
@@ -100,16 +165,16 @@ class NativeRunner:
             logit_tokens=wanted,
         )
         if not inputs.prompt_spans:
-            return self._timed_forward(forward)
+            return self._timed_forward(self._model.prepare(forward))
         self._model.forward(attrs.evolve(forward, logit_tokens=wanted[:0]))
         self._score_prompts(forward, inputs, outcome)
         return self._model.logits(forward, wanted)
 
-    def _timed_forward(self, forward: ForwardStep) -> Floats:
-        tokens = len(forward.token_ids)
+    def _timed_forward(self, forward: PreparedStep) -> Floats:
+        tokens = forward.batch.tokens
         self._model.threads = threads = self._choice.threads(tokens)
         begin = time.perf_counter()
-        logits_RV = self._model.forward(forward)
+        logits_RV = self._model.compute(forward)
         self._choice.note(tokens, threads, time.perf_counter() - begin)
         return logits_RV
 

@@ -70,6 +70,19 @@ class Columns:
 
 
 @attrs.define(eq=False)
+class Draw:
+    """A call that samples these rows, with the arrays it points to."""
+
+    call: SampleCall
+    rows: list[int]
+    tokens: Integers
+    failures: Integers
+    _kept: tuple[Array, ...]
+    # The logits that the call points to, if it was made already.
+    logits: Floats | None = attrs.field(default=None, init=False)
+
+
+@attrs.define(eq=False)
 class NativeSampling:
     """The sampling of the rows in one batch; one thread uses it.
 
@@ -86,6 +99,7 @@ class NativeSampling:
     _length: int
     _table: NDArray[numpy.void]
     _scratch: NDArray[numpy.uint8]
+    _scratch_address: int
     # {row: arrays that its entry of the table points to}.
     _kept: dict[int, list[Array]] = attrs.field(factory=dict, init=False)
     # Rows that may forbid other tokens at each position, and {row: alternatives} that are asked.
@@ -101,7 +115,8 @@ class NativeSampling:
         table = numpy.zeros(batch.rows_max, ROW_PARAMETERS)
         stride = -(-batch.vocab_size // STRIDE) * STRIDE
         scratch = numpy.empty(kernels.scratch_bytes(stride, threads), numpy.uint8)
-        return cls(stride, threads, batch, kernels, threads, length, table, scratch)
+        address = _address(scratch)
+        return cls(stride, threads, batch, kernels, threads, length, table, scratch, address)
 
     def take_step(self, step: Step) -> None:
         """Forget and take rows as the batch has just done."""
@@ -122,17 +137,34 @@ class NativeSampling:
         wait_mask: WaitMask,
     ) -> list[int]:
         """A token for each of `inputs.samplings`; of a row that fails it means nothing."""
-        rows = [sampling.row for sampling in inputs.samplings]
-        self._fill(call := SampleCall(), logits_RV, len(rows))
-        kept: list[Array] = [
-            table_rows := numpy.array(rows, numpy.int32),
-            positions := numpy.array([item.position for item in inputs.samplings], numpy.int32),
-            tokens := numpy.zeros(len(rows), numpy.int32),
-            failures := numpy.zeros(len(rows), numpy.int32),
-        ]
+        draw = self.prepare(
+            [sampling.row for sampling in inputs.samplings],
+            numpy.array([item.position for item in inputs.samplings], numpy.int32),
+            numpy.zeros(len(inputs.samplings), numpy.int32),
+        )
+        return self.draw(draw, step, logits_RV, outcome=outcome, wait_mask=wait_mask)
+
+    def prepare(self, rows: list[int], positions: Integers, tokens: Integers) -> Draw:
+        """For `draw`, as often as these rows sample together; arrays may be changed in between."""
+        call, failures = SampleCall(), numpy.zeros(len(rows), numpy.int32)
+        table_rows = numpy.array(rows, numpy.int32)
         call.table = _address(self._table)
         call.table_rows, call.positions = _address(table_rows), _address(positions)
         call.tokens, call.failures = _address(tokens), _address(failures)
+        return Draw(call, rows, tokens, failures, (table_rows, positions))
+
+    def draw(
+        self, draw: Draw, step: Step, logits_RV: Floats, *, outcome: StepOutcome,
+        wait_mask: WaitMask,
+    ) -> list[int]:  # fmt: skip
+        """A token of each row, left in `draw.tokens` too; of a row that fails it means nothing."""
+        rows, call = draw.rows, draw.call
+        if logits_RV is not draw.logits:
+            self._fill(call, logits_RV, len(rows))
+            draw.logits = logits_RV
+        call.threads = self.threads
+        call.forbidden = call.forbidden_ends = call.masks = None
+        kept: list[Array] = []
         if not self._forbidding.isdisjoint(rows):
             kept += self._put_forbidden(call, rows)
         if step.masked:
@@ -141,16 +173,17 @@ class NativeSampling:
         if asking:
             columns = Columns.of(len(rows), 1 + max(self._asking[rows[index]] for index in asking))
             columns.put_into(call)
-        self._kernels.sample(call, _address(self._scratch))
-        for index in failures.nonzero()[0].tolist():
-            outcome.fail(rows[index], REASONS[int(failures[index])])
+        self._kernels.sample(call, self._scratch_address)
+        if draw.failures.any():
+            for index in draw.failures.nonzero()[0].tolist():
+                outcome.fail(rows[index], REASONS[int(draw.failures[index])])
         for row, reason in self._batch.failures.items():
             outcome.fail(row, reason)
         for index in asking:
             row = rows[index]
             first, width = len(self._batch.rows[row].token_ids), 1 + self._asking[row]
             outcome.logprobs.append(columns.message(row, first, slice(index, index + 1), width))
-        found: list[int] = tokens.tolist()
+        found: list[int] = draw.tokens.tolist()
         return found
 
     def score(self, span: PromptSpan, begin: int, logits_RV: Floats, outcome: StepOutcome) -> None:
@@ -164,7 +197,7 @@ class NativeSampling:
         width = 1 + min(span.alternatives, self._batch.vocab_size)
         columns = Columns.of(count, width)
         columns.put_into(call)
-        self._kernels.score(call, _address(self._scratch))
+        self._kernels.score(call, self._scratch_address)
         if failures.any():
             self._batch.failures[span.row] = NOT_NUMBERS
             return
@@ -194,7 +227,7 @@ class NativeSampling:
         if sampling.logprobs is not None:
             self._asking[row] = min(sampling.logprobs, self._batch.vocab_size)
             entry["logprobs"] = self._asking[row]
-        if sampling.bad_words or held.output_tokens < sampling.min_tokens:
+        if held.may_forbid():
             self._forbidding.add(row)
         if sampling.logit_bias:
             kept.append(ids := numpy.array([i for i, _ in sampling.logit_bias], numpy.int32))
@@ -227,7 +260,10 @@ class NativeSampling:
         ends = []
         for row in rows:
             if row in self._forbidding:
-                forbidden += self._batch.rows[row].forbidden()
+                held = self._batch.rows[row]
+                forbidden += held.forbidden()
+                if not held.may_forbid():
+                    self._forbidding.discard(row)
             ends.append(len(forbidden))
         arrays = [numpy.array(forbidden, numpy.int32), numpy.array(ends, numpy.int32)]
         call.forbidden, call.forbidden_ends = map(_address, arrays)

@@ -78,7 +78,7 @@ class Driver:
         outcome = StepOutcome()
         tokens = self.native.sample(self.step, inputs, padded, outcome=outcome, wait_mask=self.mask)
         self.batch.finish_step(self.step, tokens)
-        result = outcome.result(self.step.number, inputs, tokens)
+        result = outcome.result(self.step.number, inputs.sampled_rows(), tokens)
         self.logprobs, self.failures = result.logprobs, dict(result.failed_rows)
         self.step = Step(
             number=self.step.number + 1,
@@ -284,7 +284,7 @@ def test_a_prompt_without_numbers_fails_its_row_when_it_samples(isa: str) -> Non
     tokens = driver.native.sample(
         driver.step, inputs, np.zeros((2, 64), np.float32), outcome=outcome, wait_mask=driver.mask
     )
-    result = outcome.result(1, inputs, tokens)
+    result = outcome.result(1, inputs.sampled_rows(), tokens)
     assert (result.rows, result.failed_rows) == ([0], [(1, NOT_NUMBERS)])
     driver.batch.take_step(Step(number=2, finished=[1]))
     driver.batch.check_invariants()

@@ -1,11 +1,9 @@
 """What a step found, as its result: rows that fail are told apart."""
 
-from triolet.engine.step_messages import RowLogprobs, RowSampling, StepResult
-from triolet.engine.worker.input_batch import Sampling, StepInputs
+from triolet.engine.step_messages import RowLogprobs, StepResult
 from triolet.engine.worker.step_outcome import StepOutcome
 
-SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
-INPUTS = StepInputs([], [], [], [Sampling(row, 0, SAMPLING, 0) for row in (4, 2, 7)], [])
+ROWS = [4, 2, 7]
 
 
 def logprobs(row: int) -> RowLogprobs:
@@ -15,7 +13,7 @@ def logprobs(row: int) -> RowLogprobs:
 def test_all_rows_sampled() -> None:
     outcome = StepOutcome()
     outcome.logprobs.append(logprobs(2))
-    assert outcome.result(9, INPUTS, [40, 20, 70]) == StepResult(
+    assert outcome.result(9, ROWS, [40, 20, 70]) == StepResult(
         9, [4, 2, 7], [40, 20, 70], logprobs=[logprobs(2)]
     )
 
@@ -26,7 +24,7 @@ def test_of_a_failed_row_nothing_else_is_told() -> None:
     outcome.fail(2, "first")
     outcome.fail(2, "second")
     outcome.fail(5, "told when it is to sample")
-    assert outcome.result(9, INPUTS, [40, 20, 70]) == StepResult(
+    assert outcome.result(9, ROWS, [40, 20, 70]) == StepResult(
         9,
         [4, 7],
         [40, 70],
