@@ -3,17 +3,11 @@
 Norms are stored less 1, embeddings are scaled up, the gate is a GELU, and layers with a window turn
 their heads by another base than those that see all; the config says so (`model_config`), and the
 frame does it. Of models that also see (4B and up) the text part is served, whose tensors have
-another prefix: `text_tensor` finds them.
+another prefix: `tensor_names` finds them.
 """
-
-import re
 
 from .decoder import DecoderLayer, SelfAttention, attention_shape
 from .layer_weights import LayerWeights
-
-# As published, and as `transformers` saved it for a time.
-_TEXT_PART = re.compile(r"^(?:language_model\.model|model\.language_model)\.")
-_VISION_PART = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
 
 
 def load_gemma3_layer(weights: LayerWeights) -> DecoderLayer:
@@ -36,10 +30,3 @@ def load_gemma3_layer(weights: LayerWeights) -> DecoderLayer:
         mlp=weights.gated_mlp("mlp"),
         mlp_end_norm=weights.end_norm("post_feedforward_layernorm"),
     )
-
-
-def text_tensor(name: str) -> str | None:
-    """The name in the text part of a tensor of the whole; None for what only pictures need."""
-    if _VISION_PART.match(name):
-        return None
-    return _TEXT_PART.sub("model.", name).removeprefix("language_model.")

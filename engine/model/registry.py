@@ -30,7 +30,7 @@ from ..model_config import (
 )
 from .attention import AttentionPlan, AttentionShape, KvCache
 from .decoder import DecoderLayer, ForwardBatch
-from .gemma3 import load_gemma3_layer, text_tensor
+from .gemma3 import load_gemma3_layer
 from .layer_weights import LayerWeights, load_decoder
 from .llama import load_llama_layer
 from .loader import (
@@ -45,7 +45,7 @@ from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
 from .qwen3_moe import load_qwen3_moe_layer
-from .weight_folder import Rename, same_name
+from .tensor_names import rename_of
 
 META = torch.device("meta")
 DTYPES = MappingProxyType(
@@ -96,8 +96,6 @@ LAYER_LOADERS: MappingProxyType[str, Callable[[LayerWeights], DecoderLayer]] = M
         GEMMA3_MULTIMODAL: load_gemma3_layer,
     }
 )
-# Where tensors have other names in the files, or serve more than the model that is loaded.
-RENAMES: MappingProxyType[str, Rename] = MappingProxyType({GEMMA3_MULTIMODAL: text_tensor})
 
 
 def compute_dtype(config: ModelConfig, *, bitwise: bool) -> torch.dtype:
@@ -127,7 +125,7 @@ def open_weights(
 
     Raises `ModelFolderError` on entering.
     """
-    rename = RENAMES.get(config.architecture, same_name)
+    rename = rename_of(config.architecture)
     return open_folder_weights(folder, dtype=dtype, device=device, progress=progress, rename=rename)
 
 

@@ -35,22 +35,31 @@ class NativeFault(Exception):
         return FAULTS.get(self.code, f"code {self.code}")
 
 
+# The parts of a layer's weights, in the order of `model.h`.
+LAYER_PARTS = (
+    "query_key_value",
+    "attention_output",
+    "gate_up",
+    "down",
+    "query_key_value_bias",
+    "attention_output_bias",
+    "gate_up_bias",
+    "down_bias",
+    "attention_norm",
+    "mlp_norm",
+    "query_norm",
+    "key_norm",
+    "attention_end_norm",
+    "mlp_end_norm",
+)
+
+
 class LayerWeights(Structure):
     """One layer; null where a family has no such part."""
 
     _fields_ = (
-        ("query_key_value", c_void_p),
-        ("attention_output", c_void_p),
-        ("gate_up", c_void_p),
-        ("down", c_void_p),
-        ("query_key_value_bias", c_void_p),
-        ("attention_output_bias", c_void_p),
-        ("gate_up_bias", c_void_p),
-        ("down_bias", c_void_p),
-        ("attention_norm", c_void_p),
-        ("mlp_norm", c_void_p),
-        ("query_norm", c_void_p),
-        ("key_norm", c_void_p),
+        *((name, c_void_p) for name in LAYER_PARTS),
+        ("rotation", c_void_p),
         ("window", c_int64),
     )
 
@@ -71,13 +80,15 @@ class ModelWeights(Structure):
         ("vocab_padded", c_int32),
         ("positions", c_int32),
         ("blocks", c_int32),
+        ("gelu", c_int32),
         ("norm_epsilon", c_float),
         ("attention_scale", c_float),
+        ("embedding_scale", c_float),
+        ("logit_softcap", c_float),
         ("layer", POINTER(LayerWeights)),
         ("embedding", c_void_p),
         ("head", c_void_p),
         ("norm", c_void_p),
-        ("rotation", c_void_p),
         ("kv", c_void_p),
     )
 
@@ -157,6 +168,6 @@ class Kernels:
 
 def check_structures() -> None:
     """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
-    assert ctypes.sizeof(LayerWeights) == 13 * 8
-    assert ctypes.sizeof(ModelWeights) == 14 * 4 + 6 * 8
+    assert ctypes.sizeof(LayerWeights) == 16 * 8
+    assert ctypes.sizeof(ModelWeights) == 18 * 4 + 5 * 8  # a hole before the first pointer
     assert ctypes.sizeof(StepBatch) == 4 * 4 + 6 * 8

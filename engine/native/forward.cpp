@@ -24,6 +24,7 @@ struct alignas(LINE) Counter {
 // The memory of a step: laid out in one block that the caller provides.
 struct Scratch {
     float* hidden;             // [token][hidden_padded]
+    float* added;              // the same: what a part adds, where that is normed
     Act* x;                    // [token][hidden_padded]: normed
     Act* queries;              // [token][head][head_padded]
     Act* attended;             // the same
@@ -52,6 +53,7 @@ Scratch lay_out(const ModelWeights& m, char* base, long tokens, long sequences, 
     size_t used = 0;
     long rows = attention_rows_max(m), heads = (long)m.heads * m.head_padded;
     s.hidden = take<float>(base, used, tokens * m.hidden_padded);
+    s.added = take<float>(base, used, m.layer->mlp_end_norm ? tokens * m.hidden_padded : 0);
     s.x = take<Act>(base, used, tokens * m.hidden_padded);
     s.queries = take<Act>(base, used, tokens * heads);
     s.attended = take<Act>(base, used, tokens * heads);
@@ -128,15 +130,16 @@ private:
 
     void embed(int token, float* out) {
         int width = m.hidden_padded;
+        float scale = to_float(to_bf16(m.embedding_scale));
         if (m.embedding) {
             const bf16* row = m.embedding + (long)token * width;
-            for (int i = 0; i < width; i++) out[i] = to_float(row[i]);
+            for (int i = 0; i < width; i++) out[i] = to_float(row[i]) * scale;
             return;
         }
         const bf16* row = m.head + (long)(token / PANEL) * PANEL * width + 2 * (token % PANEL);
         for (int pair = 0; pair < width / 2; pair++) {
-            out[2 * pair] = to_float(row[pair * PAIR_ROW]);
-            out[2 * pair + 1] = to_float(row[pair * PAIR_ROW + 1]);
+            out[2 * pair] = to_float(row[pair * PAIR_ROW]) * scale;
+            out[2 * pair + 1] = to_float(row[pair * PAIR_ROW + 1]) * scale;
         }
     }
 
@@ -162,26 +165,31 @@ private:
         attend(layer);
         meet();
         add_product(s.attended, m.heads * m.head_padded, w.attention_output,
-                    w.attention_output_bias);
-        meet();
+                    w.attention_output_bias, w.attention_end_norm);
         x = norm(w.mlp_norm);
         gate_up(w, x);
         meet();
-        add_product(s.gated, m.intermediate_padded, w.down, w.down_bias);
-        meet();
+        add_product(s.gated, m.intermediate_padded, w.down, w.down_bias, w.mlp_end_norm);
     }
 
-    // hidden += product
-    void add_product(const Act* a, int inputs, const bf16* weight, const float* bias) {
+    // hidden += product, or its norm; everybody may read it then.
+    void add_product(const Act* a, int inputs, const bf16* weight, const float* bias,
+                     const float* end_norm) {
+        long width = m.hidden_padded;
         multiply(a, inputs, b.tokens, weight, inputs, m.hidden_padded,
                  [&](int row, int column, const float* outputs) {
-                     float* hidden = s.hidden + (long)row * m.hidden_padded + column;
+                     float* sum = (end_norm ? s.added : s.hidden) + row * width + column;
                      for (int i = 0; i < PANEL; i += W) {
                          Vf v = vload(outputs + i);
                          if (bias) v = vadd(v, vload(bias + column + i));
-                         vstore(hidden + i, vadd(vload(hidden + i), v));
+                         vstore(sum + i, end_norm ? v : vadd(vload(sum + i), v));
                      }
                  });
+        meet();
+        if (!end_norm) return;
+        for (int t = begin; t < end; t++)
+            add_normed_row(s.hidden + t * width, s.added + t * width, end_norm, m);
+        meet();
     }
 
     void gate_up(const LayerWeights& w, const Act* x) {
@@ -196,7 +204,7 @@ private:
                              gate = vadd(gate, vload(w.gate_up_bias + column + i));
                              up = vadd(up, vload(w.gate_up_bias + column + i + GATE_GROUP));
                          }
-                         store_act(out + group / 2 * GATE_GROUP + i % GATE_GROUP, gated(gate, up));
+                         store_act(out + group / 2 * GATE_GROUP + i % GATE_GROUP, gated(gate, up, m.gelu));
                      }
                  });
     }
@@ -233,7 +241,7 @@ private:
         const float* weight = head < m.heads ? w.query_norm : w.key_norm;
         for (int t = 0; t < b.tokens; t++) {
             float* x = values + t * stride;
-            norm_and_rotate(x, weight, m.rotation + (long)position(t) * size, m);
+            norm_and_rotate(x, weight, w.rotation + (long)position(t) * size, m);
             if (head >= m.heads) {
                 write_key(layer, head - m.heads, t, x);
                 continue;
@@ -304,8 +312,11 @@ private:
         meet();
         multiply(s.x, width, b.logit_rows, m.head, width, m.vocab_padded,
                  [&](int row, int column, const float* outputs) {
-                     memcpy(logits + (long)row * m.vocab_padded + column, outputs,
-                            PANEL * sizeof(float));
+                     float* out = logits + (long)row * m.vocab_padded + column;
+                     memcpy(out, outputs, PANEL * sizeof(float));
+                     if (m.logit_softcap == 0.f) return;
+                     for (int i = 0; i < PANEL; i += W)
+                         vstore(out + i, softcapped(vload(out + i), m.logit_softcap));
                  });
     }
 };

@@ -19,10 +19,29 @@ static inline void norm_row(const float* x, const float* weight, Act* out, const
         store_act(out + i, vmul(vmul(vload(x + i), scale), vload(weight + i)));
 }
 
-// silu(gate) * up
-static inline Vf gated(Vf gate, Vf up) {
-    Vf e = vexp2(vmul(gate, vset(-LOG2E)));
+// hidden += norm of what a part adds to it
+static inline void add_normed_row(float* hidden, const float* added, const float* weight,
+                                  const ModelWeights& m) {
+    Vf scale = vset(inverse_rms(added, m.hidden, m.hidden_padded, m.norm_epsilon));
+    for (int i = 0; i < m.hidden_padded; i += W) {
+        Vf normed = vmul(vmul(vload(added + i), scale), vload(weight + i));
+        vstore(hidden + i, vadd(vload(hidden + i), normed));
+    }
+}
+
+// silu(gate) * up, or gelu(gate) * up. Half of 1 + tanh(u) is 1 / (1 + e**-2u); u, here in powers
+// of two, is the root of 2 / pi times (gate + 0.044715 gate**3).
+static inline Vf gated(Vf gate, Vf up, bool gelu) {
+    constexpr float LINEAR = -2.f * LOG2E * 0.797884561f, CUBIC = LINEAR * 0.044715f;
+    Vf slope = gelu ? vfma(vmul(gate, gate), vset(CUBIC), vset(LINEAR)) : vset(-LOG2E);
+    Vf e = vexp2(vmul(gate, slope));
     return vmul(up, vdiv(gate, vadd(vset(1.f), e)));
+}
+
+// cap * tanh(x / cap)
+static inline Vf softcapped(Vf x, float cap) {
+    Vf e = vexp2(vmul(x, vset(2.f * LOG2E / cap)));
+    return vsub(vset(cap), vdiv(vset(2.f * cap), vadd(vset(1.f), e)));
 }
 
 // Norm of one head (weight null: none), then its rotation by the position's cosines and sines.

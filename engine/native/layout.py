@@ -11,7 +11,15 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
-from ..model_config import LLAMA, MISTRAL, QWEN2, QWEN3, ModelConfig
+from ..model_config import (
+    GEMMA3,
+    GEMMA3_MULTIMODAL,
+    LLAMA,
+    MISTRAL,
+    QWEN2,
+    QWEN3,
+    ModelConfig,
+)
 
 Indices = NDArray[numpy.int32]
 PANEL = 64
@@ -23,7 +31,8 @@ FLOAT_BYTES = 4
 BF16_BYTES = 2
 # A page: parts begin at a cache line of their own, and none shares one with its neighbour.
 PART_ALIGNMENT = 4096
-ARCHITECTURES = (LLAMA, MISTRAL, QWEN2, QWEN3)
+GEMMAS = (GEMMA3, GEMMA3_MULTIMODAL)
+ARCHITECTURES = (LLAMA, MISTRAL, QWEN2, QWEN3, *GEMMAS)
 NO_PLACE = -1
 
 
@@ -124,6 +133,9 @@ def _layer_parts(config: ModelConfig, sizes: Sizes) -> Iterator[tuple[str, int, 
     yield "attention_output", hidden * sizes.heads, BF16_BYTES
     if config.attention_bias:
         yield "attention_output_bias", hidden, FLOAT_BYTES
+    if has_end_norms(config):
+        yield "attention_end_norm", hidden, FLOAT_BYTES
+        yield "mlp_end_norm", hidden, FLOAT_BYTES
     yield "mlp_norm", hidden, FLOAT_BYTES
     yield "gate_up", 2 * middle * hidden, BF16_BYTES
     yield "down", hidden * middle, BF16_BYTES
@@ -139,7 +151,12 @@ def has_query_bias(config: ModelConfig) -> bool:
 
 def has_head_norms(config: ModelConfig) -> bool:
     """Whether each query and key head is normed."""
-    return config.architecture == QWEN3
+    return config.architecture == QWEN3 or config.architecture in GEMMAS
+
+
+def has_end_norms(config: ModelConfig) -> bool:
+    """Whether what attention and MLP add to the hidden state is normed, too."""
+    return config.architecture in GEMMAS
 
 
 def identity(size: int, padded_size: int) -> Indices:

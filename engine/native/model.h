@@ -32,6 +32,9 @@ struct LayerWeights {
     const float* mlp_norm;
     const float* query_norm;
     const float* key_norm;
+    const float* attention_end_norm;  // of what a part adds to the hidden state; null: none
+    const float* mlp_end_norm;
+    const float* rotation;
     int64_t window;  // a token sees so many, itself included; 0: all before it
 };
 
@@ -41,14 +44,16 @@ struct ModelWeights {
     int32_t head_size, head_padded;
     int32_t intermediate_padded;
     int32_t vocab, vocab_padded;
-    int32_t positions;  // rows of `rotation`
+    int32_t positions;  // rows of each layer's `rotation`
     int32_t blocks;     // of the KV memory
+    int32_t gelu;       // the gate is a GELU by its formula with tanh; 0: a SiLU
     float norm_epsilon, attention_scale;
+    float embedding_scale;  // as bf16
+    float logit_softcap;    // 0: none
     const LayerWeights* layer;
     const bf16* embedding;  // [vocab][hidden_padded]; null: looked up in the packed head
     const bf16* head;
     const float* norm;
-    const float* rotation;
     bf16* kv;
 };
 

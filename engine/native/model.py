@@ -11,8 +11,9 @@ import numpy
 from numpy.typing import NDArray
 
 from ..model.rotary_frequencies import rotary_frequencies, rotary_scale
-from ..model_config import ModelConfig
-from .binding import Kernels, LayerWeights, ModelWeights, StepBatch
+from ..model_config import GELU_TANH, ModelConfig
+from ..rope_config import Rope
+from .binding import LAYER_PARTS, Kernels, LayerWeights, ModelWeights, StepBatch
 from .layout import BF16_BYTES, Layout, Sizes, kv_values
 from .memory import Bytes, address_of, take_memory
 
@@ -76,14 +77,15 @@ class NativeModel:
     ) -> "NativeModel":  # fmt: skip
         """Take the cache and working memory for weights that lie in `memory` by the layout."""
         sizes, layout = Sizes.of(config), Layout.of(config)
-        rotation = rotation_table(config, positions)
+        rotations = rotation_tables(config, positions)
         cache = take_memory(blocks * kv_values(config) * BF16_BYTES)
         layers = (LayerWeights * config.layers)()
         pointers = _part_pointers(layout, memory)
         for index, layer in enumerate(layers):
-            for name, _ in LayerWeights._fields_[:-1]:
+            for name in LAYER_PARTS:
                 setattr(layer, name, pointers.get(f"{index}.{name}"))
             layer.window = config.windows[index]
+            layer.rotation = c_void_p(address_of(rotations[layer.window]))
         weights = ModelWeights(
             hidden=config.hidden_size,
             hidden_padded=sizes.hidden,
@@ -97,13 +99,15 @@ class NativeModel:
             vocab_padded=sizes.vocab,
             positions=positions,
             blocks=blocks,
+            gelu=config.activation == GELU_TANH,
             norm_epsilon=config.norm_epsilon,
             attention_scale=config.query_scale,
+            embedding_scale=config.embedding_scale,
+            logit_softcap=config.logit_softcap or 0.0,
             layer=layers,
             embedding=pointers.get("embedding"),
             head=pointers["head"],
             norm=pointers["norm"],
-            rotation=c_void_p(address_of(rotation)),
             kv=c_void_p(address_of(cache)),
         )
         scratch = kernels.scratch_bytes(
@@ -120,7 +124,7 @@ class NativeModel:
             logits=take_memory(logit_rows_max * sizes.vocab * 4).view(numpy.float32).reshape(
                 logit_rows_max, sizes.vocab
             ),
-            kept=(memory, rotation, cache, layers),
+            kept=(memory, rotations, cache, layers),
         )  # fmt: skip
 
     def forward(self, step: ForwardStep) -> Floats:
@@ -187,15 +191,22 @@ def int32s(values: Sequence[int]) -> Integers:
     return numpy.array(values, dtype=numpy.int32)
 
 
-def rotation_table(config: ModelConfig, positions: int) -> Floats:
+def rotation_tables(config: ModelConfig, positions: int) -> dict[int, Floats]:
+    """The table of each window; those that turn alike share one."""
+    ropes = {window: config.window_rope if window else config.rope for window in config.windows}
+    tables = {rope: rotation_table(config, positions, rope) for rope in set(ropes.values())}
+    return {window: tables[rope] for window, rope in ropes.items()}
+
+
+def rotation_table(config: ModelConfig, positions: int, rope: Rope) -> Floats:
     """Cosines and sines of half a head at each position, (positions, head padded).
 
     Angles are float64: at position 100 000 a float32 angle is off by up to 0.004.
     """
     half, half_padded = config.head_size // 2, Sizes.of(config).head // 2
-    frequencies = numpy.array(rotary_frequencies(config.head_size, config.rope))
+    frequencies = numpy.array(rotary_frequencies(config.head_size, rope))
     angles = numpy.arange(positions, dtype=numpy.float64)[:, None] * frequencies
-    scale = rotary_scale(config.rope)
+    scale = rotary_scale(rope)
     table = numpy.zeros((positions, 2 * half_padded), numpy.float32)
     table[:, :half] = numpy.cos(angles) * scale
     table[:, half_padded : half_padded + half] = numpy.sin(angles) * scale

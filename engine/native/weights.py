@@ -24,6 +24,7 @@ from .layout import (
     Sizes,
     all_head_channels,
     gate_up_rows,
+    has_end_norms,
     has_head_norms,
     has_query_bias,
     head_channels,
@@ -117,7 +118,7 @@ class Packer:
         hidden_places = identity(hidden, sizes.hidden)
         for index in range(config.layers):
             self._pack_layer(index, sizes, hidden_places)
-        self._pack_floats("norm", "model.norm.weight", hidden_places, hidden)
+        self._pack_norm("norm", "model.norm", hidden_places, hidden)
         embeddings = self.source.take("model.embed_tokens.weight", (vocab, hidden))
         head = embeddings
         if not config.tied_embeddings:
@@ -127,11 +128,18 @@ class Packer:
 
     def _pack_layer(self, index: int, sizes: Sizes, hidden: Indices) -> None:
         config, prefix = self.config, f"model.layers.{index}."
-        width, middle = config.hidden_size, config.intermediate_size
-        self._pack_floats(
-            f"{index}.attention_norm", f"{prefix}input_layernorm.weight", hidden, width
-        )
-        begin = 0
+        norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
+        if has_end_norms(config):
+            norms["attention_end_norm"] = norms["mlp_norm"]
+            norms["mlp_norm"] = "pre_feedforward_layernorm"
+            norms["mlp_end_norm"] = "post_feedforward_layernorm"
+        for place, name in norms.items():
+            self._pack_norm(f"{index}.{place}", prefix + name, hidden, config.hidden_size)
+        self._pack_attention(index, prefix, hidden)
+        self._pack_mlp(index, prefix, sizes, hidden)
+
+    def _pack_attention(self, index: int, prefix: str, hidden: Indices) -> None:
+        config, width, begin = self.config, self.config.hidden_size, 0
         for name, heads in (("q", config.heads), ("k", config.kv_heads), ("v", config.kv_heads)):
             rows, outputs = all_head_channels(config, heads), heads * config.head_size
             tensor = f"{prefix}self_attn.{name}_proj"
@@ -142,17 +150,18 @@ class Packer:
                 self._pack_floats(place, f"{tensor}.bias", rows, outputs, begin=begin)
             if has_head_norms(config) and name != "v":
                 place = f"{index}.{'query' if name == 'q' else 'key'}_norm"
-                tensor = f"{prefix}self_attn.{name}_norm.weight"
-                self._pack_floats(place, tensor, head_channels(config), config.head_size)
+                tensor = f"{prefix}self_attn.{name}_norm"
+                self._pack_norm(place, tensor, head_channels(config), config.head_size)
             begin += len(rows)
         self._pack_output(
             f"{index}.attention_output", f"{prefix}self_attn.o_proj", hidden,
             all_head_channels(config, config.heads), inputs=config.heads * config.head_size,
             bias=config.attention_bias,
         )  # fmt: skip
-        self._pack_floats(
-            f"{index}.mlp_norm", f"{prefix}post_attention_layernorm.weight", hidden, width
-        )
+
+    def _pack_mlp(self, index: int, prefix: str, sizes: Sizes, hidden: Indices) -> None:
+        config = self.config
+        width, middle = config.hidden_size, config.intermediate_size
         for name, rows in zip(("gate", "up"), gate_up_rows(config), strict=True):
             tensor = f"{prefix}mlp.{name}_proj"
             weight = self.source.take(f"{tensor}.weight", (middle, width))
@@ -194,9 +203,14 @@ class Packer:
             FORMATS[table.format], rows, columns, self.threads,
         )  # fmt: skip
 
+    def _pack_norm(self, place: str, name: str, places: Indices, count: int) -> None:
+        offset = self.config.norm_offset
+        self._pack_floats(place, f"{name}.weight", places, count, offset=offset)
+
     def _pack_floats(
-        self, place: str, name: str, places: Indices, count: int, *, begin: int = 0
-    ) -> None:
+        self, place: str, name: str, places: Indices, count: int, *, begin: int = 0,
+        offset: float = 0.0,
+    ) -> None:  # fmt: skip
         stored = self.source.take(name, (count,))
         if self.kernels is None:
             return
@@ -207,7 +221,7 @@ class Packer:
         part = self.layout.parts[place]
         target = self.memory[part.begin : part.end].view(numpy.float32)[begin:]
         there = numpy.flatnonzero(places >= 0)
-        target[there] = values[places[there]]
+        target[there] = values[places[there]] + numpy.float32(offset)
 
     def _address(self, place: str) -> c_void_p:
         return c_void_p(address_of(self.memory) + self.layout.parts[place].begin)

@@ -13,6 +13,7 @@ import attrs
 from ..config import BLOCK_TOKENS, EngineSettings
 from ..errors import InvalidParameter, ModelFolderError
 from ..messages import BootPhase
+from ..model.tensor_names import rename_of
 from ..model.weight_folder import open_weight_folder
 from ..model_config import ModelConfig, load_model_config
 from ..native.binding import Kernels
@@ -114,7 +115,8 @@ def _load_weights(
     if settings.load_format == "dummy":
         pack(DummyTensors())
         return memory
-    with open_weight_folder(pathlib.Path(settings.model)) as files:
+    rename = rename_of(config.architecture)
+    with open_weight_folder(pathlib.Path(settings.model), rename) as files:
         files.check(plan_tensors(config))
         pack(FolderTensors(files, progress))
     return memory

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 import transformers
 
-from triolet.engine.model.gemma3 import text_tensor
-
 from .reference import SIZES, check_against_reference
 
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -44,20 +42,3 @@ def test_the_text_part_of_a_model_that_sees_is_the_references(tmp_path: pathlib.
         vision_config={**vision, "hidden_size": 8, "intermediate_size": 8},
         mm_tokens_per_image=4,
     )
-
-
-@pytest.mark.parametrize(
-    ("stored", "name"),
-    [
-        ("language_model.model.norm.weight", "model.norm.weight"),
-        ("model.language_model.norm.weight", "model.norm.weight"),
-        ("language_model.lm_head.weight", "lm_head.weight"),
-        ("lm_head.weight", "lm_head.weight"),
-        ("vision_tower.vision_model.post_layernorm.weight", None),
-        ("model.vision_tower.post_layernorm.weight", None),
-        ("multi_modal_projector.mm_soft_emb_norm.weight", None),
-        ("audio_tower.norm.weight", "audio_tower.norm.weight"),
-    ],
-)
-def test_tensors_of_the_text_part_are_told_from_the_rest(stored: str, name: str | None) -> None:
-    assert text_tensor(stored) == name

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy
 from numpy.typing import NDArray
 
+from triolet.engine.model.tensor_names import rename_of
 from triolet.engine.model.weight_folder import open_weight_folder
 from triolet.engine.model_config import load_model_config
 from triolet.engine.native.binding import Kernels
@@ -30,7 +31,7 @@ def load_native(
     if dummy:
         Packer(config, layout, memory, kernels, threads, DummyTensors()).pack_all()
     else:
-        with open_weight_folder(folder) as files:
+        with open_weight_folder(folder, rename_of(config.architecture)) as files:
             files.check(plan_tensors(config))
             source = FolderTensors(files, lambda fraction: None)
             Packer(config, layout, memory, kernels, threads, source).pack_all()

@@ -12,7 +12,7 @@ from triolet.engine.model_config import load_model_config
 from triolet.engine.native.library import machine_isas
 from triolet.engine.native.model import rotation_table
 
-from ..model.reference import PROMPT_TOKENS, VOCABULARY, save_reference
+from ..model.reference import PROMPT_TOKENS, SIZES, VOCABULARY, save_reference
 from ..model.tiny_models import random_tokens, write_config
 from .small_models import Driver, load_native
 
@@ -41,7 +41,40 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen3ForCausalLM",
         {"head_dim": 20, "sliding_window": 30, "use_sliding_window": True, "max_window_layers": 2},
     ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {"head_dim": 32, "sliding_window": 30, "sliding_window_pattern": 2},
+    ),
+    "gemma3, everything of its own": (
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 20, "sliding_window": 30, "tie_word_embeddings": False,
+            "query_pre_attn_scalar": 40, "final_logit_softcapping": 5.0,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            },
+        },
+    ),
+    "gemma3, the text part": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": {**SIZES, "head_dim": 16, "sliding_window": 20},
+            "vision_config": {
+                "image_size": 8, "patch_size": 4, "num_hidden_layers": 1,
+                "num_attention_heads": 1, "hidden_size": 8, "intermediate_size": 8,
+            },
+            "mm_tokens_per_image": 4,
+        },
+    ),
 }  # fmt: skip
+# What layers are made of, for what is not compared with a reference.
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "norms at the end": {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 40},
+}
+every_kind = pytest.mark.parametrize("kind", list(KINDS))
 TOKENS = random_tokens(PROMPT_TOKENS, seed=3, vocab_size=VOCABULARY)
 
 
@@ -63,9 +96,13 @@ def test_logits_are_nearer_to_the_reference_than_its_own_bf16(
 
 
 @every_isa
-def test_a_row_has_the_same_bits_in_any_company(tmp_path: pathlib.Path, isa: str) -> None:
+@every_kind
+def test_a_row_has_the_same_bits_in_any_company(
+    tmp_path: pathlib.Path, isa: str, kind: str
+) -> None:
     folder = write_config(
         tmp_path, head_dim=24, hidden_size=96, num_attention_heads=6, num_key_value_heads=2,
+        **KINDS[kind],
     )  # fmt: skip
     model = load_native(folder, isa=isa, dummy=True)
     tokens = random_tokens(150, seed=2)
@@ -88,8 +125,9 @@ def test_a_row_has_the_same_bits_in_any_company(tmp_path: pathlib.Path, isa: str
 
 
 @every_isa
-def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path, isa: str) -> None:
-    folder = write_config(tmp_path)
+@every_kind
+def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path, isa: str, kind: str) -> None:
+    folder = write_config(tmp_path, **KINDS[kind])
     tokens = random_tokens(100, seed=2)
     one, two, three = (
         Driver(load_native(folder, isa=isa, threads=threads, dummy=True), [list(range(9))])
@@ -139,7 +177,7 @@ def test_logits_may_be_asked_for_later(tmp_path: pathlib.Path) -> None:
 
 def test_positions_turn_each_half_of_a_head(tmp_path: pathlib.Path) -> None:
     config = load_model_config(write_config(tmp_path, head_dim=16))
-    table = rotation_table(config, 40)
+    table = rotation_table(config, 40, config.rope)
     assert table.shape == (40, 32)
     angle = 39 * 10_000 ** (-2 * 3 / 16)
     assert table[39, 3] == pytest.approx(numpy.cos(angle), abs=1e-6)

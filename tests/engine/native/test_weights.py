@@ -16,7 +16,13 @@ from ..model.reference import SIZES
 from ..model.tiny_models import CPU, TINY, random_tokens, write_config, write_model
 from .small_models import Driver, load_native
 
-FAMILIES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+FAMILIES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Gemma3ForCausalLM",
+)
 TOKENS = random_tokens(20, seed=1)
 
 
@@ -25,7 +31,7 @@ TOKENS = random_tokens(20, seed=1)
 def test_the_tensors_asked_for_are_those_of_torch(
     tmp_path: pathlib.Path, architecture: str, tied: bool
 ) -> None:
-    bias = {"attention_bias": True} if architecture in (FAMILIES[0], FAMILIES[3]) else {}
+    bias = {"attention_bias": True} if architecture in (FAMILIES[0], *FAMILIES[3:]) else {}
     folder = write_config(tmp_path, architectures=[architecture], tie_word_embeddings=tied, **bias)
     config = load_model_config(folder)
     assert plan_tensors(config) == plan_weights(config)
