@@ -1,9 +1,9 @@
 """Prints how many streams are bit for bit those of their requests run alone, in every way to run.
 
-    python -m tests.bitwise [--executor NAME] [--model FOLDER | --family NAME] [--requests N] …
+    python -m tests.bitwise [--executor NAME] [--model FOLDER | --family NAME] [--ways NAME …] …
 
 A stream is its tokens and the bits of their logprobs. The bundled model serves without a folder; a
-family's is the random one of `tests.accuracy`.
+family's is the random one of `tests.accuracy`. A way is named by any part of its name in the table.
 """
 
 import argparse
@@ -30,8 +30,13 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=REQUESTS)
     parser.add_argument("--tokens", type=int, default=TOKENS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="NAME")
     parser.add_argument("--family", choices=[family.name for family in FAMILIES])
     given = parser.parse_args()
+    try:
+        variations(given.tokens, given.ways)
+    except ValueError as exc:
+        parser.error(str(exc))
     with tempfile.TemporaryDirectory(prefix="triolet-bitwise-") as base:
         for family in FAMILIES:
             if family.name == given.family:
@@ -52,7 +57,7 @@ def compare(given: argparse.Namespace) -> bool:
         if not serves(given.model, EXECUTORS[executor]):
             print(f"{executor:8}does not serve this model here")
             continue
-        chosen = variations(given.tokens)
+        chosen = variations(given.tokens, given.ways)
         for line in lines(given.model, executor, requests, chosen, seed=given.seed):
             print(line, flush=True)
             good &= line.good

@@ -23,8 +23,19 @@ ALONE = Variation(name="alone", arrivals_max=0)
 TINY_POOL_REQUESTS = 4
 
 
-def variations(tokens: int) -> list[Variation]:
-    """For requests of so many output tokens."""
+def variations(tokens: int, parts: Sequence[str] = ("",)) -> list[Variation]:
+    """Those whose names have one of `parts`, for requests of so many output tokens.
+
+    Raises `ValueError` for a part of no name.
+    """
+    known = _variations(tokens)
+    for part in parts:
+        if not any(part in one.name for one in known):
+            raise ValueError(f"no way is called {part!r}: {', '.join(one.name for one in known)}")
+    return [one for one in known if any(part in one.name for part in parts)]
+
+
+def _variations(tokens: int) -> list[Variation]:
     longest = -(-(PROMPT_TOKENS_MAX + tokens) // BLOCK_TOKENS)
     tiny = TINY_POOL_REQUESTS * longest
     drawn = Variation(name="random arrival and chunks", arrivals_max=3, budget=(ROWS_MAX, 200))

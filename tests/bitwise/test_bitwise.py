@@ -27,6 +27,13 @@ def test_no_stream_depends_on_how_it_was_run(executor: str) -> None:
     assert replayed.streams == 10
 
 
+def test_ways_are_chosen_by_parts_of_their_names() -> None:
+    names = [way.name for way in variations(TOKENS, ["replayed", "threads"])]
+    assert names == ["two threads", "all of that, replayed"]
+    with pytest.raises(ValueError, match="no way is called 'tiny pool': all at once, "):
+        variations(TOKENS, ["tiny pool"])
+
+
 def test_a_mode_that_promises_nothing_is_seen_to_differ() -> None:
     folder = bundled_model_folder()
     vocabulary = load_model_limits(folder).vocab_size
