@@ -13,6 +13,12 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from triolet.engine.worker.executors import SPIN_COUNT
+
+# As workers have it, and before anybody loads torch: the threads of tests wait for each other, too,
+# and this machine may be busy.
+os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
 # A deadline for each example is a wall-clock assertion, and this machine may be busy.
 hypothesis.settings.register_profile("no deadline", deadline=None)
 hypothesis.settings.load_profile("no deadline")
