@@ -11,6 +11,7 @@ from types import MappingProxyType
 import attrs
 
 from .library import NativeLibrary
+from .sampler import SampleCall
 
 FORMATS = MappingProxyType({"BF16": 0, "F32": 1, "F16": 2, "F64": 3})
 # What `triolet_forward` refuses before it touches anything, by its return code.
@@ -139,6 +140,11 @@ class Kernels:
         for function in (functions.triolet_forward, functions.triolet_logits):
             function.argtypes = (model, batch, c_void_p, c_void_p, c_int32)
             function.restype = c_int32
+        functions.triolet_step.argtypes = (
+            model, batch, c_void_p, c_void_p, c_int32, POINTER(SampleCall), c_void_p,
+            POINTER(c_int64),
+        )  # fmt: skip
+        functions.triolet_step.restype = c_int32
         return cls(library)
 
     def scratch_bytes(self, model: ModelWeights, *, tokens: int, sequences: int,
@@ -155,6 +161,20 @@ class Kernels:
         code = functions.triolet_forward(byref(model), byref(batch), scratch, logits, threads)
         if code:
             raise NativeFault(code)
+
+    def step(
+        self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int,
+        call: SampleCall, sample_scratch: int,
+    ) -> float:  # fmt: skip
+        """`forward`, then the draws of `call` from its logits; how long the pass took, seconds."""
+        forward_ns = c_int64()
+        code = self.library.functions.triolet_step(
+            byref(model), byref(batch), scratch, logits, threads, byref(call), sample_scratch,
+            byref(forward_ns),
+        )  # fmt: skip
+        if code:
+            raise NativeFault(code)
+        return forward_ns.value / 1e9
 
     def logits(
         self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int

@@ -16,6 +16,7 @@ from ..rope_config import Rope
 from .binding import LAYER_PARTS, Kernels, LayerWeights, ModelWeights, StepBatch
 from .layout import BF16_BYTES, Layout, Sizes, kv_values
 from .memory import Bytes, address_of, take_memory
+from .sampler import SampleCall
 
 Floats = NDArray[numpy.float32]
 Integers = NDArray[numpy.int32]
@@ -152,6 +153,23 @@ class NativeModel:
             threads=self.threads,
         )
         return prepared.logits
+
+    def compute_and_draw(
+        self, prepared: PreparedStep, call: SampleCall, sample_scratch: int
+    ) -> float:
+        """`compute`, then the draws of `call` from `prepared.logits`, without a return in between.
+
+        Says how long the pass took, seconds.
+        """
+        return self.kernels.step(
+            self._weights,
+            prepared.batch,
+            scratch=self._scratch_address,
+            logits=self._logits_address,
+            threads=self.threads,
+            call=call,
+            sample_scratch=sample_scratch,
+        )
 
     def logits(self, step: ForwardStep, tokens: Integers) -> Floats:
         """Logits of other tokens of the step that was computed last; as `forward` gives them."""

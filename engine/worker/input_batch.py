@@ -10,7 +10,7 @@ Must not know tensors, blocks' contents or why rows come and go.
                 [ computed ............ | next count tokens | rest ]
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import attrs
 
@@ -63,9 +63,14 @@ class HeldRow:
 
     def append(self, token: int) -> None:
         """Take the token that was sampled."""
-        self.token_ids.append(token)
+        self.extend((token,))
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Take the tokens that were sampled in successive steps."""
+        self.token_ids.extend(tokens)
         if self.seen is not None:
-            self.seen[token] = self.seen.get(token, 0) + 1
+            for token in tokens:
+                self.seen[token] = self.seen.get(token, 0) + 1
 
 
 @attrs.define

@@ -26,6 +26,8 @@ class _Streak:
     rows: DecodeStreak
     forward: PreparedStep
     draw: Draw
+    # Whether the rows held must have every token at once.
+    told_always: bool
 
 
 @attrs.define(eq=False)
@@ -69,7 +71,9 @@ class NativeRunner:
             self._streak.rows.take_step(step, self._batch)
             self._write_tables(step)
             return self._decode(self._streak, step, wait_mask, begin)
-        self._streak = None
+        if self._streak is not None:
+            self._streak.rows.settle()
+            self._streak = None
         self._batch.apply(step)
         self._write_tables(step)
         self._sampling.take_step(step)
@@ -90,24 +94,37 @@ class NativeRunner:
             logit_tokens=one_each,
         )
         draw = self._sampling.prepare(step.rows, rows.outputs, rows.token_ids)
-        return _Streak(rows, self._model.prepare(forward), draw)
+        told_always = self._sampling.looks_at(step.rows)
+        return _Streak(rows, self._model.prepare(forward), draw, told_always)
 
     def _decode(self, streak: _Streak, step: Step, wait_mask: WaitMask, begin: float) -> StepResult:
-        outcome = StepOutcome()
-        logits_RV = self._timed_forward(streak.forward)
-        sampling_from = time.perf_counter()
-        self._sampling.threads = self._model.threads  # as many as the pass was given
-        tokens = self._sampling.draw(
-            streak.draw, step, logits_RV, outcome=outcome, wait_mask=wait_mask
-        )
-        sampled = time.perf_counter()
+        """The next step of a streak: pass and draws in one call, unless a mask is to come."""
+        outcome, model = StepOutcome(), self._model
+        count = len(step.rows)
+        model.threads = self._sampling.threads = self._choice.threads(count)
+        self._sampling.begin(streak.draw, streak.forward.logits)
+        started = time.perf_counter()
+        if step.masked:
+            model.compute(streak.forward)
+            forward_s = time.perf_counter() - started
+            self._sampling.put_masks(streak.draw, step, wait_mask())
+            self._sampling.sample_prepared(streak.draw)
+        else:
+            forward_s = model.compute_and_draw(
+                streak.forward, streak.draw.call, self._sampling.scratch_address
+            )
+        self._choice.note(count, model.threads, forward_s)
+        tokens = self._sampling.end(streak.draw, outcome)
+        ended = time.perf_counter()
         streak.rows.finish_step(tokens)
+        if streak.told_always:
+            streak.rows.settle()
         return outcome.result(
             step.number,
             step.rows,
             tokens,
-            compute_s=sampled - begin,
-            sample_s=sampled - sampling_from,
+            compute_s=ended - begin,
+            sample_s=ended - started - forward_s,
         )
 
     def _compute(self, step: Step, wait_mask: WaitMask, begin: float) -> StepResult:

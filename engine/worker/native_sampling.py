@@ -77,9 +77,13 @@ class Draw:
     rows: list[int]
     tokens: Integers
     failures: Integers
+    no_failures: bytes  # as the bytes of `failures` are where there is none
     _kept: tuple[Array, ...]
     # The logits that the call points to, if it was made already.
     logits: Floats | None = attrs.field(default=None, init=False)
+    # What else it points to in one step, and where logprobs that are asked for go.
+    of_step: list[Array] = attrs.field(factory=list, init=False)
+    columns: Columns | None = attrs.field(default=None, init=False)
 
 
 @attrs.define(eq=False)
@@ -99,7 +103,7 @@ class NativeSampling:
     _length: int
     _table: NDArray[numpy.void]
     _scratch: NDArray[numpy.uint8]
-    _scratch_address: int
+    scratch_address: int
     # {row: arrays that its entry of the table points to}.
     _kept: dict[int, list[Array]] = attrs.field(factory=dict, init=False)
     # Rows that may forbid other tokens at each position, and {row: alternatives} that are asked.
@@ -127,6 +131,10 @@ class NativeSampling:
         for new in step.new:
             self._take(new.row, self._batch.rows[new.row])
 
+    def looks_at(self, rows: list[int]) -> bool:
+        """Whether the tokens that one of these rows holds are asked for when it samples."""
+        return not (self._forbidding.isdisjoint(rows) and self._asking.keys().isdisjoint(rows))
+
     def sample(
         self,
         step: Step,
@@ -151,39 +159,56 @@ class NativeSampling:
         call.table = _address(self._table)
         call.table_rows, call.positions = _address(table_rows), _address(positions)
         call.tokens, call.failures = _address(tokens), _address(failures)
-        return Draw(call, rows, tokens, failures, (table_rows, positions))
+        nothing = failures.tobytes()
+        return Draw(call, rows, tokens, failures, nothing, (table_rows, positions))
 
     def draw(
         self, draw: Draw, step: Step, logits_RV: Floats, *, outcome: StepOutcome,
         wait_mask: WaitMask,
     ) -> list[int]:  # fmt: skip
         """A token of each row, left in `draw.tokens` too; of a row that fails it means nothing."""
+        self.begin(draw, logits_RV)
+        if step.masked:
+            self.put_masks(draw, step, wait_mask())
+        self.sample_prepared(draw)
+        return self.end(draw, outcome)
+
+    def sample_prepared(self, draw: Draw) -> None:
+        """The call itself, between `begin` and `end`, where it is not made with a pass."""
+        self._kernels.sample(draw.call, self.scratch_address)
+
+    def begin(self, draw: Draw, logits_RV: Floats) -> None:
+        """Fill in the call for a step; its masks are put in later. `end` follows the call."""
         rows, call = draw.rows, draw.call
         if logits_RV is not draw.logits:
             self._fill(call, logits_RV, len(rows))
             draw.logits = logits_RV
         call.threads = self.threads
         call.forbidden = call.forbidden_ends = call.masks = None
-        kept: list[Array] = []
-        if not self._forbidding.isdisjoint(rows):
-            kept += self._put_forbidden(call, rows)
-        if step.masked:
-            kept += self._put_masks(call, step, rows, wait_mask())
-        asking = [index for index, row in enumerate(rows) if row in self._asking]
-        if asking:
-            columns = Columns.of(len(rows), 1 + max(self._asking[rows[index]] for index in asking))
-            columns.put_into(call)
-        self._kernels.sample(call, self._scratch_address)
-        if draw.failures.any():
+        draw.of_step = []
+        if self._forbidding and not self._forbidding.isdisjoint(rows):
+            draw.of_step += self._put_forbidden(call, rows)
+        draw.columns = None
+        if self._asking and not self._asking.keys().isdisjoint(rows):
+            widest = max(self._asking.get(row, 0) for row in rows)
+            draw.columns = Columns.of(len(rows), 1 + widest)
+            draw.columns.put_into(call)
+
+    def end(self, draw: Draw, outcome: StepOutcome) -> list[int]:
+        """The tokens, and to `outcome` everything else that the call has found."""
+        rows = draw.rows
+        found: list[int] = draw.tokens.tolist()
+        if draw.failures.tobytes() != draw.no_failures:
             for index in draw.failures.nonzero()[0].tolist():
                 outcome.fail(rows[index], REASONS[int(draw.failures[index])])
         for row, reason in self._batch.failures.items():
             outcome.fail(row, reason)
-        for index in asking:
-            row = rows[index]
-            first, width = len(self._batch.rows[row].token_ids), 1 + self._asking[row]
-            outcome.logprobs.append(columns.message(row, first, slice(index, index + 1), width))
-        found: list[int] = draw.tokens.tolist()
+        if draw.columns is not None:
+            for index, row in enumerate(rows):
+                if row in self._asking:
+                    first, width = len(self._batch.rows[row].token_ids), 1 + self._asking[row]
+                    place = slice(index, index + 1)
+                    outcome.logprobs.append(draw.columns.message(row, first, place, width))
         return found
 
     def score(self, span: PromptSpan, begin: int, logits_RV: Floats, outcome: StepOutcome) -> None:
@@ -197,7 +222,7 @@ class NativeSampling:
         width = 1 + min(span.alternatives, self._batch.vocab_size)
         columns = Columns.of(count, width)
         columns.put_into(call)
-        self._kernels.score(call, self._scratch_address)
+        self._kernels.score(call, self.scratch_address)
         if failures.any():
             self._batch.failures[span.row] = NOT_NUMBERS
             return
@@ -269,18 +294,16 @@ class NativeSampling:
         call.forbidden, call.forbidden_ends = map(_address, arrays)
         return [*arrays]
 
-    def _put_masks(
-        self, call: SampleCall, step: Step, rows: Sequence[int], mask: Mask
-    ) -> list[Array]:
+    def put_masks(self, draw: Draw, step: Step, mask: Mask) -> None:
         """Point to the mask's words as they came. Raises `ValueError` if their length is wrong."""
         columns = -(-self._batch.vocab_size // 32)
         if len(mask.words) != len(step.masked) * columns * 4:
             raise ValueError(f"mask of {len(mask.words)} bytes for {len(step.masked)} rows")
         words = numpy.frombuffer(mask.words, numpy.uint32)
         places = {row: index for index, row in enumerate(step.masked)}
-        mask_of = numpy.array([places.get(row, -1) for row in rows], numpy.int32)
-        call.masks, call.mask_of = _address(words), _address(mask_of)
-        return [words, mask_of]
+        mask_of = numpy.array([places.get(row, -1) for row in draw.rows], numpy.int32)
+        draw.call.masks, draw.call.mask_of = _address(words), _address(mask_of)
+        draw.of_step += [words, mask_of]
 
 
 def _address(array: Array) -> int:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.step_messages import Step
-from triolet.engine.worker.decode_streak import DecodeStreak, decodes_only
+from triolet.engine.worker.decode_streak import UNSETTLED_MAX, DecodeStreak, decodes_only
 from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
 
 from .test_input_batch import asking, compute, make_batch, new_row
@@ -78,13 +78,16 @@ def test_an_inconsistent_step_changes_nothing(
     streak.check_invariants()
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99), st.booleans()), max_size=8))
-def test_it_is_what_single_steps_say(tokens: list[tuple[int, int, bool]]) -> None:
+TOKENS = st.integers(0, 99)
+
+
+@given(st.lists(st.tuples(TOKENS, TOKENS, st.booleans(), st.booleans()), max_size=8))
+def test_it_is_what_single_steps_say(tokens: list[tuple[int, int, bool, bool]]) -> None:
     """The same steps, one batch by its streak, the other step by step."""
     batch, streak = begin(0, 2)
     other, _ = begin(0, 2)
     step = decode(1, 0, 2)
-    for number, (first, second, grows) in enumerate(tokens, 2):
+    for number, (first, second, grows, settles) in enumerate(tokens, 2):
         streak.token_ids[:] = first, second
         streak.finish_step([first, second])
         other.finish_step(step, [first, second])
@@ -98,11 +101,25 @@ def test_it_is_what_single_steps_say(tokens: list[tuple[int, int, bool]]) -> Non
         if refused is not None:
             with pytest.raises(StepInconsistent):
                 streak.take_step(step, batch)
-            return
+            break
         streak.take_step(step, batch)
+        streak.check_invariants()
+        if settles:
+            streak.settle()
+            streak.check_invariants()
         assert streak.token_ids.tolist() == inputs.token_ids
         assert streak.begins.tolist() == inputs.positions
         assert streak.outputs.tolist() == [each.position for each in inputs.samplings]
-        assert {row: attrs.asdict(held) for row, held in batch.rows.items()} == {
-            row: attrs.asdict(held) for row, held in other.rows.items()
-        }
+    streak.settle()
+    assert {row: attrs.asdict(held) for row, held in batch.rows.items()} == {
+        row: attrs.asdict(held) for row, held in other.rows.items()
+    }
+
+
+def test_only_so_much_is_not_settled() -> None:
+    batch, streak = begin(0, 2)
+    for number in range(2 * UNSETTLED_MAX + 1):
+        streak.token_ids[:] = number % 100
+        streak.finish_step([number % 100] * 2)
+        streak.check_invariants()
+    assert len(batch.rows[2].token_ids) == 5 + 2 * UNSETTLED_MAX

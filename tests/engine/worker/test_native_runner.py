@@ -1,13 +1,15 @@
 """Steps through the kernels: chunks, neighbours, reused rows and blocks, logprobs of prompts."""
 
+import functools
 import pathlib
 import struct
 from collections.abc import Callable
 
+import attrs
 import pytest
 
 from triolet.engine.native.library import native_fault
-from triolet.engine.step_messages import RowLogprobs, Step
+from triolet.engine.step_messages import Mask, RowLogprobs, Step
 from triolet.engine.worker.input_batch import StepInconsistent
 from triolet.engine.worker.native_runner import NativeRunner
 
@@ -85,3 +87,38 @@ def test_prompts_are_scored_in_slices(make_runner: MakeRunner) -> None:
     parts = scored(10)
     assert [part.first for part in parts] == [1, 11, 21, 31]
     assert b"".join(part.logprobs for part in parts) == whole.logprobs
+
+
+def test_a_streak_of_decodes_is_what_single_steps_are(make_runner: MakeRunner) -> None:
+    """Penalties, forbidden words, logprobs and masks, with and without a neighbour's prompt."""
+    asking = sampling(
+        4, repetition_penalty=1.5, bad_words=[[5], [7, 8]], min_tokens=4, logprobs=2,
+        suppressed_until_min=[9],
+    )  # fmt: skip
+    vocab = make_runner()._model.config.vocab_size
+
+    def mask(number: int) -> Mask:
+        return Mask(number, bytes([0b01010101 << number % 2]) * (-(-vocab // 32) * 4))
+
+    def run(breaks: bool) -> list[tuple[list[int], list[RowLogprobs]]]:
+        runner, found = make_runner(), []
+        news = [new_row(0, PROMPT, [0, 1, 2, 3, 4], sampling=asking)]
+        for number in range(40):
+            masked = [0] if number >= 20 else []
+            step = Step(number=number, new=news, rows=[0], token_counts=[1], samples=[True],
+                        masked=masked)  # fmt: skip
+            if number == 0:
+                step.token_counts[0] = len(PROMPT)
+            if breaks:
+                other = new_row(3, PROMPT, [9])
+                news, over = [*step.new, other], [3] if number else []
+                step = attrs.evolve(step, new=news, finished=over, rows=[0, 3],
+                                    token_counts=[*step.token_counts, 2],
+                                    samples=[True, False])  # fmt: skip
+            result = runner.run(step, functools.partial(mask, number))
+            assert (runner._streak is None) is (breaks or number == 0)
+            found.append((result.token_ids, result.logprobs))
+            news = []
+        return found
+
+    assert run(breaks=False) == run(breaks=True)
