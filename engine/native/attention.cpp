@@ -33,15 +33,21 @@ struct Round {
     int tokens;  // of the round that any row sees, from its beginning
 };
 
-// The query rows of a task, for one kv head.
+// The query rows of a task.
 struct Queries {
-    const Act* row[TILE_QUERIES];
+    const Act* row[TILE_QUERIES];  // of the task's first head
+    long offset;                   // from there to the head at hand
     int begin[TILE_QUERIES], end[TILE_QUERIES];  // positions that the row sees: [begin, end)
     int count;
 };
 
+// Functions that the compiler must not merge into one: it would run out of registers, and load
+// each vector of keys and values again for every row.
+#define APART __attribute__((noinline))
+
 template <int ROWS>
-void score_rows(const Act* const* q, const Round& round, int pairs, float* out, bool fetch) {
+APART void score_rows(const Act* const* q, long offset, const Round& round, int pairs, float* out,
+                      bool fetch) {
     for (int column = 0; column < CHUNK; column += SCORE_VECTORS * W) {
         Vf c[ROWS][SCORE_VECTORS];
         const bf16* keys[SCORE_VECTORS];
@@ -55,8 +61,8 @@ void score_rows(const Act* const* q, const Round& round, int pairs, float* out, 
         for (int d = 0; d < pairs; d++) {
             if (fetch)
                 for (int j = 0; j < SCORE_VECTORS; j++)
-                    _mm_prefetch((const char*)(keys[j] + d * 32) + ahead[j], _MM_HINT_T0);
-            multiply_pairs<ROWS, SCORE_VECTORS>(c, q, 2 * d, keys, d * 2 * BLOCK_TOKENS);
+                    _mm_prefetch((const char*)(keys[j] + d * 32) + ahead[j], _MM_HINT_T1);
+            multiply_pairs<ROWS, SCORE_VECTORS>(c, q, offset + 2 * d, keys, d * 2 * BLOCK_TOKENS);
         }
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < SCORE_VECTORS; j++)
@@ -66,27 +72,28 @@ void score_rows(const Act* const* q, const Round& round, int pairs, float* out, 
 
 // sums[row] += weights[row] × values, for VECTORS vectors of channels from `channel` on.
 template <int ROWS, int VECTORS>
-void add_channels(float* sums, int size, int channel, const Act* const* p, const Round& round,
-                  bool fetch) {
+APART void add_channels(float* sums, int size, int channel, const Act* const* p,
+                        const Round& round, bool fetch) {
+    constexpr int BLOCK_PAIRS = BLOCK_TOKENS / 2;
     Vf c[ROWS][VECTORS];
+#pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 8
         for (int j = 0; j < VECTORS; j++) c[i][j] = vload(sums + i * size + channel + j * W);
-    for (int block = 0; block * BLOCK_TOKENS < round.tokens; block++) {
+    for (int pair = 0; 2 * pair < round.tokens; pair++) {
+        int block = pair / BLOCK_PAIRS;
+        const bf16* first = round.values[block] + pair % BLOCK_PAIRS * 2L * size + 2 * channel;
         const bf16* values[VECTORS];
-        for (int j = 0; j < VECTORS; j++) values[j] = round.values[block] + 2 * (channel + j * W);
-        int tokens = std::min(BLOCK_TOKENS, round.tokens - block * BLOCK_TOKENS);
-        const Act* weights[ROWS];
-        for (int i = 0; i < ROWS; i++) weights[i] = p[i] + block * BLOCK_TOKENS;
-        for (int pair = 0; 2 * pair < tokens; pair++) {
+        for (int j = 0; j < VECTORS; j++) {
+            values[j] = first + 2 * j * W;
             if (fetch)
-                for (int j = 0; j < VECTORS; j++)
-                    _mm_prefetch((const char*)(values[j] + pair * 2 * size) +
-                                     round.next_values[block],
-                                 _MM_HINT_T0);
-            multiply_pairs<ROWS, VECTORS>(c, weights, 2 * pair, values, (long)pair * 2 * size);
+                _mm_prefetch((const char*)values[j] + round.next_values[block], _MM_HINT_T1);
         }
+        multiply_pairs<ROWS, VECTORS>(c, p, 2 * pair, values, 0);
     }
+#pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 8
         for (int j = 0; j < VECTORS; j++) vstore(sums + i * size + channel + j * W, c[i][j]);
 }
 
@@ -99,31 +106,24 @@ void add_rows(float* sums, int size, const Act* const* p, const Round& round, bo
     if (channel < size) add_channels<ROWS, WIDE / 2>(sums, size, channel, p, round, fetch);
 }
 
-// One row's round of the running softmax: scores become weights, in `p`; sums are rescaled.
-void weigh_row(float* s, int begin, int end, float scale, Act* p, float* sums, int size,
-               float& largest, float& weight) {
-    if (begin > 0 || end < CHUNK)
-        for (int i = 0; i < CHUNK; i++)
-            if (i < begin || i >= end) s[i] = -INFINITY;
-    Vf top = vset(-INFINITY);
-    for (int i = 0; i < CHUNK; i += W) top = vmax(top, vload(s + i));
+// One row's round of the running softmax: scores become weights, in `p`; sums are rescaled. The row
+// sees the tokens whose bit is set in `seen`.
+APART void weigh_row(const float* scores, uint64_t seen, float scale, Act* p, float* sums, int size,
+                     float& largest, float& weight) {
+    constexpr int VECTORS = CHUNK / W;
+    Vf s[VECTORS], top = vset(-INFINITY), total = vset(0.f);
+    for (int i = 0; i < VECTORS; i++) {
+        s[i] = select_lanes(seen >> (i * W), vload(scores + i * W), vset(-INFINITY));
+        top = vmax(top, s[i]);
+    }
     // In powers of two; the scale is positive.
     float next = std::max(largest, vlargest(top) * scale);
-    for (int i = 0; i < CHUNK; i += W)
-        vstore(s + i, vexp2(vsub(vmul(vload(s + i), vset(scale)), vset(next))));
-    if (begin > 0 || end < CHUNK)
-        for (int i = 0; i < CHUNK; i++)
-            if (i < begin || i >= end) s[i] = 0.f;
-    Vf total = vset(0.f);
-    for (int i = 0; i < CHUNK; i += W) {
-        Vf e = vload(s + i);
-        store_act(p + i, e);
-#if defined(__AVX512BF16__)
+    for (int i = 0; i < VECTORS; i++) {
+        Vf e = vexp2(vsub(vmul(s[i], vset(scale)), vset(next)));
+        e = select_lanes(seen >> (i * W), e, vset(0.f));
+        store_act(p + i * W, e);
         // The rounded weights are summed: what rounding adds to a value it adds to the divisor.
-        e = _mm512_castsi512_ps(_mm512_slli_epi32(
-            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)(p + i))), 16));
-#endif
-        total = vadd(total, e);
+        total = vadd(total, as_act(e));
     }
     if (next != largest) {
         float lane[W];
@@ -133,6 +133,11 @@ void weigh_row(float* s, int begin, int end, float scale, Act* p, float* sums, i
         largest = next;
     }
     weight += vsum(total);
+}
+
+// The bits [begin, end) of a round's tokens.
+uint64_t bits_between(int begin, int end) {
+    return ~0ull >> (CHUNK - (end - begin)) << begin;
 }
 
 // Rows [0, count) in groups of the most that registers hold.
@@ -155,9 +160,10 @@ void run_round(const ModelWeights& m, const Queries& q, const Round& round, int 
     const Act* weights[TILE_QUERIES];
     int size = m.head_padded;
     in_groups(
-        q.count, [&](int r) { score_rows<4>(q.row + r, round, size / 2, s + r * CHUNK, r == 0); },
-        [&](int r) { score_rows<2>(q.row + r, round, size / 2, s + r * CHUNK, r == 0); },
-        [&](int r) { score_rows<1>(q.row + r, round, size / 2, s + r * CHUNK, r == 0); });
+        q.count,
+        [&](int r) { score_rows<4>(q.row + r, q.offset, round, size / 2, s + r * CHUNK, r == 0); },
+        [&](int r) { score_rows<2>(q.row + r, q.offset, round, size / 2, s + r * CHUNK, r == 0); },
+        [&](int r) { score_rows<1>(q.row + r, q.offset, round, size / 2, s + r * CHUNK, r == 0); });
     for (int r = 0; r < q.count; r++) {
         weights[r] = p + r * CHUNK;
         int begin = std::max(0, q.begin[r] - position), end = std::min(CHUNK, q.end[r] - position);
@@ -165,8 +171,8 @@ void run_round(const ModelWeights& m, const Queries& q, const Round& round, int 
             memset(p + r * CHUNK, 0, sizeof(Act) * CHUNK);  // sees nothing of this round
             continue;
         }
-        weigh_row(s + r * CHUNK, begin, end, scale, p + r * CHUNK, state.sums + r * size, size,
-                  state.largest[r], state.weight[r]);
+        weigh_row(s + r * CHUNK, bits_between(begin, end), scale, p + r * CHUNK,
+                  state.sums + r * size, size, state.largest[r], state.weight[r]);
     }
     in_groups(
         q.count,
@@ -256,15 +262,16 @@ void run_attention(const ModelWeights& m, const StepBatch& batch, const Attentio
             long token = first_token + task.token + r / group_heads;
             return token * row_stride + (long)(head * group + pass + r % group_heads) * size;
         };
+        Queries q;
+        q.count = rows;
+        for (int r = 0; r < rows; r++) {
+            q.row[r] = queries + query_offset(task.head, r);
+            q.end[r] = first + r / group_heads + 1;
+            q.begin[r] = window && q.end[r] > window ? q.end[r] - window : 0;
+        }
         for (int position = begin / CHUNK * CHUNK; position < end; position += CHUNK)
             for (int head = task.head; head < task.head_end; head++) {
-                Queries q;
-                q.count = rows;
-                for (int r = 0; r < rows; r++) {
-                    q.row[r] = queries + query_offset(head, r);
-                    q.end[r] = first + r / group_heads + 1;
-                    q.begin[r] = window && q.end[r] > window ? q.end[r] - window : 0;
-                }
+                q.offset = (long)(head - task.head) * group * size;
                 Place next = head + 1 < task.head_end ? Place{head + 1, position}
                                                       : Place{task.head, position + CHUNK};
                 Round round = round_at(m, kv, table, {head, position}, next, end);

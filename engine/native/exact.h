@@ -19,9 +19,6 @@ static inline uint32_t lanes_at_least(Vf a, Vf b) { return _mm512_cmp_ps_mask(a,
 static inline uint32_t lanes_equal(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
 // Also true for NaN.
 static inline uint32_t lanes_not_below(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
-static inline Vf select_lanes(uint32_t bits, Vf yes, Vf no) {
-    return _mm512_mask_blend_ps((__mmask16)bits, no, yes);
-}
 static inline V64 wide_product(V64 a, V64 b) {  // of the low halves of each lane
     return (V64)_mm512_mul_epu32((__m512i)a, (__m512i)b);
 }
@@ -71,12 +68,6 @@ static inline V64 high_half_plus(Vf e, double constant) {
 }
 #endif
 #if !defined(__AVX512F__)
-static inline Vf select_lanes(uint32_t bits, Vf yes, Vf no) {
-    V32 place, mask;
-    for (int i = 0; i < W; i++) place[i] = 1u << i;
-    mask = (V32)(((place & bits) != 0));
-    return (Vf)(((V32)yes & mask) | ((V32)no & ~mask));
-}
 #endif
 
 // ---- exp of y <= 0, and weights: rint(exp(y) * 2**40)

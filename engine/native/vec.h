@@ -85,6 +85,21 @@ static inline Vf vhigh(Vi pairs) {
 }
 #endif
 
+// Lanes whose bit is set (the first one's lowest) from `yes`, the others from `no`.
+#if defined(__AVX512F__)
+static inline Vf select_lanes(uint32_t bits, Vf yes, Vf no) {
+    return _mm512_mask_blend_ps((__mmask16)bits, no, yes);
+}
+#else
+static inline Vf select_lanes(uint32_t bits, Vf yes, Vf no) {
+    typedef uint32_t Words __attribute__((vector_size(4 * W)));
+    Words place;
+    for (int i = 0; i < W; i++) place[i] = 1u << i;
+    Words mask = (Words)((place & bits) != 0);
+    return (Vf)(((Words)yes & mask) | ((Words)no & ~mask));
+}
+#endif
+
 // Sums and largest of the lanes, halves by halves: one fixed order.
 #if defined(__AVX512F__)
 static inline float vsum(Vf v) { return _mm512_reduce_add_ps(v); }
@@ -142,10 +157,14 @@ constexpr bool ACT_IS_BF16 = true;
 static inline void store_act(Act* p, Vf v) {
     _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(v));
 }
+static inline Vf as_act(Vf v) {  // what `store_act` rounds it to
+    return _mm512_cvtpbh_ps(_mm512_cvtneps_pbh(v));
+}
 #else
 typedef float Act;
 constexpr bool ACT_IS_BF16 = false;
 static inline void store_act(Act* p, Vf v) { vstore(p, v); }
+static inline Vf as_act(Vf v) { return v; }
 #endif
 
 // W floats as bf16, in memory.
