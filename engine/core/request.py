@@ -149,8 +149,19 @@ class Request:
     # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
     aborted_at: int = NEVER
 
+    # Its end of sequence and stop tokens.
+    ending_ids: frozenset[int] = attrs.field(init=False)
+    # A token that is none of these and makes its tokens so many (both exclusive) is told in columns
+    # and changes nothing else. None below the first sampled here: what it had cached goes with it.
+    plain_above: int = attrs.field(init=False)
+    plain_below: int = attrs.field(init=False)
+
     def __attrs_post_init__(self) -> None:
         self._note_credit()
+        self.ending_ids = self.eos_token_ids | self.stop_token_ids
+        plain = self.in_columns and self.sampling.structured_outputs is None
+        self.plain_above = self.prompt_tokens + self.replayed_tokens + 1
+        self.plain_below = self.length_max if plain else 0
 
     @property
     def in_flight(self) -> bool:
@@ -238,7 +249,7 @@ class Request:
         repetition = sampling.repetition_penalty
         suppressed: list[int] = []
         if sampling.min_tokens > 0:
-            suppressed = sorted(self.eos_token_ids | self.stop_token_ids)
+            suppressed = sorted(self.ending_ids)
         return RowSampling(
             temperature=temperature,
             top_k=top_k,

@@ -118,7 +118,8 @@ class Scheduler:
 
     def paused_count(self) -> int:
         """Running requests that are at their credit."""
-        return sum(not request.has_credit for request in self.running)
+        stopped = [each for each in self.running if each.total_tokens >= each.tokens_max]
+        return sum(not request.has_credit for request in stopped)
 
     # ---- steps
 
@@ -139,7 +140,8 @@ class Scheduler:
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
         draft = StepDraft(self.max_num_batched_tokens)
-        runnable = [request for request in self.running if request.is_runnable]
+        # `is_runnable`, written out: every request in every step.
+        runnable = [each for each in self.running if each.total_tokens < each.tokens_max]
         time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
         # Whoever lost its place in this step does not come back in the same one, nor does anybody
         # take the blocks before those who run have had theirs in the next.
@@ -159,15 +161,18 @@ class Scheduler:
         Returns it; those of its requests that have ended meanwhile get no token.
         """
         scheduled = self.in_flight.popleft()
+        ended = []
         for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
             request.computed_tokens += count
             if request.computed_tokens >= request.name_block_at:
                 self.kv_cache.name_blocks(request)
                 if request.named_blocks >= self.kv_cache.shareable_blocks(request):
                     self._leave_siblings(request)
+            if request.status is not RequestStatus.RUNNING:
+                ended.append(request)
         self._completed += 1
-        for request in scheduled.requests:
-            if request.status is not RequestStatus.RUNNING and not request.in_flight:
+        for request in ended:
+            if not request.in_flight:
                 self._end_release(request)
         return scheduled
 

@@ -19,26 +19,11 @@ class ScheduledStep:
     sampling: list[Request]
     # Those of them that sample under a grammar, in the order of `step.masked`.
     masked: list[Request] = attrs.field(factory=list)
+    # Tokens that it computes, and pairs of one of them and one before it.
+    cost: tuple[int, int] = (0, 0)
     # When it was scheduled, and whether its mask has been taken; the engine core's.
     began_s: float = 0.0
     mask_taken: bool = False
-
-    # See `cost`; not counted before somebody asks.
-    _cost: tuple[int, int] | None = attrs.field(default=None, init=False)
-
-    @property
-    def cost(self) -> tuple[int, int]:
-        """Tokens that it computes, and pairs of one of them and one before it.
-
-        Nearly: asked first when the next step has been scheduled, it takes contexts to be longer.
-        """
-        if self._cost is None:
-            tokens = pairs = 0
-            for request, count in zip(self.requests, self.step.token_counts, strict=True):
-                tokens += count
-                pairs += count * (request.scheduled_tokens - count // 2)
-            self._cost = (tokens, pairs)
-        return self._cost
 
     @property
     def sampling_rows(self) -> list[int]:
@@ -61,6 +46,9 @@ class StepDraft:
     requests: list[Request] = attrs.field(factory=list)
     sampling: list[Request] = attrs.field(factory=list)
     masked: list[Request] = attrs.field(factory=list)
+    # See `ScheduledStep.cost`.
+    tokens: int = 0
+    pairs: int = 0
 
     def begin_row(self, request: Request) -> None:
         """The request has just got its row and blocks: all that a worker needs to know of it."""
@@ -79,8 +67,10 @@ class StepDraft:
         self.budget -= count
         self.requests.append(request)
         self.token_counts.append(count)
-        request.scheduled_tokens += count
-        samples = request.scheduled_tokens == request.total_tokens
+        self.tokens += count
+        self.pairs += count * (request.scheduled_tokens + (count + 1) // 2)
+        scheduled_tokens = request.scheduled_tokens = request.scheduled_tokens + count
+        samples = scheduled_tokens == request.total_tokens
         self.samples.append(samples)
         if samples:
             request.total_tokens += 1
@@ -100,4 +90,5 @@ class StepDraft:
             samples=self.samples,
             masked=[request.row for request in self.masked],
         )
-        return ScheduledStep(step, self.requests, self.sampling, self.masked)
+        cost = self.tokens, self.pairs
+        return ScheduledStep(step, self.requests, self.sampling, self.masked, cost)

@@ -39,21 +39,37 @@ class TokenApplier:
             if request.status is RequestStatus.RUNNING:
                 request.note_logprobs(arrays)
         news: dict[Frontend, News] = {}
+        appended = 0
         for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
             if request.status is not RequestStatus.RUNNING:
                 continue
             told = news.get(request.frontend)
             if told is None:
                 told = news[request.frontend] = News()
-            if token_id == FAILED:
-                reason = dict(failed_rows)[request.row]
-                if request.grammar is not None and request.grammar.failure:
-                    reason = request.grammar.failure  # why nothing was allowed
-                record = self.endings.fail_row(request, reason)
-                told.outputs.append(record.output_from(request.output_count))
+            tokens = request.token_ids
+            length = len(tokens) + 1
+            if (
+                request.plain_above < length < request.plain_below
+                and token_id not in request.ending_ids
+                and token_id != FAILED
+            ):  # what `_append` does with most, without a call
+                tokens.append(token_id)
+                appended += 1
+                told.attempts.append(request.attempt)
+                told.indices.append(length - 1 - request.prompt_tokens)
+                told.token_ids.append(token_id)
+            elif token_id == FAILED:
+                self._fail(request, dict(failed_rows)[request.row], told)
             else:
                 self._append(request, token_id, told)
+        self.statistics.output_tokens += appended
         return news
+
+    def _fail(self, request: Request, reason: str, news: News) -> None:
+        if request.grammar is not None and request.grammar.failure:
+            reason = request.grammar.failure  # why nothing was allowed
+        record = self.endings.fail_row(request, reason)
+        news.outputs.append(record.output_from(request.output_count))
 
     def _append(self, request: Request, token_id: int, news: News) -> None:
         index = len(request.token_ids) - request.prompt_tokens

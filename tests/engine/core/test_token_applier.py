@@ -2,9 +2,12 @@
 
 import attrs
 
-from triolet.engine.messages import RequestKey
+from triolet.engine.messages import FinishReason, RequestKey
+from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import StepResult
-from triolet.tests.engine.core.driver import Driver, add_request, make_core
+from triolet.engine.structured_outputs import StructuredOutputs
+from triolet.tests.engine.core.driver import VOCAB, Driver, add_request, make_core
+from triolet.tests.engine.core.grammars import CountingGrammar
 
 
 def test_columns_hold_what_needs_no_more_words() -> None:
@@ -27,3 +30,22 @@ def test_a_token_of_what_has_ended_is_dropped() -> None:
     driver.core.abort("f0", [RequestKey("a", 1)])
     assert set(driver.core.finish_step(StepResult(1, step.rows, [7, 8]), 0.0)) == {"f1"}
     assert driver.core.statistics().output_tokens == 1
+
+
+def test_a_grammar_sees_every_token_of_columns_too() -> None:
+    driver = Driver(make_core())
+    structured = attrs.evolve(
+        add_request("a"),
+        in_columns=True,
+        sampling=SamplingParams(
+            max_tokens=9, seed=1, structured_outputs=StructuredOutputs.regex("a*")
+        ),
+    )
+    driver.core.add("f0", structured)
+    [order] = driver.core.grammars.take()
+    grammar = CountingGrammar([{7}], 4, VOCAB)
+    driver.core.grammar_compiled(order, grammar)
+    while step := driver.core.schedule(0.0):
+        messages = driver.core.finish_step(StepResult(step.number, step.rows, [7]), 0.0)
+    assert grammar.accepted == [7, 7, 7, 7]
+    assert messages["f0"].outputs[0].finish_reason is FinishReason.STOP
