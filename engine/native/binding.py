@@ -52,6 +52,9 @@ LAYER_PARTS = (
     "key_norm",
     "attention_end_norm",
     "mlp_end_norm",
+    "router",
+    "experts_gate_up",
+    "experts_down",
 )
 
 
@@ -81,6 +84,11 @@ class ModelWeights(Structure):
         ("vocab_padded", c_int32),
         ("positions", c_int32),
         ("blocks", c_int32),
+        ("experts", c_int32),
+        ("experts_padded", c_int32),
+        ("experts_chosen", c_int32),
+        ("experts_normalized", c_int32),
+        ("expert_intermediate_padded", c_int32),
         ("gelu", c_int32),
         ("norm_epsilon", c_float),
         ("attention_scale", c_float),
@@ -188,6 +196,6 @@ class Kernels:
 
 def check_structures() -> None:
     """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
-    assert ctypes.sizeof(LayerWeights) == 16 * 8
-    assert ctypes.sizeof(ModelWeights) == 18 * 4 + 5 * 8  # a hole before the first pointer
+    assert ctypes.sizeof(LayerWeights) == 19 * 8
+    assert ctypes.sizeof(ModelWeights) == 22 * 4 + 5 * 8
     assert ctypes.sizeof(StepBatch) == 4 * 4 + 6 * 8

@@ -4,71 +4,14 @@
 // holds the others up only by the panel in its hands. The hidden state is float from embedding to
 // last norm.
 #include <omp.h>
-#include <cstddef>
-#include "attention.h"
 #include "gemm.h"
 #include "layers.h"
 #include "library.h"
+#include "scratch.h"
 
 namespace {
 
-constexpr int LINE = 64;        // bytes; what two threads write is apart by so many
 constexpr int SHARES = 6;       // pieces of a product for each thread: fewer would leave some idle
-constexpr int PARTS = 6;        // counted parts of a layer, at most
-constexpr int FEW_TOKENS = 4;   // so few rows are normed by every thread, which spares a meeting
-
-struct alignas(LINE) Counter {
-    int next;
-};
-
-// The memory of a step: laid out in one block that the caller provides.
-struct Scratch {
-    float* hidden;             // [token][hidden_padded]
-    float* added;              // the same: what a part adds, where that is normed
-    Act* x;                    // [token][hidden_padded]: normed
-    Act* queries;              // [token][head][head_padded]
-    Act* attended;             // the same
-    Act* gated;                // [token][intermediate_padded]
-    float* unit;               // [thread][token][unit_columns]
-    float* sums;               // [thread][row][head_padded]
-    float* softmax;            // [thread][2][row]
-    Act* own;                  // [thread][FEW_TOKENS][hidden_padded]
-    AttentionTask* tasks;
-    int32_t* first_tokens;     // [sequence]
-    int32_t* sequence_of;      // [token]
-    Counter* counters;         // [layer × PARTS + 1]
-    size_t bytes;
-};
-
-template <class T>
-T* take(char* base, size_t& used, size_t count) {
-    used = (used + LINE - 1) / LINE * LINE;
-    T* place = (T*)(base + used);
-    used += count * sizeof(T);
-    return place;
-}
-
-Scratch lay_out(const ModelWeights& m, char* base, long tokens, long sequences, long threads) {
-    Scratch s;
-    size_t used = 0;
-    long rows = attention_rows_max(m), heads = (long)m.heads * m.head_padded;
-    s.hidden = take<float>(base, used, tokens * m.hidden_padded);
-    s.added = take<float>(base, used, m.layer->mlp_end_norm ? tokens * m.hidden_padded : 0);
-    s.x = take<Act>(base, used, tokens * m.hidden_padded);
-    s.queries = take<Act>(base, used, tokens * heads);
-    s.attended = take<Act>(base, used, tokens * heads);
-    s.gated = take<Act>(base, used, tokens * m.intermediate_padded);
-    s.unit = take<float>(base, used, threads * tokens * unit_columns(m));
-    s.sums = take<float>(base, used, threads * rows * m.head_padded);
-    s.softmax = take<float>(base, used, threads * 2 * rows);
-    s.own = take<Act>(base, used, threads * FEW_TOKENS * m.hidden_padded);
-    s.tasks = take<AttentionTask>(base, used, attention_tasks_max(m, tokens, sequences));
-    s.first_tokens = take<int32_t>(base, used, sequences);
-    s.sequence_of = take<int32_t>(base, used, tokens);
-    s.counters = take<Counter>(base, used, (long)m.layers * PARTS + 1);
-    s.bytes = used;
-    return s;
-}
 
 // One thread's view of the pass.
 class Pass {
@@ -143,17 +86,19 @@ private:
         }
     }
 
-    // Norms the hidden state; of few tokens each thread norms all, into memory of its own.
-    const Act* norm(const float* weight) {
+    // Norms the hidden state, unrounded into `exact` as well unless that is null. Of few tokens each
+    // thread norms all, into memory of its own.
+    const Act* norm(const float* weight, float* exact = nullptr) {
         long width = m.hidden_padded;
-        if (few()) {
+        if (few() && !exact) {
             Act* own = s.own + thread * FEW_TOKENS * width;
             for (int t = 0; t < b.tokens; t++)
-                norm_row(s.hidden + t * width, weight, own + t * width, m);
+                norm_row(s.hidden + t * width, weight, own + t * width, nullptr, m);
             return own;
         }
         for (int t = begin; t < end; t++)
-            norm_row(s.hidden + t * width, weight, s.x + t * width, m);
+            norm_row(s.hidden + t * width, weight, s.x + t * width,
+                     exact ? exact + t * width : nullptr, m);
         meet();
         return s.x;
     }
@@ -166,6 +111,7 @@ private:
         meet();
         add_product(s.attended, m.heads * m.head_padded, w.attention_output,
                     w.attention_output_bias, w.attention_end_norm);
+        if (w.router) return mix_experts(w);
         x = norm(w.mlp_norm);
         gate_up(w, x);
         meet();
@@ -195,18 +141,68 @@ private:
     void gate_up(const LayerWeights& w, const Act* x) {
         multiply(x, m.hidden_padded, b.tokens, w.gate_up, m.hidden_padded,
                  2 * m.intermediate_padded, [&](int row, int column, const float* outputs) {
+                     const float* bias = w.gate_up_bias ? w.gate_up_bias + column : nullptr;
                      Act* out = s.gated + (long)row * m.intermediate_padded + column / 2;
-                     for (int i = 0; i < PANEL; i += W) {
-                         int group = i / GATE_GROUP;
-                         if (group % 2) continue;
-                         Vf gate = vload(outputs + i), up = vload(outputs + i + GATE_GROUP);
-                         if (w.gate_up_bias) {
-                             gate = vadd(gate, vload(w.gate_up_bias + column + i));
-                             up = vadd(up, vload(w.gate_up_bias + column + i + GATE_GROUP));
-                         }
-                         store_act(out + group / 2 * GATE_GROUP + i % GATE_GROUP, gated(gate, up, m.gelu));
-                     }
+                     store_gated(outputs, bias, m.gelu, out);
                  });
+    }
+
+    // Router, choice, experts; an expert's weights are read once, for all tokens that go there.
+    void mix_experts(const LayerWeights& w) {
+        const Routing& r = s.routing;
+        int from, to;
+        norm(w.mlp_norm, r.exact);
+        while (next_piece(m.experts_padded / EXPERT_GROUP, 1, from, to))
+            score_experts(m, w.router, from * EXPERT_GROUP, b.tokens, r);
+        part++;
+        meet();
+        for (int t = begin; t < end; t++) choose_experts(m, t, r);
+        meet();
+        if (thread == 0) group_by_expert(m, b.tokens, r);
+        meet();
+        expert_gate_up(w, r);
+        meet();
+        expert_down(w, r);
+        meet();
+    }
+
+    void expert_gate_up(const LayerWeights& w, const Routing& r) {
+        int width = m.expert_intermediate_padded, panels = 2 * width / PANEL, from, to;
+        int pieces = *r.busy_count * panels;
+        while (next_piece(pieces, std::max(1, pieces / (threads * SHARES)), from, to))
+            for (int piece = from; piece < to; piece++) {
+                int expert = r.busy[piece / panels], panel = piece % panels;
+                int first = r.begins[expert], rows = r.begins[expert + 1] - first;
+                const bf16* weight = w.experts_gate_up + 2L * expert * width * m.hidden_padded;
+                Product p{s.x, m.hidden_padded, weight, m.hidden_padded / 2, rows, r.tokens + first};
+                bool more = piece + 1 < to && panel + 1 < panels;
+                multiply_panel(p, panel, more, [&](int row, const float* outputs) {
+                    Act* out = s.gated + (long)(first + row) * width + panel * PANEL / 2;
+                    store_gated(outputs, nullptr, m.gelu, out);
+                });
+            }
+        part++;
+    }
+
+    // A thread has some columns of all experts, so that it adds them up in order.
+    void expert_down(const LayerWeights& w, const Routing& r) {
+        int width = m.expert_intermediate_padded, panels = m.hidden_padded / PANEL, from, to;
+        while (next_piece(panels, std::max(1, panels / (threads * SHARES)), from, to))
+            for (int i = 0; i < *r.busy_count; i++) {
+                int expert = r.busy[i], first = r.begins[expert];
+                const bf16* weight = w.experts_down + (long)expert * m.hidden_padded * width;
+                Product p{s.gated + (long)first * width, width, weight, width / 2,
+                          r.begins[expert + 1] - first};
+                for (int panel = from; panel < to; panel++)
+                    multiply_panel(p, panel, panel + 1 < to, [&](int row, const float* outputs) {
+                        long token = r.tokens[first + row];
+                        float* hidden = s.hidden + token * m.hidden_padded + panel * PANEL;
+                        Vf share = vset(r.pair_shares[first + row]);
+                        for (int j = 0; j < PANEL; j += W)
+                            vstore(hidden + j, vfma(vload(outputs + j), share, vload(hidden + j)));
+                    });
+            }
+        part++;
     }
 
     // Whole heads at a time: product, bias, norm, rotation, and the write to queries or cache.
@@ -308,7 +304,7 @@ private:
         if (b.logit_rows == 0) return;
         for (int r = (long)b.logit_rows * thread / threads;
              r < (long)b.logit_rows * (thread + 1) / threads; r++)
-            norm_row(s.hidden + b.logit_tokens[r] * width, m.norm, s.x + r * width, m);
+            norm_row(s.hidden + b.logit_tokens[r] * width, m.norm, s.x + r * width, nullptr, m);
         meet();
         multiply(s.x, width, b.logit_rows, m.head, width, m.vocab_padded,
                  [&](int row, int column, const float* outputs) {

@@ -25,6 +25,7 @@ struct Product {
     const bf16* weight;
     long pairs;  // inputs / 2
     int rows;
+    const int32_t* row_of = nullptr;  // where each row is in `a`; null: one after the other
 };
 
 // What a tile's loop fetches for later: `lines` cache lines from `from` on, one each turn.
@@ -37,7 +38,8 @@ template <int ROWS>
 static inline void multiply_tile(const Product& p, int row, const bf16* panel, float* out,
                                  Fetch fetch, bool first_pass) {
     const Act* a[ROWS];
-    for (int i = 0; i < ROWS; i++) a[i] = p.a + (row + i) * p.a_stride;
+    for (int i = 0; i < ROWS; i++)
+        a[i] = p.a + (p.row_of ? p.row_of[row + i] : row + i) * p.a_stride;
     for (int column = 0; column < PANEL; column += TILE_VECTORS * W) {
         Vf c[ROWS][TILE_VECTORS];
         const bf16* b[TILE_VECTORS];

@@ -13,10 +13,15 @@ static inline float inverse_rms(const float* x, int count, int padded, float eps
     return 1.f / sqrtf(vsum(squares) / (float)count + epsilon);
 }
 
-static inline void norm_row(const float* x, const float* weight, Act* out, const ModelWeights& m) {
+// Into `out`, and unrounded into `exact` unless that is null.
+static inline void norm_row(const float* x, const float* weight, Act* out, float* exact,
+                            const ModelWeights& m) {
     Vf scale = vset(inverse_rms(x, m.hidden, m.hidden_padded, m.norm_epsilon));
-    for (int i = 0; i < m.hidden_padded; i += W)
-        store_act(out + i, vmul(vmul(vload(x + i), scale), vload(weight + i)));
+    for (int i = 0; i < m.hidden_padded; i += W) {
+        Vf normed = vmul(vmul(vload(x + i), scale), vload(weight + i));
+        store_act(out + i, normed);
+        if (exact) vstore(exact + i, normed);
+    }
 }
 
 // hidden += norm of what a part adds to it
@@ -36,6 +41,20 @@ static inline Vf gated(Vf gate, Vf up, bool gelu) {
     Vf slope = gelu ? vfma(vmul(gate, gate), vset(CUBIC), vset(LINEAR)) : vset(-LOG2E);
     Vf e = vexp2(vmul(gate, slope));
     return vmul(up, vdiv(gate, vadd(vset(1.f), e)));
+}
+
+// A panel of the joint product of gate and up: half as many outputs.
+static inline void store_gated(const float* outputs, const float* bias, bool gelu, Act* out) {
+    for (int i = 0; i < PANEL; i += W) {
+        int group = i / GATE_GROUP;
+        if (group % 2) continue;
+        Vf gate = vload(outputs + i), up = vload(outputs + i + GATE_GROUP);
+        if (bias) {
+            gate = vadd(gate, vload(bias + i));
+            up = vadd(up, vload(bias + i + GATE_GROUP));
+        }
+        store_act(out + group / 2 * GATE_GROUP + i % GATE_GROUP, gated(gate, up, gelu));
+    }
 }
 
 // cap * tanh(x / cap)

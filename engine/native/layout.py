@@ -18,6 +18,7 @@ from ..model_config import (
     MISTRAL,
     QWEN2,
     QWEN3,
+    QWEN3_MOE,
     ModelConfig,
 )
 
@@ -25,6 +26,7 @@ Indices = NDArray[numpy.int32]
 PANEL = 64
 GATE_GROUP = 16
 HALF_HEAD = 16  # each half of a head is padded to a multiple
+EXPERTS_MULTIPLE = 16  # a vector of scores
 HEAD_PADDED_MAX = 512  # `attention.h`
 BLOCK_TOKENS = 16
 FLOAT_BYTES = 4
@@ -32,7 +34,7 @@ BF16_BYTES = 2
 # A page: parts begin at a cache line of their own, and none shares one with its neighbour.
 PART_ALIGNMENT = 4096
 GEMMAS = (GEMMA3, GEMMA3_MULTIMODAL)
-ARCHITECTURES = (LLAMA, MISTRAL, QWEN2, QWEN3, *GEMMAS)
+ARCHITECTURES = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, *GEMMAS)
 NO_PLACE = -1
 
 
@@ -60,12 +62,18 @@ class Sizes:
     query_key_value: int
     intermediate: int
     vocab: int
+    # Of a mixture: how many, and the width of each; 0 without one.
+    experts: int
+    expert_intermediate: int
 
     @classmethod
     def of(cls, config: ModelConfig) -> "Sizes":
         """Those of a model."""
         head = 2 * padded(config.head_size // 2, HALF_HEAD)
         unit = head if head % PANEL == 0 else 2 * head
+        count, width = 0, 0
+        if config.experts is not None:
+            count, width = config.experts.count, config.experts.intermediate_size
         return cls(
             hidden=padded(config.hidden_size, PANEL),
             head=head,
@@ -73,6 +81,8 @@ class Sizes:
             query_key_value=padded((config.heads + 2 * config.kv_heads) * head, unit),
             intermediate=padded(config.intermediate_size, PANEL // 2),
             vocab=padded(config.vocab_size, PANEL),
+            experts=padded(count, EXPERTS_MULTIPLE),
+            expert_intermediate=padded(width, PANEL // 2),
         )
 
 
@@ -113,7 +123,8 @@ class Layout:
 def _parts(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
     sizes = Sizes.of(config)
     for index in range(config.layers):
-        for name, count, item_bytes in _layer_parts(config, sizes):
+        parts = (*_attention_parts(config, sizes), *_mlp_parts(config, sizes, index))
+        for name, count, item_bytes in parts:
             yield f"{index}.{name}", count, item_bytes
     yield "norm", sizes.hidden, FLOAT_BYTES
     yield "head", sizes.vocab * sizes.hidden, BF16_BYTES
@@ -121,8 +132,8 @@ def _parts(config: ModelConfig) -> Iterator[tuple[str, int, int]]:
         yield "embedding", config.vocab_size * sizes.hidden, BF16_BYTES
 
 
-def _layer_parts(config: ModelConfig, sizes: Sizes) -> Iterator[tuple[str, int, int]]:
-    hidden, middle = sizes.hidden, sizes.intermediate
+def _attention_parts(config: ModelConfig, sizes: Sizes) -> Iterator[tuple[str, int, int]]:
+    hidden = sizes.hidden
     yield "attention_norm", hidden, FLOAT_BYTES
     yield "query_key_value", sizes.query_key_value * hidden, BF16_BYTES
     if has_query_bias(config):
@@ -135,8 +146,19 @@ def _layer_parts(config: ModelConfig, sizes: Sizes) -> Iterator[tuple[str, int, 
         yield "attention_output_bias", hidden, FLOAT_BYTES
     if has_end_norms(config):
         yield "attention_end_norm", hidden, FLOAT_BYTES
-        yield "mlp_end_norm", hidden, FLOAT_BYTES
+
+
+def _mlp_parts(config: ModelConfig, sizes: Sizes, index: int) -> Iterator[tuple[str, int, int]]:
+    hidden, middle = sizes.hidden, sizes.intermediate
     yield "mlp_norm", hidden, FLOAT_BYTES
+    if has_end_norms(config):
+        yield "mlp_end_norm", hidden, FLOAT_BYTES
+    if config.experts is not None and index in config.expert_layers:
+        values = config.experts.count * sizes.expert_intermediate * hidden
+        yield "router", sizes.experts * hidden, FLOAT_BYTES
+        yield "experts_gate_up", 2 * values, BF16_BYTES
+        yield "experts_down", values, BF16_BYTES
+        return
     yield "gate_up", 2 * middle * hidden, BF16_BYTES
     yield "down", hidden * middle, BF16_BYTES
     if config.mlp_bias:
@@ -151,7 +173,7 @@ def has_query_bias(config: ModelConfig) -> bool:
 
 def has_head_norms(config: ModelConfig) -> bool:
     """Whether each query and key head is normed."""
-    return config.architecture == QWEN3 or config.architecture in GEMMAS
+    return config.architecture in (QWEN3, QWEN3_MOE, *GEMMAS)
 
 
 def has_end_norms(config: ModelConfig) -> bool:
@@ -181,10 +203,12 @@ def all_head_channels(config: ModelConfig, heads: int) -> Indices:
     return numpy.where(one == NO_PLACE, NO_PLACE, one + offsets).reshape(-1).astype(numpy.int32)
 
 
-def gate_up_rows(config: ModelConfig) -> tuple[Indices, Indices]:
-    """Which row of gate, and which of up, is at each output of the joint product."""
-    width = Sizes.of(config).intermediate
-    rows = identity(config.intermediate_size, width).reshape(-1, GATE_GROUP)
+def gate_up_rows(size: int, padded_size: int) -> tuple[Indices, Indices]:
+    """Which row of gate, and which of up, is at each output of the joint product.
+
+    An MLP has `size` channels inside, padded.
+    """
+    rows = identity(size, padded_size).reshape(-1, GATE_GROUP)
     none = numpy.full_like(rows, NO_PLACE)
     gate = numpy.concatenate((rows, none), axis=1).reshape(-1)
     up = numpy.concatenate((none, rows), axis=1).reshape(-1)

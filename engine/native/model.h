@@ -34,6 +34,9 @@ struct LayerWeights {
     const float* key_norm;
     const float* attention_end_norm;  // of what a part adds to the hidden state; null: none
     const float* mlp_end_norm;
+    const float* router;  // a mixture's, [experts_padded][hidden_padded]; null: the MLP is dense
+    const bf16* experts_gate_up;  // [expert], each as a dense MLP's
+    const bf16* experts_down;
     const float* rotation;
     int64_t window;  // a token sees so many, itself included; 0: all before it
 };
@@ -46,6 +49,10 @@ struct ModelWeights {
     int32_t vocab, vocab_padded;
     int32_t positions;  // rows of each layer's `rotation`
     int32_t blocks;     // of the KV memory
+    int32_t experts, experts_padded;
+    int32_t experts_chosen;      // of each token
+    int32_t experts_normalized;  // their shares are scaled to a sum of 1
+    int32_t expert_intermediate_padded;
     int32_t gelu;       // the gate is a GELU by its formula with tanh; 0: a SiLU
     float norm_epsilon, attention_scale;
     float embedding_scale;  // as bf16

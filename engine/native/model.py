@@ -100,6 +100,7 @@ class NativeModel:
             vocab_padded=sizes.vocab,
             positions=positions,
             blocks=blocks,
+            **_expert_fields(config, sizes),
             gelu=config.activation == GELU_TANH,
             norm_epsilon=config.norm_epsilon,
             attention_scale=config.query_scale,
@@ -229,6 +230,19 @@ def rotation_table(config: ModelConfig, positions: int, rope: Rope) -> Floats:
     table[:, :half] = numpy.cos(angles) * scale
     table[:, half_padded : half_padded + half] = numpy.sin(angles) * scale
     return table
+
+
+def _expert_fields(config: ModelConfig, sizes: Sizes) -> dict[str, int]:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {
+        "experts": experts.count,
+        "experts_padded": sizes.experts,
+        "experts_chosen": experts.chosen,
+        "experts_normalized": experts.normalized,
+        "expert_intermediate_padded": sizes.expert_intermediate,
+    }
 
 
 def _part_pointers(layout: Layout, memory: Bytes) -> dict[str, c_void_p]:

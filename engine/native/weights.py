@@ -19,6 +19,7 @@ from ..model.weight_folder import WeightFolder
 from ..model_config import ModelConfig
 from .binding import FORMATS, Kernels
 from .layout import (
+    NO_PLACE,
     Indices,
     Layout,
     Sizes,
@@ -136,7 +137,10 @@ class Packer:
         for place, name in norms.items():
             self._pack_norm(f"{index}.{place}", prefix + name, hidden, config.hidden_size)
         self._pack_attention(index, prefix, hidden)
-        self._pack_mlp(index, prefix, sizes, hidden)
+        if index in config.expert_layers:
+            self._pack_experts(index, f"{prefix}mlp.", sizes, hidden)
+        else:
+            self._pack_mlp(index, prefix, sizes, hidden)
 
     def _pack_attention(self, index: int, prefix: str, hidden: Indices) -> None:
         config, width, begin = self.config, self.config.hidden_size, 0
@@ -162,7 +166,8 @@ class Packer:
     def _pack_mlp(self, index: int, prefix: str, sizes: Sizes, hidden: Indices) -> None:
         config = self.config
         width, middle = config.hidden_size, config.intermediate_size
-        for name, rows in zip(("gate", "up"), gate_up_rows(config), strict=True):
+        parts = gate_up_rows(middle, sizes.intermediate)
+        for name, rows in zip(("gate", "up"), parts, strict=True):
             tensor = f"{prefix}mlp.{name}_proj"
             weight = self.source.take(f"{tensor}.weight", (middle, width))
             self._pack(f"{index}.gate_up", weight, rows, hidden, columns=width)
@@ -172,6 +177,27 @@ class Packer:
             f"{index}.down", f"{prefix}mlp.down_proj", hidden,
             identity(middle, sizes.intermediate), inputs=middle, bias=config.mlp_bias,
         )  # fmt: skip
+
+    def _pack_experts(self, index: int, prefix: str, sizes: Sizes, hidden: Indices) -> None:
+        experts, width = self.config.experts, self.config.hidden_size
+        assert experts is not None, "an expert layer's config has its experts"
+        middle, columns = experts.intermediate_size, experts.count * width
+        router = numpy.full((sizes.experts, sizes.hidden), NO_PLACE, numpy.int32)
+        router[: experts.count, :width] = numpy.arange(columns).reshape(-1, width)
+        self._pack_floats(
+            f"{index}.router", f"{prefix}gate.weight", router.reshape(-1), experts.count, width
+        )
+        parts = gate_up_rows(middle, sizes.expert_intermediate)
+        inside = identity(middle, sizes.expert_intermediate)
+        for number in range(experts.count):
+            tensor = f"{prefix}experts.{number}."
+            for name, rows in zip(("gate", "up"), parts, strict=True):
+                weight = self.source.take(f"{tensor}{name}_proj.weight", (middle, width))
+                place, begin = f"{index}.experts_gate_up", number * len(rows)
+                self._pack(place, weight, rows, hidden, columns=width, begin=begin)
+            weight = self.source.take(f"{tensor}down_proj.weight", (width, middle))
+            place, begin = f"{index}.experts_down", number * sizes.hidden
+            self._pack(place, weight, hidden, inside, columns=middle, begin=begin)
 
     def _pack_output(
         self, place: str, tensor: str, hidden: Indices, columns: Indices, *, inputs: int, bias: bool
@@ -208,13 +234,13 @@ class Packer:
         self._pack_floats(place, f"{name}.weight", places, count, offset=offset)
 
     def _pack_floats(
-        self, place: str, name: str, places: Indices, count: int, *, begin: int = 0,
+        self, place: str, name: str, places: Indices, *shape: int, begin: int = 0,
         offset: float = 0.0,
     ) -> None:  # fmt: skip
-        stored = self.source.take(name, (count,))
+        stored = self.source.take(name, shape)
         if self.kernels is None:
             return
-        values = numpy.empty(count, numpy.float32)
+        values = numpy.empty(count := math.prod(shape), numpy.float32)
         self.kernels.library.functions.triolet_to_floats(
             address_of(values), address_of(stored.values), FORMATS[stored.format], count
         )

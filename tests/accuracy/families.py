@@ -32,6 +32,8 @@ SIZES: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+# What a token says to routers, of two experts; all else that they see is about 1.
+FIRST_CHOICE, SECOND_CHOICE = 12.0, 6.0
 # Of matrices, in units of 1 / sqrt(inputs): logits spread by a few nats, as trained models' do.
 SPREAD = 1.0
 
@@ -83,7 +85,25 @@ def save_model(folder: pathlib.Path, family: Family, *, seed: int = 3, **sizes: 
                 parameter.uniform_(0.5, 1.5)
             else:
                 parameter.uniform_(-0.5, 0.5)
+        if "num_experts" in settings:
+            _make_choices_clear(model, settings["num_experts"])
     model.to(torch.bfloat16).save_pretrained(folder)
+
+
+def _make_choices_clear(model: Any, experts: int) -> None:
+    """Each token has two experts, whatever layers add to it.
+
+    Between random routers' choices there are near ties: a rounding that tips one over weighs more
+    than all others together, and whose do is chance.
+    """
+    tokens = torch.arange(VOCABULARY)
+    second = (tokens + 1 + tokens // experts % (experts - 1)) % experts
+    embeddings = model.model.embed_tokens.weight
+    embeddings[:, :experts] = 0
+    embeddings[tokens, tokens % experts] = FIRST_CHOICE
+    embeddings[tokens, second] = SECOND_CHOICE
+    for layer in model.model.layers:
+        layer.mlp.gate.weight.copy_(torch.eye(experts, embeddings.shape[1]))
 
 
 def reference_logits(

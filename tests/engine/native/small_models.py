@@ -8,13 +8,19 @@ from numpy.typing import NDArray
 
 from triolet.engine.model.tensor_names import rename_of
 from triolet.engine.model.weight_folder import open_weight_folder
-from triolet.engine.model_config import load_model_config
+from triolet.engine.model_config import ModelConfig, load_model_config
 from triolet.engine.native.binding import Kernels
 from triolet.engine.native.layout import BLOCK_TOKENS, Layout
 from triolet.engine.native.library import open_library
 from triolet.engine.native.memory import take_memory
 from triolet.engine.native.model import ForwardStep, NativeModel, int32s
-from triolet.engine.native.weights import DummyTensors, FolderTensors, Packer, plan_tensors
+from triolet.engine.native.weights import (
+    DummyTensors,
+    FolderTensors,
+    Packer,
+    TensorSource,
+    plan_tensors,
+)
 
 BLOCKS = 160
 ROWS = 40
@@ -26,15 +32,21 @@ def load_native(
 ) -> NativeModel:
     """The model of a folder, for steps of `TOKENS_MAX` tokens in `ROWS` rows."""
     config = load_model_config(folder)
+    if dummy:
+        return pack_native(config, DummyTensors(), isa=isa, threads=threads)
+    with open_weight_folder(folder, rename_of(config.architecture)) as files:
+        files.check(plan_tensors(config))
+        source = FolderTensors(files, lambda fraction: None)
+        return pack_native(config, source, isa=isa, threads=threads)
+
+
+def pack_native(
+    config: ModelConfig, source: TensorSource, *, isa: str = "", threads: int = 1
+) -> NativeModel:
+    """The same of any tensors."""
     kernels, layout = Kernels.of(open_library(isa)), Layout.of(config)
     memory = take_memory(layout.size)
-    if dummy:
-        Packer(config, layout, memory, kernels, threads, DummyTensors()).pack_all()
-    else:
-        with open_weight_folder(folder, rename_of(config.architecture)) as files:
-            files.check(plan_tensors(config))
-            source = FolderTensors(files, lambda fraction: None)
-            Packer(config, layout, memory, kernels, threads, source).pack_all()
+    Packer(config, layout, memory, kernels, threads, source).pack_all()
     return NativeModel.of(
         config,
         kernels,

@@ -3,6 +3,8 @@
 import pathlib
 from typing import Any
 
+import attrs
+
 from triolet.engine.model_config import ModelConfig, load_model_config
 from triolet.engine.native.layout import (
     Layout,
@@ -43,8 +45,8 @@ def test_each_half_of_a_head_is_padded_by_itself(tmp_path: pathlib.Path) -> None
     assert all_head_channels(small, 2).tolist()[32:35] == [6, 7, 8]
 
 
-def test_gate_and_up_alternate_in_groups(tmp_path: pathlib.Path) -> None:
-    gate, up = gate_up_rows(config(tmp_path, intermediate_size=20))
+def test_gate_and_up_alternate_in_groups() -> None:
+    gate, up = gate_up_rows(20, 32)
     assert gate.tolist() == [*range(16), *[-1] * 16, 16, 17, 18, 19, *[-1] * 28]
     assert up.tolist() == [*[-1] * 16, *range(16), *[-1] * 16, 16, 17, 18, 19, *[-1] * 12]
 
@@ -72,6 +74,20 @@ def test_what_the_kernels_lack_is_named(tmp_path: pathlib.Path) -> None:
     assert layout_fault(config(tmp_path)) == ""
     wide = config(tmp_path, head_dim=514, num_attention_heads=4)
     assert layout_fault(wide) == "heads of 514 channels are wider than 512"
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    moe = config(tmp_path, architectures=["Qwen3MoeForCausalLM"], **experts)
-    assert "Qwen3MoeForCausalLM is none of LlamaForCausalLM" in layout_fault(moe)
+    other = attrs.evolve(config(tmp_path), architecture="GPT2LMHeadModel")
+    assert "GPT2LMHeadModel is none of LlamaForCausalLM" in layout_fault(other)
+
+
+def test_experts_take_the_place_of_an_mlp_in_the_layers_that_have_them(
+    tmp_path: pathlib.Path,
+) -> None:
+    experts = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+    moe = config(tmp_path, architectures=["Qwen3MoeForCausalLM"], mlp_only_layers=[0], **experts)
+    sizes, parts = Sizes.of(moe), Layout.of(moe).parts
+    assert (sizes.experts, sizes.expert_intermediate) == (16, 64)
+    assert "0.gate_up" in parts
+    assert "0.router" not in parts
+    assert "1.gate_up" not in parts
+    assert parts["1.router"].count == 16 * 64
+    assert parts["1.experts_gate_up"].count == 5 * 128 * 64
+    assert parts["1.experts_down"].count == 5 * 64 * 64

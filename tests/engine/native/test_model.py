@@ -18,6 +18,7 @@ from .small_models import Driver, load_native
 
 pytestmark = pytest.mark.usefixtures("kernels_here")
 every_isa = pytest.mark.parametrize("isa", machine_isas())
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
     "llama with biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
@@ -57,6 +58,15 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             },
         },
     ),
+    # All experts for every token: a near tie that falls the other way is no rounding error.
+    "qwen3 moe": ("Qwen3MoeForCausalLM", {**EXPERTS, "num_experts_per_tok": 8, "head_dim": 32}),
+    "qwen3 moe, shares normed, and a dense layer": (
+        "Qwen3MoeForCausalLM",
+        {
+            **EXPERTS, "num_experts": 19, "num_experts_per_tok": 19, "head_dim": 32,
+            "norm_topk_prob": True, "mlp_only_layers": [1],
+        },
+    ),
     "gemma3, the text part": (
         "Gemma3ForConditionalGeneration",
         {
@@ -72,6 +82,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 # What layers are made of, for what is not compared with a reference.
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
+    "experts": {"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS},
     "norms at the end": {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 40},
 }
 every_kind = pytest.mark.parametrize("kind", list(KINDS))

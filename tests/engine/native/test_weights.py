@@ -22,6 +22,7 @@ FAMILIES = (
     "Qwen2ForCausalLM",
     "Qwen3ForCausalLM",
     "Gemma3ForCausalLM",
+    "Qwen3MoeForCausalLM",
 )
 TOKENS = random_tokens(20, seed=1)
 
