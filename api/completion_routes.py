@@ -61,6 +61,7 @@ async def create_chat_completion(
                 priority=request.options.runtime.priority,
                 streaming=request.options.stream,
                 deadline_s=request.options.runtime.deadline_s,
+                merge_s=application.settings.merge_s(streaming=request.options.stream),
             ) as stream:
                 if request.options.stream:
                     await _stream_chat(connection, answer, request, stream)
@@ -149,6 +150,7 @@ async def create_completion(
                         priority=request.options.runtime.priority,
                         streaming=request.options.stream,
                         deadline_s=request.options.runtime.deadline_s,
+                        merge_s=application.settings.merge_s(streaming=request.options.stream),
                     )
                     batch.streams.append(await stack.enter_async_context(opening))
                     batch.echoed.append(await _echo_of(application, request, prompt))

@@ -189,8 +189,6 @@ class ForeignReader:
     response_id: str
     principal: str
     starting_after: int | None
-    # A batch has come a long way: it is not kept waiting.
-    merge_s: float = attrs.field(default=0.0, init=False)
     # Set when everything has been taken.
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
     # The batch that was fetched and not taken.

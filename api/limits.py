@@ -78,8 +78,8 @@ class ServerLimits:
     ended_responses_max: int = 4096
     ended_bytes_max: int = 64 * 2**20
     ended_s: float = 3600.0
-    # What a response says may wait so long for more of it, unless its request says how long
-    # (`runtime.merge_ms`): fewer events and writes. 0: each token is told when it comes.
+    # Tokens of a stream may wait so long for more, unless its request says how long
+    # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is told when it comes.
     merge_ms: int = 0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)

@@ -5,14 +5,10 @@ has left, the response is aborted, at once or after the time that its request as
 
 No task moves tokens. Readers are told once that there is more, and whoever takes first pulls it
 into the record; so what comes meanwhile costs nothing and is merged, and a request whose readers
-are all behind meets its credit and is paused. A request may ask for windows of time in which what
-comes waits for more (`merge_s`); a window ends early for the end, and when half of what the request
-may run ahead waits: no request meets its credit because of a window. When nobody reads, or somebody
-waits for the end, it is pulled when it comes. Must not know how tokens are made, nor frames, lanes
-or status lines.
+are all behind meets its credit and is paused. When nobody reads, or somebody waits for the end, it
+is pulled when it comes. Must not know how tokens are made, nor frames, lanes or status lines.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -22,7 +18,6 @@ import trio
 from ..runtime.generation import Usage
 from .errors import ApiError
 from .fields import JsonObject
-from .merge_window import MergeWindows
 from .response_history import Conversation
 from .response_record import RecordReader, ResponseRecord
 from .responses import Ending, Part, Status
@@ -36,8 +31,8 @@ READERS_MAX = 8
 @attrs.define(eq=False)
 class LiveResponse:
     """See above. `conversation` is its whole input; `session` is the one socket that may continue
-    it, when it is not to be stored; with `streaming` off its output comes all at once. What it
-    says may wait for more of it for `merge_s`.
+    it, when it is not to be stored; with `streaming` off its output comes all at once. Tokens may
+    wait for more of them for `merge_s`.
     """
 
     record: ResponseRecord | ToolRecord
@@ -62,8 +57,6 @@ class LiveResponse:
     pull_from: Callable[[], None] | None = attrs.field(default=None, init=False)
     # Readers know that there is more to pull.
     has_more: bool = attrs.field(default=False, init=False)
-    # And that so much waits that the request would soon be paused.
-    has_much: bool = attrs.field(default=False, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -174,20 +167,17 @@ class LiveResponse:
     # ---- tokens
 
     def note_more(self, *, is_end: bool = False) -> None:
-        """There is more to pull; when told again without a pull between, there is much."""
+        """There is more to pull; harmless when told again."""
         if is_end or self._waiting or not self._readers:
             self.pull()
             self.wake_readers()
         elif not self.has_more:
             self.has_more = True
             self.wake_readers()
-        elif self.merge_s and not self.has_much:
-            self.has_much = True
-            self.wake_readers()
 
     def pull(self) -> None:
         """Take what has come into the record, and the end if that has come."""
-        self.has_more = self.has_much = False
+        self.has_more = False
         if self.pull_from is not None:
             self.pull_from()
 
@@ -217,12 +207,8 @@ class AttachedReader:
     response: LiveResponse
     cursor: RecordReader | ToolRecordReader
     wake: "Wake | None"
-    # For those who wait by themselves.
-    windows: MergeWindows = attrs.field(factory=lambda: MergeWindows(trio.current_time()))
     # Set when everything has been taken.
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
-    # When what there is should be taken, once that is known.
-    _due_s: float | None = attrs.field(default=None, init=False)
     _ready: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -234,14 +220,6 @@ class AttachedReader:
         """Whether there may be something to take now."""
         return self.response.has_more or self.cursor.is_ready
 
-    @property
-    def merge_s(self) -> float:
-        """How long what there is may wait for more: 0 for the first text, and for the end."""
-        response = self.response
-        if response.has_ended or response.has_much or not self.cursor.has_begun:
-            return 0.0
-        return response.merge_s
-
     def wake_up(self) -> None:
         """There may be more."""
         if self.wake is None:
@@ -251,20 +229,8 @@ class AttachedReader:
 
     async def wait_ready(self) -> None:
         """Return when there is something to take, or nothing will come any more."""
-        while not self.done.is_set():
-            now = trio.current_time()
-            if not self.is_ready:
-                due_s = math.inf
-            elif (merge_s := self.merge_s) == 0.0:
-                return
-            else:
-                if self._due_s is None:
-                    self._due_s = self.windows.end(merge_s, now)
-                due_s = self._due_s
-            if now >= due_s:
-                return
-            with trio.move_on_at(due_s):
-                await self._ready.park()
+        while not (self.done.is_set() or self.is_ready):
+            await self._ready.park()
 
     def take(self, characters_max: int) -> list[Part]:
         """The next events; see `RecordReader.take`."""
@@ -272,7 +238,6 @@ class AttachedReader:
             self.response.pull()
         cursor = self.cursor
         events = cursor.take(characters_max)
-        self._due_s = None
         if cursor.is_done:
             self.done.set()
         return events

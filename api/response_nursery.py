@@ -4,6 +4,7 @@ A response that is started here runs until it ends, is cancelled, or has lost it
 connection holds is a reader. Must not know protocols.
 """
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -114,7 +115,6 @@ class ResponseNursery:
             model=self.generator.model_name,
         )
         teller = make_teller(self.generator.token_bytes, request.sampling.logprobs)
-        merge_s = request.keeping.merge_s
         events = ResponseEvents(identity, request, teller)
         # A prompt that is only computed says nothing, and calls nothing.
         calls = request.tools.is_on and request.generate
@@ -124,8 +124,16 @@ class ResponseNursery:
             continued(before, request),
             session=None if request.store else session,
             streaming=streaming,
-            merge_s=self.settings.limits.merge_ms / 1000 if merge_s is None else merge_s,
+            merge_s=self._merge_s(request, streaming=streaming),
         )
+
+    def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:
+        keeping = request.keeping
+        if keeping.deadline_s < math.inf:
+            return 0.0  # what waits would be lost
+        if streaming and keeping.merge_s is not None:
+            return keeping.merge_s
+        return self.settings.merge_s(streaming=streaming)
 
     async def _conversation_before(
         self, request: ResponseRequest, principal: str, session: object

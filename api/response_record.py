@@ -206,8 +206,6 @@ class RecordReader:
 
     # Deltas that were saved by merging.
     merged: int = attrs.field(default=0, init=False)
-    # It has given a delta.
-    has_begun: bool = attrs.field(default=False, init=False)
     # Everything up to and with the terminal event was taken.
     is_done: bool = attrs.field(default=False, init=False)
     # Characters up to the cursor.
@@ -286,7 +284,6 @@ class RecordReader:
         self.merged += stop - first - 1
         self._size += len(delta.text)
         self._piece = stop
-        self.has_begun = True
         return delta
 
     def _end(self, ending: Ending) -> list[Event]:

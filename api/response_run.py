@@ -102,6 +102,7 @@ class _Run:
             streaming=response.streaming and request.generate,
             events=options.events,
             credit=request.keeping.credit if request.generate else None,
+            merge_s=response.merge_s,
         )
         async with opening as self.stream:
             response.open_credit(self.stream.grant)

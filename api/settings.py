@@ -8,7 +8,7 @@ know who applies a setting.
 import attrs
 import msgspec
 
-from ..runtime.config import RuntimeSettings
+from ..runtime.config import WHOLE_MERGE_S, RuntimeSettings
 from .limits import ServerLimits
 
 # In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
@@ -35,6 +35,10 @@ class ServeSettings:
     # How long a response may go on without a reader at most; `runtime.keep_s` asks for it, without
     # it a response is aborted when its last reader leaves. 0: always.
     resume_keep_s: float = RESUME_KEEP_S
+
+    def merge_s(self, *, streaming: bool) -> float:
+        """How long tokens wait for each other, of a request that does not say."""
+        return self.limits.merge_ms / 1000 if streaming else WHOLE_MERGE_S
 
 
 @attrs.frozen(kw_only=True)

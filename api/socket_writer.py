@@ -4,7 +4,6 @@
 it was taken. Must not know requests, responses or why a socket ends.
 """
 
-import math
 from collections.abc import Callable
 
 import attrs
@@ -14,8 +13,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from ..nurseries.doorbell import Doorbell
 from .frame_stream import FrameStream
 from .limits import SocketLimits
-from .merge_window import MergeWindows
-from .outbox import AT_ONCE, Outbox, Source
+from .outbox import Outbox, Source
 from .responses import Event
 
 
@@ -28,37 +26,24 @@ class SocketWriter:
     limits: SocketLimits
 
     outbox: Outbox = attrs.field(init=False)
-    # Rung when something in the outbox is due before the writer looks by itself.
     _bell: Doorbell = attrs.field(factory=Doorbell, init=False)
-    # When it does: at the end of a window, or never; at once while it is awake.
-    _looks_s: float = attrs.field(default=AT_ONCE, init=False)
     # Those who wait for the writer to take or to finish, or for what `notify` tells.
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _is_writing: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.outbox = Outbox(self.limits, MergeWindows(trio.current_time()))
+        self.outbox = Outbox(self.limits)
 
     def mark_ready(self, stream_id: str | None, source: Source) -> None:
-        """A lane has something to send, now or when its window ends."""
-        if source.merge_s:
-            due_s = self.outbox.mark_later(stream_id, source, trio.current_time())
-        else:
-            due_s = AT_ONCE
-            self.outbox.mark_ready(stream_id, source)
-        self._ring(due_s)
-
-    def _ring(self, due_s: float) -> None:
-        """Something is due then."""
-        if due_s < self._looks_s:
-            self._looks_s = AT_ONCE
-            self._bell.ring()
+        """A lane has something to send."""
+        self.outbox.mark_ready(stream_id, source)
+        self._bell.ring()
 
     def put_notice(self, event: Event) -> bool:
         """Queue an event of no response; False when too many of them are not being read."""
         if not self.outbox.put_notice(event):
             return False
-        self._ring(AT_ONCE)
+        self._bell.ring()
         return True
 
     def notify(self) -> None:
@@ -80,25 +65,15 @@ class SocketWriter:
         """Background task `socket-writer`: sends what waits; ends when the connection does."""
         try:
             while True:
-                while texts := self.outbox.take(trio.current_time()):
+                while texts := self.outbox.take():
                     self._is_writing = True
                     self.notify()
                     await self._write_burst(texts)
                 self._is_writing = False
                 self.notify()
-                await self._wait_due()
+                await self._bell.wait()
         except (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the reader learns it from its own side and ends the socket
-
-    async def _wait_due(self) -> None:
-        """Return when something in the outbox may be due."""
-        self._looks_s = self.outbox.next_deadline()
-        if self._looks_s == math.inf:  # nearly always; a scope costs more than the wait
-            await self._bell.wait()
-        else:
-            with trio.CancelScope(deadline=self._looks_s):
-                await self._bell.wait()
-        self._looks_s = AT_ONCE
 
     async def _write_burst(self, texts: list[bytes]) -> None:
         """Raises `ConnectionClosed` once a close frame was sent, by either side's wish."""

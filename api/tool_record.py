@@ -215,8 +215,6 @@ class ToolRecordReader:
     with_notices: bool = True
     # Nothing is merged here.
     merged: int = attrs.field(default=0, init=False)
-    # It has given a delta.
-    has_begun: bool = attrs.field(default=False, init=False)
 
     @property
     def is_done(self) -> bool:
@@ -238,5 +236,4 @@ class ToolRecordReader:
             if self.with_notices or not str(event["type"]).startswith("runtime."):
                 found.append(event)
             size += len(str(event.get("delta", "")))
-            self.has_begun = self.has_begun or "delta" in event
         return found

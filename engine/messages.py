@@ -51,6 +51,9 @@ class AddRequest:
 
     A request for several choices is one of these for each, of which `parent` is the common name and
     `choice` the number; all have the same prompt. `bad_words` are `sampling.bad_words`, as tokens.
+
+    Tokens may wait for `merge_s`, to be told together; the first, the last, and those near the
+    credit do not.
     """
 
     request_id: str
@@ -72,6 +75,7 @@ class AddRequest:
     in_columns: bool = False
     bad_words: list[list[int]] = attrs.field(factory=list)
     parent: str = ""
+    merge_s: float = 0.0
 
 
 @attrs.frozen

@@ -65,6 +65,7 @@ class Add:
     credit: int | None
     priority: int = 0
     choices: int = 1
+    merge_s: float = 0.0
 
 
 @attrs.frozen
@@ -146,6 +147,7 @@ def _draw_add(chance: Random) -> Add:
         credit=chance.choice((None, None, 0, 2, 6)),
         priority=chance.choice((0, 0, 0, -1, 1)),
         choices=chance.choice((1, 1, 1, 1, 2, 3)),
+        merge_s=chance.choice((0.0, 0.0, 0.5, 2.0)),
     )
 
 
@@ -199,6 +201,7 @@ class _World:
                 priority=event.priority,
                 choice=choice,
                 parent=parent,
+                merge_s=event.merge_s,
             )
             self.send(event.frontend, add)
 
@@ -324,6 +327,7 @@ class _World:
             self.reached["failed alone"] += 1
             return
         wanted.hear(output)
+        self.reached["told together"] += len(output.token_ids) > 1
         if output.finish_reason is not None:
             self.reached[f"ended: {output.finish_reason}"] += 1
 

@@ -32,6 +32,9 @@ def _number(default: Any, *, at_least: float) -> Any:
 
 
 GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE = "auto", "none"
+# How long tokens wait for each other where only the whole answer is wanted: what a request costs
+# is then nearly its computing alone, and an engine that dies leaves a second to be computed again.
+WHOLE_MERGE_S = 1.0
 
 
 @attrs.frozen(kw_only=True)

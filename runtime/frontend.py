@@ -59,7 +59,6 @@ class RequestFlow:
     _runs: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.slot.calls_again_at = self.credit.grants_at
         self.slot.text_of = self._text_of
 
     def put_token(self, token_id: int) -> None:
@@ -125,7 +124,6 @@ class RequestFlow:
         """The consumer took so many output tokens in all: the engine may go further."""
         if token_count >= self.credit.grants_at:
             self._pass_on(self.credit.handle_consumed(token_count))
-            self.slot.calls_again_at = self.credit.grants_at
 
     def granted(self, tokens: int) -> None:
         """The consumer allows so many tokens more."""
@@ -134,6 +132,15 @@ class RequestFlow:
     def _pass_on(self, credit: int | None) -> None:
         if credit is not None:
             self.client.grant(self.request_id, credit)
+
+
+def _with_credit(request: AddRequest, flow: RequestFlow) -> tuple[AddRequest, RequestFlow]:
+    return attrs.evolve(request, credit=flow.credit.credit), flow
+
+
+def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
+    """Stop strings and deadlines end a request here, where all its tokens must be known."""
+    return 0.0 if params.stop or deadline_s < math.inf else asked_s
 
 
 def _make_stream(
@@ -214,6 +221,7 @@ class Frontend:
         events: bool = False,
         credit: int | None = None,
         deadline_s: float = math.inf,
+        merge_s: float = 0.0,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -240,17 +248,13 @@ class Frontend:
                     cache_salt=cache_salt,
                     priority=priority,
                     bad_words=prepared.bad_words,
+                    merge_s=_merge_s(merge_s, params, deadline_s),
                 )
             )
             flows = [self._make_flow(request, ticket, streaming=streaming) for request in requests]
             stream = _make_stream(request_id, prepared.prompt_token_ids, flows)
             stream.deadline = deadline
-            self.client.submit(
-                [
-                    (attrs.evolve(request, credit=flow.credit.credit), flow)
-                    for request, flow in zip(requests, flows, strict=True)
-                ]
-            )
+            self.client.submit(list(map(_with_credit, requests, flows)))
             try:
                 yield stream
             finally:

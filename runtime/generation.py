@@ -243,6 +243,7 @@ class Generator(Protocol):
         events: bool = False,
         credit: int | None = None,
         deadline_s: float = math.inf,
+        merge_s: float = 0.0,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -251,6 +252,8 @@ class Generator(Protocol):
         With `events` outputs tell what happens to the request. With `credit` no more tokens are
         generated than that, and what `stream.grant` adds to it, for each choice. What has not ended
         after `deadline_s` seconds does, by `FinishReason.DEADLINE`, for those who iterate.
+        Tokens may wait up to `merge_s` to come together, which saves most of what they cost; the
+        first and the last do not wait, nor any of a request that has stop strings or a deadline.
         """
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:

@@ -16,6 +16,7 @@ import trio
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.error_groups import single_errors_unwrapped
+from .config import WHOLE_MERGE_S
 from .generation import ChatPrompt, Choice, GenerationStream, Logprobs, Prompt, Usage
 from .runtime import Runtime, open_runtime
 
@@ -196,7 +197,7 @@ class LLM:
 
         async def one(place: int, prompt: Prompt) -> None:
             assert self._runtime is not None
-            opened = self._runtime.generate(prompt, params, streaming=False)
+            opened = self._runtime.generate(prompt, params, streaming=False, merge_s=WHOLE_MERGE_S)
             async with opened as stream:
                 results[place] = _completion(await stream.collect())
 

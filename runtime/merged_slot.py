@@ -11,11 +11,9 @@ It is on the path of every token, so: single tokens are only gathered, and becom
 together when they are taken; and it parks its consumer itself with `wait_task_rescheduled`, as an
 event for each wake-up costs more than all else in here together. A consumer that need not wait in a
 task is called instead (`follow`): then a token costs no switch of tasks at all, and while earlier
-ones were not taken it costs no call either, until so many wait that the request would meet its
-credit.
+ones were not taken it costs no call either.
 """
 
-import math
 from collections.abc import Callable
 
 import attrs
@@ -60,16 +58,12 @@ class MergedSlot:
     _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     # Called instead, once there is something to take.
     _on_ready: Callable[[], None] | None = attrs.field(default=None, init=False)
-    # With this output token it is called again, though it has not taken: whoever knows of a credit
-    # says where the room gets scarce.
-    calls_again_at: float = attrs.field(default=math.inf, init=False)
 
     def follow(self, on_ready: Callable[[], None]) -> None:
         """Have `on_ready` called for what is put or fails from now on: it takes, or remembers.
 
-        What is put while something waits is not told, but for the end, a failure, and the token
-        `calls_again_at`. It runs in the task that puts, which serves all requests: it must not
-        raise.
+        What is put while something waits is not told, but for the end and a failure. It runs in the
+        task that puts, which serves all requests: it must not raise.
         """
         self._on_ready = on_ready
 
@@ -79,11 +73,8 @@ class MergedSlot:
             return
         self._token_ids.append(token_id)
         self._token_count += 1
-        if not self._ready:
-            if not self.only_when_finished:
-                self._wake()
-        elif self._token_count >= self.calls_again_at:
-            self._call_again()
+        if not (self._ready or self.only_when_finished):
+            self._wake()
 
     def settle(self) -> None:
         """Make the single tokens so far an output, for whoever turns the next ones to text."""
@@ -101,8 +92,6 @@ class MergedSlot:
             self.finished = True
         if self.finished or not (self._ready or self.only_when_finished):
             self._wake()
-        elif output.token_count >= self.calls_again_at:
-            self._call_again()
 
     def fail(self, error: Exception) -> None:
         """End with an error: raised to the consumer after what was put before. The first stays."""
@@ -181,11 +170,6 @@ class MergedSlot:
     def _stop_waiting(self, _: object) -> Abort:
         self._consumer = None
         return Abort.SUCCEEDED
-
-    def _call_again(self) -> None:
-        self.calls_again_at = math.inf
-        if self._on_ready is not None:
-            self._on_ready()
 
     def _wake(self) -> None:
         self._ready = True

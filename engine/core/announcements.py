@@ -49,6 +49,8 @@ class Announcements:
         self._news.pop(frontend, None)
 
     def _put_event(self, request: Request, kind: RequestEventKind, detail: int = 0) -> None:
+        if request.untold_from is not None:  # they came before it
+            self.put(request.frontend, request.output_from(request.take_untold(0)))
         output = RequestOutput(
             request_id=request.request_id,
             attempt=request.attempt,

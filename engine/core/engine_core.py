@@ -17,6 +17,8 @@ input from a frontend raises: a bad request gets an ERROR output, alone. What a 
 right, as all workers are ours: `UnexpectedResult` ends the engine.
 """
 
+import math
+
 import attrs
 
 from ..config import EngineSettings
@@ -36,6 +38,7 @@ from .block_hash import root_digest
 from .endings import Endings
 from .grammar import RequestGrammar, fill_masks
 from .grammar_orders import GrammarOrder, GrammarOrders
+from .output_windows import OutputWindows
 from .queue import ORDERS
 from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
 from .request_store import RequestStore
@@ -69,6 +72,8 @@ class EngineCore:
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
     _endings: Endings = attrs.field(init=False)
     _applier: TokenApplier = attrs.field(init=False)
+    # Tokens that need not be told at once.
+    _windows: OutputWindows = attrs.field(factory=OutputWindows, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     # When the last step was finished: the next one began to compute then, or was scheduled later.
     _finished_at_s: float = attrs.field(default=0.0, init=False)
@@ -98,7 +103,7 @@ class EngineCore:
             order=ORDERS[settings.scheduling_policy],
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics, self._announcements)
-        self._applier = TokenApplier(self._endings, self._statistics)
+        self._applier = TokenApplier(self._endings, self._statistics, self._windows)
 
     @property
     def max_model_len(self) -> int:
@@ -179,6 +184,7 @@ class EngineCore:
         which the frontend has more tokens than we is not the same one: ended here, and unknown.
         """
         self._announcements.drop(frontend)
+        self._windows.drop(frontend)
         self._statistics.forget(frontend)
         wanted = {entry.request_id: entry for entry in live}
         for request in self._store.live(frontend):
@@ -210,6 +216,7 @@ class EngineCore:
             self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set())
         self._announcements.drop(frontend)
+        self._windows.drop(frontend)
         self._statistics.forget(frontend)
 
     def remote_kv_arrived(self, frontend: Frontend, key: RequestKey, computed_tokens: int) -> None:
@@ -313,12 +320,19 @@ class EngineCore:
         self._statistics.step_s_last = now - max(scheduled.began_s, self._finished_at_s)
         self._finished_at_s = now
         self._pace.begin(self._scheduler.predict(in_flight[0]) if in_flight else 0.0, now)
-        news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows)
+        news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows, now=now)
+        if self._windows:  # what is due before the next result comes must not wait for it
+            self._applier.tell_due(news, now + self._statistics.step_s_last)
         return self._statistics.messages(news, self._scheduler)
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
-        """Outputs that no step has brought: refusals, replays that had already ended, events."""
+        """Outputs that no step has brought: refusals, replays that had already ended, events.
+
+        Without work, what was to wait for later steps, too: there may be none.
+        """
         news = self._announcements.take()
+        if self._windows and not self.has_work():
+            self._applier.tell_due(news, math.inf)
         return self._statistics.messages(news, self._scheduler) if news else {}
 
     # ---- looking on
@@ -340,6 +354,7 @@ class EngineCore:
         for request in requests:
             assert self._store.find(request.frontend, request.request_id) is request
         self._statistics.check_invariants(len(requests))
+        self._windows.check_invariants()
 
     # ---- inside
 

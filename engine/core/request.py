@@ -110,6 +110,8 @@ class Request:
     events: bool = False
     # Its attempt alone names it to its frontend.
     in_columns: bool = False
+    # How long its tokens may wait to be told together; 0: not at all.
+    merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
     grammar: RequestGrammar | None = None
     # Token sequences that its output must not contain.
@@ -146,6 +148,8 @@ class Request:
     name_block_at: int = NEVER
     # Prompt tokens that its first admission found in the cache.
     cached_tokens: int = 0
+    # The first output token that its frontend was not told of, if any waits (`OutputWindows`).
+    untold_from: int | None = None
     # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
     aborted_at: int = NEVER
 
@@ -225,6 +229,11 @@ class Request:
         if log is not None:
             log.append(rows, first)
 
+    def take_untold(self, index: int) -> int:
+        """From which output index on it is told, if `index` alone is news. Nothing waits then."""
+        first, self.untold_from = self.untold_from, None
+        return index if first is None else first
+
     def output_from(self, index: int) -> RequestOutput:
         """Its tokens from output index `index`, and what is told with them."""
         logs = (self.logprobs, self.prompt_logprobs)
@@ -276,6 +285,7 @@ class Request:
                 log.check_invariants()
         assert 0 < self.prompt_tokens <= len(self.token_ids)
         assert self.prompt_tokens < self.length_max
+        assert self.untold_from is None or self.untold_from < self.output_count
         # One that ended in flight may have computed tokens that it never got.
         assert self.is_finished or 0 <= self.computed_tokens <= len(self.token_ids)
         holds = self.status is RequestStatus.RUNNING or (self.is_finished and self.row != NO_ROW)
@@ -341,6 +351,7 @@ def make_request(
         status=status,
         events=add.events,
         in_columns=add.in_columns,
+        merge_s=add.merge_s,
         bad_words=add.bad_words,
         parent=add.parent,
         logprobs=None if sampling.logprobs is None else LogprobLog(len(add.output_token_ids)),

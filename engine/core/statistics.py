@@ -27,6 +27,10 @@ class News:
     indices: list[int] = attrs.field(factory=list)
     token_ids: list[int] = attrs.field(factory=list)
 
+    def __bool__(self) -> bool:
+        """Whether there is anything."""
+        return bool(self.outputs or self.attempts)
+
 
 @attrs.define(eq=False)
 class Statistics:

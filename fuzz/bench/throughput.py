@@ -16,6 +16,7 @@ import trio
 
 from ...engine.errors import InvalidParameter
 from ...engine.sampling_params import SamplingParams
+from ...runtime.config import WHOLE_MERGE_S
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import Runtime, open_runtime
 from ..load.process_costs import costs_of_tree, cpu_spent
@@ -121,7 +122,10 @@ async def run_offline(
     lengths: list[int] = []
 
     async def answer(prompt: list[int]) -> None:
-        async with runtime.generate(prompt, params, streaming=False, cache_salt=salt) as stream:
+        opened = runtime.generate(
+            prompt, params, streaming=False, cache_salt=salt, merge_s=WHOLE_MERGE_S
+        )
+        async with opened as stream:
             await stream.collect()
         lengths.append(len(stream.token_ids))
         on_ended(1)

@@ -80,6 +80,7 @@ class Call:
     events: bool = False
     credit: int | None = None
     deadline_s: float = math.inf
+    merge_s: float = 0.0
 
 
 def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:
@@ -129,6 +130,7 @@ class FakeGenerator:
         events: bool = False,
         credit: int | None = None,
         deadline_s: float = math.inf,
+        merge_s: float = 0.0,
     ) -> AsyncIterator[GenerationStream]:
         await trio.lowlevel.checkpoint()
         if self.refuse is not None:
@@ -147,6 +149,7 @@ class FakeGenerator:
                 events,
                 credit,
                 deadline_s,
+                merge_s,
             )
         )
         slots = [MergedSlot(only_when_finished=not streaming) for _ in range(params.n)]

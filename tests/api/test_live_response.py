@@ -107,34 +107,6 @@ async def test_whoever_takes_first_pulls_and_is_told_once() -> None:
         assert pulls == ["x"] * 2
 
 
-async def test_a_window_ends_early_when_much_waits(autojump_clock: trio.testing.MockClock) -> None:
-    response = make_live()
-    response.merge_s = 1.0
-    pulls = count_pulls(response)
-    woken: list[AttachedReader] = []
-    with response.reading(3, woken.append) as one, response.reading(3) as other:
-        response.note_more()
-        assert (one.merge_s, woken) == (0.0, [one])  # the first text does not wait
-        assert text_of(one) == text_of(other) == "x"
-        response.note_more()
-        assert (one.merge_s, woken) == (1.0, [one] * 2)
-        for _ in range(3):
-            response.note_more()
-        assert (one.merge_s, woken) == (0.0, [one] * 3)
-        await other.wait_ready()
-        assert (trio.current_time(), pulls) == (0, ["x"])
-        assert text_of(other) == "x"
-        assert one.merge_s == 1.0
-        response.note_more()
-        await other.wait_ready()
-        assert trio.current_time() == 1
-        await other.wait_ready()
-        assert trio.current_time() == 1
-        assert text_of(other) == "x"
-        response.end(COMPLETED)
-        assert (one.merge_s, other.merge_s) == (0.0, 0.0)
-
-
 async def test_without_readers_it_is_pulled_when_it_comes() -> None:
     response = make_live(background=True)
     pulls = count_pulls(response)

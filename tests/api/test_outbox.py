@@ -1,13 +1,10 @@
 """The outbox asks lanes in turn, bounds a burst, and sends notices first."""
 
-from math import inf
-
 import attrs
 import msgspec
 
 from triolet.api.limits import SocketLimits
-from triolet.api.merge_window import MergeWindows
-from triolet.api.outbox import AT_ONCE, OneEvent, Outbox
+from triolet.api.outbox import OneEvent, Outbox
 from triolet.api.responses import Event
 
 
@@ -20,7 +17,6 @@ class Several:
     """Gives one event at a time."""
 
     events: list[Event]
-    merge_s: float = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -30,9 +26,9 @@ class Several:
         return [self.events.pop(0)]
 
 
-def taken(outbox: Outbox, now: float = 0.0) -> list[Event]:
+def taken(outbox: Outbox) -> list[Event]:
     outbox.check_invariants()
-    return [msgspec.json.decode(text) for text in outbox.take(now)]
+    return [msgspec.json.decode(text) for text in outbox.take()]
 
 
 def test_a_lane_says_everything_once() -> None:
@@ -44,30 +40,6 @@ def test_a_lane_says_everything_once() -> None:
     assert taken(outbox) == [{**done(4), "stream_id": "a"}, {**done(5), "stream_id": "a"}]
     assert not outbox
     assert not outbox.is_waiting("a")
-
-
-def test_a_lane_that_can_wait_is_due_when_its_window_ends() -> None:
-    outbox = Outbox(SocketLimits(), MergeWindows(1.0))
-    waiting, urgent = Several([done(4)], merge_s=0.5), Several([done(5)])
-    assert outbox.mark_later("a", waiting, 1.2) == 1.5
-    outbox.mark_ready("b", urgent)
-    assert (taken(outbox, 1.4), outbox.next_deadline()) == ([{**done(5), "stream_id": "b"}], 1.5)
-    assert outbox.mark_later("a", waiting, 1.6) == 1.5, "it is not put off again"
-    assert outbox
-    assert outbox.is_waiting("a")
-    assert (taken(outbox, 1.5), outbox.next_deadline()) == ([{**done(4), "stream_id": "a"}], inf)
-    assert not outbox
-
-
-def test_what_cannot_wait_any_more_is_due_at_once() -> None:
-    outbox, source = Outbox(SocketLimits()), Several([done(4)], merge_s=0.5)
-    outbox.mark_later("a", source, 0.0)
-    outbox.mark_ready("a", source)
-    assert outbox.mark_later("a", source, 0.1) == AT_ONCE
-    assert len(taken(outbox, 0.1)) == 1
-    outbox.mark_later("a", Several([done(6)], merge_s=0.5), 0.2)
-    outbox.drop("a")
-    assert (taken(outbox, 9.0), outbox.next_deadline()) == ([], inf)
 
 
 def test_a_burst_is_bounded_and_lanes_take_turns() -> None:

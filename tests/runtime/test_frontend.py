@@ -1,6 +1,7 @@
 """One call in front of everything: text out, stop strings, refusals, accounts."""
 
 import gc
+import math
 import pathlib
 import weakref
 from typing import Any
@@ -94,25 +95,19 @@ async def test_tokens_that_do_not_become_text_fail_their_request_alone(
             assert len((await stream.collect()).token_ids) == 16
 
 
-async def test_who_waits_for_more_is_called_again_before_the_request_would_be_paused(
-    null_folder: pathlib.Path,
+async def test_tokens_that_may_wait_come_together(
+    null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock
 ) -> None:
-    waiting: list[int] = []
-    async with (
-        open_bed(null_folder, window_tokens=8) as bed,
-        bed.frontend.generate("the cat", PARAMS) as stream,
-    ):
+    async def pieces(params: SamplingParams, deadline_s: float = math.inf) -> list[int]:
+        opened = bed.frontend.generate("the cat", params, merge_s=9.0, deadline_s=deadline_s)
+        async with opened as stream:
+            return [len(output.token_ids) async for output in stream]
 
-        def note_more() -> None:
-            waiting.append(stream.slot.tokens_waiting)
-            if waiting[-1] > 1:
-                stream.take_nowait()
-
-        stream.follow(note_more)
-        while not stream.has_end:
-            assert bed.servers[0].core.statistics().paused == 0
-            await trio.lowlevel.checkpoint()
-    assert waiting[:4] == [1, 4, 1, 4]
+    async with open_bed(null_folder) as bed:
+        assert await pieces(PARAMS) == [1, 15]
+        # Who must know each token here is told of each; the reader merges some of them.
+        assert len(await pieces(attrs.evolve(PARAMS, stop=("no such text",)))) > 4
+        assert len(await pieces(PARAMS, deadline_s=60.0)) > 4
 
 
 async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.Path) -> None:

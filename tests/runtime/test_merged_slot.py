@@ -229,18 +229,6 @@ def test_a_follower_is_called_instead_of_a_task() -> None:
         slot.take_nowait()
 
 
-def test_a_follower_that_does_not_take_is_called_again_where_room_gets_scarce() -> None:
-    slot, called = MergedSlot(), list[int]()
-    slot.follow(lambda: called.append(slot.tokens_waiting))
-    slot.calls_again_at = 4
-    for first in range(6):
-        slot.put_token(first)
-    assert called == [1, 4], "once"
-    slot.calls_again_at = 7
-    slot.put(piece(6, 2))
-    assert called == [1, 4, 8]
-
-
 def test_a_follower_of_the_whole_is_called_at_the_end_alone() -> None:
     slot, taken = MergedSlot(only_when_finished=True), list[GenerationOutput | None]()
     slot.follow(lambda: taken.append(slot.take_nowait()))

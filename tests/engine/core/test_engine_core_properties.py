@@ -96,6 +96,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
         # {(frontend, request id): its newest attempt}
         self.wanted: dict[tuple[str, str], WantedRequest] = {}
         self.count = self.attempts = 0
+        self.now = 0.0
 
     # ---- what frontends do
 
@@ -200,6 +201,7 @@ class EngineCoreMachine(RuleBasedStateMachine):
             parent=sibling[0],
             choice=sibling[1],
             in_columns=self.count % 2 == 0,
+            merge_s=(0.0, 0.3, 1.0)[self.count % 3],
         )
         return self.send(self.want(frontend, add))
 
@@ -300,7 +302,8 @@ class EngineCoreMachine(RuleBasedStateMachine):
         runnable = [r for r in scheduler.running if r.is_runnable]
         preemptions = scheduler.preemptions
         has_work = self.core.has_work()
-        step = self.core.schedule(0.0)
+        self.now += 0.1
+        step = self.core.schedule(self.now)
         if step is None:
             assert self.steps or not (has_work or runnable)
             return
@@ -322,7 +325,10 @@ class EngineCoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.steps))
     def finish_step(self) -> None:
         result = self.worker.execute(self.steps.popleft())
-        for frontend, message in self.core.finish_step(result, 0.0).items():
+        messages = self.core.finish_step(result, self.now)
+        overdue = self.core._windows.take_due(self.now)
+        assert not overdue, "waits beyond the end of its window"
+        for frontend, message in messages.items():
             assert isinstance(frontend, str)
             assert message.outputs or message.attempts
             by_attempt = {wanted.add.attempt: wanted for wanted in self.wanted.values()}

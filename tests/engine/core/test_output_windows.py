@@ -1,0 +1,158 @@
+"""What may wait does, until its window ends; what is needed at once is told at once."""
+
+from typing import Any
+
+import attrs
+import pytest
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.announcements import Announcements
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.output_windows import CREDIT_LOW_TOKENS
+from triolet.engine.core.request import RequestStatus
+from triolet.engine.messages import AddRequest, Grant, LiveRequest, RequestKey, StepOutputs
+from triolet.fuzz.checking_worker import CheckingWorker
+from triolet.tests.engine.core.driver import READY, VOCAB, add_request
+
+STEP_S = 0.1
+
+
+class Clocked:
+    """An engine core whose steps take a tenth of a second each."""
+
+    def __init__(self) -> None:
+        settings = EngineSettings(
+            model="none", block_tokens=4, max_num_seqs=4, max_num_batched_tokens=16
+        )
+        self.core = EngineCore(settings, attrs.evolve(READY, kv_blocks=64, max_model_len=100))
+        self.worker = CheckingWorker(kv_blocks=64, block_tokens=4, rows=4, vocab_size=VOCAB)
+        self.now = 0.0
+
+    def add(self, request_id: str, frontend: str = "f0", **changes: Any) -> None:
+        add: AddRequest = add_request(request_id, max_tokens=60)
+        self.core.add(frontend, attrs.evolve(add, **changes))
+
+    def step(self, frontend: str = "f0") -> StepOutputs | None:
+        step = self.core.schedule(self.now)
+        assert step is not None
+        assert not self.core.take_outputs(), "there is work: nothing is told without a step"
+        self.now = round(self.now + STEP_S, 3)
+        found = self.core.finish_step(self.worker.execute(step), self.now)
+        self.core.check_invariants()
+        return found.get(frontend)
+
+    def told(self, steps: int) -> list[tuple[float, str, int, int]]:
+        """When who was told of which first token, and how many."""
+        found = []
+        for _ in range(steps):
+            message = self.step()
+            for output in message.outputs if message else ():
+                row = (self.now, output.request_id, output.first_index, len(output.token_ids))
+                found.append(row)
+        return found
+
+
+@pytest.fixture
+def engine() -> Clocked:
+    return Clocked()
+
+
+def test_a_window_is_told_before_the_step_that_would_be_too_late(engine: Clocked) -> None:
+    engine.add("a", merge_s=0.5)
+    engine.now = 0.05
+    # The first at once; then all that came before 0.5 and 1.0, where a step ends next.
+    assert engine.told(10) == [(0.15, "a", 0, 1), (0.45, "a", 1, 3), (0.95, "a", 4, 5)]
+
+
+def test_requests_with_the_same_window_are_told_together(engine: Clocked) -> None:
+    engine.add("a", merge_s=0.5)
+    engine.told(2)
+    engine.add("b", merge_s=0.5)
+    assert engine.told(3) == [(0.3, "b", 0, 1), (0.4, "a", 1, 3), (0.4, "b", 1, 1)]
+
+
+def test_others_are_not_kept_waiting(engine: Clocked) -> None:
+    engine.add("a", merge_s=10.0)
+    engine.add("b", in_columns=True)
+    engine.step()
+    message = engine.step()
+    assert message is not None
+    assert (message.outputs, message.indices) == ([], [1])
+
+
+def test_one_token_goes_in_columns_as_ever(engine: Clocked) -> None:
+    engine.add("a", merge_s=0.001, in_columns=True)
+    messages = [engine.step() for _ in range(3)]
+    assert [message and message.indices for message in messages] == [[0], [1], [2]]
+
+
+def test_the_end_brings_what_waited(engine: Clocked) -> None:
+    add = add_request("a", max_tokens=5)
+    engine.core.add("f0", attrs.evolve(add, merge_s=10.0))
+    assert engine.told(5) == [(0.1, "a", 0, 1), (0.5, "a", 1, 4)]
+
+
+def test_near_its_credit_a_request_does_not_wait(engine: Clocked) -> None:
+    credit = CREDIT_LOW_TOKENS + 4
+    engine.add("a", merge_s=10.0, credit=credit)
+    told = engine.told(credit)
+    assert [row[2:] for row in told] == [(0, 1), (1, 4), *[(at, 1) for at in range(5, credit)]]
+
+
+def test_of_what_was_aborted_nothing_is_told(engine: Clocked) -> None:
+    engine.add("a", merge_s=10.0)
+    engine.told(3)
+    engine.core.abort("f0", [RequestKey("a", 1)])
+    assert not engine.core.has_work()
+    assert engine.core.take_outputs() == {}
+
+
+def test_what_is_paused_is_told_when_all_others_are_done(engine: Clocked) -> None:
+    """Its last tokens were near the credit, so that only a shut window could hold them back."""
+    engine.add("a", merge_s=10.0, credit=CREDIT_LOW_TOKENS + 8)
+    request = engine.core._store.find("f0", "a")
+    assert request is not None
+    engine.told(3)
+    request.tokens_max = request.prompt_tokens + 3  # no more room, whatever for
+    (message,) = engine.core.take_outputs().values()
+    assert [(o.first_index, len(o.token_ids)) for o in message.outputs] == [(1, 2)]
+
+
+def test_a_resync_tells_all_and_nothing_is_told_twice(engine: Clocked) -> None:
+    engine.add("a", merge_s=0.5)
+    engine.told(3)
+    outputs, unknown = engine.core.resync("f0", [LiveRequest("a", 1, 1, None)])
+    assert [(o.first_index, len(o.token_ids)) for o in outputs] == [(1, 2)]
+    assert not unknown
+    assert engine.told(6)[0] == (0.4, "a", 3, 1)
+
+
+def test_events_come_after_the_tokens_before_them(engine: Clocked) -> None:
+    engine.add("a", merge_s=10.0)
+    engine.told(3)
+    request = engine.core._store.find("f0", "a")
+    assert request is not None
+    announcements = Announcements()
+    request.status = RequestStatus.WAITING  # as a preempted one, but for its name
+    announcements.note_arrival(request)
+    announcements.put_events(engine.core._scheduler)
+    outputs = announcements.take()["f0"].outputs
+    assert [(o.first_index, len(o.token_ids), len(o.events)) for o in outputs] == [
+        (1, 2, 0),
+        (3, 0, 1),
+    ]
+
+
+def test_a_frontend_that_is_gone_is_told_nothing(engine: Clocked) -> None:
+    engine.add("a", merge_s=0.5)
+    engine.add("b", "f1", merge_s=0.5)
+    engine.told(2)
+    engine.core.forget_frontend("f0")
+    assert [row[1] for row in engine.told(4)] == []
+
+
+def test_a_grant_lets_it_wait_again(engine: Clocked) -> None:
+    engine.add("a", merge_s=10.0, credit=4)
+    assert len(engine.told(3)) == 3
+    engine.core.grant("f0", [Grant("a", 1, None)])
+    assert engine.told(5) == []
