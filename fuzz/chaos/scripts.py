@@ -20,6 +20,8 @@ PROMPTS = (
 )
 # Short ones end while a fault is on, long ones live through several.
 SHORT_TOKENS, MIDDLE_TOKENS = 24, 90
+# Some ten steps of the null executor's.
+MERGE_MS = 100
 # A probe must outlive its moment and its fault: the latest moment is at token 40.
 PROBE_TOKENS = 240
 
@@ -36,23 +38,26 @@ class Script:
     prompt: str
     seed: int
     tokens: int
+    # So long its tokens may wait for each other: an engine dies with some that it has not told.
+    merge_ms: int = 0
 
     def body(self, **fields: Any) -> dict[str, Any]:
         """As a Responses request; `fields` are added."""
+        runtime = {"seed": self.seed, "ignore_eos": True, "token_ids": True}
         return {
             "input": self.prompt,
             "max_output_tokens": self.tokens,
             "temperature": 0.8,
-            "runtime": {"seed": self.seed, "ignore_eos": True, "token_ids": True},
+            "runtime": {**runtime, "merge_ms": self.merge_ms},
             **fields,
         }
 
 
 PROBES = tuple(Script(prompt, seed, PROBE_TOKENS) for seed, prompt in enumerate(PROMPTS))
 BYSTANDERS = tuple(
-    Script(prompt, seed, tokens)
+    Script(prompt, seed, tokens, merge_ms)
     for seed, prompt in enumerate(PROMPTS, 10)
-    for tokens in (SHORT_TOKENS, MIDDLE_TOKENS)
+    for tokens, merge_ms in ((SHORT_TOKENS, 0), (MIDDLE_TOKENS, 0), (MIDDLE_TOKENS, MERGE_MS))
 )
 SCRIPTS = PROBES + BYSTANDERS
 
