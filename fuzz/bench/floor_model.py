@@ -3,14 +3,15 @@
 Sans-IO: sizes of a model and rates of a machine in, seconds out. Every weight is read once a step,
 and every block of a row's KV once; a product and an addition are two operations. The floor is the
 longer one of reading the weights and multiplying, plus reading KV, which no other work hides at
-batch 1. Of dense models; must not know how a step is computed.
+batch 1. Of experts those are read that tokens go to which choose evenly. Must not know how a step
+is computed.
 """
 
 from collections.abc import Sequence
 
 import attrs
 
-from ...engine.errors import InvalidParameter
+from ...engine.expert_config import Experts
 from ...engine.model_config import ModelConfig
 
 # Of weights and KV: bf16.
@@ -19,7 +20,7 @@ VALUE_BYTES = 2
 
 @attrs.frozen(kw_only=True)
 class ModelSizes:
-    """The sizes of a dense decoder, numbers of values."""
+    """The sizes of a decoder, numbers of values; `expert_layers` have a mixture for an MLP."""
 
     layers: int
     hidden_size: int
@@ -28,12 +29,12 @@ class ModelSizes:
     heads: int
     kv_heads: int
     head_size: int
+    experts: Experts | None = None
+    expert_layers: int = 0
 
     @classmethod
     def of(cls, config: ModelConfig) -> "ModelSizes":
-        """Of a model folder's config. Raises `InvalidParameter` for a mixture of experts."""
-        if config.experts is not None:
-            raise InvalidParameter("model", "is a mixture of experts; floors are of dense models")
+        """Of a model folder's config."""
         return cls(
             layers=config.layers,
             hidden_size=config.hidden_size,
@@ -42,7 +43,28 @@ class ModelSizes:
             heads=config.heads,
             kv_heads=config.kv_heads,
             head_size=config.head_size,
+            experts=config.experts,
+            expert_layers=len(config.expert_layers),
         )
+
+    def layer_values(self, experts_of_layer: float) -> float:
+        """Weights of all layers, so many experts of each that has them."""
+        attention, keys = self.head_size * self.heads, self.head_size * self.kv_heads
+        values: float = self.layers * self.hidden_size * 2 * (attention + keys)
+        dense = self.layers - self.expert_layers
+        values += dense * 3 * self.hidden_size * self.intermediate_size
+        if self.experts is not None:
+            expert = 3 * self.hidden_size * self.experts.intermediate_size
+            router = self.hidden_size * self.experts.count
+            values += self.expert_layers * (router + experts_of_layer * expert)
+        return values
+
+    def experts_met(self, tokens: int) -> float:
+        """How many experts of a layer so many tokens go to, on average."""
+        if self.experts is None:
+            return 0.0
+        missed = 1 - self.experts.chosen / self.experts.count
+        return self.experts.count * (1 - missed**tokens)
 
 
 @attrs.frozen(kw_only=True)
@@ -67,17 +89,18 @@ class StepWork:
         """Of a step over these rows."""
         attention = sizes.head_size * sizes.heads
         kv_values = 2 * sizes.head_size * sizes.kv_heads
-        layer = sizes.hidden_size * (2 * attention + kv_values)
-        layer += 3 * sizes.hidden_size * sizes.intermediate_size
         output = sizes.hidden_size * sizes.vocab_size
         tokens = sum(row.new for row in rows)
         sampled = sum(row.samples for row in rows)
+        chosen = sizes.experts.chosen if sizes.experts else 0
         # Of each new token: scores against all before it and itself, and their weighted sum.
         seen = sum(row.new * (row.context - row.new) + row.new * (row.new + 1) // 2 for row in rows)
         return cls(
-            weight_bytes=VALUE_BYTES * (sizes.layers * layer + output),
+            weight_bytes=round(
+                VALUE_BYTES * (sizes.layer_values(sizes.experts_met(tokens)) + output)
+            ),
             kv_bytes=VALUE_BYTES * sizes.layers * kv_values * sum(row.context for row in rows),
-            operations=2 * tokens * sizes.layers * layer
+            operations=round(2 * tokens * sizes.layer_values(chosen))
             + 2 * sampled * output
             + 4 * seen * attention * sizes.layers,
         )

@@ -20,6 +20,7 @@ BENCHMARKS = (
     "step_ring",
     "engine_core",
     "kernels",
+    "experts",
     "sampling",
     "worker_steps",
     "offline",

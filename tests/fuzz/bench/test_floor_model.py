@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.errors import InvalidParameter
 from triolet.engine.expert_config import Experts
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.model_config import load_model_config
@@ -31,13 +30,26 @@ SIZES = ModelSizes(
 )
 
 
-def test_sizes_are_those_of_a_folder_unless_it_mixes_experts() -> None:
+def test_sizes_are_those_of_a_folder() -> None:
     config = load_model_config(bundled_model_folder())
     sizes = ModelSizes.of(config)
     assert (sizes.layers, sizes.hidden_size) == (config.layers, config.hidden_size)
-    experts = Experts(count=2, chosen=1, intermediate_size=8, normalized=True)
-    with pytest.raises(InvalidParameter, match="mixture"):
-        ModelSizes.of(attrs.evolve(config, experts=experts))
+    assert sizes.layer_values(0) == ModelSizes.of(config).layer_values(9)
+
+
+def test_of_experts_those_are_read_that_tokens_go_to() -> None:
+    experts = Experts(count=16, chosen=4, intermediate_size=512, normalized=True)
+    mixed = attrs.evolve(SIZES, experts=experts, expert_layers=8)
+    attention, router, expert = 1024 * 6 * 1024, 1024 * 16, 3 * 1024 * 512
+    one = StepWork.of(mixed, decode_rows(1, 512))
+    values = 8 * (attention + router + 4 * expert) + 1024 * 32_000
+    assert one.weight_bytes == 2 * values
+    assert one.operations == 2 * values + 4 * 512 * 16 * 128 * 8
+    two = StepWork.of(mixed, decode_rows(2, 512))
+    assert two.weight_bytes - one.weight_bytes == 2 * 8 * 3 * expert  # a quarter is met again
+    assert two.operations == 2 * one.operations
+    every = StepWork.of(mixed, prefill_rows(4096)).weight_bytes
+    assert every == one.weight_bytes + 2 * 8 * 12 * expert
 
 
 def test_a_decode_step_reads_every_weight_and_the_rows_kv() -> None:
