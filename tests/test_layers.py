@@ -40,7 +40,7 @@ TORCH_BESIDE = ("triolet.fuzz.bench.transformers_process", "triolet.fuzz.given_l
 
 def _internal(module: Module) -> set[tuple[str, int]]:
     found = set()
-    for item in module.imports():
+    for item in module.imports:
         target = house_target(item.target)
         if target is not None:
             found.add((target, item.line))
@@ -95,7 +95,7 @@ def test_torch_is_imported_in_worker_and_model_alone() -> None:
     wrong = [
         f"{module.name}:{item.line}"
         for module in house_modules()
-        for item in module.imports()
+        for item in module.imports
         if item.target.split(".")[0] in ("torch", "safetensors", "transformers")
         and not module.name.startswith(("triolet.engine.worker.", "triolet.engine.model."))
         and module.name not in TORCH_BESIDE
@@ -108,7 +108,7 @@ def test_sans_io_modules_import_no_loop_clock_socket_or_device() -> None:
         f"{module.name}:{item.line} imports {item.target}"
         for module in house_modules()
         if module.sans_io
-        for item in module.imports()
+        for item in module.imports
         if item.target.split(".")[0] in IMPURE and not item.type_only
     ]
     assert not wrong
@@ -127,7 +127,7 @@ def test_banned_modules_are_imported_nowhere() -> None:
     wrong = [
         f"{module.name}:{item.line} imports {item.target}"
         for module in house_modules()
-        for item in module.imports()
+        for item in module.imports
         if item.target.split(".")[0] in BANNED
         and (module.name, item.target.split(".")[0]) not in BANNED_EXCEPT
     ]
@@ -138,7 +138,7 @@ def test_imports_have_no_cycle() -> None:
     graph = {
         module.name: {
             target
-            for item in module.imports()
+            for item in module.imports
             if not item.type_only and (target := house_target(item.target)) is not None
             if target != module.name and target.count(".") >= 1
         }
@@ -183,7 +183,7 @@ def test_nothing_imports_tests() -> None:
     wrong = [
         f"{module.name}:{item.line}"
         for module in house_modules()
-        for item in module.imports()
+        for item in module.imports
         if item.target.split(".")[0] == "tests" or item.target.startswith("triolet.tests")
     ]
     assert not wrong
