@@ -117,7 +117,7 @@ def test_memory_that_no_machine_has_is_refused_before_it_is_asked_for(
 ) -> None:
     with pytest.raises(InvalidParameter, match="kv_blocks must be at most"):
         ready(write_config(tmp_path), kv_blocks=10**12)
-    wide = {"hidden_size": 2**18, "intermediate_size": 2**18, "num_hidden_layers": 4096}
+    wide = {"hidden_size": 2**18, "intermediate_size": 2**18, "num_hidden_layers": 64}
     with pytest.raises(
         ModelFolderError, match=r"GiB for its weights as torch.float32, and cpu has"
     ):
