@@ -17,7 +17,6 @@ constexpr int TILE_ROWS = 4, TILE_VECTORS = 2;
 #endif
 
 constexpr long PAIR_ROW = 2 * PANEL;      // elements of one pair of inputs in a panel
-constexpr int AHEAD_BYTES = 4096;         // how far the first pass over a panel is prefetched
 
 struct Product {
     const Act* a;
@@ -36,7 +35,7 @@ struct Fetch {
 
 template <int ROWS>
 static inline void multiply_tile(const Product& p, int row, const bf16* panel, float* out,
-                                 Fetch fetch, bool first_pass) {
+                                 Fetch fetch) {
     const Act* a[ROWS];
     for (int i = 0; i < ROWS; i++)
         a[i] = p.a + (p.row_of ? p.row_of[row + i] : row + i) * p.a_stride;
@@ -49,13 +48,6 @@ static inline void multiply_tile(const Product& p, int row, const bf16* panel, f
         long fetched = column == 0 ? fetch.lines : 0;
         for (long k = 0; k < p.pairs; k++) {
             if (k < fetched) _mm_prefetch(fetch.from + k * 64, _MM_HINT_T1);
-            if (first_pass && column == 0) {
-                const char* ahead = (const char*)(panel + k * PAIR_ROW) + AHEAD_BYTES;
-                _mm_prefetch(ahead, _MM_HINT_T0);
-                _mm_prefetch(ahead + 64, _MM_HINT_T0);
-                _mm_prefetch(ahead + 128, _MM_HINT_T0);
-                _mm_prefetch(ahead + 192, _MM_HINT_T0);
-            }
             multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         }
         for (int i = 0; i < ROWS; i++)
@@ -65,21 +57,22 @@ static inline void multiply_tile(const Product& p, int row, const bf16* panel, f
 }
 
 static inline void multiply_rows(const Product& p, int rows, int row, const bf16* panel, float* out,
-                                 Fetch fetch, bool first_pass) {
+                                 Fetch fetch) {
     switch (rows) {
-        case 1: return multiply_tile<1>(p, row, panel, out, fetch, first_pass);
-        case 2: return multiply_tile<2>(p, row, panel, out, fetch, first_pass);
-        case 3: return multiply_tile<3>(p, row, panel, out, fetch, first_pass);
-        case 4: return multiply_tile<4>(p, row, panel, out, fetch, first_pass);
+        case 1: return multiply_tile<1>(p, row, panel, out, fetch);
+        case 2: return multiply_tile<2>(p, row, panel, out, fetch);
+        case 3: return multiply_tile<3>(p, row, panel, out, fetch);
+        case 4: return multiply_tile<4>(p, row, panel, out, fetch);
 #if defined(__AVX2__)
-        case 5: return multiply_tile<5>(p, row, panel, out, fetch, first_pass);
-        case 6: return multiply_tile<6>(p, row, panel, out, fetch, first_pass);
+        case 5: return multiply_tile<5>(p, row, panel, out, fetch);
+        case 6: return multiply_tile<6>(p, row, panel, out, fetch);
 #endif
     }
 }
 
 // All rows of one panel; `finish(row, outputs)` takes each row's 64 outputs. Tiles are of even
-// height. While they compute, the next panel is fetched, a share of it in each tile.
+// height. While they compute, the next panel is fetched, a share of it in each tile. A lone tile
+// goes through memory in order, and the processor fetches that sooner than it could be told to.
 template <class Finish>
 static inline void multiply_panel(const Product& p, long panel_index, bool more, Finish finish) {
     const bf16* panel = p.weight + panel_index * p.pairs * PAIR_ROW;
@@ -90,7 +83,7 @@ static inline void multiply_panel(const Product& p, long panel_index, bool more,
     float out[TILE_ROWS * PANEL];
     for (int tile = 0, row = 0; tile < tiles; tile++) {
         int rows = (p.rows - row + (tiles - tile) - 1) / (tiles - tile);
-        multiply_rows(p, rows, row, panel, out, {next + tile * share * 64, share}, tiles == 1);
+        multiply_rows(p, rows, row, panel, out, {next + tile * share * 64, share});
         for (int i = 0; i < rows; i++) finish(row + i, out + i * PANEL);
         row += rows;
     }
