@@ -12,16 +12,18 @@ namespace {
 
 typedef int64_t Words __attribute__((vector_size(64)));
 
-// Independent accumulators: enough to hide the latency of an addition or a product.
-constexpr int kReads = 8;
+// Independent accumulators: enough to hide the latency of a product.
 constexpr int kProducts = 16;
 
+// Reads so many places at once, each in order: processors differ in how many they fetch ahead.
+template <int kStreams>
 Words read_part(const Words* begin, const Words* end) {
-    Words sums[kReads] = {};
-    for (; begin + kReads <= end; begin += kReads)
-        for (int i = 0; i < kReads; i++) sums[i] ^= begin[i];
-    for (; begin < end; begin++) sums[0] ^= *begin;
-    for (int i = 1; i < kReads; i++) sums[0] ^= sums[i];
+    const int64_t length = (end - begin) / kStreams;
+    Words sums[kStreams] = {};
+    for (int64_t i = 0; i < length; i++)
+        for (int stream = 0; stream < kStreams; stream++) sums[stream] ^= begin[stream * length + i];
+    for (begin += kStreams * length; begin < end; begin++) sums[0] ^= *begin;
+    for (int stream = 1; stream < kStreams; stream++) sums[0] ^= sums[stream];
     return sums[0];
 }
 
@@ -96,16 +98,19 @@ float multiply(int64_t turns) {
 
 }  // namespace
 
-// Reads `bytes` (a multiple of 64, aligned to that) once, each thread its part; a checksum, so that
-// the reading cannot be left out.
-TRIOLET_API int64_t triolet_probe_read(const void* memory, int64_t bytes, int threads) {
+// Reads `bytes` (a multiple of 64, aligned to that) once, each thread its part, in one stream or, if
+// `several`, in four; a checksum, so that the reading cannot be left out.
+TRIOLET_API int64_t triolet_probe_read(const void* memory, int64_t bytes, int threads,
+                                       int several) {
     const Words* words = static_cast<const Words*>(memory);
     const int64_t count = bytes / static_cast<int64_t>(sizeof(Words));
     int64_t sum = 0;
 #pragma omp parallel num_threads(threads) reduction(^ : sum)
     {
         const int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
-        const Words found = read_part(words + count * part / parts, words + count * (part + 1) / parts);
+        const Words* begin = words + count * part / parts;
+        const Words* end = words + count * (part + 1) / parts;
+        const Words found = several ? read_part<4>(begin, end) : read_part<1>(begin, end);
         for (int i = 0; i < 8; i++) sum ^= found[i];
     }
     return sum;

@@ -1,8 +1,9 @@
 """Times steps of an executor beside the machine's floor, in turns, in one thread of this process.
 
-A round measures the machine's rates and then every case, so that neighbours slow both: the share is
-taken round by round. *Call* is what the executor says the forward pass took, *step* what a caller
-waits: with sampling and the answer.
+A round measures the machine's rates before and after every case, so that neighbours slow both: the
+share is of the better of the two, round by round. The floor reads weights and cache from memory; a
+model that fits in the processor's cache is quicker, and its share above one. *Call* is what the
+executor says the forward pass took, *step* what a caller waits: with sampling and the answer.
 Must not know how figures are shown.
 """
 
@@ -27,6 +28,8 @@ STEPS_MAX = GROWTH_TOKENS - 2
 # A case takes about so long in a round, and at least so many steps.
 CASE_S = 0.15
 STEPS_MIN = 3
+# Of the machine's rates between two cases, about 15 ms each.
+PROBE_TRIES = 2
 
 
 @attrs.frozen(kw_only=True)
@@ -105,14 +108,15 @@ def measure_kernels(
     probe = Probe()
     try:
         taken: dict[str, list[_Taken]] = {case.name: [] for case in cases}
-        floors = []
+        after = probe.measure(settings.threads, tries=PROBE_TRIES)
         for number in range(rounds + 1):
-            floor = probe.measure(settings.threads, tries=1)
             for case in cases:
-                found = _time_case(driver, case, StepWork.of(sizes, case.rows()), floor)
-                taken[case.name] += [found] if number else []  # the first round warms up
+                before, found = after, _time_case(driver, case)
+                after = probe.measure(settings.threads, tries=PROBE_TRIES)
+                floor_s = _floor_s(StepWork.of(sizes, case.rows()), before.best(after))
+                # The first round warms up.
+                taken[case.name] += [attrs.evolve(found, floor_s=floor_s)] if number else []
                 on_ended(1)
-            floors.append(floor)
         return KernelFigures(
             executor=executor_name(settings, ready.numerics_id),
             threads=settings.threads,
@@ -146,10 +150,14 @@ class _Taken:
     call_s: float
     step_s: float
     least_s: float
-    floor_s: float
+    floor_s: float = math.nan
 
 
-def _time_case(driver: StepDriver, case: Case, work: StepWork, floor: MachineFloor) -> _Taken:
+def _floor_s(work: StepWork, floor: MachineFloor) -> float:
+    return work.floor_s(read_gb_s=floor.read_gb_s, multiply_gflop_s=floor.multiply_gflop_s)
+
+
+def _time_case(driver: StepDriver, case: Case) -> _Taken:
     driver.begin(case.decoding)
     driver.step(case.prefills)
     calls: list[float] = []
@@ -168,7 +176,6 @@ def _time_case(driver: StepDriver, case: Case, work: StepWork, floor: MachineFlo
         call_s=calls[len(calls) // 2],
         step_s=steps[len(steps) // 2],
         least_s=calls[0],
-        floor_s=work.floor_s(read_gb_s=floor.read_gb_s, multiply_gflop_s=floor.multiply_gflop_s),
     )
 
 

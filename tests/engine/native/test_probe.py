@@ -1,5 +1,6 @@
 """Rates of this machine, with and without the kernels; nothing is said of how fast it must be."""
 
+import itertools
 import math
 from collections.abc import Iterator
 
@@ -7,7 +8,7 @@ import pytest
 
 from triolet.engine.native import probe
 from triolet.engine.native.library import NativeUnavailable, machine_isas, native_fault
-from triolet.engine.native.probe import Probe
+from triolet.engine.native.probe import MachineFloor, Probe
 
 SMALL_BYTES = 1 << 20
 
@@ -41,13 +42,20 @@ def test_all_memory_is_read_by_any_number_of_threads(small: Probe) -> None:
     # One word differs from the others, wherever it is: the checksum tells.
     for place in (0, 64 * 1000 + 8, size - 8):
         sums = set()
-        for threads in (1, 2, 3):
+        for threads, several in itertools.product((1, 2, 3), (False, True)):
             small._memory[place] = 1
-            before = functions.triolet_probe_read(small._buffer, size, threads)
+            before = functions.triolet_probe_read(small._buffer, size, threads, several)
             small._memory[place] = 9
-            sums.add(before ^ functions.triolet_probe_read(small._buffer, size, threads))
+            sums.add(before ^ functions.triolet_probe_read(small._buffer, size, threads, several))
             small._memory[place] = 1
         assert sums == {1 ^ 9}
+
+
+def test_the_better_of_two_floors_is_taken_figure_by_figure() -> None:
+    one = MachineFloor(threads=2, read_gb_s=20.0, multiply_gflop_s=400.0, isa="avx2")
+    other = MachineFloor(threads=2, read_gb_s=30.0, multiply_gflop_s=300.0, isa="avx2")
+    best = MachineFloor(threads=2, read_gb_s=30.0, multiply_gflop_s=400.0, isa="avx2")
+    assert one.best(other) == other.best(one) == best
 
 
 def test_without_kernels_memory_is_read_and_the_peak_is_unknown(
