@@ -9,6 +9,7 @@ import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 import attrs
 import trio
@@ -134,10 +135,6 @@ class RequestFlow:
             self.client.grant(self.request_id, credit)
 
 
-def _with_credit(request: AddRequest, flow: RequestFlow) -> tuple[AddRequest, RequestFlow]:
-    return attrs.evolve(request, credit=flow.credit.credit), flow
-
-
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
     """Stop strings and deadlines end a request here, where all its tokens must be known."""
     return 0.0 if params.stop or deadline_s < math.inf else asked_s
@@ -242,7 +239,7 @@ class Frontend:
                     prompt_token_ids=prepared.prompt_token_ids,
                     sampling=self.admission.with_seed(prepared.params),
                     eos_token_ids=list(self.inputs.eos_token_ids),
-                    credit=credit,
+                    credit=self._stream_credit(credit, streaming=streaming).credit,
                     events=events,
                     principal=principal,
                     cache_salt=cache_salt,
@@ -251,10 +248,11 @@ class Frontend:
                     merge_s=_merge_s(merge_s, params, deadline_s),
                 )
             )
-            flows = [self._make_flow(request, ticket, streaming=streaming) for request in requests]
+            make_flow = partial(self._make_flow, ticket, credit, streaming=streaming)
+            flows = [make_flow(request) for request in requests]
             stream = _make_stream(request_id, prepared.prompt_token_ids, flows)
             stream.deadline = deadline
-            self.client.submit(list(map(_with_credit, requests, flows)))
+            self.client.submit(list(zip(requests, flows, strict=True)))
             try:
                 yield stream
             finally:
@@ -265,8 +263,13 @@ class Frontend:
                 self._prompt_tokens += len(prepared.prompt_token_ids)
                 self._output_tokens += stream.output_tokens
 
-    def _make_flow(self, request: AddRequest, ticket: Ticket, *, streaming: bool) -> RequestFlow:
+    def _stream_credit(self, granted: int | None, *, streaming: bool) -> StreamCredit:
         window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
+        return StreamCredit(window, granted)
+
+    def _make_flow(
+        self, ticket: Ticket, credit: int | None, request: AddRequest, *, streaming: bool
+    ) -> RequestFlow:
         processor = OutputProcessor.make(self.inputs.tokenizer, request.sampling)
         return RequestFlow(
             request_id=request.request_id,
@@ -274,7 +277,7 @@ class Frontend:
             processor=processor,
             slot=MergedSlot(only_when_finished=not streaming),
             ticket=ticket,
-            credit=StreamCredit(window, request.credit),
+            credit=self._stream_credit(credit, streaming=streaming),
         )
 
     @contextmanager
