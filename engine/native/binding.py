@@ -5,6 +5,7 @@ Pointers are addresses of arrays that the caller keeps alive. Must not know how 
 """
 
 import ctypes
+import os
 from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
 from types import MappingProxyType
 
@@ -142,6 +143,8 @@ class Kernels:
         )  # fmt: skip
         for function in packing:
             function.restype = None
+        functions.triolet_populate.argtypes = (c_void_p, c_int64, c_int32)
+        functions.triolet_populate.restype = c_int32
         model, batch = POINTER(ModelWeights), POINTER(StepBatch)
         functions.triolet_scratch_bytes.argtypes = (model, c_int64, c_int64, c_int32)
         functions.triolet_scratch_bytes.restype = c_int64
@@ -154,6 +157,11 @@ class Kernels:
         )  # fmt: skip
         functions.triolet_step.restype = c_int32
         return cls(library)
+
+    def populate(self, address: int, size: int, *, threads: int) -> None:
+        """Give memory that begins at a page all its pages. Raises `MemoryError`."""
+        if code := self.library.functions.triolet_populate(address, size, threads):
+            raise MemoryError(f"no pages for {size} bytes: {os.strerror(code)}")
 
     def scratch_bytes(self, model: ModelWeights, *, tokens: int, sequences: int,
                       threads: int) -> int:  # fmt: skip

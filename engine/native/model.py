@@ -3,7 +3,7 @@
 Must not know requests, files, or where tokens come from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import c_void_p
 
 import attrs
@@ -18,6 +18,8 @@ from .layout import BF16_BYTES, Layout, Sizes, kv_values
 from .memory import Bytes, address_of, take_memory
 from .sampler import SampleCall
 
+# Between two messages of progress: half a second's on a slow machine.
+POPULATED_BYTES = 2**28
 Floats = NDArray[numpy.float32]
 Integers = NDArray[numpy.int32]
 
@@ -62,7 +64,8 @@ class NativeModel:
     _weights: ModelWeights
     _scratch: Bytes
     _logits: Floats
-    # What the structures point to.
+    _cache: Bytes
+    # What the structures point to beside it.
     _kept: tuple[object, ...]
     _scratch_address: int = attrs.field(init=False)
     _logits_address: int = attrs.field(init=False)
@@ -126,8 +129,20 @@ class NativeModel:
             logits=take_memory(logit_rows_max * sizes.vocab * 4).view(numpy.float32).reshape(
                 logit_rows_max, sizes.vocab
             ),
-            kept=(memory, rotations, cache, layers),
+            cache=cache,
+            kept=(memory, rotations, layers),
         )  # fmt: skip
+
+    def populate_cache(self, progress: Callable[[float], None]) -> None:
+        """Give the cache all its pages now: none is lacking later, and no step waits for one.
+
+        Raises `MemoryError`. `progress` gets the fraction that is done.
+        """
+        begin, size = address_of(self._cache), len(self._cache)
+        for at in range(0, size, POPULATED_BYTES):
+            piece = min(POPULATED_BYTES, size - at)
+            self.kernels.populate(begin + at, piece, threads=self.threads)
+            progress((at + piece) / size)
 
     def forward(self, step: ForwardStep) -> Floats:
         """Compute the step into the cache; the wanted logits, (wanted, vocabulary padded).

@@ -85,7 +85,9 @@ class NativeExecutor:
             told = partial(progress, BootPhase.LOAD_WEIGHTS)
             weights = _load_weights(settings, config, kernels, told)
         with boot_phase(progress, BootPhase.KV_MEMORY):
-            self._runner = _make_runner(settings, config, kernels, weights=weights, plan=plan)
+            model = _make_model(settings, config, kernels, weights=weights, plan=plan)
+            model.populate_cache(partial(progress, BootPhase.KV_MEMORY))
+            self._runner = _make_runner(settings, model, plan)
         with boot_phase(progress, BootPhase.HASH_FILES):
             identity = _numerics_id(settings, config, library)
         return WorkerReady(
@@ -122,11 +124,11 @@ def _load_weights(
     return memory
 
 
-def _make_runner(
+def _make_model(
     settings: EngineSettings, config: ModelConfig, kernels: Kernels, *, weights: Bytes,
     plan: KvPlan,
-) -> NativeRunner:  # fmt: skip
-    model = NativeModel.of(
+) -> NativeModel:  # fmt: skip
+    return NativeModel.of(
         config,
         kernels,
         weights,
@@ -137,6 +139,9 @@ def _make_runner(
         sequences_max=min(settings.max_num_seqs, settings.max_num_batched_tokens),
         logit_rows_max=max(settings.max_num_seqs, PROMPT_ROWS_MIN),
     )
+
+
+def _make_runner(settings: EngineSettings, model: NativeModel, plan: KvPlan) -> NativeRunner:
     return NativeRunner.of(
         model,
         rows=settings.max_num_seqs,

@@ -4,8 +4,8 @@
     python -m tests.benchmarks.memory 2000            # fewer requests
 
 The small shape is served three times: with N and with 2 N blocks of KV, whose difference must be N
-blocks (reserved; what is touched grows with use); what is left without a worker that computes
-nothing is weights, activations and libraries. Then the bundled model answers 10 000 requests over
+blocks; what is left without them and a worker that computes nothing is weights, activations and
+libraries. Then the bundled model answers 10 000 requests over
 HTTP: memory of every process is told before, on the way and at the end. Proportional set size:
 shared pages count once in all.
 """
@@ -44,21 +44,12 @@ def _by_process(root: int) -> dict[str, float]:
     return {name: proportional_mib(cost.pid) for name, cost in costs_of_tree(root).items()}
 
 
-def reserved_mib(pid: int) -> float:
-    """Address space of one process."""
-    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmSize:"):
-            return int(line.split()[1]) / 1024
-    raise AssertionError("no VmSize")
-
-
-def _worker_mib(*options: str, executor: str = "") -> tuple[float, float]:
-    """What it reserves, and what it touches."""
+def _worker_mib(*options: str, executor: str = "") -> float:
     folder = str(shape_folder(SMALL))
     with open_server(folder, *options, executor=executor) as server:
         server.press(Load(requests=4, in_flight=4, tokens=4), Protocol.HTTP)
         pid = costs_of_tree(server.pid)["worker"].pid
-        return reserved_mib(pid), proportional_mib(pid)
+        return proportional_mib(pid)
 
 
 def weights_and_kv() -> None:
@@ -67,12 +58,12 @@ def weights_and_kv() -> None:
     token = 2 * VALUE_BYTES * sizes.layers * sizes.kv_heads * sizes.head_size
     weights = (shape_folder(SMALL) / "model.safetensors").stat().st_size / MIB
     one, two = (_worker_mib("--kv-blocks", str(count)) for count in (BLOCKS, 2 * BLOCKS))
-    _, empty = _worker_mib(executor="null")
+    empty = _worker_mib(executor="null")
     kv = BLOCKS * BLOCK_TOKENS * token / MIB
-    print(f"KV of {BLOCKS} blocks more: {two[0] - one[0]:.1f} MiB; {kv:.1f} are configured")
-    rest = one[1] - empty
+    print(f"KV of {BLOCKS} blocks more: {two - one:.1f} MiB; {kv:.1f} are configured")
+    rest = one - kv - empty
     print(
-        f"worker without its interpreter: {rest:.0f} MiB; the weights have {weights:.0f}"
+        f"worker without its interpreter and KV: {rest:.0f} MiB; the weights have {weights:.0f}"
         f" ({rest / weights:.2f} ×)"
     )
 

@@ -7,7 +7,9 @@ import attrs
 import numpy
 import pytest
 
-from triolet.engine.native.binding import NativeFault, check_structures
+from triolet.engine.native.binding import Kernels, NativeFault, check_structures
+from triolet.engine.native.library import open_library
+from triolet.engine.native.memory import address_of, take_memory
 from triolet.engine.native.model import ForwardStep, int32s
 
 from ..model.tiny_models import write_config
@@ -70,3 +72,13 @@ def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) ->
         model.forward(many)
     with pytest.raises(ValueError, match="a step of"):
         model.forward(attrs.evolve(GOOD, token_ids=int32s([1] * (model.tokens_max + 1))))
+
+
+def test_memory_that_cannot_have_pages_is_told() -> None:
+    kernels = Kernels.of(open_library())
+    memory = take_memory(3 * 4096)
+    kernels.populate(address_of(memory), len(memory), threads=2)
+    assert not memory.any()
+    nowhere = 2**46  # nothing is mapped there
+    with pytest.raises(MemoryError, match="no pages for 8192 bytes"):
+        kernels.populate(nowhere, 8192, threads=1)

@@ -1,6 +1,7 @@
 """Forward passes: near the reference in every family, and the same bits in any company."""
 
 import pathlib
+import resource
 from typing import Any
 
 import numpy
@@ -14,7 +15,7 @@ from triolet.engine.native.model import rotation_table
 
 from ..model.reference import PROMPT_TOKENS, SIZES, VOCABULARY, save_reference
 from ..model.tiny_models import random_tokens, write_config
-from .small_models import Driver, load_native
+from .small_models import BLOCKS, Driver, load_native
 
 pytestmark = pytest.mark.usefixtures("kernels_here")
 every_isa = pytest.mark.parametrize("isa", machine_isas())
@@ -164,8 +165,7 @@ def test_blocks_of_a_request_before_do_not_leak(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     tokens = random_tokens(33, seed=2)
     expected = Driver(model, [[0, 1, 2]]).step([(0, 0, tokens)])
-    cache = model._kept[2]
-    assert isinstance(cache, numpy.ndarray)
+    cache = model._cache
     cache.view(numpy.uint16)[:] = 0x7FC0  # NaN
     again = Driver(model, [[7, 8, 9]])
     assert numpy.array_equal(again.step([(0, 0, tokens[:32])]), expected[:32])
@@ -194,3 +194,19 @@ def test_positions_turn_each_half_of_a_head(tmp_path: pathlib.Path) -> None:
     assert table[39, 3] == pytest.approx(numpy.cos(angle), abs=1e-6)
     assert table[39, 16 + 3] == pytest.approx(numpy.sin(angle), abs=1e-6)
     assert not table[:, 8:16].any()
+
+
+def test_the_cache_has_all_its_pages_when_it_is_asked_for(tmp_path: pathlib.Path) -> None:
+    model = load_native(write_config(tmp_path, num_hidden_layers=8), dummy=True, threads=2)
+    size = BLOCKS * 8 * 2 * 2 * 16 * 32 * 2
+    told: list[float] = []
+    before = resident_bytes()
+    model.populate_cache(told.append)
+    assert told == [1.0]
+    assert len(model._cache) == size
+    assert not model._cache.any()
+    assert resident_bytes() - before > size / 2  # which the kernel counts in batches
+
+
+def resident_bytes() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
