@@ -8,7 +8,6 @@ Must not know how figures are shown.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,6 +18,7 @@ from ...engine.config import EngineSettings
 from ...engine.model_config import load_model_config
 from ...engine.native.probe import MachineFloor, Probe
 from ...engine.worker.executors import make_executor
+from ...engine.worker.host import cores
 from .floor_model import ModelSizes, RowWork, StepWork, decode_rows
 from .series import Series
 from .step_driver import GROWTH_TOKENS, StepDriver, blocks_for
@@ -134,7 +134,7 @@ def executor_name(settings: EngineSettings, numerics_id: str) -> str:
 
 def _settings(model: str, cases: Sequence[Case], engine: dict[str, Any]) -> EngineSettings:
     words = {**engine}
-    words["threads"] = words.get("threads") or len(os.sched_getaffinity(0))
+    words["threads"] = words.get("threads") or cores()
     words["max_num_seqs"] = max(len(case.rows()) for case in cases)
     tokens = max(sum(row.new for row in case.rows()) for case in cases)
     words["max_num_batched_tokens"] = max(tokens, words.get("max_num_batched_tokens", 0))

@@ -12,6 +12,7 @@ from pathlib import Path
 import attrs
 
 from ... import __version__
+from ...engine.worker.host import cores
 
 # About 20 ms; long enough that a tick of the clock does not matter.
 _TURNS = 1_000_000
@@ -52,7 +53,7 @@ def look_at_machine() -> Machine:
         pass
     return Machine(
         processor=_processor(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores(),
         load=os.getloadavg()[0],
         turn_ns=(time.process_time() - began_s) / _TURNS * 1e9,
         python=platform.python_version(),

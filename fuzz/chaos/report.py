@@ -11,8 +11,12 @@ from typing import Any
 import attrs
 from rich.table import Table
 
+from ..load.measures import percentile
 from .fault_plan import FaultKind
 from .history import Ending, StreamHistory, Violation
+
+# What is told of recovery times.
+PERCENTS = (50, 99, 100)
 
 
 @attrs.define(eq=False)
@@ -113,7 +117,7 @@ class Report:
                         "planned": len(mine),
                         "proven": sum(1 for each in mine if not each.void),
                         "streams": dict(self.touched.get(kind, Counter())),
-                        "recovery_s": [round(quantile(times, q), 2) for q in (0.5, 0.99, 1.0)]
+                        "recovery_s": [round(percentile(times, p), 2) for p in PERCENTS]
                         if times
                         else [],
                         "violations": sum(len(each.violations) for each in mine),
@@ -150,9 +154,3 @@ class Report:
         if self.is_green():
             return [*lines, f"green: every invariant held, every fault was proven; {again}"]
         return [*lines, f"RED; the same schedule again: {shlex.join(self.replay)}"]
-
-
-def quantile(ordered: Sequence[float], share: float) -> float:
-    """The value below which this share of them lies; the next one above, where none is exact."""
-    assert ordered
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

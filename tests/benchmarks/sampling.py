@@ -8,7 +8,6 @@ Peaked logits have a nucleus of some tens of tokens, as
 those of real models do; flat ones have one of thousands.
 """
 
-import os
 import statistics
 import time
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from triolet.engine.native.library import open_library
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step
+from triolet.engine.worker.host import cores
 from triolet.engine.worker.input_batch import InputBatch
 from triolet.engine.worker.native_sampling import NativeSampling
 from triolet.engine.worker.step_outcome import StepOutcome
@@ -99,7 +99,7 @@ def main() -> None:
     peaked = flat.copy()
     for row in peaked:
         row[chance.integers(0, VOCAB, PEAKS)] += PEAK
-    threads = len(os.sched_getaffinity(0))
+    threads = cores()
     print(f"{ROWS} rows, vocabulary {VOCAB}, {threads} threads; ms")
     for name, sampling, shape, target in CASES:
         logits = peaked if shape == "peaked" else flat

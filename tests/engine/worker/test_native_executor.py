@@ -6,58 +6,31 @@ from typing import Any
 
 import pytest
 
-from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.engine.messages import BootPhase
-from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.model_config import load_model_config
 from triolet.engine.native import library
 from triolet.engine.native.library import machine_isas
-from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, WorkerReady
+from triolet.engine.step_messages import WorkerReady
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native_executor import NativeExecutor, native_fault
 
 from ..model.tiny_models import write_config, write_model
+from .whole_executors import boot, change_a_weight, check_boot, first_step, settings_of
 
 pytestmark = pytest.mark.skipif(bool(library.native_fault()), reason="no compiler, no kernels")
 
 
-def settings_of(folder: pathlib.Path, **changes: Any) -> EngineSettings:
-    values = {"load_format": "dummy", "max_num_seqs": 4, "threads": 1}
-    return EngineSettings(model=str(folder), **{**values, **changes})
-
-
 def ready(folder: pathlib.Path, **changes: Any) -> WorkerReady:
-    executor = NativeExecutor(settings_of(folder, **changes), 0)
-    return executor.load(lambda phase, fraction: None)
-
-
-def no_mask() -> Mask:
-    raise AssertionError("no row is masked")
+    return boot(NativeExecutor(settings_of(folder, **changes), 0))
 
 
 def test_from_folder_to_tokens(tmp_path: pathlib.Path) -> None:
     write_model(tmp_path)
-    progress: list[tuple[str, float]] = []
     executor = NativeExecutor(settings_of(tmp_path, load_format="auto"), 0)
     assert executor.name == "native"
-    found = executor.load(lambda *report: progress.append(report))
+    check_boot(executor)
     assert executor.name == f"native {machine_isas()[0]}"
-    assert (found.vocab_size, found.max_model_len, found.kv_blocks) == (101, 512, 4 * 32)
-    assert found.bitwise
-    phases = [BootPhase.LOAD_WEIGHTS, BootPhase.KV_MEMORY, BootPhase.HASH_FILES]
-    assert list(dict.fromkeys(phase for phase, _ in progress)) == phases
-    for phase in phases:
-        fractions = [fraction for name, fraction in progress if name == phase]
-        assert fractions == sorted(fractions)
-        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
-    row = NewRow(
-        row=0, token_ids=[5, 6, 7], prompt_tokens=3, computed_tokens=0, block_ids=[3],
-        sampling=RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=4),
-    )  # fmt: skip
-    step = Step(number=9, new=[row], rows=[0], token_counts=[3], samples=[True])
-    result = executor.execute(step, no_mask)
-    assert (result.number, result.rows) == (9, [0])
+    result = first_step(executor)
     assert 0 < result.sample_s < result.compute_s
 
 
@@ -77,9 +50,7 @@ def test_the_numerics_id_is_of_what_decides_about_bits(tmp_path: pathlib.Path) -
     others |= {
         ready(tmp_path, load_format="auto", isa=isa).numerics_id for isa in machine_isas()[1:]
     }
-    content = bytearray((tmp_path / SINGLE_FILE).read_bytes())
-    content[-1] ^= 1
-    (tmp_path / SINGLE_FILE).write_bytes(content)
+    change_a_weight(tmp_path)
     others.add(ready(tmp_path, load_format="auto").numerics_id)
     assert len(others - {one}) == len(machine_isas()) + 1
 
@@ -101,7 +72,7 @@ def test_memory_that_no_machine_has_is_refused_before_it_is_asked_for(
 ) -> None:
     with pytest.raises(InvalidParameter, match="kv_blocks must be at most"):
         ready(write_config(tmp_path), kv_blocks=10**12)
-    wide = {"hidden_size": 2**18, "intermediate_size": 2**18, "num_hidden_layers": 4096}
+    wide = {"hidden_size": 2**18, "intermediate_size": 2**18, "num_hidden_layers": 64}
     with pytest.raises(ModelFolderError, match="GiB for its weights as bfloat16, and this machine"):
         ready(write_config(tmp_path, **wide))
 

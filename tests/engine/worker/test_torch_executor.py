@@ -6,62 +6,34 @@ from typing import Any
 import pytest
 import torch
 
-from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.engine.messages import BootPhase
 from triolet.engine.model.layers import has_packed_linear
-from triolet.engine.model.weight_folder import SINGLE_FILE
-from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, WorkerReady
+from triolet.engine.step_messages import WorkerReady
 from triolet.engine.worker.torch_executor import TorchExecutor
 
 from ..model.tiny_models import write_config, write_model
+from .whole_executors import boot, change_a_weight, check_boot, first_step, settings_of
 
 
 def make(folder: pathlib.Path, **changes: Any) -> TorchExecutor:
-    values = {"load_format": "dummy", "max_num_seqs": 4, "threads": 1}
-    return TorchExecutor(EngineSettings(model=str(folder), **{**values, **changes}), 0)
+    return TorchExecutor(settings_of(folder, **changes), 0)
 
 
 def ready(folder: pathlib.Path, **changes: Any) -> WorkerReady:
-    return make(folder, **changes).load(lambda phase, fraction: None)
-
-
-def no_mask() -> Mask:
-    raise AssertionError("no row is masked")
+    return boot(make(folder, **changes))
 
 
 def first_token(executor: TorchExecutor) -> int:
-    row = NewRow(
-        row=0,
-        token_ids=[5, 6, 7],
-        prompt_tokens=3,
-        computed_tokens=0,
-        block_ids=[3],
-        sampling=RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=4),
-    )
-    step = Step(number=9, new=[row], rows=[0], token_counts=[3], samples=[True])
-    result = executor.execute(step, no_mask)
-    assert (result.number, result.rows) == (9, [0])
-    assert result.compute_s > 0
-    return result.token_ids[0]
+    return first_step(executor).token_ids[0]
 
 
 def test_from_folder_to_tokens(tmp_path: pathlib.Path) -> None:
     write_model(tmp_path)
-    progress: list[tuple[str, float]] = []
     executor = make(tmp_path, load_format="auto")
-    found = executor.load(lambda *report: progress.append(report))
-    assert (found.vocab_size, found.max_model_len, found.kv_blocks) == (101, 512, 4 * 32)
-    assert found.bitwise
-    phases = [BootPhase.LOAD_WEIGHTS, BootPhase.KV_MEMORY, BootPhase.HASH_FILES]
-    assert list(dict.fromkeys(phase for phase, _ in progress)) == phases
-    for phase in phases:
-        fractions = [fraction for name, fraction in progress if name == phase]
-        assert fractions == sorted(fractions)
-        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
+    check_boot(executor)
     assert torch.get_num_threads() == 1
     dummy = make(tmp_path)
-    dummy.load(lambda phase, fraction: None)
+    boot(dummy)
     assert first_token(executor) == first_token(dummy)
 
 
@@ -79,9 +51,7 @@ def test_the_numerics_id_is_of_what_decides_about_bits(tmp_path: pathlib.Path) -
     assert ready(tmp_path, load_format="auto", threads=2, max_num_seqs=7).numerics_id == one
     torch.set_num_threads(1)
     others = {ready(tmp_path).numerics_id, ready(tmp_path, bitwise=False).numerics_id}
-    content = bytearray((tmp_path / SINGLE_FILE).read_bytes())
-    content[-1] ^= 1
-    (tmp_path / SINGLE_FILE).write_bytes(content)
+    change_a_weight(tmp_path)
     others.add(ready(tmp_path, load_format="auto").numerics_id)
     assert len(others - {one}) == 3
 
@@ -107,8 +77,8 @@ def test_a_missing_cuda_device_is_refused(tmp_path: pathlib.Path) -> None:
 def test_cuda_computes_the_same_model(tmp_path: pathlib.Path) -> None:
     write_config(tmp_path)
     cuda, cpu = make(tmp_path, device="cuda"), make(tmp_path)
-    assert not cuda.load(lambda phase, fraction: None).bitwise
-    cpu.load(lambda phase, fraction: None)
+    assert not boot(cuda).bitwise
+    boot(cpu)
     assert first_token(cuda) == first_token(cpu)
 
 
@@ -128,13 +98,13 @@ def test_a_torch_without_onednns_operators_is_told_of(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = make(write_config(tmp_path))
-    assert expected.load(lambda phase, fraction: None).bitwise
+    assert boot(expected).bitwise
     assert caplog.text == ""
     monkeypatch.setattr(torch._C, "_has_mkldnn", False)
     has_packed_linear.cache_clear()
     try:
         executor = make(tmp_path)
-        found = executor.load(lambda phase, fraction: None)
+        found = boot(executor)
     finally:
         monkeypatch.undo()
         has_packed_linear.cache_clear()
