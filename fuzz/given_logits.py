@@ -13,15 +13,18 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
+from ..engine.native.binding import StepBatch
 from ..engine.native.library import machine_isas, native_fault, open_library
-from ..engine.native.model import ForwardStep, Integers, NativeModel
-from ..engine.native.sampler import STRIDE
+from ..engine.native.model import ForwardStep, Integers, NativeModel, PreparedStep
+from ..engine.native.sampler import STRIDE, SampleCall, SamplerKernels
 from ..engine.step_messages import Mask, Step, StepResult
 from ..engine.worker.native_runner import NativeRunner
 
 Logits = NDArray[numpy.float32]
 # Tokens of one row at most, all in one block.
 LENGTH_MAX = 64
+# Rows and tokens of prompts that are scored, of one step.
+LOGIT_ROWS_MAX = 256
 # What pads a row of logits: no sampler may look at it.
 PADDING = 1e30
 
@@ -48,30 +51,49 @@ class GivenRunner:
         return attrs.evolve(result, compute_s=0.0, sample_s=0.0)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class _Given:
     vocab_size: int
     given: Logits = attrs.field(factory=lambda: numpy.zeros((0, 0), numpy.float32))
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class _NativeGiven(_Given):
-    kernels: Any = None
+    """As `NativeModel`: logits are working memory, where a call may find them again."""
+
+    sampler: SamplerKernels
+    kernels: Any
     threads: int = 1
-    logit_rows_max: int = 2**20
+    logit_rows_max: int = LOGIT_ROWS_MAX
+    _memory: Logits = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        width = -(-self.vocab_size // STRIDE) * STRIDE
+        self._memory = numpy.empty((self.logit_rows_max, width), numpy.float32)
 
     @property
     def config(self) -> Any:
         return SimpleNamespace(vocab_size=self.vocab_size)
 
     def forward(self, step: ForwardStep) -> Logits:
-        return self.logits(step, step.logit_tokens)
+        return self.compute(self.prepare(step))
+
+    def prepare(self, step: ForwardStep) -> PreparedStep:
+        batch = StepBatch(tokens=len(step.token_ids))
+        return PreparedStep(step, batch, self._memory[: len(step.logit_tokens)])
+
+    def compute(self, prepared: PreparedStep) -> Logits:
+        prepared.logits[:] = PADDING
+        prepared.logits[:, : self.vocab_size] = self.given[prepared.step.logit_tokens]
+        return prepared.logits
+
+    def compute_and_draw(self, prepared: PreparedStep, call: SampleCall, scratch: int) -> float:
+        self.compute(prepared)
+        self.sampler.sample(call, scratch)
+        return 0.0
 
     def logits(self, step: ForwardStep, tokens: Integers) -> Logits:
-        width = -(-self.vocab_size // STRIDE) * STRIDE
-        padded = numpy.full((len(tokens), width), PADDING, numpy.float32)
-        padded[:, : self.vocab_size] = self.given[tokens]
-        return padded
+        return self.forward(attrs.evolve(step, logit_tokens=tokens))
 
 
 def native_runners(rows: int, vocab_size: int) -> list[GivenRunner]:
@@ -81,8 +103,12 @@ def native_runners(rows: int, vocab_size: int) -> list[GivenRunner]:
 
 
 def _native(isa: str, rows: int, vocab_size: int) -> GivenRunner:
-    kernels = SimpleNamespace(library=open_library(isa))
-    model = _NativeGiven(vocab_size, kernels=kernels)
+    library = open_library(isa)
+    model = _NativeGiven(
+        vocab_size=vocab_size,
+        sampler=SamplerKernels.of(library),
+        kernels=SimpleNamespace(library=library),
+    )
     runner = NativeRunner.of(
         cast(NativeModel, model), rows=rows, blocks=1, block_tokens=LENGTH_MAX, length=LENGTH_MAX
     )
@@ -115,7 +141,7 @@ def torch_runner(rows: int, vocab_size: int) -> GivenRunner:
             return hidden[tokens]
 
     model = TorchGiven(
-        vocab_size,
+        vocab_size=vocab_size,
         config=SimpleNamespace(vocab_size=vocab_size, layers=1),
         dtype=torch.float32,
         device=torch.device("cpu"),

@@ -184,7 +184,7 @@ class NativeSampling:
             self._fill(call, logits_RV, len(rows))
             draw.logits = logits_RV
         call.threads = self.threads
-        call.forbidden = call.forbidden_ends = call.masks = None
+        call.forbidden = call.forbidden_ends = call.masks = call.mask_of = None
         draw.of_step = []
         if self._forbidding and not self._forbidding.isdisjoint(rows):
             draw.of_step += self._put_forbidden(call, rows)
