@@ -6,7 +6,6 @@ is, before a value is read. Must not know steps, requests or processes.
 """
 
 import math
-import os
 import pathlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import ModelFolderError
+from ..host import memory_bytes
 from ..model_config import (
     GEMMA3,
     GEMMA3_MULTIMODAL,
@@ -163,7 +163,7 @@ def load_model(
             )
             weights.check(planned)
         needed = sum(math.prod(shape) for shape in planned.values()) * dtype.itemsize
-        if needed > (there := memory_bytes(device)):
+        if needed > (there := device_memory_bytes(device)):
             raise ModelFolderError(
                 str(folder),
                 f"needs {needed / 2**30:.1f} GiB for its weights as {dtype}, and {device} has"
@@ -182,11 +182,11 @@ def load_model(
     return model
 
 
-def memory_bytes(device: torch.device) -> int:
+def device_memory_bytes(device: torch.device) -> int:
     """All memory of a device, free or not: more than that can never be had."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return memory_bytes()
 
 
 def _ignore(fraction: float) -> None:

@@ -12,6 +12,7 @@ import attrs
 
 from ..config import BLOCK_TOKENS, EngineSettings
 from ..errors import InvalidParameter, ModelFolderError
+from ..host import cores, memory_bytes
 from ..messages import BootPhase
 from ..model.tensor_names import rename_of
 from ..model.weight_folder import open_weight_folder
@@ -24,7 +25,6 @@ from ..native.model import NativeModel
 from ..native.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask, boot_phase
-from .host import cores, memory_bytes
 from .kv_plan import KvPlan, plan_kv
 from .native_runner import NativeRunner
 from .numerics import model_numerics_id

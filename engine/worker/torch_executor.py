@@ -15,15 +15,15 @@ import torch
 
 from ..config import EngineSettings
 from ..errors import InvalidParameter
+from ..host import threads_default
 from ..messages import BootPhase
 from ..model.attention import kv_token_bytes
 from ..model.decoder import attention_shape
 from ..model.layers import has_packed_linear
-from ..model.registry import Model, compute_dtype, load_model, memory_bytes, plan_weights
+from ..model.registry import Model, compute_dtype, device_memory_bytes, load_model, plan_weights
 from ..model_config import ModelConfig, load_model_config
 from ..step_messages import Step, StepResult, WorkerReady
 from .executor_interface import Progress, WaitMask, boot_phase
-from .host import threads_default
 from .kv_plan import KV_MEMORY_BYTES_DEFAULT, device_kv_bytes, plan_kv
 from .model_runner import ModelRunner
 from .numerics import model_numerics_id, processor_name
@@ -68,7 +68,7 @@ class TorchExecutor:
             memory_bytes=_kv_memory_bytes(settings, config, dtype, device),
         )
         plan.check_memory(
-            memory_bytes(device),
+            device_memory_bytes(device),
             block_bytes=settings.block_tokens * token_bytes,
             where=f"of {device}",
         )

@@ -15,10 +15,10 @@ from typing import Any
 import attrs
 
 from ...engine.config import EngineSettings
+from ...engine.host import cores
 from ...engine.model_config import load_model_config
 from ...engine.native.probe import MachineFloor, Probe
 from ...engine.worker.executors import make_executor
-from ...engine.worker.host import cores
 from .floor_model import ModelSizes, RowWork, StepWork, decode_rows
 from .series import Series
 from .step_driver import GROWTH_TOKENS, StepDriver, blocks_for

@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 from ... import __version__
-from ...engine.worker.host import cores
+from ...engine.host import cores
 
 # About 20 ms; long enough that a tick of the clock does not matter.
 _TURNS = 1_000_000

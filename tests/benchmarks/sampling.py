@@ -14,9 +14,9 @@ import time
 import attrs
 import numpy as np
 
+from triolet.engine.host import cores
 from triolet.engine.native.library import open_library
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step
-from triolet.engine.worker.host import cores
 from triolet.engine.worker.input_batch import InputBatch
 from triolet.engine.worker.native_sampling import NativeSampling
 from triolet.engine.worker.step_outcome import StepOutcome

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from triolet.engine.worker.host import cores, memory_bytes, threads_default
+from triolet.engine.host import cores, memory_bytes, threads_default
 
 
 @pytest.mark.parametrize(("usable", "threads"), [({0}, 1), ({0, 1}, 1), ({2, 3, 5, 7}, 3)])

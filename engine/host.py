@@ -1,4 +1,4 @@
-"""What the machine has for a worker: cores and memory.
+"""What the machine has for who computes: cores and memory.
 
 Must not know models or executors.
 """
