@@ -25,13 +25,13 @@ CREDIT_LOW_TOKENS = 16
 @attrs.define(eq=False)
 class _Window:
     due_s: float
-    # Some of their tokens wait, or were told meanwhile. One comes again only by a token.
-    requests: list[Request] = attrs.field(factory=list)
+    # Each once, in order: some of their tokens wait, or did before they were told or ended.
+    requests: dict[Request, None] = attrs.field(factory=dict)
 
 
 @attrs.define(eq=False)
 class OutputWindows:
-    """All windows that are open: bounded by the running requests."""
+    """All windows that are open: bounded by the requests that ran in the longest of them."""
 
     _windows: dict[tuple[Frontend, float], _Window] = attrs.field(factory=dict, init=False)
 
@@ -50,7 +50,7 @@ class OutputWindows:
             if window is None:
                 due_s = (math.floor(now / request.merge_s) + 1) * request.merge_s
                 window = self._windows[key] = _Window(due_s)
-            window.requests.append(request)
+            window.requests[request] = None
         return True
 
     def take_due(self, until_s: float) -> list[Request]:

@@ -156,3 +156,11 @@ def test_a_grant_lets_it_wait_again(engine: Clocked) -> None:
     assert len(engine.told(3)) == 3
     engine.core.grant("f0", [Grant("a", 1, None)])
     assert engine.told(5) == []
+
+
+def test_who_waits_twice_in_one_window_is_told_once(engine: Clocked) -> None:
+    """Told in between, near its credit: what was told is not told again."""
+    engine.add("a", merge_s=1.0, credit=CREDIT_LOW_TOKENS + 4)
+    assert [row[2:] for row in engine.told(5)] == [(0, 1), (1, 4)]
+    engine.core.grant("f0", [Grant("a", 1, None)])
+    assert [row[2:] for row in engine.told(5)] == [(5, 4)]
