@@ -16,6 +16,7 @@ from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.process import Process, ProcessSpec
 from ..nurseries.process_pool import run_process_pool
 from ..nurseries.service import start_service
+from ..nurseries.spawned import Spawned
 from ..nurseries.task_tree import ProcessTree
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
@@ -58,6 +59,8 @@ class Executor:
     on_progress: OnProgress
     on_workers: OnWorkers
     worker_module: str = WORKER_MODULE
+    # The first workers, where they were started with this process.
+    ahead: Sequence[Spawned] = ()
     recorder: StepRecorder = NO_RECORDER
     _rings: StepRings = attrs.field(init=False)
     _workers: list[_Worker] = attrs.field(factory=list, init=False)
@@ -76,7 +79,11 @@ class Executor:
         """
         workers = self.settings.workers
         self._progress = RankProgress(workers)
-        specs = [ProcessSpec(f"worker-{r}", self.worker_module, rank=r) for r in range(workers)]
+        ahead = dict(enumerate(self.ahead))
+        specs = [
+            ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
+            for rank in range(workers)
+        ]
         self._rings = StepRings(workers, self.settings.step_timeout_s, self.recorder)
         with self._rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:

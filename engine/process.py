@@ -5,6 +5,7 @@ workers'. Never imports torch. Must not know HTTP, tokenizers or who started it.
 """
 
 import os
+from collections.abc import Sequence
 
 import attrs
 import msgspec
@@ -15,6 +16,7 @@ from ..nurseries.child import ChildFds, run_child
 from ..nurseries.error_groups import first_error
 from ..nurseries.heap import settle_heap
 from ..nurseries.service import open_service
+from ..nurseries.spawned import Spawned
 from ..nurseries.task_tree import ProcessTree, task_tree
 from ..nurseries.waiting import waiting_for
 from ..transports.channel import Peer
@@ -60,7 +62,8 @@ async def main(child: ChildFds) -> None:
     try:
         with open_recorder(init.settings.record_steps, "engine") as recorder:
             async with open_spoke(me, *codecs) as channel:
-                await EngineProcess(init, control, handshake, channel, recorder).run()
+                engine = EngineProcess(init, control, handshake, channel, recorder, child.ahead)
+                await engine.run()
     except* EngineError as errors:
         if not handshake.booting:
             raise
@@ -77,6 +80,7 @@ class EngineProcess:
     handshake: ChildHandshake
     channel: SpokeChannel
     recorder: StepRecorder
+    ahead: Sequence[Spawned] = ()  # workers that were started with this process
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -95,6 +99,7 @@ class EngineProcess:
             on_progress=reports.progress,
             on_workers=reports.workers,
             recorder=self.recorder,
+            ahead=self.ahead,
         )
         async with (
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),

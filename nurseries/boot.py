@@ -1,6 +1,6 @@
 """Runs a child module with its death notice armed before anything of the child is imported.
 
-    python -m triolet.nurseries.boot MODULE CONTROL_FD DEATH_FD WORDS_FD
+    python -m triolet.nurseries.boot MODULE CONTROL_FD DEATH_FD WORDS_FD [AHEAD_MODULE …]
 
 A module that imports a tensor library needs seconds before its first line of code. If its parent
 dies meanwhile, or the import itself fails, there must be a death notice and last words already.
@@ -16,8 +16,11 @@ from .death_signal import arm_death_signal
 from .last_words import write_last_words
 
 
-def boot(module: str, fds: list[str]) -> None:
+def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     """Arm, then run `module` as the main program with `fds` as its arguments.
+
+    The modules `ahead` are started before, as children of this process; behind the fds come
+    what they have become (`Spawned.encode`).
 
     Faults of the interpreter are written to the last words, and so is an error that the module
     raises; it is raised again.
@@ -25,8 +28,13 @@ def boot(module: str, fds: list[str]) -> None:
     control_fd, _, words_fd = map(int, fds)
     arm_death_signal(control_fd)
     faulthandler.enable(file=words_fd, all_threads=True)
-    sys.argv = [module, *fds]
     try:
+        started = []
+        if ahead:
+            from .spawned import spawn
+
+            started = [spawn(each).encode() for each in ahead]
+        sys.argv = [module, *fds, *started]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except BaseException as error:
         # The first line is what the parent tells others of this death.
@@ -36,4 +44,4 @@ def boot(module: str, fds: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    boot(sys.argv[1], sys.argv[2:])
+    boot(sys.argv[1], sys.argv[2:5], sys.argv[5:])

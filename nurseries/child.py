@@ -23,6 +23,7 @@ from .death_signal import EXIT_ORPHANED, arm_death_signal
 from .death_watch import PARENT_GONE, monitor_parent
 from .error_groups import single_error, single_errors_unwrapped
 from .last_words import write_last_words
+from .spawned import Spawned
 from .task_tree import ProcessTree, render_tree, task_tree
 from .waiting import waiting_for
 
@@ -43,11 +44,13 @@ class ChildFds:
     """What the parent passed down. They live as long as the process; nobody has to close them.
 
     `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until somebody wraps it.
+    `ahead` are children of ours that `boot` has started: see `ProcessSpec.spawned`.
     """
 
     control: socket.socket
     death_fd: int
     words_fd: int
+    ahead: tuple[Spawned, ...] = ()
 
 
 @attrs.define(eq=False)
@@ -75,13 +78,13 @@ def run_child(
     Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
     hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1.
     """
-    control_fd, death_fd, words_fd = _fds_of(sys.argv)
+    control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
     # `boot` has done this already, unless somebody started the module in some other way.
     parent_pid = arm_death_signal(control_fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the root's business
     for fd in (control_fd, death_fd, words_fd):
         os.set_inheritable(fd, False)
-    fds = ChildFds(socket.socket(fileno=control_fd), death_fd, words_fd)
+    fds = ChildFds(socket.socket(fileno=control_fd), death_fd, words_fd, ahead)
     try:
         code = trio.run(
             partial(
@@ -181,9 +184,10 @@ def _headline(error: BaseException) -> str:
     return f"{type(bare).__name__}: {bare}".splitlines()[0]
 
 
-def _fds_of(argv: list[str]) -> tuple[int, int, int]:
+def _fds_of(argv: list[str]) -> tuple[int, int, int, tuple[Spawned, ...]]:
     try:
-        control_fd, death_fd, words_fd = map(int, argv[1:])
-    except ValueError:
+        control_fd, death_fd, words_fd = map(int, argv[1:4])
+        ahead = tuple(map(Spawned.decode, argv[4:]))
+    except (ValueError, TypeError):
         sys.exit(f"{argv[0]} is started by its parent process with three fd numbers, not by hand")
-    return control_fd, death_fd, words_fd
+    return control_fd, death_fd, words_fd, ahead

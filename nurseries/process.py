@@ -10,10 +10,8 @@ not know what the process does nor what is said on its control socket.
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 import attrs
@@ -31,12 +29,10 @@ from .shutdown_ladder import (
     ShutdownLadder,
     Terminate,
 )
+from .spawned import Spawned, spawn
 from .waiting import waiting_for
 
 T = TypeVar("T")
-
-_BOOT_MODULE = f"{__package__}.boot"
-_STDERR_FD = 2
 
 
 @attrs.frozen
@@ -45,6 +41,9 @@ class ProcessSpec:
 
     `rank` is the place in a pool. `pass_fds` stay open in the child under the same numbers.
     `environment` is added to ours. The child's module search path never has the current folder.
+
+    `ahead` are modules that the child will want as children of its own: they start with it, before
+    its imports. `spawned` is such a one, there already: it is taken over instead of a spawn.
     """
 
     name: str
@@ -52,6 +51,8 @@ class ProcessSpec:
     rank: int = attrs.field(default=0, kw_only=True)
     pass_fds: tuple[int, ...] = attrs.field(default=(), kw_only=True)
     environment: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    ahead: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    spawned: Spawned | None = attrs.field(default=None, kw_only=True)
 
 
 @attrs.frozen
@@ -270,32 +271,13 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
 def _spawn(spec: ProcessSpec) -> Process:
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError("a process must be spawned from the thread that runs the loop")
-    with ExitStack() as unless_started, ExitStack() as child_ends:
-        words = LastWords.create()
-        unless_started.callback(words.close)
-        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        unless_started.callback(control.close)
-        child_ends.callback(child_control.close)
-        child_death_fd, death_fd = os.pipe()
-        unless_started.callback(os.close, death_fd)
-        child_ends.callback(os.close, child_death_fd)
-        control.setblocking(False)
-        child_fds = (child_control.fileno(), child_death_fd, words.fd)
-        popen = subprocess.Popen(
-            [sys.executable, "-P", "-m", _BOOT_MODULE, spec.module, *map(str, child_fds)],
-            stdin=subprocess.DEVNULL,
-            stdout=_STDERR_FD,  # a child's stray print must not get into its parent's output
-            pass_fds=(*child_fds, *spec.pass_fds),
-            process_group=0,  # the terminal's Ctrl-C does not reach it; it dies with its children
-            env={**os.environ, **spec.environment},
-        )
-        unless_started.callback(popen.wait)
-        unless_started.callback(popen.kill)
-        pidfd = os.pidfd_open(popen.pid)
-        # From here on the exit is ours to read, through the pidfd; Popen would do it by number.
-        popen.returncode = 0
-        unless_started.pop_all()
-    return Process(spec, popen.pid, pidfd, control, words, death_fd)
+    spawned = spec.spawned or spawn(
+        spec.module, ahead=spec.ahead, pass_fds=spec.pass_fds, environment=spec.environment
+    )
+    control = socket.socket(fileno=spawned.control_fd)
+    control.setblocking(False)
+    words = LastWords(spawned.words_fd)
+    return Process(spec, spawned.pid, spawned.pidfd, control, words, spawned.death_fd)
 
 
 async def shut_down_process(process: Process, times: LadderTimes) -> None:

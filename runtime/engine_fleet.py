@@ -7,6 +7,7 @@ root does. Must not know requests, HTTP or what an engine computes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from types import MappingProxyType
 
 import attrs
 import msgspec
@@ -34,6 +35,14 @@ from .supervised_lives import SupervisedLives
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process"
+# An engine's first worker starts with it, and imports beside it.
+WORKER_MODULES = MappingProxyType(
+    {
+        "auto": "triolet.engine.worker.native_process",
+        "native": "triolet.engine.worker.native_process",
+    }
+)
+WORKER_MODULE = "triolet.engine.worker.process"
 
 
 @attrs.define(eq=False)
@@ -61,6 +70,7 @@ class EngineFleet:
             owner=self,
             role="engine",
             module=self.module,
+            ahead=self._ahead(),
             sends=ROOT_TO_ENGINE,
             receives=ENGINE_TO_ROOT,
             settings=self.settings,
@@ -79,6 +89,11 @@ class EngineFleet:
             for rank in range(self.settings.engines):
                 start_service_soon(nursery, self._supervise, rank, name=f"engine-{rank}")
             task_status.started()
+
+    def _ahead(self) -> tuple[str, ...]:
+        if self.module != ENGINE_MODULE:
+            return ()  # it is not known what that one has
+        return (WORKER_MODULES.get(self.settings.engine.executor, WORKER_MODULE),)
 
     def publish_frontends(self, membership: FrontendMembership) -> None:
         """Tell every engine which frontends there are."""

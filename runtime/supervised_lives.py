@@ -53,6 +53,7 @@ class SupervisedLives:
     settings: RuntimeSettings
     epochs: Iterator[int]
     on_event: OnEvent
+    ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
 
@@ -97,7 +98,7 @@ class SupervisedLives:
 
         init = self.owner.handle_starting(rank, epoch)
         plan = ChildPlan(
-            spec=ProcessSpec(name, self.module),
+            spec=ProcessSpec(name, self.module, ahead=self.ahead),
             role=self.role,
             epoch=epoch,
             sends=self.sends,

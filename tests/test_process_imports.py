@@ -39,6 +39,9 @@ PROCESSES = {
         COMMON | {"zmq", "llguidance"}, {"engine", "nurseries", "transports"},
     ),
     ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),
+    ("triolet.engine.worker.native_process",): (
+        COMMON | {"numpy"}, {"engine", "nurseries", "transports"},
+    ),
     ("triolet.api.frontend_process",): (
         COMMON | {"zmq", "tokenizers", "llguidance", "jinja2", "markupsafe", "h11", "wsproto",
                   "trio_websocket", "prometheus_client", "cattrs"},

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.executor import WORKER_MODULE
 from triolet.engine.messages import (
     ENGINE_TO_FRONTEND,
     ENGINE_TO_ROOT,
@@ -103,11 +104,15 @@ class Root:
 
 @asynccontextmanager
 async def open_engine(
-    folder: pathlib.Path, membership: FrontendMembership | None = None, **settings: Any
+    folder: pathlib.Path,
+    membership: FrontendMembership | None = None,
+    *,
+    ahead: tuple[str, ...] = (),
+    **settings: Any,
 ) -> AsyncIterator[Root]:
     """An engine that is ready; nothing is left of it and its workers afterwards."""
     engine = EngineSettings(model=str(folder), executor="null", **settings)
-    spec = ProcessSpec("engine 0", "triolet.engine.process")
+    spec = ProcessSpec("engine 0", "triolet.engine.process", ahead=ahead)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec) as process:
             control = ControlChannel(process.control, sends=ROOT_TO_ENGINE, receives=ENGINE_TO_ROOT)
@@ -122,8 +127,10 @@ async def open_engine(
                 close_fds(root.worker_pidfds)
 
 
-async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path) -> None:
-    async with open_engine(write_sizes(tmp_path), workers=2, max_num_seqs=3) as root:
+@pytest.mark.parametrize("ahead", [(), (WORKER_MODULE,)], ids=["", "ahead"])
+async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path, ahead: tuple[str, ...]) -> None:
+    folder = write_sizes(tmp_path)
+    async with open_engine(folder, ahead=ahead, workers=2, max_num_seqs=3) as root:
         assert root.progress == sorted(root.progress)
         assert root.progress[-1] == 1.0
         assert len(root.worker_pids) == len(root.worker_pidfds) == 2

@@ -1,5 +1,6 @@
 """Engines are restarted under new epochs, given up, listed and told: with acting processes."""
 
+import importlib.util
 import itertools
 import signal
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendAddress
 from triolet.nurseries.service import open_service
 from triolet.runtime.config import RuntimeSettings
-from triolet.runtime.engine_fleet import EngineFleet
+from triolet.runtime.engine_fleet import ENGINE_MODULE, EngineFleet
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
 from triolet.runtime.health import EngineState
@@ -187,3 +188,13 @@ async def test_engines_hear_of_frontends() -> None:
         bed.fleet.publish_frontends(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
         while not str((await facts_of(life))["memberships"]).endswith("1 "):
             pass
+
+
+@pytest.mark.parametrize("executor", ["auto", "native", "torch", "null"])
+def test_what_an_engine_starts_ahead_is_a_worker(executor: str) -> None:
+    settings = acting_settings(["ready"])
+    engine = attrs.evolve(settings.engine, executor=executor)
+    fleet = attrs.evolve(Bed(attrs.evolve(settings, engine=engine)).fleet, module=ENGINE_MODULE)
+    [module] = fleet.processes.ahead
+    assert importlib.util.find_spec(module) is not None
+    assert ("native" in module) is (executor in ("auto", "native"))

@@ -1,0 +1,82 @@
+"""A child process as it is right after its spawn: five numbers, owned by whoever takes them over.
+
+Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can have started
+a child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by
+the block that would have spawned it. Until then the kernel's death notice and the death pipe end
+it with its parent, as ever. Must not know what the processes do.
+"""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+
+import attrs
+
+from .last_words import LastWords
+
+BOOT_MODULE = f"{__package__}.boot"
+_STDERR_FD = 2
+
+
+@attrs.frozen
+class Spawned:
+    """`control_fd` is our end of the SOCK_SEQPACKET socketpair, `death_fd` the write end of the
+    death pipe, `words_fd` the last words. All are ours to close; the exit is ours to read."""
+
+    pid: int
+    pidfd: int
+    control_fd: int
+    death_fd: int
+    words_fd: int
+
+    def encode(self) -> str:
+        """As an argument of this very process; see `decode`."""
+        return ",".join(map(str, attrs.astuple(self)))
+
+    @classmethod
+    def decode(cls, text: str) -> "Spawned":
+        """What `encode` wrote. Raises `ValueError` or `TypeError` for anything else."""
+        return cls(*map(int, text.split(",")))
+
+
+def spawn(
+    module: str,
+    *,
+    ahead: Sequence[str] = (),
+    pass_fds: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Spawned:
+    """Start `python -m module` behind `boot`, in the thread that is to own it. Raises `OSError`.
+
+    `ahead` are modules that the child starts in turn, as children of its own, before it imports
+    anything; it finds them in `ChildFds.ahead`.
+    """
+    with ExitStack() as unless_started, ExitStack() as child_ends:
+        words = LastWords.create()
+        unless_started.callback(words.close)
+        control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        unless_started.callback(control.close)
+        child_ends.callback(child_control.close)
+        child_death_fd, death_fd = os.pipe()
+        unless_started.callback(os.close, death_fd)
+        child_ends.callback(os.close, child_death_fd)
+        control.setblocking(False)
+        child_fds = (child_control.fileno(), child_death_fd, words.fd)
+        popen = subprocess.Popen(
+            [sys.executable, "-P", "-m", BOOT_MODULE, module, *map(str, child_fds), *ahead],
+            stdin=subprocess.DEVNULL,
+            stdout=_STDERR_FD,  # a child's stray print must not get into its parent's output
+            pass_fds=(*child_fds, *pass_fds),
+            process_group=0,  # the terminal's Ctrl-C does not reach it; it dies with its children
+            env={**os.environ, **(environment or {})},
+        )
+        unless_started.callback(popen.wait)
+        unless_started.callback(popen.kill)
+        pidfd = os.pidfd_open(popen.pid)
+        # From here on the exit is ours to read, through the pidfd; Popen would do it by number.
+        popen.returncode = 0
+        unless_started.pop_all()
+    return Spawned(popen.pid, pidfd, control.detach(), death_fd, words.fd)
