@@ -165,6 +165,19 @@ def _engines(engines: dict[int, EngineStatistics]) -> Iterator[Metric]:
         for rank, one in values.items():
             counter.add_metric((str(rank),), one[field])
         yield counter
+    yield _aborts(engines)
+
+
+def _aborts(engines: dict[int, EngineStatistics]) -> Metric:
+    family = CounterMetricFamily(
+        PREFIX + "engine_aborts_by_steps",
+        "Aborted requests whose blocks were free so many steps later",
+        labels=("engine", "steps"),
+    )
+    for rank, statistics in engines.items():
+        for steps, count in enumerate(statistics.aborts_after):
+            family.add_metric((str(rank), str(steps)), count)
+    return family
 
 
 def _engine_states(generator: Generator) -> Metric:

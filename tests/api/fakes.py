@@ -257,7 +257,11 @@ class FakeGenerator:
 
     def statistics(self) -> RuntimeStatistics:
         return RuntimeStatistics(
-            engines={0: EngineStatistics(step=5, running=len(self.active), output_tokens=42)},
+            engines={
+                0: EngineStatistics(
+                    step=5, running=len(self.active), output_tokens=42, aborts_after=[4, 0, 1]
+                )
+            },
             frontend=FrontendStatistics(
                 requests_total=len(self.calls), outputs_refused_total={"old attempt": 2}
             ),
