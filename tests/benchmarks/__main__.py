@@ -19,6 +19,7 @@ BENCHMARKS = (
     "bridge",
     "step_ring",
     "engine_core",
+    "masks",
     "kernels",
     "experts",
     "sampling",
