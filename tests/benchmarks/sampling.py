@@ -2,9 +2,9 @@
 
     python -m tests.benchmarks sampling
 
-Milliseconds of the call with its Python, all cores: the median is what this machine made of it, the
-least what the code costs where nothing else runs; CPU of one thread is what it costs anywhere.
-Peaked logits have a nucleus of some tens of tokens, as
+Milliseconds of the call with its Python, as decode steps that follow each other make it, all cores:
+the median is what this machine made of it, the least what the code costs where nothing else runs;
+CPU of one thread is what it costs anywhere. Peaked logits have a nucleus of some tens of tokens, as
 those of real models do; flat ones have one of thousands.
 """
 
@@ -70,24 +70,27 @@ def measure(sampling: RowSampling, logits: np.ndarray, threads: int) -> list[tup
         )
         for row in range(ROWS)
     ]
+    positions, tokens = np.zeros(ROWS, np.int32), np.zeros(ROWS, np.int32)
+    draw = native.prepare(list(range(ROWS)), positions, tokens)
+    ours = logits.copy()
     spent_ms = []
     for number in range(RUNS + 2):
-        rows = list(range(ROWS))
         step = Step(
             number=number,
             new=new if number == 0 else [],
-            rows=rows,
+            rows=list(range(ROWS)),
             token_counts=[1] * ROWS,
             samples=[True] * ROWS,
         )
-        inputs = batch.take_step(step)
+        batch.take_step(step)
         native.take_step(step)
-        ours = logits.copy()
+        positions[:] = number
+        np.copyto(ours, logits)  # the call edits them
         began_s, cpu_s = time.perf_counter(), time.process_time()
-        tokens = native.sample(step, inputs, ours, outcome=StepOutcome(), wait_mask=no_mask)
+        found = native.draw(draw, step, ours, outcome=StepOutcome(), wait_mask=no_mask)
         wall_ms = (time.perf_counter() - began_s) * 1e3
         spent_ms.append((wall_ms, (time.process_time() - cpu_s) * 1e3))
-        batch.finish_step(step, tokens)
+        batch.finish_step(step, found)
     return spent_ms[2:]
 
 
