@@ -61,6 +61,7 @@ SHARED_FIELDS: dict[str, Field] = {
         "Logprobs of the prompt's tokens, and of so many most likely ones; not with `stream`.",
     ),
     "return_tokens_as_token_ids": Field(Flag(), "Logprobs name tokens `token_id:…`."),
+    "prompt_embeds": Field(Unserved(is_empty, "embeddings are taken by the Python API alone")),
     "length_penalty": Field(Unserved(one_of(1, 1.0), "beam search is not served")),
     "early_stopping": Field(Unserved(is_empty, "beam search is not served")),
     "detokenize": Field(Unserved(one_of(True), "answers are text")),

@@ -12,6 +12,7 @@ import enum
 
 import attrs
 
+from ..transports.array import Array
 from .config import EngineSettings
 from .sampling_params import SamplingParams
 
@@ -54,6 +55,9 @@ class AddRequest:
 
     Tokens may wait for `merge_s`, to be told together; the first, the last, and those near the
     credit do not.
+
+    `prompt_embeds`, one row for each token of the prompt, takes the place of looking them up; the
+    ids are then `embeddings.PLACEHOLDER_ID`.
     """
 
     request_id: str
@@ -76,6 +80,7 @@ class AddRequest:
     bad_words: list[list[int]] = attrs.field(factory=list)
     parent: str = ""
     merge_s: float = 0.0
+    prompt_embeds: Array | None = None
 
 
 @attrs.frozen

@@ -143,6 +143,8 @@ class ModelLimits:
     max_model_len: int
     bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
+    # 0 where the folder does not say.
+    hidden_size: int = 0
 
 
 def load_model_config(folder: str | pathlib.Path) -> ModelConfig:
@@ -226,6 +228,7 @@ def _limits(folder: pathlib.Path, fields: Fields, architecture: str) -> ModelLim
         max_model_len=_length(fields, architecture),
         bos_token_id=bos[0] if bos else None,
         eos_token_ids=eos,
+        hidden_size=fields.integer("hidden_size", WIDTH_MAX, least=0, default=0),
     )
 
 

@@ -7,6 +7,7 @@ free again once a step has named it in `finished`. Must not know rings, processe
 
 import attrs
 
+from ..transports.codec import CodecLimits
 from .config import EngineSettings
 
 
@@ -46,7 +47,8 @@ class NewRow:
     """A request that a worker does not hold yet: first scheduled, resumed or preempted before.
 
     `token_ids` are prompt and output so far; the first `prompt_tokens` of them are the prompt. The
-    first `computed_tokens` of them are in the KV blocks already.
+    first `computed_tokens` of them are in the KV blocks already. If `is_embedded`, the prompt's ids
+    are placeholders: each step that computes some of it brings their `RowEmbeds`.
     """
 
     row: int
@@ -55,6 +57,19 @@ class NewRow:
     computed_tokens: int
     block_ids: list[int]
     sampling: RowSampling
+    is_embedded: bool = False
+
+
+@attrs.frozen
+class RowEmbeds:
+    """What the first layer reads of the row's next tokens, in their order, instead of a look-up.
+
+    `data` is (tokens, hidden size) of `dtype`, float32 or bfloat16, row-major, little endian.
+    """
+
+    row: int
+    dtype: str
+    data: bytes
 
 
 @attrs.frozen(kw_only=True)
@@ -63,7 +78,8 @@ class Step:
 
     `rows[i]` computes its next `token_counts[i]` tokens (the input of a decode row is the token
     that the worker sampled itself); `samples[i]` says whether the row then samples one. For rows
-    in `masked` a `Mask` of the same number follows and is awaited before sampling.
+    in `masked` a `Mask` of the same number follows and is awaited before sampling. `embeds` are of
+    the prompt tokens that it computes, for each row that `is_embedded`.
     """
 
     number: int
@@ -74,6 +90,7 @@ class Step:
     token_counts: list[int] = attrs.field(factory=list)
     samples: list[bool] = attrs.field(factory=list)
     masked: list[int] = attrs.field(factory=list)
+    embeds: list[RowEmbeds] = attrs.field(factory=list)
 
 
 @attrs.frozen
@@ -149,16 +166,22 @@ class WorkerInit:
 
 @attrs.frozen(kw_only=True)
 class WorkerReady:
-    """READY's payload of a worker: what the engine core plans with."""
+    """READY's payload of a worker: what the engine core plans with.
+
+    `hidden_size` 0: it takes no `RowEmbeds`.
+    """
 
     kv_blocks: int
     max_model_len: int
     vocab_size: int
     numerics_id: str
     bitwise: bool
+    hidden_size: int = 0
 
 
 CORE_TO_WORKER = (Step, Mask)
+# What a step may have, embeddings included, on both sides of the ring.
+STEP_LIMITS = CodecLimits(bytes_max=256 * 2**20)
 WORKER_TO_CORE = (StepResult, StepFailure)
 # The rank whose tokens count; with pipeline ranks it would be the last stage's first.
 OUTPUT_RANK = 0

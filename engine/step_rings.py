@@ -21,6 +21,7 @@ from .errors import StepFailed, StepTimeout
 from .step_messages import (
     CORE_TO_WORKER,
     OUTPUT_RANK,
+    STEP_LIMITS,
     WORKER_TO_CORE,
     Mask,
     Step,
@@ -31,7 +32,8 @@ from .step_recorder import NO_RECORDER, Span, StepRecorder
 
 # One step computes, one waits behind it, each with its mask.
 RING_SLOTS = 4
-# A step with one prompt of 16 k tokens fits a slot; a longer one goes in a memfd beside it.
+# A step with one prompt of 16 k tokens fits a slot; a longer one goes in a memfd beside it, as does
+# one with embeddings of more than a few tokens.
 STEP_SLOT_BYTES = 1 << 17
 # A result is a few numbers a row; 1024 rows fit.
 RESULT_SLOT_BYTES = 1 << 15
@@ -57,7 +59,9 @@ class StepRings:
     _ends: list[list[int]] = attrs.field(init=False)
     _ours: ExitStack = attrs.field(factory=ExitStack, init=False)
     _theirs: ExitStack = attrs.field(factory=ExitStack, init=False)
-    _steps_codec: Codec = attrs.field(factory=lambda: Codec(*CORE_TO_WORKER), init=False)
+    _steps_codec: Codec = attrs.field(
+        factory=lambda: Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), init=False
+    )
     _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
 
     def __enter__(self) -> Self:

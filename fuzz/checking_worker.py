@@ -14,12 +14,17 @@ from collections import Counter
 
 import attrs
 
-from ..engine.step_messages import NewRow, RowSampling, Step, StepResult
+from ..engine.step_messages import NewRow, RowEmbeds, RowSampling, Step, StepResult
 
 
 def fingerprint(before: int, token_id: int) -> int:
     """Fingerprint of the tokens up to and including `token_id`, from that of those before."""
     return zlib.crc32(token_id.to_bytes(8, "little"), before)
+
+
+def embedding_id(row: bytes) -> int:
+    """What stands for a token whose embedding is given."""
+    return zlib.crc32(row)
 
 
 def fingerprint_of(token_ids: list[int]) -> int:
@@ -60,6 +65,8 @@ class _Row:
     computed_tokens: int
     block_ids: list[int]
     sampling: RowSampling
+    # The ids of its prompt are placeholders until their embeddings have come.
+    is_embedded: bool
 
 
 @attrs.define(eq=False)
@@ -99,6 +106,11 @@ class CheckingWorker:
         self._check_blocks()
         assert len(set(step.rows)) == len(step.rows) == len(step.token_counts)
         assert step.rows, "an empty step computes nothing"
+        embeds = {given.row: given for given in step.embeds}
+        assert len(embeds) == len(step.embeds)
+        for row, count in zip(step.rows, step.token_counts, strict=True):
+            self._embed(self._rows[row], count, embeds.pop(row, None))
+        assert not embeds, "embeddings of a row that is not computed"
         sampled: list[tuple[int, int]] = []
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
             token_id = self._compute(self._rows[row], count)
@@ -118,13 +130,28 @@ class CheckingWorker:
             new.computed_tokens,
             list(new.block_ids),
             new.sampling,
+            new.is_embedded,
         )
+        assert not (new.is_embedded and new.computed_tokens), "placeholders name no block"
         if new.computed_tokens and not self._has(row, new.computed_tokens):
             # KV that came from elsewhere is put into the blocks as soon as they are known.
             context = fingerprint_of(row.token_ids[: new.computed_tokens])
             assert self._staged[context] > 0, "these tokens were never computed for this row"
             self._staged[context] -= 1
             self._write(row, 0, new.computed_tokens)
+
+    def _embed(self, row: _Row, count: int, given: RowEmbeds | None) -> None:
+        """Those prompt tokens that are computed now, and no others, have their embeddings."""
+        tokens = min(count, row.prompt_tokens - row.computed_tokens) if row.is_embedded else 0
+        assert (given is not None) == (tokens > 0)
+        if given is None:
+            return
+        size, rest = divmod(len(given.data), tokens)
+        assert rest == 0
+        begin = row.computed_tokens
+        row.token_ids[begin : begin + tokens] = [
+            embedding_id(given.data[size * index : size * (index + 1)]) for index in range(tokens)
+        ]
 
     def _has(self, row: _Row, count: int) -> bool:
         """Whether the KV of its first `count` tokens is in its blocks: a prefix hit."""

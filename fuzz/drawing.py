@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from ..engine.errors import InvalidParameter
+from ..transports.array import Array
 
 # Small ones, ends of ranges, and what needs each width of msgpack; all fit 64 signed bits.
 INTEGERS = (0, 1, 2, 3, 7, 127, 128, 255, 256, 65535, 65536, 2**31, 2**53 + 1, 2**63 - 1)
@@ -78,4 +79,7 @@ def _draw_plain(chance: Random, kind: Any) -> Any:
         return chance.choice(TEXTS)
     if kind is bytes:
         return chance.randbytes(chance.choice((0, 1, 32, 300)))
+    if kind is Array:
+        shape = (chance.randint(0, 3), chance.choice((1, 2, 8)))
+        return Array("float32", shape, chance.randbytes(4 * shape[0] * shape[1]))
     raise TypeError(f"no values of {kind} are drawn here")

@@ -26,7 +26,7 @@ from ..engine.step_messages import Step, StepResult, WorkerReady
 from .checking_worker import CheckingWorker
 from .fuzzer import Fuzzer
 from .scheduler_faults import FAULTS, MakeCore
-from .wanted_request import WantedRequest, make_wanted
+from .wanted_request import HIDDEN_SIZE, WantedRequest, embedded, make_wanted
 
 VOCAB = 9  # small, so that stop tokens are met often
 MODEL_LEN = 20
@@ -53,7 +53,7 @@ class Sizes:
 
 @attrs.frozen
 class Add:
-    """A new request, or so many choices of one."""
+    """A new request, or so many choices of one; `is_embedded`: its prompt is embeddings."""
 
     frontend: str
     prompt: tuple[int, ...]
@@ -66,6 +66,7 @@ class Add:
     priority: int = 0
     choices: int = 1
     merge_s: float = 0.0
+    is_embedded: bool = False
 
 
 @attrs.frozen
@@ -148,6 +149,7 @@ def _draw_add(chance: Random) -> Add:
         priority=chance.choice((0, 0, 0, -1, 1)),
         choices=chance.choice((1, 1, 1, 1, 2, 3)),
         merge_s=chance.choice((0.0, 0.0, 0.5, 2.0)),
+        is_embedded=chance.random() < 0.2,
     )
 
 
@@ -183,6 +185,7 @@ class _World:
 
     def add(self, event: Add) -> None:
         parent = f"p{len(self.wanted)}" if event.choices > 1 else ""
+        self.reached["embedded"] += event.is_embedded
         for choice in range(event.choices):
             number = len(self.wanted) + 1
             add = AddRequest(
@@ -203,7 +206,7 @@ class _World:
                 parent=parent,
                 merge_s=event.merge_s,
             )
-            self.send(event.frontend, add)
+            self.send(event.frontend, embedded(add) if event.is_embedded else add)
 
     def send(self, frontend: str, add: AddRequest) -> None:
         wanted = make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
@@ -355,24 +358,18 @@ class _World:
 def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
     """All of it, then everybody's end."""
     sizes = events[0] if events and isinstance(events[0], Sizes) else Sizes()
-    settings = EngineSettings(
-        model="none",
-        block_tokens=BLOCK_TOKENS,
-        max_num_seqs=sizes.max_num_seqs,
-        max_num_batched_tokens=sizes.max_num_batched_tokens,
-        steps_in_flight=sizes.steps_in_flight,
-        prefix_cache=sizes.prefix_cache,
-        scheduling_policy=sizes.scheduling_policy,
-        step_time_target_s=sizes.step_time_target_s,
-    )
+    given = attrs.asdict(sizes)
+    kv_blocks = given.pop("kv_blocks")
+    settings = EngineSettings(model="none", block_tokens=BLOCK_TOKENS, **given)
     ready = WorkerReady(
-        kv_blocks=sizes.kv_blocks,
+        kv_blocks=kv_blocks,
         max_model_len=MODEL_LEN,
         vocab_size=VOCAB,
         numerics_id="none",
         bitwise=True,
+        hidden_size=HIDDEN_SIZE,
     )
-    worker = CheckingWorker(sizes.kv_blocks, BLOCK_TOKENS, sizes.max_num_seqs, VOCAB)
+    worker = CheckingWorker(kv_blocks, BLOCK_TOKENS, sizes.max_num_seqs, VOCAB)
     world = _World(make_core(settings, ready), worker)
     for event in events:
         world.apply(event)
@@ -394,7 +391,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("ended: stop", "ended: length", "preempted", "replayed"),
             *("sent again", "aborted in a step"),
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
-            *("waited for a sibling", "failed alone", "held back"),
+            *("waited for a sibling", "failed alone", "held back", "embedded"),
         }
     ),
 )

@@ -73,7 +73,7 @@ class _NativeGiven(_Given):
 
     @property
     def config(self) -> Any:
-        return SimpleNamespace(vocab_size=self.vocab_size)
+        return SimpleNamespace(vocab_size=self.vocab_size, hidden_size=0)
 
     def forward(self, step: ForwardStep) -> Logits:
         return self.compute(self.prepare(step))
@@ -142,7 +142,7 @@ def torch_runner(rows: int, vocab_size: int) -> GivenRunner:
 
     model = TorchGiven(
         vocab_size=vocab_size,
-        config=SimpleNamespace(vocab_size=vocab_size, layers=1),
+        config=SimpleNamespace(vocab_size=vocab_size, hidden_size=0, layers=1),
         dtype=torch.float32,
         device=torch.device("cpu"),
         attention_shape=AttentionShape(heads=1, kv_heads=1, size=16),

@@ -5,17 +5,19 @@ Must not know how they are pressed: each breaks a rule of the engine, wherever t
 
 from collections.abc import Callable
 
+import attrs
+
 from ..engine.config import EngineSettings
 from ..engine.core.block_pool import BlockPool
 from ..engine.core.endings import Endings
 from ..engine.core.engine_core import EngineCore
 from ..engine.core.kv_cache_manager import KVCacheManager
-from ..engine.core.request import Request, RequestStatus
+from ..engine.core.request import Frontend, Request, RequestStatus
 from ..engine.core.request_store import FinishedRequest
 from ..engine.core.scheduler import Scheduler
 from ..engine.core.step_draft import StepDraft
 from ..engine.core.time_budget import TimeBudget
-from ..engine.messages import FinishReason, RequestKey
+from ..engine.messages import AddRequest, FinishReason, RequestKey
 from ..engine.step_messages import WorkerReady
 
 MakeCore = Callable[[EngineSettings, WorkerReady], EngineCore]
@@ -185,6 +187,13 @@ class _Talkative(EngineCore):
             super().abort(frontend, keys)
 
 
+class _Sharing(EngineCore):
+    """Planted: prompts of embeddings are told apart by their placeholders."""
+
+    def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
+        return super()._cache_root(frontend, attrs.evolve(request, prompt_embeds=None))
+
+
 FAULTS: dict[str, MakeCore] = {
     "an abort frees blocks of the step in flight": _core_with(_Rash),
     "a preempted request keeps what it computed": _core_with(_Remembering),
@@ -198,4 +207,5 @@ FAULTS: dict[str, MakeCore] = {
     "a row that failed lives on": _indifferent_core,
     "credit is not heard": _Deaf,
     "an abort comes too late": _Talkative,
+    "placeholders of embeddings name blocks": _Sharing,
 }

@@ -6,9 +6,14 @@ known beforehand, by a slow and separate reading of the stop rules. Must not kno
 
 import attrs
 
+from ..engine.embeddings import PLACEHOLDER_ID, rows_of
 from ..engine.messages import AddRequest, FinishReason, RequestKey, RequestOutput
 from ..engine.step_messages import RowSampling
-from .checking_worker import expected_output
+from ..transports.array import Array
+from .checking_worker import embedding_id, expected_output
+
+# Of embeddings; enough to tell tokens apart.
+HIDDEN_SIZE = 2
 
 
 @attrs.define(eq=False)
@@ -53,6 +58,23 @@ class WantedRequest:
             self.ended = True
 
 
+def embedded(add: AddRequest) -> AddRequest:
+    """The same with embeddings for the prompt's tokens, others for others."""
+    shape = (len(add.prompt_token_ids), HIDDEN_SIZE)
+    rows = b"".join(bytes([1, 2, 3, token_id]) for token_id in add.prompt_token_ids)
+    ids = [PLACEHOLDER_ID] * shape[0]
+    return attrs.evolve(add, prompt_token_ids=ids, prompt_embeds=Array("bfloat16", shape, rows))
+
+
+def _prompt_of(add: AddRequest) -> list[int]:
+    """What the checking worker takes for its prompt."""
+    embeds = add.prompt_embeds
+    if embeds is None:
+        return add.prompt_token_ids
+    rows = range(embeds.shape[0])
+    return [embedding_id(bytes(rows_of(embeds, row, row + 1))) for row in rows]
+
+
 def make_wanted(
     frontend: str, add: AddRequest, *, model_len: int, vocab_size: int
 ) -> WantedRequest:
@@ -72,7 +94,7 @@ def make_wanted(
     count = model_len - len(add.prompt_token_ids)
     if sampling.max_tokens is not None:
         count = min(count, sampling.max_tokens)
-    tokens = expected_output(add.prompt_token_ids, row_sampling, vocab_size=vocab_size, count=count)
+    tokens = expected_output(_prompt_of(add), row_sampling, vocab_size=vocab_size, count=count)
     for number, token_id in enumerate(tokens, 1):
         if number < sampling.min_tokens:
             continue

@@ -1,9 +1,10 @@
 """Says whether one more request is taken, before anything is allocated for it.
 
-Two limits: requests that have not ended, and *queued tokens*, the prompt tokens of requests that
-have not brought a token yet (what the engines still have to work off). A request is charged when
-its block is entered and released when it is left, whatever happened between; the tokens are
-released with the first token. Above a limit there is no queue: the client is told to come back.
+Three limits: requests that have not ended, *queued tokens*, the prompt tokens of requests that have
+not brought a token yet (what the engines still have to work off), and bytes of embeddings, which
+are kept to be sent again. A request is charged when its block is entered and released when it is
+left, whatever happened between; the tokens are released with the first token. Above a limit there
+is no queue: the client is told to come back.
 
 Sans-IO: plain counting; randomness is passed in. It also gives a seed to requests without one, so
 that a replay draws the same tokens. Must not know prompts, engines or clients.
@@ -30,6 +31,7 @@ class Ticket:
 
     _admission: "Admission"
     _tokens: int = attrs.field(default=0, init=False)
+    _embeds_bytes: int = attrs.field(default=0, init=False)
 
     def charge_tokens(self, tokens: int) -> None:
         """Charge the prompt: an estimate at first, then the count; the last one counts.
@@ -44,6 +46,24 @@ class Ticket:
             raise admission.refusal("queued_tokens_max")
         admission.queued_tokens = others + tokens
         self._tokens = tokens
+
+    def charge_embeds(self, size: int) -> None:
+        """Charge bytes of embeddings, once, until the request ends.
+
+        Raises `Overloaded` if that is too much, as `charge_tokens` does; then nothing changes.
+        """
+        assert not self._embeds_bytes
+        admission = self._admission
+        held = admission.embeds_bytes
+        if held > 0 and held + size > admission.limits.embeds_bytes_max:
+            raise admission.refusal("embeds_bytes_max")
+        admission.embeds_bytes += size
+        self._embeds_bytes = size
+
+    def release_embeds(self) -> None:
+        """The request has ended, or was not taken. Again is a no-op."""
+        self._admission.embeds_bytes -= self._embeds_bytes
+        self._embeds_bytes = 0
 
     def release_tokens(self) -> None:
         """The first token came: the prompt has been worked off. Again is a no-op."""
@@ -60,6 +80,7 @@ class Admission:
 
     active_requests: int = attrs.field(default=0, init=False)
     queued_tokens: int = attrs.field(default=0, init=False)
+    embeds_bytes: int = attrs.field(default=0, init=False)
     admitted_total: int = attrs.field(default=0, init=False)
     refused_total: int = attrs.field(default=0, init=False)
 
@@ -83,6 +104,7 @@ class Admission:
             yield ticket
         finally:
             ticket.release_tokens()
+            ticket.release_embeds()
             self.active_requests -= choices
 
     def with_seed(self, params: SamplingParams) -> SamplingParams:
@@ -101,4 +123,5 @@ class Admission:
         """Nothing is charged when nobody is in."""
         assert 0 <= self.active_requests <= self.limits.active_requests_max
         assert self.queued_tokens >= 0
-        assert self.active_requests or not self.queued_tokens
+        assert self.embeds_bytes >= 0
+        assert self.active_requests or not (self.queued_tokens or self.embeds_bytes)

@@ -7,6 +7,7 @@ engines, or how outputs come together again.
 
 import attrs
 
+from ..engine.embeddings import REQUEST_BYTES_MAX
 from ..engine.errors import InvalidParameter
 from ..engine.messages import AddRequest
 
@@ -28,6 +29,10 @@ def split_choices(request: AddRequest) -> list[AddRequest]:
     if count * tokens > CHOICE_TOKENS_MAX:
         most = CHOICE_TOKENS_MAX // tokens
         raise InvalidParameter("n", f"must be at most {most} for a prompt of {tokens} tokens")
+    embeds = request.prompt_embeds
+    if embeds is not None and count * embeds.data.nbytes > REQUEST_BYTES_MAX:
+        most, size = REQUEST_BYTES_MAX // embeds.data.nbytes, embeds.data.nbytes
+        raise InvalidParameter("n", f"must be at most {most} for embeddings of {size} bytes")
     without_prompt = sampling
     if sampling.prompt_logprobs is not None:
         without_prompt = attrs.evolve(sampling, prompt_logprobs=None)

@@ -45,6 +45,9 @@ class AdmissionLimits:
     active_requests_max: int = _number(256, at_least=1)
     # Prompt tokens that engines have not worked off; a minute at about 4000 tokens a second.
     queued_tokens_max: int = _number(262_144, at_least=1)
+    # Of embeddings that prompts are given as, kept for as long as their requests run, here and at
+    # the engines: five of the largest.
+    embeds_bytes_max: int = _number(256 * 2**20, at_least=1)
     retry_after_s: float = _number(RETRY_AFTER_S, at_least=0)
 
 

@@ -32,7 +32,7 @@ from .core_client import CoreClient
 from .errors import ProcessingFailed, PromptRefused, RequestFailed
 from .generation import ChatPrompt, GenerationStream, Prompt
 from .health import FrontendStatistics, Health, RuntimeStatistics
-from .input_processor import InputProcessor
+from .input_processor import InputProcessor, PreparedPrompt
 from .logprobs import Logprobs
 from .merged_slot import MergedSlot
 from .output_processor import OutputProcessor
@@ -163,6 +163,13 @@ def _make_stream(
     return stream
 
 
+def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
+    """Raises `Overloaded`."""
+    ticket.charge_tokens(choices * len(prepared.prompt_token_ids))
+    if prepared.embeds is not None:
+        ticket.charge_embeds(choices * prepared.embeds.data.nbytes)
+
+
 def error_of(request_id: str, output: RequestOutput) -> EngineError:
     """Whose fault it is that an engine ended this request with an error, in the engine's words."""
     match output.error_code:
@@ -231,7 +238,7 @@ class Frontend:
         params = params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
             prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
-            ticket.charge_tokens(params.n * len(prepared.prompt_token_ids))
+            _charge(ticket, prepared, params.n)
             requests = split_choices(
                 AddRequest(
                     request_id=request_id,
@@ -246,6 +253,7 @@ class Frontend:
                     priority=priority,
                     bad_words=prepared.bad_words,
                     merge_s=_merge_s(merge_s, params, deadline_s),
+                    prompt_embeds=prepared.embeds,
                 )
             )
             make_flow = partial(self._make_flow, ticket, credit, streaming=streaming)

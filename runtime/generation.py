@@ -20,6 +20,7 @@ from .choice_slots import ChoiceSlots
 from .health import EngineHealth, EngineState, FrontendStatistics, Health, RuntimeStatistics
 from .logprobs import Logprobs, TokenLogprob
 from .merged_slot import MergedSlot
+from .prompt_embeds import PromptEmbeds
 from .request_output import Choice, GenerationOutput, Usage
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "Health",
     "Logprobs",
     "Prompt",
+    "PromptEmbeds",
     "RequestEvent",
     "RequestEventKind",
     "RuntimeStatistics",
@@ -57,8 +59,8 @@ class ChatPrompt:
     tools: list[dict[str, Any]] | None = None
 
 
-# Text, token ids, or a conversation.
-Prompt = str | Sequence[int] | ChatPrompt
+# Text, token ids, a conversation, or what the first layer reads of its tokens.
+Prompt = str | Sequence[int] | ChatPrompt | PromptEmbeds
 
 
 @attrs.define(eq=False)
@@ -72,6 +74,7 @@ class GenerationStream:
     """
 
     request_id: str
+    # Of a prompt of embeddings: 0 for each token.
     prompt_token_ids: list[int]
     slot: MergedSlot | ChoiceSlots
     # Called with a choice's output tokens taken so far, and its index, after each piece.

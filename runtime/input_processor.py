@@ -17,17 +17,19 @@ from typing import Self
 import attrs
 import trio
 
+from ..engine.embeddings import PLACEHOLDER_ID, EmbeddingLimits
 from ..engine.errors import InvalidParameter, PromptTooLong
 from ..engine.generation_config import GenerationConfig, load_generation_config
 from ..engine.grammar_text import check_grammar
 from ..engine.model_config import GENERATION_CONFIG_FILE, load_model_limits
 from ..engine.sampling_params import MAX_LOGPROBS_DEFAULT, TRUNCATE_TO_MODEL, SamplingParams
 from ..engine.structured_outputs import StructuredOutputs
+from ..transports.array import Array
 from .bad_words import spell_bad_words
 from .chat_template import ChatTemplate
 from .config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from .errors import ChatTemplateMissing
-from .generation import ChatPrompt, Prompt
+from .generation import ChatPrompt, Prompt, PromptEmbeds
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class PreparedPrompt:
 
     prompt_token_ids: list[int]
     params: SamplingParams
+    # What takes the place of looking the ids up, which are placeholders then.
+    embeds: Array | None = None
     # `params.bad_words`, as tokens.
     bad_words: list[list[int]] = attrs.field(factory=list)
 
@@ -63,6 +67,8 @@ class InputProcessor:
     limits: InputLimits = attrs.field(factory=InputLimits)
     # The most alternatives that logprobs may ask for.
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    # What prompts of embeddings must be like.
+    embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
     # Threads that tokenise, apart from trio's own: those may all be asleep.
     _limiter: trio.CapacityLimiter = attrs.field(init=False)
 
@@ -99,6 +105,7 @@ class InputProcessor:
             ),
             limits=settings.input,
             max_logprobs=settings.engine.max_logprobs,
+            embeddings=EmbeddingLimits(model.hidden_size, settings.engine.max_num_batched_tokens),
         )
 
     def estimate_tokens(self, prompt: Prompt) -> int:
@@ -110,6 +117,8 @@ class InputProcessor:
                 contents = [message.get("content") for message in prompt.messages]
                 characters = sum(len(text) for text in contents if isinstance(text, str))
                 return characters // CHARACTERS_PER_TOKEN + 1
+            case PromptEmbeds():
+                return prompt.tokens
             case _:
                 return max(1, len(prompt))
 
@@ -122,15 +131,19 @@ class InputProcessor:
         Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
         """
         params = params.with_defaults(self.defaults)
+        length_max = min(max_model_len or self.max_model_len, self.max_model_len)
+        embeds: Array | None = None
         match prompt:
             case str():
                 token_ids = await self._encode(prompt, add_special_tokens=True)
             case ChatPrompt():
                 token_ids = await self._encode(self.render(prompt), add_special_tokens=False)
+            case PromptEmbeds():
+                embeds = self._embeds(prompt, params, length_max)
+                token_ids = [PLACEHOLDER_ID] * embeds.shape[0]
             case _:
                 token_ids = _ids(prompt)
-        length_max = min(max_model_len or self.max_model_len, self.max_model_len)
-        token_ids = _truncated(token_ids, params, length_max)
+        token_ids = token_ids[-_tokens_wanted(len(token_ids), params, length_max) :]
         self._check_ids(token_ids, length_max)
         params.check_model(
             vocab_size=self.vocab_size,
@@ -141,7 +154,8 @@ class InputProcessor:
         if params.structured_outputs is not None:
             await self._check_form(params.structured_outputs)
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
-        return PreparedPrompt(token_ids, params, spell_bad_words(params.bad_words, encode))
+        bad_words = spell_bad_words(params.bad_words, encode)
+        return PreparedPrompt(token_ids, params, embeds, bad_words)
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
         """Token ids of a text or conversation, whatever its length.
@@ -215,6 +229,15 @@ class InputProcessor:
         await trio.to_thread.run_sync(check_grammar, wanted, limiter=self._limiter)
         await trio.lowlevel.checkpoint_if_cancelled()
 
+    def _embeds(self, prompt: PromptEmbeds, params: SamplingParams, length_max: int) -> Array:
+        """Those that are wanted of them. Nothing of their size is copied, unless cut."""
+        if params.prompt_logprobs is not None:
+            raise InvalidParameter("prompt_logprobs", "must not be together with prompt_embeds")
+        wanted = _tokens_wanted(prompt.tokens, params, length_max)
+        embeds = prompt.array if wanted == prompt.tokens else prompt.last(wanted).array
+        self.embeddings.check(embeds, wanted)
+        return embeds
+
     def _too_many_characters(self, characters: int) -> InvalidParameter:
         bound = self.limits.prompt_characters_max
         return InvalidParameter("prompt", f"must have at most {bound} characters, not {characters}")
@@ -228,14 +251,14 @@ class InputProcessor:
             raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
 
 
-def _truncated(token_ids: list[int], params: SamplingParams, length_max: int) -> list[int]:
-    """The end of the prompt, if so much of it is wanted; of -1, what leaves room for the answer."""
+def _tokens_wanted(tokens: int, params: SamplingParams, length_max: int) -> int:
+    """How much of the prompt's end is wanted; of -1, what leaves room for the answer."""
     wanted = params.truncate_prompt_tokens
     if wanted is None:
-        return token_ids
+        return tokens
     if wanted == TRUNCATE_TO_MODEL:
         wanted = max(1, length_max - (params.max_tokens or 1))
-    return token_ids[-wanted:]
+    return min(wanted, tokens)
 
 
 def _ids(prompt: Sequence[int]) -> list[int]:

@@ -17,7 +17,15 @@ from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.error_groups import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
-from .generation import ChatPrompt, Choice, GenerationStream, Logprobs, Prompt, Usage
+from .generation import (
+    ChatPrompt,
+    Choice,
+    GenerationStream,
+    Logprobs,
+    Prompt,
+    PromptEmbeds,
+    Usage,
+)
 from .runtime import Runtime, open_runtime
 
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
@@ -208,8 +216,10 @@ class LLM:
 
 
 def _many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """Text, a conversation and a list of token ids are one prompt; a list of those is many."""
-    if isinstance(prompts, str | ChatPrompt) or (prompts and isinstance(prompts[0], int)):
+    """Text, a conversation, embeddings and a list of token ids are one prompt; a list is many."""
+    if isinstance(prompts, str | ChatPrompt | PromptEmbeds):
+        return [prompts]
+    if prompts and isinstance(prompts[0], int):
         return [cast(Prompt, prompts)]
     return list(cast(Sequence[Prompt], prompts))
 

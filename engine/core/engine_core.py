@@ -22,6 +22,7 @@ import math
 import attrs
 
 from ..config import EngineSettings
+from ..embeddings import EmbeddingLimits
 from ..errors import EngineDraining, EngineError, InvalidParameter
 from ..messages import (
     AddRequest,
@@ -92,6 +93,7 @@ class EngineCore:
             max_model_len=min(lengths),
             vocab_size=ready.vocab_size,
             max_logprobs=settings.max_logprobs,
+            embeddings=EmbeddingLimits(ready.hidden_size, settings.max_num_batched_tokens),
         )
         self._scheduler = make_scheduler(
             max_num_seqs=settings.max_num_seqs,
@@ -361,8 +363,11 @@ class EngineCore:
     def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
         """Prefixes are shared within a principal and a salt; the numerics id names the weights.
 
-        Without a prefix cache only by the choices of one request.
+        Without a prefix cache only by the choices of one request. Of a prompt of embeddings there
+        are no ids that could name its blocks: it shares none.
         """
+        if request.prompt_embeds is not None:
+            return b""
         group = ""
         if not self.settings.prefix_cache:
             if not request.parent:

@@ -18,6 +18,7 @@ from collections.abc import Hashable
 
 import attrs
 
+from ...transports.array import Array
 from ..messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
@@ -116,6 +117,8 @@ class Request:
     grammar: RequestGrammar | None = None
     # Token sequences that its output must not contain.
     bad_words: list[list[int]] = attrs.field(factory=list)
+    # Of its prompt, whose ids are placeholders then; kept to compute it again.
+    prompt_embeds: Array | None = None
     # Common name of the choices of one prompt, "" for one alone.
     parent: str = ""
     # Another choice computes their prompt; `SiblingGroups` says until when.
@@ -353,6 +356,7 @@ def make_request(
         in_columns=add.in_columns,
         merge_s=add.merge_s,
         bad_words=add.bad_words,
+        prompt_embeds=add.prompt_embeds,
         parent=add.parent,
         logprobs=None if sampling.logprobs is None else LogprobLog(len(add.output_token_ids)),
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),

@@ -5,7 +5,9 @@ Sans-IO: lists. `scheduler` decides who computes what; must not know why.
 
 import attrs
 
-from ..step_messages import NewRow, Step
+from ...transports.array import Array
+from ..embeddings import rows_of
+from ..step_messages import NewRow, RowEmbeds, Step
 from .request import Request
 
 
@@ -49,6 +51,7 @@ class StepDraft:
     # See `ScheduledStep.cost`.
     tokens: int = 0
     pairs: int = 0
+    embeds: list[RowEmbeds] = attrs.field(factory=list)
 
     def begin_row(self, request: Request) -> None:
         """The request has just got its row and blocks: all that a worker needs to know of it."""
@@ -59,6 +62,7 @@ class StepDraft:
             computed_tokens=request.computed_tokens,
             block_ids=request.block_ids.copy(),
             sampling=request.row_sampling(),
+            is_embedded=request.prompt_embeds is not None,
         )
         self.new.append(new_row)
 
@@ -69,6 +73,8 @@ class StepDraft:
         self.token_counts.append(count)
         self.tokens += count
         self.pairs += count * (request.scheduled_tokens + (count + 1) // 2)
+        if request.prompt_embeds is not None:
+            self._embed(request, request.prompt_embeds, count)
         scheduled_tokens = request.scheduled_tokens = request.scheduled_tokens + count
         samples = scheduled_tokens == request.total_tokens
         self.samples.append(samples)
@@ -77,6 +83,14 @@ class StepDraft:
             self.sampling.append(request)
             if request.grammar is not None:
                 self.masked.append(request)
+
+    def _embed(self, request: Request, embeds: Array, count: int) -> None:
+        """Bring what belongs to those of the row's next `count` tokens that are its prompt's."""
+        begin = request.scheduled_tokens
+        end = min(begin + count, request.prompt_tokens)
+        if begin < end:
+            data = bytes(rows_of(embeds, begin, end))
+            self.embeds.append(RowEmbeds(request.row, embeds.dtype, data))
 
     def finish(self, number: int) -> ScheduledStep:
         """The step, which has this number; the draft is of no more use."""
@@ -89,6 +103,7 @@ class StepDraft:
             token_counts=self.token_counts,
             samples=self.samples,
             masked=[request.row for request in self.masked],
+            embeds=self.embeds,
         )
         cost = self.tokens, self.pairs
         return ScheduledStep(step, self.requests, self.sampling, self.masked, cost)

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 import attrs
 
+from ..embeddings import PARAMETER, PLACEHOLDER_ID, EmbeddingLimits
 from ..errors import InvalidParameter, PromptTooLong
 from ..messages import AddRequest
 from ..sampling_params import BAD_WORD_CHARACTERS_MAX, BAD_WORDS_MAX, MAX_LOGPROBS_DEFAULT
@@ -37,6 +38,7 @@ class RequestLimits:
     max_model_len: int
     vocab_size: int
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
 
 
 def check_request(request: AddRequest, limits: RequestLimits) -> None:
@@ -51,6 +53,7 @@ def check_request(request: AddRequest, limits: RequestLimits) -> None:
     if prompt_tokens + 1 > limits.max_model_len:
         raise PromptTooLong(prompt_tokens, limits.max_model_len)
     _check_ids("prompt", request.prompt_token_ids, limits)
+    _check_embeds(request, limits)
     _check_ids("output_token_ids", request.output_token_ids, limits)
     _check_ids("eos_token_ids", request.eos_token_ids, limits)
     request.sampling.check_model(
@@ -90,6 +93,17 @@ def _check_labels(request: AddRequest) -> None:
 def _check_ids(name: str, token_ids: Collection[int], limits: RequestLimits) -> None:
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < limits.vocab_size):
         raise InvalidParameter(name, f"must be token ids from 0 to {limits.vocab_size - 1}")
+
+
+def _check_embeds(request: AddRequest, limits: RequestLimits) -> None:
+    """Whether they are numbers is not asked again: if not, their row fails alone."""
+    if request.prompt_embeds is None:
+        return
+    limits.embeddings.check(request.prompt_embeds, len(request.prompt_token_ids))
+    if any(token_id != PLACEHOLDER_ID for token_id in request.prompt_token_ids):
+        raise InvalidParameter(PARAMETER, "must not be together with token ids")
+    if request.sampling.prompt_logprobs is not None:
+        raise InvalidParameter("prompt_logprobs", f"must not be together with {PARAMETER}")
 
 
 def _check_bad_words(request: AddRequest, limits: RequestLimits) -> None:

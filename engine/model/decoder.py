@@ -29,6 +29,8 @@ class ForwardBatch:
     token_ids_T: Tensor
     positions_T: Tensor
     attention: AttentionPlan
+    # (first token, its and the following tokens' hidden states (k, N)), instead of a look-up.
+    embeds: Sequence[tuple[int, Tensor]] = ()
 
 
 @attrs.frozen(eq=False)
@@ -182,6 +184,8 @@ class Decoder:
         hidden = functional.embedding(token_ids, self._embedding_VN).float()
         if self.config.embedding_scale != 1.0:
             hidden = hidden * torch.tensor(self.config.embedding_scale, dtype=self.dtype).item()
+        for begin, rows_KN in batch.embeds:
+            hidden[begin : begin + len(rows_KN)] = rows_KN
         rotations = {window: table.at(positions) for window, table in self._rotary.items()}
         step = StepContext(rotations, batch.attention, cache)
         for layer in self._layers:

@@ -117,6 +117,7 @@ class StepBatch(Structure):
         ("counts", c_void_p),
         ("block_tables", c_void_p),
         ("logit_tokens", c_void_p),
+        ("embeddings", c_void_p),
     )
 
 
@@ -206,4 +207,4 @@ def check_structures() -> None:
     """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
     assert ctypes.sizeof(LayerWeights) == 19 * 8
     assert ctypes.sizeof(ModelWeights) == 22 * 4 + 5 * 8
-    assert ctypes.sizeof(StepBatch) == 4 * 4 + 6 * 8
+    assert ctypes.sizeof(StepBatch) == 4 * 4 + 7 * 8

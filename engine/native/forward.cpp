@@ -28,8 +28,13 @@ public:
     void run_logits() { finish_logits(); }
 
     void run() {
-        for (int t = begin; t < end; t++)
-            embed(b.token_ids[t], s.hidden + t * (long)m.hidden_padded);
+        for (int t = begin; t < end; t++) {
+            float* hidden = s.hidden + t * (long)m.hidden_padded;
+            if (b.embeddings && b.embeddings[t])
+                begin_with(b.embeddings[t], hidden);
+            else
+                embed(b.token_ids[t], hidden);
+        }
         if (few()) meet();
         for (int layer = 0; layer < m.layers; layer++) run_layer(layer, m.layer[layer]);
         if (!few()) meet();
@@ -69,6 +74,11 @@ private:
                     finish(row, panel * PANEL, outputs);
                 });
         part++;
+    }
+
+    void begin_with(const float* given, float* out) {
+        memcpy(out, given, m.hidden * sizeof(float));
+        std::fill(out + m.hidden, out + m.hidden_padded, 0.0f);
     }
 
     void embed(int token, float* out) {

@@ -75,6 +75,9 @@ struct StepBatch {
     const int32_t* counts;
     const int32_t* block_tables;
     const int32_t* logit_tokens;  // whose logits are wanted, as indices of tokens
+    // [tokens]: the hidden state that each begins with, [hidden]; null: looked up by its id. The
+    // array itself is null where all are.
+    const float* const* embeddings;
 };
 }
 

@@ -25,6 +25,26 @@ Integers = NDArray[numpy.int32]
 
 
 @attrs.frozen(eq=False)
+class GivenEmbeddings:
+    """Hidden states that some tokens of a step begin with, and where each token's is (0: nowhere).
+
+    `rows` are kept because the addresses point into them.
+    """
+
+    addresses: NDArray[numpy.uint64]  # (tokens)
+    rows: tuple[Floats, ...]
+
+    @classmethod
+    def of(cls, tokens: int, spans: Sequence[tuple[int, Floats]]) -> "GivenEmbeddings":
+        """Of a step of so many tokens; a span is its first token and rows, (k, hidden size)."""
+        addresses = numpy.zeros(tokens, dtype=numpy.uint64)
+        for begin, rows in spans:
+            offsets = numpy.arange(len(rows), dtype=numpy.uint64) * numpy.uint64(rows.strides[0])
+            addresses[begin : begin + len(rows)] = offsets + numpy.uint64(address_of(rows))
+        return cls(addresses, tuple(rows for _, rows in spans))
+
+
+@attrs.frozen(eq=False)
 class ForwardStep:
     """Sequences in order: sequence s computes `counts[s]` tokens from position `begins[s]` on.
 
@@ -38,6 +58,7 @@ class ForwardStep:
     counts: Integers
     block_tables: Integers  # (rows, blocks of a sequence)
     logit_tokens: Integers
+    embeddings: GivenEmbeddings | None = None
 
 
 @attrs.frozen(eq=False)
@@ -206,6 +227,7 @@ class NativeModel:
 
 
 def _step_batch(step: ForwardStep) -> StepBatch:
+    given = step.embeddings
     return StepBatch(
         tokens=len(step.token_ids),
         sequences=len(step.rows),
@@ -217,6 +239,7 @@ def _step_batch(step: ForwardStep) -> StepBatch:
         counts=address_of(step.counts),
         block_tables=address_of(step.block_tables),
         logit_tokens=address_of(step.logit_tokens),
+        embeddings=None if given is None else address_of(given.addresses),
     )
 
 

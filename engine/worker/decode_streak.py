@@ -18,9 +18,10 @@ _NONE: frozenset[int] = frozenset()
 
 
 def decodes_only(step: Step) -> bool:
-    """Whether every row computes one token and samples the next one."""
+    """Whether every row looks up and computes one token, and samples the next one."""
     counts = step.token_counts
-    return bool(counts) and counts.count(1) == len(counts) and all(step.samples)
+    only_one = bool(counts) and counts.count(1) == len(counts)
+    return only_one and all(step.samples) and not step.embeds
 
 
 @attrs.define(eq=False)
@@ -86,6 +87,7 @@ class DecodeStreak:
             and step.samples == self._samples
             and not step.finished
             and not step.new
+            and not step.embeds
         )
 
     def take_step(self, step: Step, batch: InputBatch) -> None:

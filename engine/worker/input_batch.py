@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from ...transports.array import ITEM_BYTES
+from ..embeddings import DTYPES
 from ..step_messages import NewRow, RowSampling, Step
 
 
@@ -39,6 +41,8 @@ class HeldRow:
     sampling: RowSampling
     # {token of prompt or output: times in the output}, kept where a penalty asks for it.
     seen: dict[int, int] | None
+    # The ids of its prompt are placeholders.
+    is_embedded: bool = False
 
     @property
     def output_tokens(self) -> int:
@@ -102,14 +106,30 @@ class PromptSpan:
 
 
 @attrs.frozen
+class EmbedSpan:
+    """Successive tokens of a step, from `token_index` on, whose embeddings are given.
+
+    `data` is (tokens, hidden size) of `dtype`, as in `RowEmbeds`.
+    """
+
+    token_index: int
+    dtype: str
+    data: bytes
+
+
+@attrs.frozen
 class StepInputs:
-    """The tokens that one step computes, row after row, who samples, and whose prompt is scored."""
+    """The tokens that one step computes, row after row, who samples, and whose prompt is scored.
+
+    Ids of the tokens in `embeds` are placeholders.
+    """
 
     token_ids: list[int]
     positions: list[int]
     rows: list[int]  # of each token
     samplings: list[Sampling]
     prompt_spans: list[PromptSpan]
+    embeds: list[EmbedSpan] = attrs.field(factory=list)
 
     def sampled_rows(self) -> list[int]:
         """The rows that sample, in their order."""
@@ -118,16 +138,22 @@ class StepInputs:
 
 @attrs.define(eq=False)
 class InputBatch:
-    """All rows held, by number. Numbers are below `rows_max`, block ids below `blocks`."""
+    """All rows held, by number. Numbers are below `rows_max`, block ids below `blocks`.
+
+    `hidden_size` is that of embeddings; 0: rows have none.
+    """
 
     rows_max: int
     blocks: int
     block_tokens: int
     # Token ids are below this; checked because an embedding looked up beyond its end may crash.
     vocab_size: int
+    hidden_size: int = 0
     rows: dict[int, HeldRow] = attrs.field(factory=dict, init=False)
     # {row: why it fails as soon as it is to sample}, found when its prompt was scored.
     failures: dict[int, str] = attrs.field(factory=dict, init=False)
+    # Rows held whose prompts are embeddings.
+    embedded: set[int] = attrs.field(factory=set, init=False)
 
     def take_step(self, step: Step) -> StepInputs:
         """Apply the step's differences and say what to compute.
@@ -143,7 +169,10 @@ class InputBatch:
         for row in step.finished:
             del self.rows[row]
             self.failures.pop(row, None)
+            self.embedded.discard(row)
         for new in step.new:
+            if new.is_embedded:
+                self.embedded.add(new.row)
             self.rows[new.row] = HeldRow(
                 token_ids=list(new.token_ids),
                 prompt_tokens=new.prompt_tokens,
@@ -151,6 +180,7 @@ class InputBatch:
                 block_ids=list(new.block_ids),
                 sampling=new.sampling,
                 seen=_count_seen(new) if _has_penalty(new.sampling) else None,
+                is_embedded=new.is_embedded,
             )
         self.grow(step)
 
@@ -181,6 +211,7 @@ class InputBatch:
     def inputs(self, step: Step) -> StepInputs:
         """What to compute, of a step whose differences have been applied."""
         inputs = StepInputs([], [], [], [], [])
+        embeds = {given.row: given for given in step.embeds}
         for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
             held = self.rows[row]
             begin = held.computed
@@ -192,6 +223,9 @@ class InputBatch:
                 inputs.token_ids.extend(held.token_ids[begin : begin + count])
                 inputs.positions.extend(range(begin, begin + count))
                 inputs.rows.extend([row] * count)
+            if row in embeds:
+                first, given = len(inputs.token_ids) - count, embeds[row]
+                inputs.embeds.append(EmbedSpan(first, given.dtype, given.data))
             if held.sampling.prompt_logprobs is not None and begin + 1 < held.prompt_tokens:
                 inputs.prompt_spans.append(_prompt_span(inputs, row, held, count))
             if samples:
@@ -221,6 +255,8 @@ class InputBatch:
             if new.computed_tokens > after[new.row][2] * self.block_tokens:
                 raise StepInconsistent(step.number, f"row {new.row}: computed more than its blocks")
         self._check_work(step, after)
+        if self.embedded or step.embeds or any(new.is_embedded for new in step.new):
+            self._check_embeds(step)
 
     def _check_new(self, number: int, new: NewRow, *, held: bool) -> None:
         if held or not 0 <= new.row < self.rows_max:
@@ -264,8 +300,37 @@ class InputBatch:
             if end > blocks * self.block_tokens:
                 raise StepInconsistent(step.number, f"row {row}: {end} tokens exceed its blocks")
 
+    def _check_embeds(self, step: Step) -> None:
+        """Each row has embeddings of just those prompt tokens that are placeholders."""
+        new = {row.row: row for row in step.new}
+        needed: dict[int, int] = {}
+        for row, count in zip(step.rows, step.token_counts, strict=True):
+            if row in new:
+                is_embedded = new[row].is_embedded
+                left = new[row].prompt_tokens - new[row].computed_tokens
+            else:
+                held = self.rows[row]
+                is_embedded, left = held.is_embedded, held.prompt_tokens - held.computed
+            if is_embedded and left > 0:
+                needed[row] = min(count, left)
+        if sorted(given.row for given in step.embeds) != sorted(needed):
+            raise StepInconsistent(
+                step.number, f"brings embeddings for other rows than {[*needed]}"
+            )
+        for given in step.embeds:
+            if given.dtype not in DTYPES or self.hidden_size == 0:
+                raise StepInconsistent(step.number, f"row {given.row}: {given.dtype} is not taken")
+            if len(given.data) != needed[given.row] * self.row_bytes(given.dtype):
+                reason = f"row {given.row}: {len(given.data)} bytes of embeddings"
+                raise StepInconsistent(step.number, f"{reason} for {needed[given.row]} tokens")
+
+    def row_bytes(self, dtype: str) -> int:
+        """Of one token's embedding."""
+        return self.hidden_size * ITEM_BYTES[dtype]
+
     def check_invariants(self) -> None:
         """Raise `AssertionError` if a row is impossible."""
+        assert self.embedded == {row for row, held in self.rows.items() if held.is_embedded}
         assert self.failures.keys() <= self.rows.keys()
         for row, held in self.rows.items():
             assert 0 <= row < self.rows_max
@@ -273,7 +338,8 @@ class InputBatch:
             assert held.computed <= len(held.block_ids) * self.block_tokens
             assert held.output_tokens >= 0
             if held.seen is not None:
-                assert held.seen.keys() == set(held.token_ids)
+                known = held.token_ids[held.prompt_tokens if held.is_embedded else 0 :]
+                assert held.seen.keys() == set(known)
                 assert sum(held.seen.values()) == held.output_tokens
 
 
@@ -286,9 +352,10 @@ def _has_penalty(sampling: RowSampling) -> bool:
 
 
 def _count_seen(new: NewRow) -> dict[int, int]:
-    seen = dict.fromkeys(new.token_ids, 0)
+    """Of a prompt of embeddings nobody knows the tokens: the output counts alone."""
+    seen = {} if new.is_embedded else dict.fromkeys(new.token_ids, 0)
     for token in new.token_ids[new.prompt_tokens :]:
-        seen[token] += 1
+        seen[token] = seen.get(token, 0) + 1
     return seen
 
 

@@ -14,7 +14,7 @@ from ..model.attention import KvCache
 from ..model.decoder import ForwardBatch
 from ..model.registry import Model
 from ..step_messages import Mask, Step, StepResult
-from .input_batch import InputBatch, Sampling, StepInputs
+from .input_batch import EmbedSpan, InputBatch, Sampling, StepInputs
 from .logprobs import logprobs_of
 from .sampler import SampledRow, sample_tokens, unpack_mask
 from .step_outcome import NOT_NUMBERS, StepOutcome
@@ -22,6 +22,7 @@ from .step_outcome import NOT_NUMBERS, StepOutcome
 # Logits of prompts are computed for logprobs in slices of at most so many numbers (16 MiB; their
 # int64 and float64 temporaries are a few times as large).
 PROMPT_LOGITS_MAX = 2**22
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @attrs.define(eq=False)
@@ -52,6 +53,7 @@ class ModelRunner:
             blocks=blocks,
             block_tokens=block_tokens,
             vocab_size=model.config.vocab_size,
+            hidden_size=model.config.hidden_size,
         )
         tables = torch.zeros((rows, -(-length // block_tokens)), dtype=torch.int64)
         return cls(model, cache, batch, tables)
@@ -98,8 +100,13 @@ class ModelRunner:
             token_ids_T=self._indices(inputs.token_ids),
             positions_T=self._indices(inputs.positions),
             attention=plan,
+            embeds=[(span.token_index, self._embeds(span)) for span in inputs.embeds],
         )
         return model.hidden(batch, self._cache)
+
+    def _embeds(self, span: EmbedSpan) -> Tensor:
+        rows = torch.frombuffer(bytearray(span.data), dtype=_DTYPES[span.dtype])
+        return rows.float().view(-1, self._model.config.hidden_size).to(self._model.device)
 
     def _indices(self, values: Sequence[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self._model.device)

@@ -94,6 +94,7 @@ class NativeExecutor:
             kv_blocks=plan.blocks,
             max_model_len=plan.max_model_len,
             vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
             numerics_id=identity,
             bitwise=True,
         )

@@ -9,11 +9,19 @@ import time
 import attrs
 import numpy
 
-from ..native.model import Floats, ForwardStep, Integers, NativeModel, PreparedStep, int32s
+from ..native.model import (
+    Floats,
+    ForwardStep,
+    GivenEmbeddings,
+    Integers,
+    NativeModel,
+    PreparedStep,
+    int32s,
+)
 from ..step_messages import Step, StepResult
 from .decode_streak import DecodeStreak, decodes_only
 from .executor_interface import WaitMask
-from .input_batch import InputBatch, StepInputs
+from .input_batch import EmbedSpan, InputBatch, StepInputs
 from .native_sampling import Draw, NativeSampling
 from .step_outcome import StepOutcome
 from .thread_choice import ThreadChoice
@@ -52,6 +60,7 @@ class NativeRunner:
             blocks=blocks,
             block_tokens=block_tokens,
             vocab_size=model.config.vocab_size,
+            hidden_size=model.config.hidden_size,
         )
         tables = numpy.zeros((rows, -(-length // block_tokens)), dtype=numpy.int32)
         sampling = NativeSampling.of(
@@ -180,12 +189,18 @@ class NativeRunner:
             counts=int32s(step.token_counts),
             block_tables=self._block_tables,
             logit_tokens=wanted,
+            embeddings=self._embeddings(inputs) if inputs.embeds else None,
         )
         if not inputs.prompt_spans:
             return self._timed_forward(self._model.prepare(forward))
         self._model.forward(attrs.evolve(forward, logit_tokens=wanted[:0]))
         self._score_prompts(forward, inputs, outcome)
         return self._model.logits(forward, wanted)
+
+    def _embeddings(self, inputs: StepInputs) -> GivenEmbeddings:
+        hidden = self._model.config.hidden_size
+        spans = [(span.token_index, _floats(span).reshape(-1, hidden)) for span in inputs.embeds]
+        return GivenEmbeddings.of(len(inputs.token_ids), spans)
 
     def _timed_forward(self, forward: PreparedStep) -> Floats:
         tokens = forward.batch.tokens
@@ -206,3 +221,11 @@ class NativeRunner:
                 end = span.token_index + min(len(span.targets), begin + rows)
                 logits_RV = self._model.logits(forward, int32s(range(first, end)))
                 self._sampling.score(span, begin, logits_RV, outcome)
+
+
+def _floats(span: EmbedSpan) -> Floats:
+    """A bfloat16 is the upper half of a float32."""
+    if span.dtype == "float32":
+        return numpy.frombuffer(span.data, dtype="<f4")
+    upper = numpy.frombuffer(span.data, dtype="<u2").astype(numpy.uint32) << numpy.uint32(16)
+    return upper.view(numpy.float32)

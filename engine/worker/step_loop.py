@@ -16,7 +16,15 @@ import trio
 
 from ...transports.codec import Codec
 from ...transports.shm_ring import RingClosed, RingReader, RingWriter
-from ..step_messages import CORE_TO_WORKER, WORKER_TO_CORE, Mask, Step, StepFailure, StepResult
+from ..step_messages import (
+    CORE_TO_WORKER,
+    STEP_LIMITS,
+    WORKER_TO_CORE,
+    Mask,
+    Step,
+    StepFailure,
+    StepResult,
+)
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
 
@@ -58,7 +66,9 @@ class StepLoop:
     recorder: StepRecorder = NO_RECORDER
     step: int = attrs.field(default=0, init=False)
     rows: int = attrs.field(default=0, init=False)
-    _steps_codec: Codec = attrs.field(factory=lambda: Codec(*CORE_TO_WORKER), init=False)
+    _steps_codec: Codec = attrs.field(
+        factory=lambda: Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), init=False
+    )
     _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -98,6 +98,7 @@ class TorchExecutor:
             kv_blocks=plan.blocks,
             max_model_len=plan.max_model_len,
             vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
             numerics_id=identity,
             bitwise=bitwise,
         )

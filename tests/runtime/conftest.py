@@ -32,6 +32,8 @@ def null_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder for the null executor: a tokenizer, and sizes in config.json."""
     folder = tmp_path_factory.mktemp("null")
     write_folder(folder, byte_level_tokenizer(), chat_template=CHAT_TEMPLATE)
-    sizes = {"vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1}
+    sizes = {
+        "vocab_size": 320, "max_position_embeddings": 512, "eos_token_id": 1, "hidden_size": 4,
+    }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(sizes))
     return folder

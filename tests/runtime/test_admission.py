@@ -67,6 +67,21 @@ def test_a_prompt_above_the_limit_is_taken_alone() -> None:
         pass
 
 
+def test_bytes_of_embeddings_are_limited_until_the_end() -> None:
+    limits = AdmissionLimits(embeds_bytes_max=100)
+    admission = Admission(limits, random.Random(1))
+    with admission.open_ticket(1) as first, admission.open_ticket(1) as second:
+        first.charge_embeds(1000)  # alone, it is taken
+        first.release_tokens()
+        with pytest.raises(Overloaded, match="embeds_bytes_max"):
+            second.charge_embeds(1)
+        assert admission.embeds_bytes == 1000
+    with admission.open_ticket(1) as third:
+        third.charge_embeds(100)
+    assert admission.embeds_bytes == 0
+    admission.check_invariants()
+
+
 def test_a_failing_block_releases() -> None:
     admission = make()
     with pytest.raises(KeyError), admission.open_ticket(10):

@@ -7,6 +7,7 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.choices import CHOICE_TOKENS_MAX, split_choices
+from triolet.transports.array import Array
 
 ADD = AddRequest(
     request_id="r",
@@ -31,6 +32,15 @@ def test_choices_differ_in_number_and_name_alone() -> None:
         assert (choice.sampling.seed, choice.sampling.logprobs) == (5, 2)
         again = attrs.evolve(choice, request_id="r", choice=0, parent="")
         assert attrs.evolve(again, sampling=whole.sampling) == whole
+
+
+def test_too_many_bytes_of_embeddings_are_refused() -> None:
+    array = Array("float32", (3, 2**19), bytes(3 * 2**21))
+    sampling = SamplingParams(seed=1, n=8)
+    fits = attrs.evolve(ADD, sampling=sampling, prompt_embeds=array)
+    assert [one.prompt_embeds for one in split_choices(fits)] == [array] * 8
+    with pytest.raises(InvalidParameter, match="n must be at most 8 for embeddings of 6291456"):
+        split_choices(attrs.evolve(fits, sampling=attrs.evolve(sampling, n=9)))
 
 
 @pytest.mark.parametrize("allowed", [None, tuple(range(10))])

@@ -1,5 +1,7 @@
 """What an ADD must be: each refusal names its field."""
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -11,9 +13,11 @@ from triolet.engine.core.validation import (
     RequestLimits,
     check_request,
 )
+from triolet.engine.embeddings import EmbeddingLimits
 from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
+from triolet.transports.array import Array
 
 LIMITS = RequestLimits(max_model_len=8, vocab_size=10)
 GOOD = AddRequest(
@@ -25,6 +29,10 @@ GOOD = AddRequest(
     credit=0,
     sampling=SamplingParams(seed=0, min_tokens=2, max_tokens=100, stop_token_ids=(3,)),
 )
+EMBEDDED = attrs.evolve(
+    GOOD, prompt_token_ids=[0, 0], prompt_embeds=Array("float32", (2, 4), bytes(32))
+)
+EMBEDDING_LIMITS = attrs.evolve(LIMITS, embeddings=EmbeddingLimits(4, 8))
 ALL_IDS = list(range(10))
 
 
@@ -97,3 +105,30 @@ def test_prompt_must_leave_room_for_one_token() -> None:
     with pytest.raises(PromptTooLong) as caught:
         check_request(attrs.evolve(GOOD, prompt_token_ids=[1] * 8), LIMITS)
     assert (caught.value.prompt_tokens, caught.value.max_model_len) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"prompt_token_ids": [0, 1]}, "prompt_embeds must not be together with token ids"),
+        ({"prompt_token_ids": [0]}, "prompt_embeds must have the shape 1 × 4 here, not 2 × 4"),
+        (
+            {"sampling": SamplingParams(seed=0, prompt_logprobs=1)},
+            "prompt_logprobs must not be together with prompt_embeds",
+        ),
+        (
+            {"prompt_embeds": Array("int8", (2, 4), bytes(8))},
+            "prompt_embeds must be float32 or bfloat16, not int8",
+        ),
+    ],
+)
+def test_embeddings_that_cannot_be_computed_are_refused(changes: dict[str, Any], told: str) -> None:
+    check_request(EMBEDDED, EMBEDDING_LIMITS)
+    with pytest.raises(InvalidParameter) as caught:
+        check_request(attrs.evolve(EMBEDDED, **changes), EMBEDDING_LIMITS)
+    assert str(caught.value) == told
+
+
+def test_an_engine_that_knows_no_hidden_size_takes_no_embeddings() -> None:
+    with pytest.raises(InvalidParameter, match="prompt_embeds is not served with this model"):
+        check_request(EMBEDDED, LIMITS)

@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.step_messages import Step
+from triolet.engine.step_messages import RowEmbeds, Step
 from triolet.engine.worker.decode_streak import UNSETTLED_MAX, DecodeStreak, decodes_only
 from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
 
 from .test_input_batch import asking, compute, make_batch, new_row
+
+EMBEDS = RowEmbeds(0, "bfloat16", bytes(8))
 
 
 def begin(*rows: int) -> tuple[InputBatch, DecodeStreak]:
@@ -51,6 +53,11 @@ def test_it_goes_on_while_the_rows_are_the_same() -> None:
     assert not streak.goes_on(decode(2, 0, 2, finished=[1]))
     assert not streak.goes_on(decode(2, 0, 2, new=[new_row(1)]))
     assert not streak.goes_on(compute(2, (0, 1, True), (2, 1, False)))
+    assert not streak.goes_on(decode(2, 0, 2, embeds=[EMBEDS]))
+
+
+def test_a_token_whose_embedding_is_given_is_not_decoded() -> None:
+    assert not decodes_only(compute(1, (0, 1, True), embeds=[EMBEDS]))
 
 
 @pytest.mark.parametrize(

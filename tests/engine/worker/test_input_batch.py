@@ -9,8 +9,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from triolet.engine.step_messages import NewRow, RowSampling, Step
-from triolet.engine.worker.input_batch import InputBatch, PromptSpan, StepInconsistent
+from triolet.engine.step_messages import NewRow, RowEmbeds, RowSampling, Step
+from triolet.engine.worker.input_batch import (
+    EmbedSpan,
+    InputBatch,
+    PromptSpan,
+    StepInconsistent,
+)
 
 SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
 
@@ -142,6 +147,77 @@ def test_a_prompt_is_scored_up_to_its_last_token() -> None:
     assert (span.token_index, span.first, span.targets) == (2, 3, [13])
     batch.finish_step(other, [50])
     assert batch.take_step(compute(3, (2, 1, True))).prompt_spans == []
+
+
+ROW = bytes(range(1, 9))  # a hidden size of 4, bfloat16
+
+
+def embedding_batch() -> InputBatch:
+    return attrs.evolve(make_batch(), hidden_size=4)
+
+
+def test_a_prompt_of_embeddings_in_chunks() -> None:
+    batch = embedding_batch()
+    new = new_row(2, token_ids=[0] * 4 + [14], prompt_tokens=4, is_embedded=True)
+    step = compute(
+        1, (1, 2, False), (2, 3, False),
+        new=[new_row(1), new], embeds=[RowEmbeds(2, "bfloat16", 3 * ROW)],
+    )  # fmt: skip
+    inputs = batch.take_step(step)
+    assert inputs.embeds == [EmbedSpan(2, "bfloat16", 3 * ROW)]
+    batch.finish_step(step, [])
+    # The last of the prompt, and the output so far, which is looked up.
+    step = compute(2, (2, 2, True), embeds=[RowEmbeds(2, "float32", 2 * ROW)])
+    inputs = batch.take_step(step)
+    assert (inputs.token_ids, inputs.embeds) == ([0, 14], [EmbedSpan(0, "float32", 2 * ROW)])
+    batch.finish_step(step, [15])
+    assert batch.take_step(compute(3, (2, 1, True))).embeds == []
+    batch.check_invariants()
+    batch.take_step(compute(4, finished=[2]))
+    batch.check_invariants()
+
+
+def test_of_placeholders_nothing_is_counted() -> None:
+    batch = embedding_batch()
+    sampling = asking(repetition_penalty=1.5)
+    new = new_row(
+        0, token_ids=[0, 0, 7], prompt_tokens=2, sampling=sampling, is_embedded=True
+    )  # fmt: skip
+    step = compute(1, (0, 3, True), new=[new], embeds=[RowEmbeds(0, "bfloat16", 2 * ROW)])
+    batch.take_step(step)
+    assert batch.rows[0].seen == {7: 1}
+    batch.finish_step(step, [0])
+    assert batch.rows[0].seen == {7: 1, 0: 1}
+    batch.check_invariants()
+
+
+@pytest.mark.parametrize(
+    "embeds",
+    [
+        [],
+        [RowEmbeds(0, "bfloat16", 2 * ROW), RowEmbeds(0, "bfloat16", 2 * ROW)],
+        [RowEmbeds(0, "bfloat16", 2 * ROW), RowEmbeds(1, "bfloat16", 2 * ROW)],
+        [RowEmbeds(1, "bfloat16", 2 * ROW)],
+        [RowEmbeds(0, "bfloat16", 3 * ROW)],
+        [RowEmbeds(0, "float32", 2 * ROW)],
+        [RowEmbeds(0, "int64", 2 * ROW)],
+    ],
+)
+def test_embeddings_of_other_tokens_are_refused(embeds: list[RowEmbeds]) -> None:
+    batch = embedding_batch()
+    new = [new_row(0, is_embedded=True), new_row(1)]
+    with pytest.raises(StepInconsistent, match=r"^step 1 "):
+        batch.take_step(compute(1, (0, 2, False), (1, 2, False), new=new, embeds=embeds))
+    assert not batch.rows
+    batch.check_invariants()
+
+
+def test_without_a_hidden_size_there_are_no_embeddings() -> None:
+    step = compute(
+        1, (0, 1, False), new=[new_row(0, is_embedded=True)], embeds=[RowEmbeds(0, "bfloat16", b"")]
+    )
+    with pytest.raises(StepInconsistent, match="bfloat16 is not taken"):
+        make_batch().take_step(step)
 
 
 BAD = {

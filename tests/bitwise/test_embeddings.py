@@ -1,0 +1,80 @@
+"""Prompts given as embeddings: the very bits that their token ids give, however they are run.
+
+The rows are looked up in the bundled model's own matrix, so that both ask for the same.
+"""
+
+import attrs
+import pytest
+import safetensors.torch
+import torch
+
+from triolet.engine.embeddings import PLACEHOLDER_ID
+from triolet.engine.messages import AddRequest
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.model.weight_folder import SINGLE_FILE
+from triolet.tests.accuracy.tables import serves
+from triolet.transports.array import Array
+
+from .engine import run
+from .requests import draw_requests, replays
+from .table import ALONE, EXECUTORS, variations
+
+pytestmark = pytest.mark.slow
+REQUESTS, TOKENS = 6, 16
+# Chunks, overlapping steps, a prefix cache that must not mix them up, and so little room that one
+# is preempted.
+EVERYTHING = attrs.evolve(variations(TOKENS)[-2], kv_blocks=45)
+
+
+def load_matrix() -> torch.Tensor:
+    weights = safetensors.torch.load_file(bundled_model_folder() / SINGLE_FILE)
+    return weights["model.embed_tokens.weight"]
+
+
+def with_known_prompt(request: AddRequest) -> AddRequest:
+    """Of embeddings nobody knows the tokens, so that a penalty of the prompt's would differ."""
+    return attrs.evolve(request, sampling=attrs.evolve(request.sampling, repetition_penalty=1.0))
+
+
+def embedded(request: AddRequest, matrix: torch.Tensor, *, is_half: bool) -> AddRequest:
+    rows = matrix[torch.tensor(request.prompt_token_ids)].contiguous()
+    rows = rows if is_half else rows.float()
+    data = rows.view(torch.uint8).numpy().tobytes()
+    dtype = "bfloat16" if is_half else "float32"
+    ids = [PLACEHOLDER_ID] * len(request.prompt_token_ids)
+    array = Array(dtype, tuple(rows.shape), data)
+    return attrs.evolve(request, prompt_token_ids=ids, prompt_embeds=array)
+
+
+@pytest.mark.parametrize("executor", list(EXECUTORS))
+def test_embeddings_give_the_bits_of_their_tokens(executor: str) -> None:
+    folder, chosen = bundled_model_folder(), EXECUTORS[executor]
+    if not serves(folder, chosen):
+        pytest.skip("there are no kernels here")
+    matrix = load_matrix()
+    drawn = draw_requests(REQUESTS, tokens=TOKENS, vocabulary=len(matrix), seed=5)
+    by_ids = [with_known_prompt(request) for request in drawn]
+    # A prompt of one token is computed like an output's.
+    by_ids[0] = attrs.evolve(by_ids[0], prompt_token_ids=by_ids[0].prompt_token_ids[:1])
+    # Ids between embeddings, of both types.
+    mixed = [
+        embedded(request, matrix, is_half=number % 3 == 0) if number % 3 < 2 else request
+        for number, request in enumerate(by_ids)
+    ]
+    alone = run(folder, chosen, ALONE, by_ids).streams
+    together = run(folder, chosen, EVERYTHING, mixed)
+    assert together.streams == alone
+    assert together.preemptions
+    again = replays(mixed, alone, seed=3)
+    rest = {one.request_id: alone[one.request_id].rest(len(one.output_token_ids)) for one in again}
+    assert run(folder, chosen, EVERYTHING, again).streams == rest
+
+
+def test_other_embeddings_give_other_streams() -> None:
+    matrix = load_matrix()
+    request = with_known_prompt(draw_requests(1, tokens=TOKENS, vocabulary=2048, seed=5)[0])
+    ours = embedded(request, matrix, is_half=False)
+    theirs = embedded(request, matrix.flip(0), is_half=False)
+    folder, executor = bundled_model_folder(), EXECUTORS["torch"]
+    one, other = (run(folder, executor, ALONE, [item]).streams for item in (ours, theirs))
+    assert one != other
