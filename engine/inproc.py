@@ -7,7 +7,7 @@ reached by module name, as a process would be. Must not know rings, sockets or h
 
 import queue
 import traceback
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
@@ -135,15 +135,21 @@ class InprocExecutor:
 
 @asynccontextmanager
 async def open_inproc_engine(
-    settings: EngineSettings, channel: Channel, *, name: str = "engine 0"
+    settings: EngineSettings,
+    channel: Channel,
+    *,
+    name: str = "engine 0",
+    wrap: Callable[[Any], Any] = lambda worker: worker,
 ) -> AsyncIterator[EngineServer]:
     """Load the model and serve the channel's peers for the body of the block.
 
+    `wrap` may put something around the worker's executor, that fails where a test wants it to.
     The channel's own tasks and connections are the caller's. Raises `ModelFolderError`,
     `InvalidParameter`; what fails later fails the body. `workers` is taken as 1.
     """
     make = vars(import_module(_EXECUTORS_MODULE))["make_executor"]
-    worker = cast(_WorkerExecutor, make(attrs.evolve(settings, workers=1), 0, _no_pause))
+    made = make(attrs.evolve(settings, workers=1), 0, _no_pause)
+    worker = cast(_WorkerExecutor, wrap(made))
     ready = await trio.to_thread.run_sync(worker.load, _no_progress)
     core = EngineCore(settings, ready)
     tree = partial(_tree_text, name)

@@ -8,7 +8,7 @@ Must not know what is asked of the frontend.
 
 import itertools
 import pathlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -76,12 +76,13 @@ async def open_bed(
     link: LinkSettings | None = None,
     window_tokens: int = 256,
     inline_characters_max: int = 2048,
+    wrap: Callable[[Any], Any] = lambda worker: worker,
     **engine: Any,
 ) -> AsyncIterator[Bed]:
     """A frontend with its background tasks and `engines` engines that take work.
 
     Tasks are named as in the processes; the frontend's are further out than the engines'. One that
-    ends fails the body with `ServiceEnded`.
+    ends fails the body with `ServiceEnded`. `wrap` is `open_inproc_engine`'s.
     """
     settings = RuntimeSettings(
         engine=EngineSettings(model=str(folder), **{"executor": "null", **engine}),
@@ -99,21 +100,26 @@ async def open_bed(
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(open_frontend_services(hub, frontend.client))
         for rank, epoch in zip(range(engines), itertools.count(2)):
-            await stack.enter_async_context(_engine(bed, settings, rank, epoch))
+            await stack.enter_async_context(_engine(bed, settings, rank, epoch, wrap=wrap))
         await bed.wait_engines(engines)
         yield bed
 
 
 @asynccontextmanager
 async def _engine(
-    bed: Bed, settings: RuntimeSettings, rank: int, epoch: int
+    bed: Bed,
+    settings: RuntimeSettings,
+    rank: int,
+    epoch: int,
+    *,
+    wrap: Callable[[Any], Any],
 ) -> AsyncIterator[None]:
     me = Peer("engine", rank, epoch)
     spoke = bed.mesh.open_spoke(me)
     async with (
         open_service(spoke.run_output, name="output-socket-thread"),
         open_service(spoke.run_input, name="input-socket-thread"),
-        open_inproc_engine(settings.engine, spoke) as server,
+        open_inproc_engine(settings.engine, spoke, wrap=wrap) as server,
     ):
         bed.servers[rank] = server
         spoke.connect(ME, *bed.hub.endpoints)

@@ -21,8 +21,9 @@ from ..engine.errors import InvalidParameter
 from ..engine.messages import EngineStatistics
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.error_groups import single_errors_unwrapped
-from ..runtime.errors import NoEngine
+from ..runtime.errors import NoEngine, RequestFailed
 from ..runtime.generation import GenerationStream
+from .failing_rows import DOOMED, REASON, FailingRows
 from .served import DEADLINE_S, Served, open_served
 from .tcp_client import reset
 from .websocket_frames import HANDSHAKE, TEXT, frame
@@ -92,7 +93,7 @@ async def account(requests: int, seed: int) -> Accounts:
     """
     ended: Counter[str] = Counter()
     with single_errors_unwrapped():
-        async with open_served(**ENGINE) as served:
+        async with open_served(wrap=FailingRows, **ENGINE) as served:
             await _run_all(served, requests, seed, ended)
             await served.check_unharmed()
             with trio.move_on_after(DEADLINE_S):
@@ -210,6 +211,20 @@ async def _paused_and_left(one: _One) -> None:
             await trio.lowlevel.checkpoint()
 
 
+async def _failed_in_the_worker(one: _One) -> None:
+    """Its logits are no numbers, say: it ends with an error, alone, after the tokens before."""
+    tokens = one.chance.randrange(TOKENS_MAX)
+    doomed = attrs.evolve(one.params(), seed=DOOMED + tokens)
+    async with one.served.bed.frontend.generate(one.prompt(), doomed) as stream:
+        failure = ""
+        try:
+            await stream.collect()
+        except RequestFailed as error:
+            failure = str(error)
+    assert REASON in failure
+    assert len(stream.token_ids) == tokens
+
+
 async def _refused(one: _One) -> None:
     try:
         async with one.served.bed.frontend.generate([], one.params()):
@@ -285,6 +300,7 @@ WAYS: dict[str, Way] = {
     "exception in the block": _failed_in_the_block,
     "stop string": _stopped_by_a_string,
     "left while paused": _paused_and_left,
+    "row failed in the worker": _failed_in_the_worker,
     "refused": _refused,
     "HTTP connection reset": _http_reset,
     "WebSocket reset": _socket_reset,
