@@ -38,6 +38,14 @@ _OPTIONS = "%llguidance"
 _EMBEDDED_SCHEMA = re.compile(r"%json\b\s*")
 
 
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+# Python's own decoder would take NaN and infinities.
+_DECODER = json.JSONDecoder(parse_constant=_no_json)
+
+
 def check_schema(text: str) -> dict[str, Any] | bool:
     """The JSON schema in a text. Raises `InvalidParameter` unless it is within the bounds."""
     try:
@@ -65,7 +73,7 @@ def check_lark(text: str) -> None:
         raise _refused(f"must have at most {RULES_MAX} rules, not {rules}")
     for found in _EMBEDDED_SCHEMA.finditer(bare):
         try:
-            schema, _ = json.JSONDecoder().raw_decode(text, found.end())
+            schema, _ = _DECODER.raw_decode(text, found.end())
         except RecursionError:
             raise _refused(f"has %json nested more than {DEPTH_MAX} deep") from None
         except ValueError as error:
@@ -83,7 +91,9 @@ def _check_schema_value(schema: object) -> None:
         depth = max(depth, level)
         if name in ("$ref", "$dynamicRef") and isinstance(value, str):
             references.add(value)
-        elif name == "multipleOf" and isinstance(value, int | float):
+        elif name != "multipleOf" or isinstance(value, bool):  # which Python takes for a number
+            continue
+        elif isinstance(value, int | float):
             multiple = math.lcm(multiple, _digits(value))
             if multiple > MULTIPLE_MAX:
                 raise _refused(f"has multipleOf whose digits have no common {MULTIPLE_MAX}")

@@ -41,6 +41,8 @@ ACCEPTED: list[object] = [
     chain(CHAIN_MAX // CHAIN_DEPTH - 1),
     {"anyOf": [{"multipleOf": MULTIPLE_MAX}, {"multipleOf": 0.25}, {"multipleOf": 1e9}]},
     {"multipleOf": -3},
+    {"multipleOf": True},
+    {"multipleOf": [None, "3"]},
     {"properties": {"multipleOf": {"type": "string"}, "$ref": {"type": "string"}}},
 ]
 REFUSED: list[tuple[object, str]] = [
@@ -97,6 +99,7 @@ def test_lark_within_bounds(text: str) -> None:
         ('%llguidance {"no_forcing": false}\nstart: "a"', "options"),
         ("start: a\n" + "\n".join(f"a{i}: /x/" for i in range(RULES_MAX)), "rules"),
         ("start: %json {", "not valid"),
+        ('start: %json {"multipleOf": NaN}', "not valid: NaN is no JSON"),
         ('start: %json {"multipleOf": 1000003}', "multipleOf"),
         ("start: %json " + "[" * 100_000, "nested|not valid"),
     ],
@@ -107,8 +110,24 @@ def test_lark_beyond_a_bound(text: str, reason: str) -> None:
         check_lark(text)
 
 
+numbers = st.integers() | st.floats() | st.booleans() | st.none() | st.text(max_size=3)
+
+
+names = st.sampled_from(["multipleOf", "$ref", "items"])
+
+
+@given(st.dictionaries(names, numbers | st.lists(numbers)))
+def test_any_values_are_accepted_or_refused(schema: dict[str, object]) -> None:
+    accept_or_refuse(json.dumps(schema))
+    accept_or_refuse(f"start: %json {json.dumps(schema)}")
+
+
 @given(st.text(max_size=200))
 def test_any_text_is_accepted_or_refused(text: str) -> None:
+    accept_or_refuse(text)
+
+
+def accept_or_refuse(text: str) -> None:
     for check in (check_schema, check_lark):
         try:
             check(text)
