@@ -75,12 +75,10 @@ static inline int next_expert(const float* scores, int experts, int last) {
     return best;
 }
 
-static inline int first_absent(const int32_t* chosen, int count) {
-    for (int e = 0;; e++) {
-        bool there = false;
-        for (int i = 0; i < count; i++) there |= chosen[i] == e;
-        if (!there) return e;
-    }
+static inline bool is_among(const int32_t* chosen, int count, int expert) {
+    for (int i = 0; i < count; i++)
+        if (chosen[i] == expert) return true;
+    return false;
 }
 
 // A token's experts and their shares, from its scores.
@@ -88,11 +86,11 @@ static inline void choose_experts(const ModelWeights& m, int token, const Routin
     float* scores = r.scores + (long)token * m.experts_padded;
     int32_t* chosen = r.chosen + (long)token * m.experts_chosen;
     float* shares = r.shares + (long)token * m.experts_chosen;
-    for (int place = 0, last = -1; place < m.experts_chosen; place++) {
-        int best = next_expert(scores, m.experts, last);
-        chosen[place] = best < 0 ? first_absent(chosen, place) : best;
-        last = chosen[place];
-    }
+    int place = 0, best = -1;
+    while (place < m.experts_chosen && (best = next_expert(scores, m.experts, best)) >= 0)
+        chosen[place++] = best;
+    for (int e = 0; place < m.experts_chosen; e++)  // the rest scored what is no number
+        if (!is_among(chosen, place, e)) chosen[place++] = e;
     for (int e = m.experts; e < m.experts_padded; e++) scores[e] = -INFINITY;
     Vf top = vset(scores[chosen[0]]), total = vset(0.f);
     for (int e = 0; e < m.experts_padded; e += W) {
@@ -101,11 +99,11 @@ static inline void choose_experts(const ModelWeights& m, int token, const Routin
         total = vadd(total, odds);
     }
     float sum = m.experts_normalized ? 0.f : vsum(total);
-    for (int place = 0; place < m.experts_chosen; place++) {
+    for (place = 0; place < m.experts_chosen; place++) {
         shares[place] = scores[chosen[place]];
         if (m.experts_normalized) sum += shares[place];
     }
-    for (int place = 0; place < m.experts_chosen; place++) shares[place] /= sum;
+    for (place = 0; place < m.experts_chosen; place++) shares[place] /= sum;
 }
 
 // The pairs of each expert, tokens in order.

@@ -5,8 +5,10 @@ from typing import Any
 
 import attrs
 
+from triolet.engine import model_config
 from triolet.engine.model_config import ModelConfig, load_model_config
 from triolet.engine.native.layout import (
+    ARCHITECTURES,
     Layout,
     Sizes,
     all_head_channels,
@@ -91,3 +93,7 @@ def test_experts_take_the_place_of_an_mlp_in_the_layers_that_have_them(
     assert parts["1.router"].count == 16 * 64
     assert parts["1.experts_gate_up"].count == 5 * 128 * 64
     assert parts["1.experts_down"].count == 5 * 64 * 64
+
+
+def test_every_family_of_the_loader_is_served() -> None:
+    assert set(ARCHITECTURES) == set(model_config.ARCHITECTURES)
