@@ -106,6 +106,7 @@ def test_no_tokens_are_wanted_with_echo_alone() -> None:
         ({"n": 0}, "invalid_parameter", "n"),
         ({"best_of": 2}, "unsupported_parameter", "best_of"),
         ({"suffix": "x"}, "unsupported_parameter", "suffix"),
+        ({"prompt_embeds": "QUJD"}, "unsupported_parameter", "prompt_embeds"),
         ({"logprobs": -1}, "invalid_parameter", "logprobs"),
         ({"logprobs": True}, "invalid_type", "logprobs"),
         ({"stream_options": {}}, "invalid_value", "stream_options"),

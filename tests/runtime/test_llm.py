@@ -18,7 +18,7 @@ from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.generation import ChatPrompt, Prompt
+from triolet.runtime.generation import ChatPrompt, Prompt, PromptEmbeds
 from triolet.runtime.llm import LLM, LLMClosed
 
 from ..leaks import check_no_leaks, children_of
@@ -70,6 +70,8 @@ def test_a_list_of_ids_is_one_prompt_and_a_list_of_those_many(llm: LLM) -> None:
     chat = ChatPrompt([{"role": "user", "content": "hello"}])
     assert len(llm.generate(chat, PARAMS)) == 1
     assert llm.generate([], PARAMS) == []
+    embeds = PromptEmbeds(bytes(3 * 4 * 4), (3, 4))
+    assert llm.generate([embeds, embeds], PARAMS) == llm.generate(embeds, PARAMS) * 2
 
 
 def test_errors_come_bare_and_it_goes_on(llm: LLM) -> None:
