@@ -60,6 +60,9 @@ SCHEMAS: Sequence[Any] = (
     {"allOf": [{"type": "integer", "multipleOf": 3}, {"minimum": 5, "maximum": 900}]},
     {"type": "object", "patternProperties": {"^x": {"const": 1}}, "maxProperties": 2},
 )  # fmt: skip
+KEYWORDS = ("multipleOf", "minItems", "maxLength", "pattern", "$ref", "enum", "format", "required",
+            "additionalProperties", "anyOf", "not", "maximum")  # fmt: skip
+ODD: Sequence[Any] = (True, None, 0, -1, 0.5, 1e308, "a", [], [None], {})
 PATTERNS = ("[a-f]{3,8}", "(a|b)*c", "\\d{2}-\\w+", "(x+x+)+y", "(.*a.{20}){2}", "a{3}b?", "\\bx")
 LARKS = (
     'start: "a" b+\nb: /[0-9]/ | "(" start ")"',
@@ -79,6 +82,9 @@ def _draw_one(chance: Random) -> Ask:
     seed = chance.randrange(2**32)
     if chance.random() < 0.2:
         return Ask(*_costly(chance), seed)
+    if chance.random() < 0.2:
+        odd = {chance.choice(KEYWORDS): chance.choice(ODD) for _ in range(4)}
+        return Ask(GrammarKind.JSON_SCHEMA, json.dumps(odd), seed)
     match kind:
         case GrammarKind.JSON_SCHEMA:
             schema = chance.choice(SCHEMAS)

@@ -24,6 +24,8 @@ from .reference_messages import (
 
 # Importing torch and transformers takes up to half a minute on a busy machine.
 START_S = 120.0
+# The longest batch that we measure takes it half a minute; with less than this nobody compares.
+RUN_S = 1800.0
 
 
 @attrs.frozen
@@ -47,10 +49,13 @@ class Reference:
     async def run(self, prompts: list[list[int]], tokens: int) -> ReferenceRun:
         """One batch. Raises `ReferenceUnusable`."""
         try:
-            await self._channel.send(RunReference(prompts=prompts, tokens=tokens))
-            answer, _ = await self._channel.receive()
+            with trio.fail_after(RUN_S):
+                await self._channel.send(RunReference(prompts=prompts, tokens=tokens))
+                answer, _ = await self._channel.receive()
         except (trio.EndOfChannel, trio.BrokenResourceError) as error:
             raise ReferenceUnusable("its process has ended") from error
+        except trio.TooSlowError:
+            raise ReferenceUnusable(f"a batch took more than {RUN_S:g} s") from None
         assert isinstance(answer, ReferenceRun)
         return answer
 

@@ -1,13 +1,16 @@
 """The yardstick's process: asked for runs, and what is said when there can be none."""
 
 import pathlib
+import socket
 
 import attrs
 import pytest
 import trio
 
-from triolet.fuzz.bench.reference import ReferenceUnusable, open_reference
+from triolet.fuzz.bench.reference import Reference, ReferenceUnusable, open_reference
+from triolet.fuzz.bench.reference_messages import FROM_REFERENCE, TO_REFERENCE
 from triolet.fuzz.bench.shapes import TINY, shape_folder
+from triolet.transports.control_channel import ControlChannel
 
 MINI = attrs.evolve(TINY, name="mini", vocab_size=600, hidden_size=32, intermediate_size=48)
 # Importing torch and transformers takes seconds, on a busy machine many.
@@ -26,3 +29,13 @@ async def test_it_runs_and_says_what_it_is(tmp_path: pathlib.Path) -> None:
         with pytest.raises(ReferenceUnusable, match="cannot load"):
             async with open_reference(str(tmp_path), threads=1):
                 raise AssertionError("it cannot be opened")
+
+
+async def test_a_batch_that_never_ends_is_given_up(autojump_clock: trio.abc.Clock) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        theirs,
+        ControlChannel(ours, sends=TO_REFERENCE, receives=FROM_REFERENCE) as channel,
+        pytest.raises(ReferenceUnusable, match="a batch took more than 1800 s"),
+    ):
+        await Reference("silent", 0, channel).run([[5]], 1)
