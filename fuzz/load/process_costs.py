@@ -83,6 +83,8 @@ def _name(command: list[str], *, is_root: bool) -> str:
         return "root"
     for word in command:
         if word.startswith("triolet.") and not word.endswith("boot"):
+            if ".worker." in word:
+                return "worker"  # whichever executor's
             name = word.removeprefix("triolet.").removesuffix("_process").removesuffix(".process")
             return name.rpartition(".")[2]
     return "other"

@@ -22,13 +22,15 @@ def open_sleeper(word: str) -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_tree_is_its_root_and_its_children() -> None:
     worker, frontend = "triolet.engine.worker.process", "triolet.api.frontend_process"
-    with open_sleeper(worker) as one, open_sleeper(frontend) as two:
+    native = "triolet.engine.worker.native_process"
+    with open_sleeper(worker) as one, open_sleeper(frontend) as two, open_sleeper(native) as three:
         costs = costs_of_tree(os.getpid())
     assert costs["root"].pid == os.getpid()
     assert costs["root"].cpu_s > 0
     assert costs["root"].resident_mib > 1
     names = {cost.pid: name for name, cost in costs.items()}
-    assert (names[one.pid], names[two.pid]) == ("worker", "frontend")
+    assert names[two.pid] == "frontend"
+    assert {names[one.pid], names[three.pid]} == {"worker", "worker 2"}
 
 
 def test_a_process_that_is_gone_costs_nothing() -> None:
