@@ -20,6 +20,7 @@ import msgspec
 
 from ... import __version__
 from ...engine.errors import EngineError
+from ...engine.host import cores
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config import load_model_limits
 from ...engine.native.library import machine_isas, native_fault, open_library
@@ -102,10 +103,8 @@ def _processor() -> Iterator[Finding]:
         fields[name.strip()] = value.strip()
     flags = fields.get("flags", "").split()
     known = " ".join(flag for flag in _ISA_FLAGS if flag in flags) or "none of note"
-    usable = len(os.sched_getaffinity(0))
-    yield Finding(
-        "processor", f"{fields.get('model name', platform.machine())}, {usable} cores usable"
-    )
+    name = fields.get("model name", platform.machine())
+    yield Finding("processor", f"{name}, {cores()} cores usable")
     yield Finding("instructions", known)
     yield Finding("cgroup limits", f"cpu {_cgroup('cpu.max')}, memory {_cgroup('memory.max')}")
 
