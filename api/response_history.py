@@ -35,8 +35,13 @@ class Conversation:
     @property
     def size_bytes(self) -> int:
         """An estimate of what it takes to keep it."""
-        texts = sum(len(message["content"]) + MESSAGE_BYTES for message in self.messages)
-        return texts + TOKEN_BYTES * len(self.token_ids or ())
+        return sum(map(_size_of, self.messages)) + TOKEN_BYTES * len(self.token_ids or ())
+
+
+def _size_of(message: Message) -> int:
+    calls = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
+    arguments = sum(len(json.dumps(each)) + MESSAGE_BYTES for each in calls)
+    return len(message["content"]) + arguments + MESSAGE_BYTES
 
 
 def continued(before: Conversation | None, request: ResponseRequest) -> Conversation:

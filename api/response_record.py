@@ -111,8 +111,8 @@ class ResponseRecord:
         return None if self._logprobs is None else join(self._logprobs)
 
     @property
-    def logprob_bytes(self) -> int:
-        """What they take."""
+    def extra_bytes(self) -> int:
+        """What it takes to keep it, beside what was said: logprobs."""
         return sum(part.size_bytes for part in self._logprobs or () if part is not None)
 
     def add_notice(self, event: Event) -> None:

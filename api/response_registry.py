@@ -76,7 +76,7 @@ class ResponseRegistry:
         is_kept = response.request.store or response.session is not None
         if is_kept and response_id not in self._deleted:
             conversation = with_output(response.conversation, response.record)
-            size_bytes = conversation.size_bytes + response.record.logprob_bytes
+            size_bytes = conversation.size_bytes + response.record.extra_bytes
             ended = _Ended(response, conversation, RESPONSE_BYTES + size_bytes, now)
             self._ended[response_id] = ended
             self._ended_bytes += ended.size_bytes

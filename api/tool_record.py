@@ -25,6 +25,8 @@ from .responses import DELTA, Ending, Event, Part, ResponseEvents, Status
 
 # A token completes few events: the end of one item and the begin of the next are five.
 NUMBERS_OF_TOKEN = 8
+# One event: a dictionary of five to seven entries and a short text (280 to 400 bytes).
+EVENT_BYTES = 384
 _ARGUMENTS = "response.function_call_arguments"
 
 
@@ -65,9 +67,9 @@ class ToolRecord:
         return None
 
     @property
-    def logprob_bytes(self) -> int:
-        """None are kept beside calls."""
-        return 0
+    def extra_bytes(self) -> int:
+        """About what it takes to keep it, beside what was said: its events."""
+        return EVENT_BYTES * len(self._said)
 
     @property
     def last_number(self) -> int:

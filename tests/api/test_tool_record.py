@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
+from triolet.api.response_history import Conversation, with_output
 from triolet.api.responses import Ending, ResponseEvents, ResponseIdentity, Status
 from triolet.api.responses_request import read_response_request
 from triolet.api.tool_record import ToolRecord
 from triolet.runtime.generation import GenerationOutput, Usage
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+CALL_LONG = CALL.replace("1}}", f'{"1" * 4000}, "b": "{"é" * 1000}"}}}}')
 TEXT = f"Well, {CALL}\n{CALL}"
 IDENTITY = ResponseIdentity(response_id="resp_00ab", item_id="msg_cd", created_at=1, model="m")
 TOOLS = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
@@ -98,6 +100,13 @@ def test_a_call_that_is_cut_is_incomplete() -> None:
     [item] = record.calls
     assert (item["status"], item["name"]) == ("incomplete", "f")
     assert read_all(record)[-1]["type"] == "response.incomplete"
+
+
+def test_what_is_kept_grows_with_its_events_and_arguments() -> None:
+    few, many = make_record("x"), make_record(*"x" * 1000)
+    assert many.extra_bytes > few.extra_bytes + 300_000
+    said = [with_output(Conversation(), make_record(call)) for call in (CALL, CALL_LONG)]
+    assert said[1].size_bytes >= said[0].size_bytes + 5000
 
 
 def test_notices_are_for_those_who_want_them() -> None:
