@@ -55,7 +55,7 @@ class KvCache:
         cls, layers: int, blocks: int, shape: "AttentionShape", *, block_tokens: int,
         dtype: torch.dtype, device: torch.device,
     ) -> "KvCache":  # fmt: skip
-        """Zeroed memory: masked positions are multiplied by zero, so they must be finite."""
+        """Zeroed memory, see `clear`."""
 
         def memory() -> Tensor:
             size = (shape.kv_heads, blocks * block_tokens, _aligned_channels(shape))
@@ -67,6 +67,19 @@ class KvCache:
             block_tokens=block_tokens,
             scratch=torch.empty(GATHERED_VALUES_MAX, dtype=dtype, device=device),
         )
+
+    def clear(self, block_ids: Sequence[int]) -> None:
+        """Zero these blocks, which have a new owner: whoever had them may have left no numbers.
+
+        Plain attention multiplies what is behind a sequence's last token by zero.
+        """
+        if not block_ids:
+            return
+        blocks = torch.tensor(block_ids, device=self.scratch.device)
+        for memory_KSD in (*self.keys, *self.values):
+            heads, slots, _ = memory_KSD.shape
+            by_block = memory_KSD.view(heads, slots // self.block_tokens, -1)
+            by_block.index_fill_(1, blocks, 0.0)
 
 
 @attrs.frozen

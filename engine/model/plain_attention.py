@@ -44,7 +44,7 @@ class SingleTokens:
     """Tokens that are their sequences' only ones in the step, and as many blocks for each."""
 
     tokens: Tensor  # (n,) indices into the step's tokens
-    blocks: Tensor  # (n × B,) any block beyond a sequence's own, all of which is masked
+    blocks: Tensor  # (n × B,) the last one again beyond a sequence's own, all of which is masked
     mask: Tensor  # (n, 1, 1, L)
 
 
@@ -160,7 +160,8 @@ class _Planner:
         row_n = torch.tensor([row for row, _, _ in places])
         own_n = torch.tensor([self.positions[begin] for _, begin, _ in places])
         block_nB = first_n.unsqueeze(1) + torch.arange(count)
-        inside_nB = block_nB.clamp(max=self.block_tables.shape[1] - 1)
+        # Beyond a sequence's last block comes that one again: others' may hold no numbers.
+        inside_nB = block_nB.minimum((own_n // self.block_tokens).unsqueeze(1))
         blocks_nB = self.block_tables[row_n.unsqueeze(1), inside_nB]
         key_nL = first_n.unsqueeze(1) * self.block_tokens + torch.arange(count * self.block_tokens)
         mask_nL = self._mask(key_nL, own_n.unsqueeze(1), window)

@@ -65,6 +65,7 @@ class ModelRunner:
         """
         inputs = self._batch.take_step(step)
         self._write_tables(step)
+        self._cache.clear(self._fresh_blocks(step))
         outcome = StepOutcome()
         tokens: list[int] = []
         with torch.inference_mode():
@@ -87,6 +88,13 @@ class ModelRunner:
             if len(block_ids) > self._block_tables.shape[1]:
                 raise ValueError(f"row {row} has {len(block_ids)} blocks, more than a sequence may")
             self._block_tables[row, : len(block_ids)] = torch.tensor(block_ids)
+
+    def _fresh_blocks(self, step: Step) -> list[int]:
+        """Those that rows have got in this step, and in which nothing of theirs is yet."""
+        fresh = [block_id for _, block_ids in step.grown for block_id in block_ids]
+        for new in step.new:
+            fresh += new.block_ids[-(-new.computed_tokens // self._cache.block_tokens) :]
+        return fresh
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         model = self._model

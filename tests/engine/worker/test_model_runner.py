@@ -227,3 +227,30 @@ def test_logits_that_are_no_numbers_fail_a_row_when_it_samples(tmp_path: pathlib
     second = runner.run(Step(number=2, rows=[1], token_counts=[20], samples=[True]), no_mask)
     assert (second.rows, second.logprobs) == ([], [])
     assert second.failed_rows == [(1, "a logit is not a finite number")]
+
+
+@pytest.mark.parametrize("bitwise", [True, False])
+def test_what_is_no_number_in_a_block_harms_nobody_who_has_it_next(
+    tmp_path: pathlib.Path, bitwise: bool
+) -> None:
+    """Rows of several lengths, so that some are filled up; blocks that grow; a prefix."""
+
+    def streams(left_behind: float) -> list[list[int]]:
+        model = load_dummy(tmp_path, bitwise=bitwise)
+        runner = ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+        for memory in (*runner._cache.keys, *runner._cache.values):
+            memory.fill_(left_behind)
+        rows = [new_row(0, PROMPT, [0, 1, 2]), new_row(1, PROMPT[:3], [3]),
+                new_row(2, PROMPT[:17], [4, 5])]  # fmt: skip
+        results = [runner.run(first_step(*rows), no_mask)]
+        for number in range(2, 17):
+            grown = {2: [(0, [9])], 14: [(1, [10])], 16: [(2, [11])]}.get(number, [])
+            step = Step(number=number, grown=grown, rows=[0, 1, 2], token_counts=[1] * 3,
+                        samples=[True] * 3)  # fmt: skip
+            results.append(runner.run(step, no_mask))
+        shared = new_row(3, PROMPT, [0, 1, 20], computed_tokens=32)
+        results.append(runner.run(first_step(shared), no_mask))
+        assert not any(result.failed_rows for result in results)
+        return [result.token_ids for result in results]
+
+    assert streams(math.nan) == streams(math.inf) == streams(0.0)

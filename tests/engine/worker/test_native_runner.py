@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 
 import attrs
+import numpy
 import pytest
 
 from triolet.engine.native.library import native_fault
@@ -122,3 +123,22 @@ def test_a_streak_of_decodes_is_what_single_steps_are(make_runner: MakeRunner) -
         return found
 
     assert run(breaks=False) == run(breaks=True)
+
+
+def test_what_is_no_number_in_a_block_harms_nobody_who_has_it_next(
+    make_runner: MakeRunner,
+) -> None:
+    def streams(left_behind: int) -> list[list[int]]:
+        runner = make_runner()
+        runner._model._cache.view(numpy.uint16)[:] = left_behind
+        rows = [new_row(0, PROMPT, [0, 1, 2]), new_row(1, PROMPT[:3], [3, 4])]
+        step = Step(number=1, new=rows, rows=[0, 1], token_counts=[40, 3], samples=[True, True])
+        results = [runner.run(step, no_mask)]
+        for number in range(2, 9):
+            step = Step(number=number, rows=[0, 1], token_counts=[1, 1], samples=[True, True])
+            results.append(runner.run(step, no_mask))
+        assert not any(result.failed_rows for result in results)
+        return [result.token_ids for result in results]
+
+    no_number, infinity = 0x7FC0, 0x7F80  # as bfloat16
+    assert streams(no_number) == streams(infinity) == streams(0)
