@@ -331,10 +331,11 @@ def _run_bench(
 ) -> None:
     from .api.commands.exits import errors_as_sentences
     from .api.commands.report import make_report
+    from .fuzz.termination import until_terminated
 
     with errors_as_sentences(*errors), make_report() as report:
         run = partial(measure, model, options, engine=attrs.asdict(engine), on_event=report)
-        trio.run(run)
+        trio.run(until_terminated, run)
 
 
 def main() -> None:

@@ -1,24 +1,18 @@
 """The chaos command: a campaign, its report, and an exit code that says how it went."""
 
-import signal
 import sys
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar
 
 import trio
 from rich.console import Console
 
-from ...nurseries.error_groups import single_errors_unwrapped
 from ..figures import check_target, shows_table, write_figures
+from ..termination import until_terminated
 from .campaign import run_campaign
 from .options import ChaosOptions
 from .report import Report
 
-T = TypeVar("T")
 EXIT_GREEN, EXIT_RED = 0, 1
-# As shells tell of a program that SIGTERM ended.
-EXIT_TERMINATED = 128 + signal.SIGTERM
 # Of the table, where nobody looks at a terminal.
 COLUMNS = 120
 
@@ -31,29 +25,6 @@ def chaos(options: ChaosOptions) -> int:
         show(report)
     write_figures(options.json, {"command": "chaos", **report.as_json()})
     return exit_code(report)
-
-
-async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
-    """What `main` returns. SIGTERM cancels it: its server must not outlive the command.
-
-    Raises what `main` raises, or `SystemExit` when SIGTERM came.
-    """
-    with single_errors_unwrapped():
-        async with trio.open_nursery() as nursery:
-            await nursery.start(_cancel_when_terminated, nursery.cancel_scope)
-            value = await main()
-            nursery.cancel_scope.cancel("the command is through")
-            return value
-    raise SystemExit(EXIT_TERMINATED)
-
-
-async def _cancel_when_terminated(
-    scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        task_status.started()
-        async for _ in signals:
-            scope.cancel("SIGTERM")
 
 
 def exit_code(report: Report) -> int:
