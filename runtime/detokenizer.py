@@ -107,7 +107,10 @@ class TailDetokenizer:
             return ""
         if text:
             self._context = self._unfinished
-        # Without text they were skipped or unknown: dropped, and the context stays a real one.
+        elif not self._context:
+            # The first of a text may be a space that is stripped; it is the first all the same.
+            self._context = [each for each in self._unfinished if self._decode([each, each])][:1]
+        # Others without text were skipped or unknown: dropped, and the context stays a real one.
         self._unfinished = []
         return text
 

@@ -1,5 +1,6 @@
 """However ids are cut, the pieces add up to the library's text, in whole characters."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,6 +90,15 @@ def test_other_tokenizers_do_not_depend_on_the_cut(
     first = run(make_detokenizer(metaspace, skip_special_tokens=True), [ids])
     second = run(make_detokenizer(metaspace, skip_special_tokens=True), cut(data, ids))
     assert first == second
+
+
+@pytest.mark.parametrize("skipped", [0, 3, 4, 9])
+def test_a_first_space_counts_though_it_has_no_text(metaspace: Tokenizer, skipped: int) -> None:
+    for text in (f" {'<|end|>' * skipped} a", f"{'<|end|>' * skipped} <|end|><|end|><|end|>a"):
+        ids = metaspace.encode(text, add_special_tokens=False)
+        detokenizer = make_detokenizer(metaspace, skip_special_tokens=True)
+        expected = metaspace.decode(ids, skip_special_tokens=True)
+        assert run(detokenizer, [[token_id] for token_id in ids]) == expected
 
 
 def test_many_skipped_tokens_are_not_kept(metaspace: Tokenizer) -> None:
