@@ -7,6 +7,7 @@ bfloat16 here must be nearer than transformers in bfloat16 is. The second is the
 bundled model on text it has not seen: within 0.1 %.
 """
 
+import argparse
 import pathlib
 import sys
 import tempfile
@@ -25,7 +26,9 @@ SMALL_WINDOWS, SMALL_WINDOW_TOKENS = 2, 500
 
 def main() -> None:
     """Print both tables; exit 1 when a line is out of bounds."""
-    small = "--small" in sys.argv[1:]
+    parser = argparse.ArgumentParser(prog="python -m tests.accuracy", description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a few sequences: some seconds")
+    small: bool = parser.parse_args().small
     sequences = random_sequences(*(SMALL_SEQUENCES, SMALL_TOKENS) if small else (SEQUENCES, TOKENS))
     good = True
     with tempfile.TemporaryDirectory(prefix="triolet-accuracy-") as base:

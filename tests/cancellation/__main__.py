@@ -3,6 +3,7 @@
 python -m tests.cancellation [NAME …]
 """
 
+import argparse
 import sys
 import time
 
@@ -13,7 +14,11 @@ from triolet.tests.cancellation.table import ROWS
 
 def main() -> None:
     """Run the rows, one after another; exit 1 when one fails."""
-    names = sys.argv[1:]
+    parser = argparse.ArgumentParser(prog="python -m tests.cancellation", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a task of the table; else all")
+    names = parser.parse_args().names
+    if strange := set(names) - {row.name for row in ROWS}:
+        parser.error(f"no such task: {', '.join(sorted(strange))}")
     failures = 0
     print(f"{'task':24}{'process':22}{'checkpoints':>11}  result")
     for row in ROWS:

@@ -3,6 +3,7 @@
 python -m tests.conformance [NAME …]
 """
 
+import argparse
 import sys
 from collections import Counter
 
@@ -14,9 +15,8 @@ from .client import Verdict, run_case
 from .echo import serve_echo
 
 
-async def main() -> None:
+async def main(names: list[str]) -> None:
     """Run the cases, one after another; exit 1 when one fails."""
-    names = sys.argv[1:]
     counts: Counter[Verdict] = Counter()
     for case in all_cases():
         if names and case.name not in names:
@@ -30,4 +30,9 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="a case of the list; else all")
+    named = parser.parse_args().names
+    if strange := set(named) - {case.name for case in all_cases()}:
+        parser.error(f"no such case: {', '.join(sorted(strange))}")
+    trio.run(main, named, clock=trio.testing.MockClock(autojump_threshold=0))
