@@ -145,6 +145,7 @@ def ask_while_it_lives(llm: LLM) -> None:
 INTERRUPTED = """
 import os, signal, sys, threading
 import triolet
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 llm = triolet.LLM({folder!r}, executor="null", null_step_s=0.05)
 threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
