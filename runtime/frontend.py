@@ -88,7 +88,10 @@ class RequestFlow:
             self.ticket.release_tokens()
             self._runs = not self.processor.searches
         if output.finish_reason is FinishReason.ERROR:
-            self.slot.fail(error_of(self.request_id, output))
+            if output.token_ids:  # they came before it
+                self.put(attrs.evolve(output, finish_reason=None))
+            if not self.slot.finished:
+                self.slot.fail(error_of(self.request_id, output))
             return
         if self.stream is not None:
             self.stream.cached_tokens = max(self.stream.cached_tokens, output.cached_tokens)

@@ -172,6 +172,29 @@ async def test_an_error_of_the_engine_fails_the_request_alone(null_folder: pathl
         assert bed.frontend.statistics().frontend.requests_failed_total == 1
 
 
+async def test_tokens_that_come_with_an_error_are_told_before_it(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+        async with bed.frontend.generate("the cat", alone, credit=2) as stream:
+            while len(stream.token_ids) < 2:
+                await anext(stream)
+            entry = bed.frontend.client.ledger.get(stream.request_id)
+            assert entry is not None
+            output = RequestOutput(
+                request_id=stream.request_id,
+                attempt=entry.attempt,
+                first_index=2,
+                token_ids=[5, 6],
+                finish_reason=FinishReason.ERROR,
+                error="the row failed",
+            )
+            bed.frontend.client.deliver(output)
+            with pytest.raises(RequestFailed, match="the row failed"):
+                await stream.collect()
+            assert stream.token_ids[2:] == [5, 6]
+        await bed.wait_quiet()
+
+
 async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(
     null_folder: pathlib.Path,
 ) -> None:
