@@ -222,7 +222,12 @@ async def _failed_in_the_worker(one: _One) -> None:
         except RequestFailed as error:
             failure = str(error)
     assert REASON in failure
-    assert len(stream.token_ids) == tokens
+    assert len(stream.token_ids) == tokens, (
+        len(stream.token_ids),
+        tokens,
+        failure,
+        doomed.max_tokens,
+    )
 
 
 async def _refused(one: _One) -> None:

@@ -39,7 +39,16 @@ from ..engine.messages import (
 from ..transports.channel import Peer
 from .errors import RequestIdInUse
 from .latencies import Latencies
-from .ledger_decisions import Accepted, Decision, EngineGonePolicy, Fail, Refusal, Replay, Send
+from .ledger_decisions import (
+    ASKED_AGAIN,
+    Accepted,
+    Decision,
+    EngineGonePolicy,
+    Fail,
+    Refusal,
+    Replay,
+    Send,
+)
 from .request_state import RequestState, RequestStatus
 
 # More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
@@ -305,13 +314,17 @@ class Ledger:
             return Refusal.OLD_ATTEMPT
         if entry.peer is not peer and entry.peer != peer:
             return Refusal.OTHER_ENGINE
-        next_index = len(entry.token_ids)
-        if output.first_index == next_index:
+        next_index, first = len(entry.token_ids), output.first_index
+        if first == next_index:
             return None
-        # An early end brings no token, so that its index says nothing.
-        if output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT):
-            return None if not output.token_ids else Refusal.GAP
-        return Refusal.REPEATED if output.first_index < next_index else Refusal.GAP
+        if first > next_index:
+            return Refusal.GAP
+        if output.finish_reason is None:
+            is_news = first + len(output.token_ids) > next_index
+            return Refusal.OVERLAP if is_news else Refusal.REPEATED
+        # An early end without tokens counts also where we have more than the engine.
+        is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
+        return None if is_early and not output.token_ids else Refusal.OVERLAP
 
     def _judge_row(self, entry: LedgerEntry | None, peer: Peer, index: int) -> Refusal:
         """Why a row that is not exactly next is not. Its request may live on as another attempt."""
@@ -323,7 +336,7 @@ class Ledger:
 
     def _refuse(self, entry: LedgerEntry | None, refusal: Refusal) -> None:
         self.refused[refusal] += 1
-        if refusal is Refusal.GAP and entry is not None and not entry.resync_asked:
+        if refusal in ASKED_AGAIN and entry is not None and not entry.resync_asked:
             assert entry.peer is not None
             entry.resync_asked, entry.is_flowing = True, False
             self._gaps.add(entry.peer)

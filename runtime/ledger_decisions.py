@@ -27,7 +27,13 @@ class Refusal(enum.StrEnum):
     OTHER_ENGINE = "other_engine"  # the request has moved on
     OLD_ATTEMPT = "old_attempt"
     REPEATED = "repeated"  # begins below the next index
+    OVERLAP = "overlap"  # the same, but there is news in it: a token, or the end
     GAP = "gap"  # begins above it: something between was lost
+
+
+# What the engine is asked to send again, from where it is wanted. An overlap comes of a step that
+# ends after a link has come up, and before the RESYNC that says what is wanted has arrived.
+ASKED_AGAIN = frozenset({Refusal.OVERLAP, Refusal.GAP})
 
 
 @attrs.frozen

@@ -106,7 +106,10 @@ def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
         (SUCCESSOR, outputs(1, [9]), Refusal.OTHER_ENGINE),
         (ENGINE, outputs(1, [9], attempt=2), Refusal.OLD_ATTEMPT),
         (ENGINE, outputs(0, [9]), Refusal.REPEATED),
-        (ENGINE, outputs(0, [7, 9]), Refusal.REPEATED),
+        (ENGINE, outputs(0, [7, 9]), Refusal.OVERLAP),
+        (ENGINE, outputs(0, [7], finish=FinishReason.LENGTH), Refusal.OVERLAP),
+        (ENGINE, outputs(0, [7], finish=FinishReason.ERROR), Refusal.OVERLAP),
+        (ENGINE, outputs(2, [], finish=FinishReason.ERROR), Refusal.GAP),
         (ENGINE, outputs(2, [9]), Refusal.GAP),
         (ENGINE, outputs(2, [], finish=FinishReason.LENGTH), Refusal.GAP),
         (ENGINE, outputs(2, [9], finish=FinishReason.ABORT), Refusal.GAP),
@@ -160,11 +163,22 @@ def test_a_gap_in_a_column_asks_for_what_is_missing() -> None:
         (FinishReason.ABORT, RequestStatus.ABORTED),
     ],
 )
-def test_an_early_end_counts_at_any_index(finish: FinishReason, end: RequestStatus) -> None:
+def test_an_early_end_counts_where_nothing_is_missing(
+    finish: FinishReason, end: RequestStatus
+) -> None:
     ledger = make()
     deliver(ledger, ENGINE, outputs(0, [7]))
     assert len(ledger.handle_outputs(ENGINE, outputs(0, [], finish=finish), 1.0).outputs) == 1
     assert ledger.ended == {end: 1}
+
+
+@pytest.mark.parametrize("finish", [None, FinishReason.LENGTH, FinishReason.ERROR])
+def test_an_overlap_with_news_is_asked_for_again(finish: FinishReason | None) -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, row(0, 7))
+    deliver(ledger, ENGINE, outputs(0, [7, 8], finish=finish))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 1, None)]))]
+    assert deliver(ledger, ENGINE, outputs(1, [8], finish=finish)) == [8]
 
 
 def test_a_gap_asks_once_until_a_token_comes() -> None:
