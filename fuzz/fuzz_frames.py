@@ -31,6 +31,8 @@ IN_FLIGHT = 10
 FRAMES_MAX = 300
 # 1011, a fault of ours, is none of them.
 CLOSE_CODES = frozenset({1000, 1001, 1002, 1003, 1007, 1008, 1009, 1012})
+# Of applications (RFC 6455, 7.4.2): one that the client sent comes back.
+PRIVATE_CODES = range(3000, 5000)
 
 
 @attrs.frozen
@@ -83,7 +85,7 @@ def read_close_code(data: bytes) -> int | None:
             _check_event(received.payload)
         elif received.opcode == CLOSE:
             code = int.from_bytes(received.payload[:2], "big") if received.payload else 1000
-            assert code in CLOSE_CODES, received
+            assert code in CLOSE_CODES or code in PRIVATE_CODES, received
         else:
             assert received.opcode in (PING, PONG), received
     return code
