@@ -180,8 +180,14 @@ async def test_the_tree_shows_what_still_boots() -> None:
 @pytest.mark.slow
 async def test_each_child_is_known_from_its_spawn_on() -> None:
     booting: list[list[str]] = []
+    ready: list[str] = []
+    all_ready = trio.Event()
 
     def look(event: object) -> None:
+        if isinstance(event, ChildReady):
+            ready.append(event.child)
+            if len(ready) == 2:
+                all_ready.set()
         if isinstance(event, ChildStarting):
             fleets = (root.frontends, root.engines)
             booting.append(
@@ -193,6 +199,7 @@ async def test_each_child_is_known_from_its_spawn_on() -> None:
         async with open_service(root.run, name="root"):
             assert [len(names) for names in booting] == [1, 2]
             assert booting[-1] == ["frontend 0", "engine 0"]
+            await all_ready.wait()  # an acting frontend serves without an engine
             assert root.frontends.processes.booting == root.engines.processes.booting == {}
 
 
