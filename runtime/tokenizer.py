@@ -9,7 +9,8 @@ only known pre-tokenizers are trusted with that. Must not know requests, models 
 import os
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self
 
 import attrs
@@ -39,6 +40,7 @@ KNOWN_SPLITS = frozenset(
         _CONTRACTIONS + r"\p{N}" + _WHITE_SPACE,
     }
 )
+_TRIAL = "Some text, 1 2"
 _SPECIAL_TOKEN_NAMES = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token")
 
 
@@ -71,7 +73,8 @@ class Tokenizer:
         if not path.exists():
             raise ModelFolderError(str(path), "is missing; save the tokenizer in its fast form")
         specification = read_object(path, TOKENIZER_BYTES_MAX)
-        backend = _open_backend(path)
+        with _faults_named(path):
+            backend = tokenizers.Tokenizer.from_file(str(path))
         # A table has a place for each id up to the largest.
         vocabulary_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if not 0 < vocabulary_size <= VOCAB_SIZE_MAX:
@@ -79,6 +82,9 @@ class Tokenizer:
         # Whoever trained the model may have saved these; a server must not shorten prompts.
         backend.no_truncation()
         backend.no_padding()
+        # Some faults show with the first text: a template of special tokens that are not there.
+        with _faults_named(path):
+            backend.encode(_TRIAL)
         special_tokens = _special_tokens(path.parent)
         eos = backend.token_to_id(special_tokens.get("eos_token", ""))
         return cls(
@@ -166,9 +172,11 @@ def _unspelled(token: str) -> bytes:
     return token.replace("\u2581", " ").encode()
 
 
-def _open_backend(path: pathlib.Path) -> tokenizers.Tokenizer:
+@contextmanager
+def _faults_named(path: pathlib.Path) -> Iterator[None]:
+    """Whatever the library raises in this block, as `ModelFolderError`."""
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        yield
     except BaseException as error:
         # The library raises plain `Exception`; its panics do not even derive from that.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":

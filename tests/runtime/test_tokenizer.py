@@ -1,6 +1,7 @@
 """The tokenizer is the library's, whole or in slices; broken folders are refused by name."""
 
 import contextlib
+import json
 import pathlib
 
 import pytest
@@ -133,6 +134,24 @@ def test_broken_folders_are_refused(
     with pytest.raises(ModelFolderError, match=reason) as caught:
         Tokenizer.load(tmp_path)
     assert caught.value.path.endswith("tokenizer.json")
+
+
+def test_a_template_of_special_tokens_that_are_not_there_is_named(tmp_path: pathlib.Path) -> None:
+    folder = write_folder(tmp_path, byte_level_tokenizer())
+    path = folder / "tokenizer.json"
+    pieces = [
+        {"SpecialToken": {"id": "<x>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}},
+    ]
+    template = {
+        "type": "TemplateProcessing",
+        "single": pieces,
+        "pair": pieces,
+        "special_tokens": {},
+    }
+    path.write_text(json.dumps({**json.loads(path.read_text()), "post_processor": template}))
+    with pytest.raises(ModelFolderError, match="is not a tokenizer"):
+        Tokenizer.load(folder)
 
 
 @settings(max_examples=60)
