@@ -5,6 +5,14 @@ what the other one is to do, and a bell, an eventfd, that is rung at most once p
 ever waits for the other. The thread sleeps in one `poll` on its bell ("there are commands", or
 "stop") and the descriptors of its sockets, the task in the loop's, as for any descriptor.
 
+The loop rings when its tasks have done all that they can do now, just before it looks for what came
+from outside: rung at the first command, the thread would take the GIL in the middle of their work,
+and wait for it again at each further one (measured: a fifth of a frontend's CPU for a request).
+A loop that never sleeps gives the GIL away in each turn only for a microsecond: the thread, told
+so, wakes up too late, and begins its 5 ms of patience anew (CPython forces a switch only after 5 ms
+without one; seen: two messages sent in five seconds). So the loop itself pauses for a thread that
+has made no round for as long.
+
 A socket's descriptor tells of a change, not of a state: it is quiet once whatever it told of was
 noticed, by any call. So every socket is asked what it has after all else was done, and only when
 none has anything does the thread sleep.
@@ -16,6 +24,7 @@ It never waits for a peer either: a send that would block is the end of that pee
 import math
 import os
 import select
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +46,11 @@ _RECEIVES_PER_ROUND = 512
 # CPU a message; 50 and 200 us gain less. A message that comes alone never meets it.
 _FLOOD_BURST = 64
 _FLOOD_PAUSE_S = 100e-6
+# Without a round of the thread for so long, a loop that does not sleep pauses for it: as long as
+# CPython lets a thread wait for the GIL (`sys.getswitchinterval`).
+PATIENCE_S = 5e-3
+# Enough for a thread to wake up on another processor, a virtual one included (some 50 us).
+_MAKE_WAY_S = 100e-6
 
 
 @attrs.define(eq=False)
@@ -101,6 +115,35 @@ class Unreachable:
 Arrival = Burst | Unreachable
 
 
+def _make_way() -> None:
+    select.select((), (), (), _MAKE_WAY_S)
+
+
+@attrs.define(eq=False)
+class Ringer(trio.abc.Instrument):
+    """What trio calls once in each turn of its loop, before it waits for descriptors."""
+
+    bridge: "SocketThread"
+    # Tests have their own.
+    now_s: Callable[[], float] = time.monotonic
+    pause: Callable[[], None] = _make_way
+    # Rounds of the thread when it was looked at last, and since when none came while the loop
+    # did not sleep (None: it slept).
+    _rounds: int = attrs.field(default=0, init=False)
+    _busy_since_s: float | None = attrs.field(default=None, init=False)
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.bridge.ring()
+        if timeout or self._rounds != self.bridge.rounds:
+            self._rounds = self.bridge.rounds
+            self._busy_since_s = None
+        elif self._busy_since_s is None:
+            self._busy_since_s = self.now_s()
+        elif self.now_s() - self._busy_since_s > PATIENCE_S:
+            self.pause()
+            self._busy_since_s = None
+
+
 @attrs.define(eq=False)
 class SocketThread:
     """One owner thread. `submit` from the loop; `run` is its task."""
@@ -122,6 +165,8 @@ class SocketThread:
     _stopping: bool = attrs.field(default=False, init=False)
     # Where the sockets are bound ("": they connect); None until they are open.
     bound: str | None = attrs.field(default=None, init=False)
+    # Written by the thread: what it has come round to.
+    rounds: int = attrs.field(default=0, init=False)
 
     # ---- loop
 
@@ -136,10 +181,13 @@ class SocketThread:
                 return False
             outbox.queued += 1
         self._commands.append(command)
-        if not self._thread_awake:
+        return True
+
+    def ring(self) -> None:
+        """Wake the thread if it sleeps and there is something for it; before the loop sleeps."""
+        if self._commands and not self._thread_awake:
             self._thread_awake = True
             os.eventfd_write(self._thread_bell, 1)
-        return True
 
     async def run(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """Background task; `started` gives the endpoint that was bound.
@@ -149,6 +197,8 @@ class SocketThread:
         are closed; what was submitted before that is sent as far as nobody has to be waited for.
         """
         with _open_bell() as self._thread_bell, _open_bell() as self._task_bell:
+            ringer = Ringer(self)
+            trio.lowlevel.add_instrument(ringer)
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._host)
@@ -159,7 +209,7 @@ class SocketThread:
                         os.eventfd_write(self._thread_bell, 1)
             finally:
                 # From here on `submit` only queues.
-                self._thread_awake = True
+                trio.lowlevel.remove_instrument(ringer)
         raise AssertionError("_hand_over does not return")
 
     async def _host(self) -> None:
@@ -207,6 +257,7 @@ class SocketThread:
     def _round(self, poller: select.poll, more: bool) -> bool:
         """One look at everything, at once if there may be `more`; whether there is now."""
         # Flag first, then look: a command appended in between is seen here or rings.
+        self.rounds += 1
         self._thread_awake = False
         busy = more or self._commands or self._stopping
         for descriptor, _ in poller.poll(0 if busy else None):

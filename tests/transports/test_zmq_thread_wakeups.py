@@ -94,6 +94,7 @@ OS = FakeOs()
 QUIET = SimpleNamespace(select=lambda *_: None)  # a flood's pause
 ROUND = taken_apart(SocketThread._round, os=OS, select=QUIET)
 SUBMIT = taken_apart(SocketThread.submit, os=OS)
+RING = taken_apart(SocketThread.ring, os=OS)
 HAND_OVER = taken_apart(SocketThread._hand_over, os=OS)
 
 
@@ -134,6 +135,7 @@ def _submit_all(schedule: tuple[int, ...]) -> list[object]:
     def loop() -> Steps:
         for number in range(MESSAGES):
             yield from SUBMIT(world.bridge, Send(outbox, (bytes([number]),)))
+            yield from RING(world.bridge)
 
     world.interleave(loop(), world.thread(), schedule)
     return [frame for (frame,) in world.sockets.sent]
