@@ -9,6 +9,7 @@ about an older attempt is dropped by whoever receives it.
 """
 
 import enum
+from typing import ClassVar
 
 import attrs
 
@@ -41,7 +42,17 @@ class FinishReason(enum.StrEnum):
 # ---- frontend -> engine, on the link
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen
+class RequestKey:
+    """Names one attempt of one request."""
+
+    request_id: str
+    attempt: int
+
+
+# Neither this nor `RequestOutput` is frozen, though nobody changes one that was given out: a frozen
+# class takes three times as long to make, and each request has one or more of both.
+@attrs.define(kw_only=True)
 class AddRequest:
     """One attempt at a request.
 
@@ -59,6 +70,9 @@ class AddRequest:
     `prompt_embeds`, one row for each token of the prompt, takes the place of looking them up; the
     ids are then `embeddings.PLACEHOLDER_ID`.
     """
+
+    # One that cannot be read is answered: its client would wait for ever.
+    known_when_malformed: ClassVar[type] = RequestKey
 
     request_id: str
     attempt: int
@@ -81,14 +95,6 @@ class AddRequest:
     parent: str = ""
     merge_s: float = 0.0
     prompt_embeds: Array | None = None
-
-
-@attrs.frozen
-class RequestKey:
-    """Names one attempt of one request."""
-
-    request_id: str
-    attempt: int
 
 
 @attrs.frozen
@@ -185,7 +191,7 @@ class TokenLogprobs:
     ranks: bytes
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class RequestOutput:
     """New tokens of one request: `token_ids[0]` has output index `first_index`.
 

@@ -16,20 +16,24 @@ from ..nurseries.waiting import waiting_for
 from ..transports.channel import (
     Channel,
     ChannelEvent,
+    Misread,
     Peer,
     PeerDown,
     PeerNotConnected,
     PeerUp,
     Received,
 )
+from ..transports.codec import MalformedMessage
 from .core.engine_core import EngineCore
 from .core.orphan_watch import OrphanWatch
+from .errors import InvalidRequest
 from .message_parts import split_outputs
 from .messages import (
     AbortRequests,
     AddRequest,
     EngineStatistics,
     GrantCredit,
+    RequestKey,
     Resync,
     ResyncReply,
     StepOutputs,
@@ -51,7 +55,8 @@ class EngineServer:
     """One engine as its frontends see it.
 
     `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
-    frontends whose link was down; their tokens stay in the core until a resync fetches them.
+    frontends whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
+    the core until that fetches them, so that each is told once and the next one is exactly next.
     """
 
     core: EngineCore
@@ -59,8 +64,9 @@ class EngineServer:
     orphans: OrphanWatch[Peer]
     tree: TreeSource
     sends_dropped: int = attrs.field(default=0, init=False)
-    # Frontends whose link is up, and the counts that all of them were last sent when idle.
-    _connected: set[Peer] = attrs.field(factory=set, init=False)
+    # Frontends that have begun the link that is up with their RESYNC, and the counts that all of
+    # them were last sent when idle.
+    _resynced: set[Peer] = attrs.field(factory=set, init=False)
     _idle_counts: tuple[int, ...] = attrs.field(default=(), init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
     _grammar_orders: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -81,15 +87,17 @@ class EngineServer:
         match event:
             case PeerUp(peer=peer):
                 self.orphans.handle_up(peer)
-                self._connected.add(peer)
-                self._idle_counts = ()  # how things stand is news to it
-                self.notify()
+                self._resynced.discard(peer)
             case PeerDown(peer=peer):
-                self._connected.discard(peer)
+                self._resynced.discard(peer)
                 self.orphans.handle_down(peer, trio.current_time())
                 self._orphans_changed.set()
             case Received(peer=peer, message=message):
                 self._handle_message(peer, message)
+            case Misread(peer=peer, error=error):
+                if isinstance(error.known, RequestKey):
+                    self.core.refuse(peer, error.known, _fault_of(error))
+                    self.notify()
             case _:
                 assert_never(event)
 
@@ -102,6 +110,8 @@ class EngineServer:
             case GrantCredit(grants=grants):
                 self.core.grant(peer, grants)
             case Resync(live=live):
+                self._resynced.add(peer)
+                self._idle_counts = ()  # how things stand is news to it
                 outputs, unknown = self.core.resync(peer, live)
                 self.send(peer, ResyncReply(unknown))
                 if outputs:
@@ -128,7 +138,7 @@ class EngineServer:
     def give_up(self, peer: Peer) -> None:
         """Membership no longer lists this frontend: abort what it asked for, forget its link."""
         self.orphans.handle_up(peer)
-        self._connected.discard(peer)
+        self._resynced.discard(peer)
         self.core.forget_frontend(peer)
         self.channel.forget(peer)
         self.notify()
@@ -152,9 +162,12 @@ class EngineServer:
         self._grammar_orders = trio.Event()
 
     def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
-        """Send each frontend its outputs; one whose link is down fetches them by a resync."""
+        """Send each frontend its outputs; one that has not resynced fetches them when it does."""
         for peer, message in outputs.items():
             assert isinstance(peer, Peer), "frontends are known to the core by their peers"
+            if peer not in self._resynced:
+                self.sends_dropped += 1
+                continue
             for part in split_outputs(message):
                 self.send(peer, part)
 
@@ -164,7 +177,7 @@ class EngineServer:
         counts = _counts(statistics)
         if counts != self._idle_counts:
             self._idle_counts = counts
-            for peer in self._connected:
+            for peer in self._resynced:
                 self.send(peer, StepOutputs(statistics.step, [], statistics))
 
     def send(self, peer: Peer, message: object) -> None:
@@ -213,6 +226,14 @@ class EngineServer:
             with trio.move_on_after(TREE_TIMEOUT_S):
                 reply = UtilityReply(call_id, result=await self.tree())
             self.send(peer, reply)
+
+
+def _fault_of(error: MalformedMessage) -> InvalidRequest:
+    """What is wrong with a request that could not be read; its classes may have said so."""
+    cause = error.__cause__
+    if isinstance(cause, InvalidRequest):
+        return cause
+    return InvalidRequest(f"the engine cannot read this request: {error.reason}")
 
 
 def _counts(statistics: EngineStatistics) -> tuple[int, ...]:

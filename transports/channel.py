@@ -13,6 +13,8 @@ from typing import NoReturn, Protocol
 import attrs
 import trio
 
+from .codec import MalformedMessage
+
 
 @attrs.frozen(order=True, cache_hash=True)
 class Peer:
@@ -56,7 +58,15 @@ class Received:
     message: object
 
 
-ChannelEvent = PeerUp | PeerDown | Received
+@attrs.frozen
+class Misread:
+    """A message in the place of which only `error.known` could be read: its sender may wait."""
+
+    peer: Peer
+    error: MalformedMessage
+
+
+ChannelEvent = PeerUp | PeerDown | Received | Misread
 
 
 @attrs.frozen

@@ -5,6 +5,9 @@ is the kind, its place in the list that both sides were given. What a decoded me
 the declared types, and its class's own validators have run; all else is `MalformedMessage`, which
 the receiver counts and drops. Nothing is looked up by a name from the wire.
 
+A message that somebody waits for an answer to may be malformed, too, and be answered: its class
+then names, as `known_when_malformed`, another one with some of its fields, which is read instead.
+
 Messages are msgpack maps, so that a field appended with a default is compatible both ways: an old
 receiver skips it, a new one takes the default. Converters of attrs fields do not run on decoding,
 `__attrs_post_init__` and validators do.
@@ -35,9 +38,13 @@ REASON_CHARACTERS_MAX = 300
 
 @attrs.frozen
 class MalformedMessage(Exception):
-    """These frames are no message of this codec. The sender's fault: count it, drop the message."""
+    """These frames are no message of this codec. The sender's fault: count it, drop the message.
+
+    `known` is what could be read of it nevertheless: see the module.
+    """
 
     reason: str
+    known: object | None = None
 
     def __str__(self) -> str:
         return f"malformed message: {self.reason}"
@@ -109,6 +116,11 @@ class Codec:
         self._decoders: list[msgspec.msgpack.Decoder[Any]] = [
             msgspec.msgpack.Decoder(cls, dec_hook=_decode_array) for cls in message_types
         ]
+        self._known_decoders: dict[int, msgspec.msgpack.Decoder[Any]] = {
+            kind: msgspec.msgpack.Decoder(known)
+            for kind, cls in enumerate(message_types)
+            if (known := getattr(cls, "known_when_malformed", None)) is not None
+        }
 
     def encode(self, message: object, room: int = 0) -> list[Frame]:
         """The frames of one message. Arrays in frames of their own are views, not copies.
@@ -164,7 +176,17 @@ class Codec:
         except Exception as error:  # whatever the class's own validators raise, by design
             name = self.message_types[kind].__name__
             reason = f"{name}: {error}"[:REASON_CHARACTERS_MAX]
-            raise MalformedMessage(reason) from error
+            raise MalformedMessage(reason, self._known(kind, head[room + 1 :])) from error
+
+    def _known(self, kind: int, data: memoryview) -> object | None:
+        """What a malformed message says of itself, if its class names that."""
+        if kind not in self._known_decoders:
+            return None
+        try:
+            known: object = self._known_decoders[kind].decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None  # not even that
+        return known
 
 
 def _size(frame: Frame) -> int:

@@ -17,7 +17,7 @@ import attrs
 import trio
 
 from .array import Frame
-from .channel import ChannelEvent, Peer, PeerDown, PeerNotConnected, PeerUp, Received
+from .channel import ChannelEvent, Misread, Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from .codec import Codec, MalformedMessage
 from .link import DELIVER_ALONE, Link
 from .link_decisions import (
@@ -270,16 +270,19 @@ class LinkedChannel:
 
     def _deliver(self, peer: Peer, frames: Sequence[Frame]) -> bool:
         """False if there is no room for events; then all that waits of this peer was dropped."""
+        event: ChannelEvent
         try:
-            message = self.codec_in.decode(frames, self.carrier.room)
-        except MalformedMessage:
+            event = Received(peer, self.codec_in.decode(frames, self.carrier.room))
+        except MalformedMessage as error:
             # A peer of the same build does not send these; a new generation would not cure it.
             self._dropped_malformed += 1
-            return True
+            if error.known is None:
+                return True
+            event = Misread(peer, error)
         if len(self._events) >= self.events_max:
             self._overflows += 1
             return False
-        self._events.append(Received(peer, message))
+        self._events.append(event)
         return True
 
     def _append_event(self, event: ChannelEvent) -> None:

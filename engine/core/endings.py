@@ -4,10 +4,12 @@ Sans-IO: the one place from which requests leave; the scheduler gives back what 
 know why a request ends.
 """
 
+from collections.abc import Sequence
+
 import attrs
 
 from ..errors import EngineError, OutputFailed
-from ..messages import AddRequest, FinishReason
+from ..messages import FinishReason, RequestKey
 from .announcements import Announcements
 from .request import Frontend, Request
 from .request_store import FinishedRequest, RequestStore
@@ -63,13 +65,15 @@ class Endings:
         self.store.remove(request)
         self.statistics.requests_aborted += 1
 
-    def refuse(self, frontend: Frontend, request: AddRequest, error: EngineError) -> None:
+    def refuse(
+        self, frontend: Frontend, key: RequestKey, error: EngineError, replayed: Sequence[int] = ()
+    ) -> None:
         """It has never begun: an error output, and remembered like an end."""
         record = FinishedRequest(
             frontend=frontend,
-            request_id=request.request_id,
-            attempt=request.attempt,
-            output_token_ids=list(request.output_token_ids),
+            request_id=key.request_id,
+            attempt=key.attempt,
+            output_token_ids=list(replayed),
             finish_reason=FinishReason.ERROR,
             error=str(error),
             error_code=error.code,

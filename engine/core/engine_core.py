@@ -98,6 +98,7 @@ class EngineCore:
         self._scheduler = make_scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
+            unwatched_tokens=settings.step_tokens_max,
             kv_blocks=ready.kv_blocks,
             block_tokens=settings.block_tokens,
             steps_in_flight_max=settings.steps_in_flight,
@@ -123,18 +124,15 @@ class EngineCore:
         A newer attempt ends the one that lives; the same or an older one is dropped and counted.
         A replay that already meets a stop rule finishes at once (`take_outputs`).
         """
-        known = self._store.find(frontend, request.request_id)
-        if known is not None:
-            if request.attempt <= known.attempt:
-                self._statistics.messages_dropped += 1
-                return
-            self._endings.abort(known)
+        if not self._takes_place(frontend, request.request_id, request.attempt):
+            return
         try:
             if self._draining:
                 raise EngineDraining()
             check_request(request, self.limits)
         except EngineError as error:
-            self._endings.refuse(frontend, request, error)
+            key = RequestKey(request.request_id, request.attempt)
+            self._endings.refuse(frontend, key, error, request.output_token_ids)
             return
         self._arrivals += 1
         added = make_request(
@@ -156,6 +154,22 @@ class EngineCore:
         self.grammars.order(added)
         if added.events:
             self._announcements.note_arrival(added)
+
+    def refuse(self, frontend: Frontend, key: RequestKey, error: EngineError) -> None:
+        """As `add`, of one of which no more than this could be read."""
+        if self._takes_place(frontend, key.request_id, key.attempt):
+            self._endings.refuse(frontend, key, error)
+
+    def _takes_place(self, frontend: Frontend, request_id: str, attempt: int) -> bool:
+        """Whether it is no attempt of old; then one that lives under its name is ended."""
+        known = self._store.find(frontend, request_id)
+        if known is None:
+            return True
+        if attempt <= known.attempt:
+            self._statistics.messages_dropped += 1
+            return False
+        self._endings.abort(known)
+        return True
 
     def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
         """End these now, without an output: who aborts knows. Unknown ones are counted.

@@ -26,7 +26,7 @@ from triolet.transports.channel import (
 HUB = Peer("frontend", 0, 7)
 SPOKES = (Peer("engine", 0, 3), Peer("engine", 1, 3))
 # Far beyond what any check needs; only a failing one meets it.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 MESSAGES = 500
 
 E = TypeVar("E", PeerUp, PeerDown)

@@ -1,5 +1,8 @@
 """What frontends say to one engine becomes calls, and what they never say is refused early."""
 
+import attrs
+import msgspec
+import pytest
 import trio
 import trio.testing
 from trio.testing import MockClock
@@ -10,6 +13,7 @@ from triolet.engine.core.orphan_watch import OrphanWatch
 from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
+    FinishReason,
     LiveRequest,
     RequestKey,
     Resync,
@@ -26,15 +30,17 @@ from triolet.engine.server import (
     EngineServer,
     TreeSource,
 )
-from triolet.engine.step_messages import WorkerReady
+from triolet.engine.step_messages import StepResult, WorkerReady
 from triolet.transports.channel import (
     ChannelEvent,
+    Misread,
     Peer,
     PeerDown,
     PeerNotConnected,
     PeerUp,
     Received,
 )
+from triolet.transports.codec import Codec, MalformedMessage
 
 FRONTEND = Peer("frontend", 0, 1)
 READY = WorkerReady(kv_blocks=16, max_model_len=64, vocab_size=100, numerics_id="n", bitwise=True)
@@ -84,11 +90,114 @@ def add(request_id: str = "a") -> AddRequest:
     )
 
 
+def begin_link(server: EngineServer, peer: Peer = FRONTEND, generation: int = 1) -> None:
+    """As every frontend does: its RESYNC is the first that it says on a link."""
+    server.handle_event(PeerUp(peer, generation))
+    server.handle_event(Received(peer, Resync([])))
+
+
+def finish_step(server: EngineServer, *, token_id: int) -> None:
+    """One step of the only request, as the step loop runs it."""
+    step = server.core.schedule(0.0)
+    assert step is not None
+    server.deliver(server.core.take_outputs())
+    rows = [row for row, samples in zip(step.rows, step.samples, strict=True) if samples]
+    server.deliver(server.core.finish_step(StepResult(step.number, rows, [token_id]), 0.0))
+
+
+def tokens_sent(channel: RecordingChannel) -> list[tuple[int, list[int]]]:
+    """(first index, tokens) of whatever was told, in order."""
+    told = []
+    for _, message in channel.sent:
+        if isinstance(message, StepOutputs):
+            told += [(output.first_index, output.token_ids) for output in message.outputs]
+            columns = zip(message.indices, message.token_ids, strict=True)
+            told += [(index, [token_id]) for index, token_id in columns]
+    return told
+
+
+def counts_sent(channel: RecordingChannel) -> list[Peer]:
+    """Who was told how things stand, in order."""
+    return [peer for peer, message in channel.sent if isinstance(message, StepOutputs)]
+
+
+def misread_add(**changes: object) -> Misread:
+    """An ADD with such fields, as a channel tells of it."""
+    codec = Codec(AddRequest)
+    fields = {**msgspec.to_builtins(add()), **changes}
+    with pytest.raises(MalformedMessage) as caught:
+        codec.decode([b"\0" + msgspec.msgpack.encode(fields)])
+    return Misread(FRONTEND, caught.value)
+
+
+def errors_sent(channel: RecordingChannel) -> list[tuple[str, int, str]]:
+    """(request, attempt, code) of whatever ended by an error."""
+    return [
+        (output.request_id, output.attempt, output.error_code)
+        for _, message in channel.sent
+        if isinstance(message, StepOutputs)
+        for output in message.outputs
+        if output.finish_reason is FinishReason.ERROR
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"priority": "high"}, "invalid_request", "priority"),
+        ({"prompt_token_ids": [1, None]}, "invalid_request", "prompt_token_ids"),
+        ({"sampling": {"temperature": -1.0}}, "invalid_parameter", "temperature"),
+        ({"prompt_embeds": ["float32", [1, 1], 5]}, "invalid_request", "frame 5"),
+    ],
+)
+async def test_an_add_that_cannot_be_read_is_answered_alone(
+    changes: dict[str, object], code: str, words: str
+) -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add("other")))
+    server.handle_event(misread_add(request_id="mine", attempt=3, **changes))
+    with trio.fail_after(1):
+        await server.wait_work()
+    outputs = server.core.take_outputs()
+    (output,) = outputs[FRONTEND].outputs
+    assert words in output.error
+    server.deliver(outputs)
+    assert errors_sent(channel) == [("mine", 3, code)]
+    finish_step(server, token_id=5)
+    assert tokens_sent(channel)[-1] == (0, [5])
+
+
+async def test_an_attempt_that_cannot_be_read_ends_the_older_one_and_never_a_newer() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, attrs.evolve(add(), attempt=5)))
+    server.handle_event(misread_add(attempt=5, priority=""))
+    server.deliver(server.core.take_outputs())
+    assert errors_sent(channel) == []
+    assert server.core.statistics().waiting == 1
+    server.handle_event(misread_add(attempt=6, priority=""))
+    server.deliver(server.core.take_outputs())
+    assert errors_sent(channel) == [("a", 6, "invalid_request")]
+    assert server.core.statistics().waiting == 0
+
+
+async def test_an_answer_to_what_cannot_be_read_survives_a_broken_link() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(PeerDown(FRONTEND, "cut"))
+    server.handle_event(misread_add(priority=""))
+    server.deliver(server.core.take_outputs())
+    server.handle_event(PeerUp(FRONTEND, 2))
+    server.handle_event(Received(FRONTEND, Resync([LiveRequest("a", 1, 0, None)])))
+    assert errors_sent(channel) == [("a", 1, "invalid_request")]
+
+
 async def test_add_and_abort_reach_the_core_and_wake_the_loop() -> None:
     server, _ = make_server()
     server.handle_event(PeerUp(FRONTEND, 1))
     server.handle_event(Received(FRONTEND, add()))
-    with trio.fail_after(1):
+    with trio.fail_after(60):
         await server.wait_work()
     assert server.core.statistics().waiting == 1
     server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
@@ -129,48 +238,77 @@ async def test_a_link_that_stays_down_orphans_its_requests(
 
 async def test_what_a_broken_link_loses_is_counted_and_nothing_raised() -> None:
     server, channel = make_server()
+    begin_link(server)
     channel.down.add(FRONTEND)
+    sent = len(channel.sent)
     server.deliver({FRONTEND: StepOutputs(1, [])})
-    assert server.sends_dropped == 1
+    assert (server.sends_dropped, len(channel.sent)) == (1, sent)
+
+
+async def test_a_link_brings_nothing_before_its_resync_and_then_each_token_once() -> None:
+    """A step that ends between the two must not tell what the RESYNC's answer tells again."""
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    channel.sent.clear()
+    finish_step(server, token_id=5)
+    server.deliver_idle()
+    assert (channel.sent, server.sends_dropped) == ([], 1)
+    server.handle_event(Received(FRONTEND, Resync([LiveRequest("a", 1, 0, None)])))
+    finish_step(server, token_id=6)
+    assert channel.sent[0] == (FRONTEND, ResyncReply([]))
+    assert tokens_sent(channel) == [(0, [5]), (1, [6])]
+
+
+async def test_outputs_wait_for_the_resync_of_the_newest_link_though_none_was_seen_to_end() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    channel.sent.clear()
+    finish_step(server, token_id=5)
+    assert channel.sent == []
 
 
 async def test_idle_news_are_told_once() -> None:
     server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
+    begin_link(server)
     server.deliver_idle()
     server.deliver_idle()
-    assert len(channel.sent) == 1
+    assert len(counts_sent(channel)) == 1
     server.handle_event(Received(FRONTEND, add()))
     server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
     server.deliver_idle()
-    assert len(channel.sent) == 2
+    assert len(counts_sent(channel)) == 2
 
 
 async def test_a_frontend_that_comes_later_is_told_how_things_stand() -> None:
     server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
+    begin_link(server)
     server.deliver_idle()
     later = Peer("frontend", 0, 2)
-    server.handle_event(PeerUp(later, 1))
-    with trio.fail_after(1):
+    begin_link(server, later)
+    with trio.fail_after(60):
         await server.wait_work()
     server.deliver_idle()
-    assert later in [peer for peer, _ in channel.sent]
+    assert later in counts_sent(channel)
 
 
 async def test_a_link_that_comes_back_is_told_again_how_things_stand() -> None:
     server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
+    begin_link(server)
     server.deliver_idle()
     server.handle_event(PeerDown(FRONTEND, "a gap"))
-    server.handle_event(PeerUp(FRONTEND, 2))
+    begin_link(server, generation=2)
     server.deliver_idle()
-    assert len(channel.sent) == 2
+    assert len(counts_sent(channel)) == 2
 
 
 async def test_nobody_is_told_after_being_given_up() -> None:
     server, channel = make_server()
-    server.handle_event(PeerUp(FRONTEND, 1))
+    begin_link(server)
     server.give_up(FRONTEND)
     channel.down.add(FRONTEND)
     server.deliver_idle()

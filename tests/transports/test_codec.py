@@ -1,6 +1,7 @@
 """The codec: messages survive whole, everything else is `MalformedMessage` and nothing worse."""
 
 import enum
+from typing import ClassVar
 
 import attrs
 import hypothesis
@@ -61,6 +62,19 @@ class Tensors:
     many: list[Array] = attrs.field(factory=list)
 
 
+@attrs.frozen
+class Name:
+    text: str
+
+
+@attrs.frozen
+class Question:
+    text: str
+    inner: Inner
+
+    known_when_malformed: ClassVar[type] = Name
+
+
 CODEC = Codec(Outer, Empty, Tensors)
 inners = st.builds(
     Inner,
@@ -87,6 +101,30 @@ def _wire(kind: int, fields: object) -> list[Frame]:
 @hypothesis.given(outers)
 def test_messages_survive_whole(message: Outer) -> None:
     assert CODEC.decode(CODEC.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "known"),
+    [
+        ({"text": "a", "inner": 5}, Name("a")),
+        ({"text": "a"}, Name("a")),
+        ({"text": 5, "inner": 5}, None),
+        ([], None),
+    ],
+)
+def test_what_is_known_of_a_malformed_message_is_told(fields: object, known: object) -> None:
+    codec = Codec(Empty, Question)
+    with pytest.raises(MalformedMessage, match="Question") as caught:
+        codec.decode(_wire(1, fields))
+    assert caught.value.known == known
+
+
+def test_of_bytes_that_are_no_message_nothing_is_known() -> None:
+    codec = Codec(Question)
+    whole = codec.encode(Question("a", Inner("b", [], 0)))
+    with pytest.raises(MalformedMessage) as caught:
+        codec.decode([bytes(whole[0])[:-1]])
+    assert caught.value.known is None
 
 
 def test_the_kind_is_the_place_in_the_list() -> None:

@@ -1,14 +1,16 @@
 """What all channels share: fences, bounds, deadlines. The carrier is a list."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import attrs
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triolet.transports.array import Frame
-from triolet.transports.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
+from triolet.transports.channel import Misread, Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.codec import Codec, CodecLimits, MessageTooLarge
 from triolet.transports.link_decisions import LinkSettings, Side
 from triolet.transports.link_header import FrameKind, Header
@@ -72,6 +74,32 @@ class Hub:
     def data(self, number: int, peer: Peer = PEER, generation: int = 1) -> None:
         header = Header(FrameKind.DATA, generation, number, 0)
         self.channel.handle_frames(peer, header, CODEC.encode(Word(str(number))))
+
+
+@attrs.frozen
+class Name:
+    text: str
+
+
+@attrs.frozen
+class Question:
+    text: str
+    size: int
+
+    known_when_malformed: ClassVar[type] = Name
+
+
+async def test_what_is_known_of_a_malformed_message_is_told_and_counted_as_one() -> None:
+    codec = Codec(Question)
+    channel = LinkedChannel(Side.HUB, ListCarrier(), codec, codec)
+    channel.handle_frames(PEER, Header(FrameKind.LINK_UP, 1, 0, 0), ())
+    spoiled = b"\x00" + msgspec.msgpack.encode({"text": "mine", "size": "large"})
+    channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 1, 0), [spoiled])
+    up, misread = await channel.receive()
+    assert up == PeerUp(PEER, 1)
+    assert isinstance(misread, Misread)
+    assert (misread.peer, misread.error.known) == (PEER, Name("mine"))
+    assert channel.statistics().dropped_malformed == 1
 
 
 async def test_only_a_link_up_makes_a_hub_know_a_peer() -> None:

@@ -145,7 +145,7 @@ async def test_a_blocked_thread_is_woken_by_a_message_and_by_stop() -> None:
             seen = trio.Event()
             nursery.start_soon(trio.to_thread.run_sync, run_reader, readers[0])
             writer.write(b"x")
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 await seen.wait()
                 readers[0].stop()
     assert got == [b"x"]
@@ -155,7 +155,7 @@ async def test_trio_waits_and_is_woken() -> None:
     with open_ring() as (writer, readers, _):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_write_later, writer)
-            with trio.fail_after(5):
+            with trio.fail_after(60):
                 assert await readers[0].wait_read() == b"later"
         writer.write(b"there already")
         assert await readers[0].wait_read() == b"there already"

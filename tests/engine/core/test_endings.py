@@ -1,7 +1,5 @@
 """Requests leave by one door, and how they left is remembered where it is told."""
 
-import attrs
-
 from triolet.engine.core.announcements import Announcements
 from triolet.engine.core.endings import Endings
 from triolet.engine.core.request import Request, make_request
@@ -53,8 +51,7 @@ def test_an_aborted_request_is_forgotten() -> None:
 
 def test_a_refused_request_gets_an_error_behind_its_replayed_tokens() -> None:
     endings, _ = make()
-    add = attrs.evolve(add_request("b"), output_token_ids=[1, 2])
-    endings.refuse("f0", add, EngineDraining())
+    endings.refuse("f0", RequestKey("b", 1), EngineDraining(), [1, 2])
     [output] = endings.announcements.take()["f0"].outputs
     assert (output.first_index, output.token_ids, output.error_code) == (2, [], "engine_draining")
     assert endings.store.find_finished("f0", RequestKey("b", 1)) is not None
