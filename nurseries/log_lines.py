@@ -7,12 +7,11 @@ into every process (measured), and a restarted worker must be there in tenths of
 know where lines go.
 """
 
-import contextlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextvars import ContextVar
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
 
 import attrs
 
@@ -40,14 +39,24 @@ class LogSettings:
         return logging.getLevelNamesMapping()[self.level.upper()]
 
 
-@contextlib.contextmanager
-def log_fields(**fields: object) -> Iterator[None]:
-    """Every line of this task, and of tasks started within, carries these fields."""
-    token = _FIELDS.set({**_FIELDS.get(_NO_FIELDS), **fields})
-    try:
-        yield
-    finally:
-        _FIELDS.reset(token)
+@attrs.define(eq=False)
+class _Fields:
+    """A block with these fields; a class, as there is one for each request."""
+
+    _fields: Mapping[str, object]
+    _token: Token[Mapping[str, object]] | None = None
+
+    def __enter__(self) -> None:
+        self._token = _FIELDS.set({**_FIELDS.get(_NO_FIELDS), **self._fields})
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _FIELDS.reset(self._token)
+
+
+def log_fields(**fields: object) -> _Fields:
+    """Every line of this task, and of tasks started within the block, carries these fields."""
+    return _Fields(fields)
 
 
 @attrs.frozen

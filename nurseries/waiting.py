@@ -14,30 +14,23 @@ import trio
 
 @attrs.define(eq=False)
 class Wait:
-    """One wait of one task; `outer` is the wait it is nested in.
+    """One wait of one task, which lasts as long as its block; `outer` is the wait it is nested in.
 
     `began_s` is on trio's clock; None if the task waits for this over and over, all its life.
     """
 
     what: str
-    began_s: float | None
-    task: trio.lowlevel.Task
-    outer: "Wait | None"
-
-
-_wait: ContextVar[Wait | None] = ContextVar("wait", default=None)
-
-
-@attrs.define(eq=False)
-class _Waiting:
-    what: str
-    _token: Token[Wait | None] | None = None
+    began_s: float | None = None
+    task: trio.lowlevel.Task | None = None
+    outer: "Wait | None" = None
+    _token: "Token[Wait | None] | None" = attrs.field(default=None, init=False, repr=False)
 
     def __enter__(self) -> None:
-        task, outer = trio.lowlevel.current_task(), _wait.get()
-        if outer is not None and outer.task is not task:
-            outer = None  # inherited from the task that started this one
-        self._token = _wait.set(Wait(self.what, trio.current_time(), task, outer))
+        self.task, outer = trio.lowlevel.current_task(), _wait.get()
+        if outer is not None and outer.task is self.task:  # if not, it is of who started this one
+            self.outer = outer
+        self.began_s = trio.current_time()
+        self._token = _wait.set(self)
 
     def __exit__(
         self,
@@ -49,13 +42,16 @@ class _Waiting:
         _wait.reset(self._token)
 
 
-def waiting_for(what: str) -> _Waiting:
+_wait: ContextVar[Wait | None] = ContextVar("wait", default=None)
+
+
+def waiting_for(what: str) -> Wait:
     """Mark the current task as waiting for `what` ("engine 0 to be ready") inside the block.
 
     Blocks nest; the innermost is shown. Only this task is marked: a child that is started inside
     the block does not wait for the same.
     """
-    return _Waiting(what)
+    return Wait(what)
 
 
 def always_waits_for(what: str) -> None:
@@ -63,7 +59,7 @@ def always_waits_for(what: str) -> None:
 
     For a task whose waits are in a room that knows no tree: it cannot be said since when it waits.
     """
-    _wait.set(Wait(what, None, trio.lowlevel.current_task(), None))
+    _wait.set(Wait(what, task=trio.lowlevel.current_task()))
 
 
 def waits_no_more() -> None:

@@ -5,13 +5,12 @@ is: choices are taken from in the order in which they had something to say, each
 none waits for more than the others' one piece. Must not know engines, credit or the wire.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import attrs
 import trio
-from trio.lowlevel import Abort, current_task, wait_task_rescheduled
 
-from ..nurseries.doorbell import wake
+from ..nurseries.parking import ParkingPlace
 from .merged_slot import MergedSlot
 from .request_output import GenerationOutput
 
@@ -25,15 +24,20 @@ class ChoiceSlots:
     # Choices that may have something to take, whose turn it is first; each once.
     _ready: dict[int, None] = attrs.field(factory=dict, init=False)
     _closed: bool = attrs.field(default=False, init=False)
-    _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
-    _on_ready: Callable[[], None] | None = attrs.field(default=None, init=False)
+    _consumer: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
+    _on_ready: Callable[[bool], None] | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         for index, slot in enumerate(self.slots):
             self._follow(index, slot)
 
     def _follow(self, index: int, slot: MergedSlot) -> None:
-        slot.follow(lambda: self._note_ready(index))
+        slot.follow(lambda _: self._note_ready(index))
+
+    @property
+    def is_ready(self) -> bool:
+        """`take_nowait` may have something to say."""
+        return bool(self._ready or self._closed)
 
     @property
     def finished(self) -> bool:
@@ -45,7 +49,7 @@ class ChoiceSlots:
         """How many tokens the consumer has not taken yet."""
         return sum(slot.tokens_waiting for slot in self.slots)
 
-    def follow(self, on_ready: Callable[[], None]) -> None:
+    def follow(self, on_ready: Callable[[bool], None]) -> None:
         """See `MergedSlot.follow`."""
         self._on_ready = on_ready
 
@@ -63,14 +67,17 @@ class ChoiceSlots:
         Raises what `MergedSlot.take` does, of any choice. A checkpoint in every case. Cancellation
         loses nothing.
         """
-        if self._consumer is not None:
-            raise trio.BusyResourceError("another task takes from these slots")
-        if self._ready or self._closed:
-            await trio.lowlevel.checkpoint()
-        while (output := self.take_nowait()) is None:
-            self._consumer = current_task()
-            await wait_task_rescheduled(self._stop_waiting)
-        return output
+        while True:
+            await self.wait_ready()
+            output = self.take_nowait()
+            if output is not None:
+                return output
+
+    def wait_ready(self) -> Awaitable[None]:
+        """See `MergedSlot.wait_ready`; there may be nothing to take after all."""
+        if self.is_ready:
+            return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
+        return self._consumer.park()
 
     def take_nowait(self) -> GenerationOutput | None:
         """The same, or None when there is nothing yet."""
@@ -94,11 +101,6 @@ class ChoiceSlots:
 
     def _wake(self) -> None:
         if self._on_ready is not None:
-            self._on_ready()
-        elif self._consumer is not None:
-            consumer, self._consumer = self._consumer, None
-            wake(consumer)
-
-    def _stop_waiting(self, _: object) -> Abort:
-        self._consumer = None
-        return Abort.SUCCEEDED
+            self._on_ready(self.finished)
+        else:
+            self._consumer.wake()

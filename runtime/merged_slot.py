@@ -8,19 +8,18 @@ none. They split what is merged, so that they stay where they were among the tok
 engines, credit or the wire.
 
 It is on the path of every token, so: single tokens are only gathered, and become text and an output
-together when they are taken; and it parks its consumer itself with `wait_task_rescheduled`, as an
-event for each wake-up costs more than all else in here together. A consumer that need not wait in a
-task is called instead (`follow`): then a token costs no switch of tasks at all, and while earlier
-ones were not taken it costs no call either.
+together when they are taken; and its consumer sleeps in a `ParkingPlace`, as an event for each
+wake-up costs more than all else in here together. A consumer that need not wait in a task is called
+instead (`follow`): then a token costs no switch of tasks at all, and while earlier ones were not
+taken it costs no call either.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
-from trio.lowlevel import Abort, current_task, wait_task_rescheduled
 
-from ..nurseries.doorbell import wake
+from ..nurseries.parking import ParkingPlace
 from .logprobs import join
 from .request_output import GenerationOutput
 
@@ -43,7 +42,7 @@ class MergedSlot:
 
     # Not yet taken, oldest first. Merged when taken.
     _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
-    # Single tokens after those; and how many output tokens there are with them.
+    # Single tokens after those; and how many output tokens there are without them.
     _token_ids: list[int] = attrs.field(factory=list, init=False)
     _token_count: int = attrs.field(default=0, init=False)
     # Raised to the consumer once `_waiting` is empty. The first one stays.
@@ -54,14 +53,18 @@ class MergedSlot:
     # It was closed or has failed: what is put goes nowhere.
     _deaf: bool = attrs.field(default=False, init=False)
     # `take` has something to say: what waits (unless only the whole is wanted), an end, the close.
-    _ready: bool = attrs.field(default=False, init=False)
-    _consumer: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
-    # Called instead, once there is something to take.
-    _on_ready: Callable[[], None] | None = attrs.field(default=None, init=False)
+    is_ready: bool = attrs.field(default=False, init=False)
+    _consumer: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
+    # Called once there is something to take: wakes the consumer, or is what follows.
+    _on_ready: Callable[[bool], None] = attrs.field(init=False)
 
-    def follow(self, on_ready: Callable[[], None]) -> None:
+    def __attrs_post_init__(self) -> None:
+        self._on_ready = self._consumer.wake
+
+    def follow(self, on_ready: Callable[[bool], None]) -> None:
         """Have `on_ready` called for what is put or fails from now on: it takes, or remembers.
 
+        It is told whether the end, or a failure, has come.
         What is put while something waits is not told, but for the end and a failure. It runs in the
         task that puts, which serves all requests: it must not raise.
         """
@@ -72,14 +75,22 @@ class MergedSlot:
         if self._deaf:
             return
         self._token_ids.append(token_id)
-        self._token_count += 1
-        if not (self._ready or self.only_when_finished):
+        if not (self.is_ready or self.only_when_finished):
+            self.is_ready = True
+            self._on_ready(False)
+
+    def put_tokens(self, token_ids: list[int]) -> None:
+        """As `put_token` of each, in order; at least one."""
+        if self._deaf:
+            return
+        self._token_ids += token_ids
+        if not (self.is_ready or self.only_when_finished):
             self._wake()
 
     def settle(self) -> None:
         """Make the single tokens so far an output, for whoever turns the next ones to text."""
         if self._token_ids:
-            self._waiting.append(self._take_tokens())
+            self._waiting.append(self._tokens_taken())
 
     def put(self, output: GenerationOutput) -> None:
         """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
@@ -90,7 +101,7 @@ class MergedSlot:
         self._token_count = output.token_count
         if output.finish_reason is not None:
             self.finished = True
-        if self.finished or not (self._ready or self.only_when_finished):
+        if self.finished or not (self.is_ready or self.only_when_finished):
             self._wake()
 
     def fail(self, error: Exception) -> None:
@@ -106,7 +117,7 @@ class MergedSlot:
         self._closed = self._deaf = True
         self._waiting.clear()
         self._token_ids.clear()
-        self._on_ready = None
+        self._on_ready = self._consumer.wake
         self.text_of = _no_text  # whose it was may have this slot: a circle
         self._wake()
 
@@ -122,35 +133,41 @@ class MergedSlot:
         after `close`; `BusyResourceError` when another task waits. A checkpoint in every case.
         Cancellation loses nothing.
         """
-        if self._consumer is not None:
-            raise trio.BusyResourceError("another task takes from this slot")
-        if self._ready:
-            await trio.lowlevel.checkpoint()
-        while not self._ready:
-            self._consumer = current_task()
-            await wait_task_rescheduled(self._stop_waiting)
-        return self._take()
+        while True:
+            await self.wait_ready()
+            output = self.take_nowait()
+            if output is not None:
+                return output
+
+    def wait_ready(self) -> Awaitable[None]:
+        """Wait until there is something, as another may see it first; a checkpoint in every case.
+
+        Raises `BusyResourceError` when another task waits.
+        """
+        if self.is_ready:
+            return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
+        return self._consumer.park()
 
     def take_nowait(self) -> GenerationOutput | None:
         """The same, or None when there is nothing yet. Raises as `take`."""
-        return self._take() if self._ready else None
-
-    def _take(self) -> GenerationOutput:
-        if self._closed:
-            raise trio.ClosedResourceError("the stream's block was left")
+        if not self.is_ready:
+            return None
         if self._waiting:
             output = self._take_merged()
         elif self._token_ids:
-            output = self._take_tokens()
+            output = self._tokens_taken()
+        elif self._closed:
+            raise trio.ClosedResourceError("the stream's block was left")
         else:
             assert self._error is not None
             raise self._error
         if not (self._waiting or self._token_ids or self.finished):
-            self._ready = False
+            self.is_ready = False
         return output
 
-    def _take_tokens(self) -> GenerationOutput:
+    def _tokens_taken(self) -> GenerationOutput:
         token_ids, self._token_ids = self._token_ids, []
+        self._token_count += len(token_ids)
         return GenerationOutput(self.text_of(token_ids), token_ids, self._token_count)
 
     def _take_merged(self) -> GenerationOutput:
@@ -167,26 +184,18 @@ class MergedSlot:
             has_tokens = has_tokens or bool(output.token_ids)
         return merge(outputs)
 
-    def _stop_waiting(self, _: object) -> Abort:
-        self._consumer = None
-        return Abort.SUCCEEDED
-
     def _wake(self) -> None:
-        self._ready = True
-        if self._on_ready is not None:
-            self._on_ready()
-        elif self._consumer is not None:
-            consumer, self._consumer = self._consumer, None
-            wake(consumer)
+        self.is_ready = True
+        self._on_ready(self.finished)
 
     def check_invariants(self) -> None:
         """What is there to say is said, and nobody waits for it."""
         waits = bool(self._waiting or self._token_ids)
         assert self._deaf == (self._closed or self._error is not None)
-        assert self._ready == (
+        assert self.is_ready == (
             self._closed or self.finished or (waits and not self.only_when_finished)
         )
-        assert not (self._ready and self._consumer is not None)
+        assert not (self.is_ready and self._consumer.is_taken)
 
 
 def merge(outputs: list[GenerationOutput]) -> GenerationOutput:

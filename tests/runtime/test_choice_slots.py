@@ -108,7 +108,7 @@ async def test_closing_wakes_whoever_waits() -> None:
 def test_who_follows_is_called_for_each_choice() -> None:
     choices, slots = make()
     calls: list[int] = []
-    choices.follow(lambda: calls.append(choices.tokens_waiting))
+    choices.follow(lambda _: calls.append(choices.tokens_waiting))
     slots[0].put(say("a", 1))
     slots[0].put(say("b", 2))
     slots[1].put(say("c", 1))

@@ -31,7 +31,7 @@ def test_merging_keeps_every_token_in_order(counts: list[int]) -> None:
     assert merge(outputs) == piece(0, first)
 
 
-@given(st.lists(st.sampled_from(["token", "output", "event", "take"]), max_size=30))
+@given(st.lists(st.sampled_from(["token", "tokens", "output", "event", "take"]), max_size=30))
 def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
     event = RequestEvent(RequestEventKind.RESUMED)
 
@@ -43,6 +43,9 @@ def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
                     taken.append(await slot.take())
             elif move == "event":
                 slot.put(GenerationOutput("", [], first, events=(event,)))
+            elif move == "tokens":
+                slot.put_tokens([first, first + 1])
+                first += 2
             else:
                 one, first = piece(first), first + 1
                 if move == "token":
@@ -116,9 +119,9 @@ async def test_only_the_end_wakes_who_wants_the_whole(
 
         await trio.testing.wait_all_tasks_blocked()
         slot.put(piece(1))
-        assert slot._consumer is not None
+        assert slot._consumer.is_taken
         slot.put(piece(2, finish=FinishReason.STOP))
-        assert slot._consumer is None
+        assert not slot._consumer.is_taken
 
 
 async def test_an_error_comes_after_what_was_put_before() -> None:
@@ -207,7 +210,7 @@ def test_a_follower_is_called_instead_of_a_task() -> None:
     taken, called = list[GenerationOutput | None](), list[int]()
     assert slot.take_nowait() is None
 
-    def on_ready() -> None:
+    def on_ready(_: bool) -> None:
         called.append(slot.tokens_waiting)
         if len(called) != 2:  # it need not take what it is told of
             taken.append(slot.take_nowait())
@@ -224,24 +227,30 @@ def test_a_follower_is_called_instead_of_a_task() -> None:
     assert called == [1, 1, 1]
     slot.close()
     slot.put(piece(5))
+    slot.put_token(5)
+    slot.put_tokens([5, 6])
     assert len(called) == 3
+    assert slot.tokens_waiting == 0
     with pytest.raises(trio.ClosedResourceError):
         slot.take_nowait()
 
 
 def test_a_follower_of_the_whole_is_called_at_the_end_alone() -> None:
     slot, taken = MergedSlot(only_when_finished=True), list[GenerationOutput | None]()
-    slot.follow(lambda: taken.append(slot.take_nowait()))
+    slot.follow(lambda _: taken.append(slot.take_nowait()))
     slot.put(piece(0))
+    slot.text_of = text_of
+    slot.put_tokens([1, 2])
+    slot.put_token(3)
     assert taken == []
-    slot.put(piece(1, finish=FinishReason.STOP))
-    assert taken == [piece(0, 2, finish=FinishReason.STOP)]
+    slot.put(piece(4, finish=FinishReason.STOP))
+    assert taken == [piece(0, 5, finish=FinishReason.STOP)]
 
 
 def test_a_follower_is_told_of_a_failure() -> None:
     slot, raised = MergedSlot(), list[str]()
 
-    def on_ready() -> None:
+    def on_ready(_: bool) -> None:
         with pytest.raises(EngineDied) as caught:
             slot.take_nowait()
         raised.append(str(caught.value))
