@@ -13,6 +13,7 @@ import sys
 import traceback
 
 from .death_signal import arm_death_signal
+from .heap import relax_collector
 from .last_words import write_last_words
 
 
@@ -28,6 +29,7 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     control_fd, _, words_fd = map(int, fds)
     arm_death_signal(control_fd)
     faulthandler.enable(file=words_fd, all_threads=True)
+    relax_collector()
     try:
         started = []
         if ahead:

@@ -22,6 +22,7 @@ from .background import start_background_task
 from .death_signal import EXIT_ORPHANED, arm_death_signal
 from .death_watch import PARENT_GONE, monitor_parent
 from .error_groups import single_error, single_errors_unwrapped
+from .heap import settle_modules
 from .last_words import write_last_words
 from .spawned import Spawned
 from .task_tree import ProcessTree, render_tree, task_tree
@@ -78,6 +79,7 @@ def run_child(
     Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
     hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1.
     """
+    settle_modules()
     control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
     # `boot` has done this already, unless somebody started the module in some other way.
     parent_pid = arm_death_signal(control_fd)

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from triolet.nurseries.heap import MIDDLE_PER_OLD, YOUNG_OBJECTS, YOUNG_PER_MIDDLE, settle_heap
+from triolet.nurseries.heap import (
+    MIDDLE_PER_OLD,
+    YOUNG_OBJECTS,
+    YOUNG_PER_MIDDLE,
+    relax_collector,
+    settle_heap,
+    settle_modules,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -47,4 +54,18 @@ def test_cycles_that_come_later_are_collected_without_being_asked() -> None:
         kept: list[list[int]] = [[] for _ in range(YOUNG_OBJECTS + 1)]
         del kept
     assert cycle() is None
+    assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
+
+
+def test_modules_are_not_looked_at_again_and_nothing_is_collected() -> None:
+    cycle = make_cycle()
+    keeps = [Node()]
+    settle_modules()
+    assert cycle() is not None
+    assert all(item is not keeps[0] for item in gc.get_objects())
+
+
+def test_a_relaxed_collector_still_collects() -> None:
+    relax_collector()
+    assert gc.isenabled()
     assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
