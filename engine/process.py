@@ -6,6 +6,7 @@ workers'. Never imports torch. Must not know HTTP, tokenizers or who started it.
 
 import os
 from collections.abc import Sequence
+from functools import partial
 
 import attrs
 import msgspec
@@ -15,6 +16,7 @@ from ..nurseries.background import start_background_task, start_background_task_
 from ..nurseries.child import ChildFds, run_child
 from ..nurseries.error_groups import first_error
 from ..nurseries.heap import settle_heap
+from ..nurseries.kept_process import keep_while
 from ..nurseries.service import open_service
 from ..nurseries.spawned import Spawned
 from ..nurseries.task_tree import ProcessTree, task_tree
@@ -54,15 +56,18 @@ TREE_TASKS_MAX = 4
 async def main(child: ChildFds) -> None:
     """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
-    handshake = await perform_child_handshake(control, "engine")
+    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before anybody waits for us
+    # For ever, as a spare does; one that has lost its worker is none.
+    handshake, ahead = await keep_while(
+        child.ahead, partial(perform_child_handshake, control, "engine")
+    )
     close_fds(handshake.fds)
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
-    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)
     try:
         with open_recorder(init.settings.record_steps, "engine") as recorder:
             async with open_spoke(me, *codecs) as channel:
-                engine = EngineProcess(init, control, handshake, channel, recorder, child.ahead)
+                engine = EngineProcess(init, control, handshake, channel, recorder, ahead)
                 await engine.run()
     except* EngineError as errors:
         if not handshake.booting:

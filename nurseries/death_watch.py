@@ -7,6 +7,7 @@ nothing of asking. Must not know what is done about a death.
 """
 
 import os
+import select
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from .waiting import waiting_for
 
 # PF_EXITING of the kernel's sched.h, in the ninth field of /proc/<pid>/stat.
 PF_EXITING = 0x4
+_STATE_FIELD = 3
 _FLAGS_FIELD = 9
 _FIRST_FIELD = 3  # what follows the name
 
@@ -29,8 +31,13 @@ async def wait_process_gone(pidfd: int) -> None:
 
     Any number of tasks may wait on one pidfd. Cancellation is harmless.
     """
-    with _duplicate(pidfd) as own_fd:
-        await trio.lowlevel.wait_readable(own_fd)
+    with waitable_copy(pidfd) as own_fd:
+        poll = select.poll()
+        poll.register(own_fd, select.POLLIN)
+        while True:
+            await trio.lowlevel.wait_readable(own_fd)
+            if poll.poll(0):
+                return  # a wait may end for nothing, and whoever is told of a death kills the rest
 
 
 async def monitor_parent(
@@ -73,13 +80,24 @@ def is_exiting(pid: int) -> bool:
     The kernel sets PF_EXITING first, takes long over the memory of a fat process, and leaves it
     set on the zombie. It may re-route work, but it proves nothing: only the pidfd does.
     """
+    fields = _stat_fields(pid)
+    return not fields or bool(int(fields[_FLAGS_FIELD - _FIRST_FIELD]) & PF_EXITING)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped `pid`: it does nothing until it is let go on."""
+    fields = _stat_fields(pid)
+    return bool(fields) and fields[_STATE_FIELD - _FIRST_FIELD] in ("T", "t")
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """What /proc/<pid>/stat says behind the name; [] if there is no such process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return True
+        return []
     # The second field is the name in brackets and may hold blanks and brackets itself.
-    fields = stat.rpartition(")")[2].split()
-    return bool(int(fields[_FLAGS_FIELD - _FIRST_FIELD]) & PF_EXITING)
+    return stat.rpartition(")")[2].split()
 
 
 async def _wait_end_of_file(fd: int) -> None:
@@ -101,10 +119,16 @@ async def _wait_any(*waits: Callable[[], Awaitable[None]]) -> None:
 
 
 @contextmanager
-def _duplicate(fd: int) -> Iterator[int]:
-    # Trio allows one waiting task per file descriptor, so each wait brings its own.
+def waitable_copy(fd: int) -> Iterator[int]:
+    """A duplicate that one task may wait for: trio allows one for each descriptor.
+
+    The loop is told of its end. It keeps descriptors in its epoll set after a wait, and the kernel
+    takes one out by itself only when nobody has the file behind it open any more: then what
+    happens to that file is reported by a number that somebody else has by now.
+    """
     own_fd = os.dup(fd)
     try:
         yield own_fd
     finally:
+        trio.lowlevel.notify_closing(own_fd)
         os.close(own_fd)

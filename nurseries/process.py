@@ -129,6 +129,8 @@ class Process:
     _words: LastWords
     # The write end of the death pipe; -1 from `ask_to_stop` on.
     _death_fd: int
+    # Another block owns the process, its descriptors and its end.
+    _handed_over: bool = attrs.field(default=False, init=False)
 
     async def wait_exited(self) -> ProcessExit:
         """Return how the process ended, once it has. Any number of tasks may wait.
@@ -164,6 +166,18 @@ class Process:
     def last_words(self) -> str:
         """What the process wrote of its own failure so far; "" mostly."""
         return self.exit.last_words if self.exit is not None else self._words.read()
+
+    def hand_over(self) -> Spawned:
+        """Let go of a living process: whoever makes it his `ProcessSpec.spawned` owns it then.
+
+        This object is of no use from now on, and its block has nothing left to end. Nobody may
+        wait with it for the exit, or use its control socket, when the loop goes on.
+        """
+        assert self.exit is None, "a dead process is nobody's successor"
+        assert not self.asked_to_stop
+        self._handed_over = True
+        control_fd = self.control.detach()
+        return Spawned(self.pid, self.pidfd, control_fd, self._death_fd, self._words.fd)
 
     def kill_group(self) -> None:
         """Send SIGKILL to the process and all that it has started in its process group."""
@@ -206,6 +220,8 @@ async def open_process(
 ) -> AsyncIterator[Process]:
     """Start a process; when the block is left, for whatever cause, bring it to its end.
 
+    One that was handed over in the block goes on (`Process.hand_over`).
+
     *Raises* `OSError` if it cannot be started, `ProcessStuck` if it cannot be ended. A death inside
     the block raises nothing by itself: wait with `wait_exited`, or use `run_process`.
 
@@ -217,10 +233,11 @@ async def open_process(
     try:
         yield process
     finally:
-        try:
-            await shut_down_process(process, ladder or LadderTimes())
-        finally:
-            process._close()
+        if not process._handed_over:
+            try:
+                await shut_down_process(process, ladder or LadderTimes())
+            finally:
+                process._close()
 
 
 async def run_process(

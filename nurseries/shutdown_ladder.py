@@ -23,7 +23,9 @@ class LadderTimes:
 
     ask_s: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
     terminate_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
-    kill_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    # A killed process gives its memory back before it is gone: seconds for a hundred GiB, or on a
+    # machine that is short of processors.
+    kill_s: float = attrs.field(default=10.0, validator=attrs.validators.ge(0))
 
 
 @attrs.frozen

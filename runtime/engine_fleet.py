@@ -7,12 +7,12 @@ root does. Must not know requests, HTTP or what an engine computes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from types import MappingProxyType
 
 import attrs
 import msgspec
 import trio
 
+from ..engine.config import worker_module_ahead
 from ..engine.errors import BootRefused
 from ..engine.messages import (
     ENGINE_TO_ROOT,
@@ -31,18 +31,11 @@ from .errors import NoEngineLeft
 from .events import ChildFailed, OnEvent
 from .membership import EngineDirectory, FrontendDirectory
 from .messages import EngineMembership
+from .spares import CalmBell
 from .supervised_lives import SupervisedLives
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process"
-# An engine's first worker starts with it, and imports beside it.
-WORKER_MODULES = MappingProxyType(
-    {
-        "auto": "triolet.engine.worker.native_process",
-        "native": "triolet.engine.worker.native_process",
-    }
-)
-WORKER_MODULE = "triolet.engine.worker.process"
 
 
 @attrs.define(eq=False)
@@ -60,10 +53,13 @@ class EngineFleet:
     on_membership: Callable[[EngineMembership], None]
     on_event: OnEvent
     module: str = ENGINE_MODULE
+    # Of the whole run: spares wait until all its processes are ready.
+    calm: CalmBell = attrs.field(factory=CalmBell)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     processes: SupervisedLives = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.processes = SupervisedLives(
@@ -76,6 +72,8 @@ class EngineFleet:
             settings=self.settings,
             epochs=self.epochs,
             on_event=self.on_event,
+            spares_count=self.settings.spare_engines,
+            calm=self.calm,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -86,14 +84,21 @@ class EngineFleet:
         Cancellation: every engine is stopped by the ladder, all at once, and reaped.
         """
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             for rank in range(self.settings.engines):
                 start_service_soon(nursery, self._supervise, rank, name=f"engine-{rank}")
             task_status.started()
 
+    def start_spares(self) -> None:
+        """From now on spares are kept, once all is calm; they end with `run`."""
+        assert self._nursery is not None, "the fleet runs"
+        self.processes.spares.start(self._nursery)
+
     def _ahead(self) -> tuple[str, ...]:
+        """An engine's first worker starts with it, and imports beside it."""
         if self.module != ENGINE_MODULE:
             return ()  # it is not known what that one has
-        return (WORKER_MODULES.get(self.settings.engine.executor, WORKER_MODULE),)
+        return (worker_module_ahead(self.settings.engine.executor),)
 
     def publish_frontends(self, membership: FrontendMembership) -> None:
         """Tell every engine which frontends there are."""

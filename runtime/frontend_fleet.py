@@ -36,6 +36,7 @@ from .messages import (
     RootCall,
     RootReply,
 )
+from .spares import CalmBell
 from .supervised_lives import SupervisedLives
 
 # A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
@@ -70,6 +71,8 @@ class FrontendFleet:
     # What the root says to a question of an operator.
     answer: Answer = _no_answer
     pass_timeout_s: float = PASS_TIMEOUT_S
+    # Of the whole run: spares wait until all its processes are ready.
+    calm: CalmBell = attrs.field(factory=CalmBell)
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     processes: SupervisedLives = attrs.field(init=False)
@@ -90,6 +93,8 @@ class FrontendFleet:
             settings=self.settings,
             epochs=self.epochs,
             on_event=self.on_event,
+            spares_count=self.settings.spare_frontends,
+            calm=self.calm,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -103,6 +108,11 @@ class FrontendFleet:
             for rank in range(self.count):
                 start_service_soon(nursery, self._supervise, rank, name=f"frontend-{rank}")
             task_status.started()
+
+    def start_spares(self) -> None:
+        """From now on spares are kept, once all is calm; they end with `run`."""
+        assert self._nursery is not None, "the fleet runs"
+        self.processes.spares.start(self._nursery)
 
     def publish_engines(self, membership: EngineMembership) -> None:
         """Tell every frontend which engines there are."""

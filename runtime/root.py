@@ -31,6 +31,7 @@ from .membership import FrontendDirectory
 from .messages import EngineMembership
 from .platform import check_platform
 from .run_folder import RunFolder, make_run_folder
+from .spares import CalmBell
 
 # By name, not by import: this floor does not know what a frontend speaks.
 FRONTEND_MODULE = "triolet.api.frontend_process"
@@ -99,7 +100,7 @@ class Root:
     frontends: FrontendFleet = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        plan, epochs = self.plan, itertools.count(1)
+        plan, epochs, calm = self.plan, itertools.count(1), CalmBell()
         self.engines = EngineFleet(
             settings=plan.settings,
             run_id=self.run_id,
@@ -108,6 +109,7 @@ class Root:
             on_membership=self._publish_engines,
             on_event=self.on_event,
             module=plan.engine_module,
+            calm=calm,
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
@@ -120,6 +122,7 @@ class Root:
             on_membership=self._publish_frontends,
             on_event=self.on_event,
             answer=self._answer,
+            calm=calm,
         )
         self.engines.frontends = self.frontends.directory
 
@@ -154,6 +157,8 @@ class Root:
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")
+        self.engines.start_spares()
+        self.frontends.start_spares()
 
     async def _accept(
         self,
@@ -191,11 +196,7 @@ class Root:
 
     def own_pids(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet."""
-        return {
-            life.process.pid
-            for fleet in (self.frontends, self.engines)
-            for life in fleet.processes.present().values()
-        }
+        return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
 
     # ---- membership
 
@@ -224,7 +225,11 @@ class Root:
             os.getpid(),
             facts={"run": self.run_id, "model": self.plan.model_name},
             tasks=task_tree(),
-            processes=[tree for tree in trees if tree is not None],
+            processes=[
+                *(tree for tree in trees if tree is not None),
+                *self.frontends.processes.spares.trees(),
+                *self.engines.processes.spares.trees(),
+            ],
         )
         return msgspec.json.encode(tree).decode()
 

@@ -123,6 +123,7 @@ async def open_runtime(
             open_service(fleet.run, name="engines"),
         ):
             await wait_engines(frontend.client, chosen.engines, chosen.times.link_up_s)
+            fleet.start_spares()
             yield frontend
 
 

@@ -19,6 +19,7 @@ from ..nurseries.supervisor import supervise
 from .child_life import ChildLife, ChildPlan, run_child_life
 from .config import RuntimeSettings
 from .events import ChildReady, OnEvent
+from .spares import CalmBell, Spares
 
 
 class LivesOwner(Protocol):
@@ -42,7 +43,8 @@ class SupervisedLives:
     """The processes of one `role`, which run `module`.
 
     `epochs` is shared by all children of the run: numbers only grow. `booting` holds a life from
-    its spawn on, `lives` from READY on; neither holds one that has ended.
+    its spawn on, `lives` from READY on; neither holds one that has ended. A life begins with one of
+    up to `spares_count` warm spares, where there is one, else with a spawn; `calm` is shared, too.
     """
 
     owner: LivesOwner
@@ -54,12 +56,30 @@ class SupervisedLives:
     epochs: Iterator[int]
     on_event: OnEvent
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
+    spares_count: int = 0
+    calm: CalmBell = attrs.field(factory=CalmBell)
+    spares: Spares = attrs.field(init=False)
     booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
     lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.spares = Spares(
+            role=self.role,
+            module=self.module,
+            count=self.spares_count,
+            warm_up_s=self.settings.engine.boot_timeout_s,
+            ladder=self.settings.times.ladder,
+            calm=self.calm,
+            ahead=self.ahead,
+        )
 
     def present(self) -> dict[int, ChildLife]:
         """Every process that there is now, READY or not."""
         return self.booting | self.lives
+
+    def own_pids(self) -> set[int]:
+        """The processes that are ours to reap, spares included."""
+        return {life.process.pid for life in self.present().values()} | self.spares.pids()
 
     def publish(self, snapshot: object) -> None:
         """Have every READY process told this numbered full snapshot, the latest wins."""
@@ -72,12 +92,17 @@ class SupervisedLives:
         Raises `RestartLimitExceeded` from the last failure; `BootRefused` is one that no restart
         follows.
         """
-        await supervise(
-            partial(self._live, rank),
-            child=f"{self.role} {rank}",
-            policy=self.settings.supervision.policy(random.Random()),
-            hopeless=(BootRefused,),
-        )
+        child = f"{self.role} {rank}"
+        self.calm.missing(child)
+        try:
+            await supervise(
+                partial(self._live, rank),
+                child=child,
+                policy=self.settings.supervision.policy(random.Random()),
+                hopeless=(BootRefused,),
+            )
+        finally:
+            self.calm.settled(child)
 
     async def _live(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         name = f"{self.role} {rank}"
@@ -88,17 +113,19 @@ class SupervisedLives:
             del self.booting[rank]
             self.lives[rank] = life
             self.owner.handle_ready(rank, life, payload)
+            self.calm.settled(name)
             self.on_event(ChildReady(name, epoch, trio.current_time() - started_s))
             task_status.started()
 
         def gone(cause: str) -> None:
             self.booting.pop(rank, None)
             self.lives.pop(rank, None)
+            self.calm.missing(name)
             self.owner.handle_gone(rank, cause)
 
         init = self.owner.handle_starting(rank, epoch)
         plan = ChildPlan(
-            spec=ProcessSpec(name, self.module, ahead=self.ahead),
+            spec=ProcessSpec(name, self.module, ahead=self.ahead, spawned=self.spares.take()),
             role=self.role,
             epoch=epoch,
             sends=self.sends,

@@ -54,7 +54,11 @@ class EngineOptions:
         _DEFAULTS.max_num_seqs
     )
     max_num_batched_tokens: Annotated[
-        int, Parameter(help="Most tokens that one step computes; bounds the gap between tokens.")
+        int,
+        Parameter(
+            help="Most tokens that one step computes; bounds the gap between tokens. Four times as "
+            "many while everybody waits for a whole answer."
+        ),
     ] = _DEFAULTS.max_num_batched_tokens
     step_time_target_s: Annotated[
         float,
@@ -132,6 +136,12 @@ class ServeOptions:
     ] = ()
     engines: Annotated[int, Parameter(help="Engine processes; each has the whole model.")] = 1
     frontends: Annotated[int, Parameter(help="Frontend processes.")] = 1
+    spare_engines: Annotated[
+        int, Parameter(help="Processes that wait to be the next engine, where one dies.")
+    ] = 1
+    spare_frontends: Annotated[
+        int, Parameter(help="Processes that wait to be the next frontend, where one dies.")
+    ] = 1
     model_name: Annotated[str, Parameter(help="What clients call the model.")] = ""
     generation_config: Annotated[
         str,

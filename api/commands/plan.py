@@ -76,6 +76,8 @@ def make_plan(
     allowed_origins: tuple[str, ...],
     grace_s: float,
     generation_config: str = GENERATION_CONFIG_AUTO,
+    spare_engines: int = 0,
+    spare_frontends: int = 0,
     admin_keys: tuple[str, ...] = (),
     vllm_metrics: bool = False,
     resume_keep_s: float = RESUME_KEEP_S,
@@ -93,6 +95,8 @@ def make_plan(
         engine=_checked_engine(folder, engine),
         engines=engines,
         frontends=frontends,
+        spare_engines=spare_engines,
+        spare_frontends=spare_frontends,
         model_name=name,
         generation_config=generation_config,
         supervision=_supervision(restart_limit, restart_period_s, rare),
@@ -112,15 +116,19 @@ def make_plan(
         resume_keep_s=resume_keep_s,
         limits=rare.limits,
     )
+    return _plan_of(settings, serve, host, port)
+
+
+def _plan_of(settings: RuntimeSettings, serve: ServeSettings, host: str, port: int) -> ServePlan:
     return ServePlan(
         settings=settings,
         frontend_settings=settings_to_text(FrontendSettings(runtime=settings, serve=serve)),
-        model_name=name,
+        model_name=settings.model_name,
         version=__version__,
         host=host,
         port=port,
-        frontends=frontends,
-        grace_s=grace_s,
+        frontends=settings.frontends,
+        grace_s=serve.grace_s,
     )
 
 

@@ -50,7 +50,7 @@ from triolet.transports.channel import (
 
 ME = Peer("frontend", 0, 1)
 # Far beyond what any check needs; only a failing one meets it.
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 # The makers set the links' fuse to this, so that a burst of so many messages breaks a link.
 UNACKNOWLEDGED_MAX = 64
 # Sizes in the config.json of the makers' folder.

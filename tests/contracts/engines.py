@@ -48,9 +48,11 @@ def write_sizes(folder: pathlib.Path) -> pathlib.Path:
 
 
 @asynccontextmanager
-async def inproc_engine(folder: pathlib.Path) -> AsyncIterator[Caller]:
-    """The engine in this process, its link up."""
-    mesh = MemoryMesh(Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), LINK)
+async def inproc_engine(
+    folder: pathlib.Path, codec: Codec | None = None, link: LinkSettings = LINK
+) -> AsyncIterator[Caller]:
+    """The engine in this process, its link up; `codec` is that of the way to it."""
+    mesh = MemoryMesh(codec or Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), link)
     me = Peer("engine", 0, 2)
     hub, spoke = mesh.open_hub(ME), mesh.open_spoke(me)
     settings = EngineSettings(model=str(folder), executor="null")

@@ -13,7 +13,7 @@ from triolet.tests.contracts.engines import inproc_engine, process_engine, write
 from triolet.tests.leaks import check_no_leaks
 
 # All checks one after another, the start of the processes included, on a busy machine.
-PROCESSES_S = 120.0
+PROCESSES_S = 240.0
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

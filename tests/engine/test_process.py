@@ -12,8 +12,7 @@ import msgspec
 import pytest
 import trio
 
-from triolet.engine.config import EngineSettings
-from triolet.engine.executor import WORKER_MODULE
+from triolet.engine.config import WORKER_MODULE, EngineSettings
 from triolet.engine.messages import (
     ENGINE_TO_FRONTEND,
     ENGINE_TO_ROOT,

@@ -60,3 +60,13 @@ async def wait_pid_gone(pid: int) -> None:
         await trio.lowlevel.wait_readable(pidfd)
     finally:
         os.close(pidfd)
+
+
+def see_stopped(pidfd: int) -> None:
+    """Return when a child of ours is stopped; a signal takes effect in its own time."""
+    os.waitid(os.P_PIDFD, pidfd, os.WSTOPPED | os.WNOWAIT)
+
+
+def see_dead(pidfd: int) -> None:
+    """Return when a child of ours is dead; it is still to be reaped."""
+    os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOWAIT)

@@ -31,7 +31,7 @@ def output_of(program: str, *arguments: str, fd: int) -> list[int]:
         pass_fds=(fd,),
         stdout=subprocess.PIPE,
         check=True,
-        timeout=60,
+        timeout=240,
     )
     return [int(word) for word in completed.stdout.split()]
 

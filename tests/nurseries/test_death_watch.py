@@ -103,3 +103,27 @@ async def test_a_zombie_is_exiting_and_its_pidfd_says_so() -> None:
                 process.send_signal(signal.SIGKILL)
             assert process.exit is None  # a zombie until somebody reaps it
             assert is_exiting(process.pid)
+
+
+@pytest.mark.slow
+async def test_a_wait_that_was_given_up_tells_no_other_of_its_death() -> None:
+    """Both waits have a descriptor of the same number, one after the other; the pidfds live on."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with (
+            open_process(spec_of("deaf", name="dies"), ladder=HASTY) as dies,
+            open_process(spec_of("deaf", name="lives"), ladder=HASTY) as lives,
+        ):
+            with trio.CancelScope() as given_up:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(wait_process_gone, dies.pidfd)
+                    await trio.testing.wait_all_tasks_blocked()
+                    given_up.cancel("somebody else waits for it now")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_process_gone, lives.pidfd)
+                await trio.testing.wait_all_tasks_blocked()
+                dies.send_signal(signal.SIGKILL)
+                assert (await dies.wait_exited()).signal == signal.SIGKILL
+                # Its pidfd hangs up once it is reaped; the loop looks once more before it sleeps.
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert len(nursery.child_tasks) == 1
+                nursery.cancel_scope.cancel("nothing came of it")

@@ -1,5 +1,6 @@
 """What tests of fleets and lives share: acting engines' settings, and a diary of what was told."""
 
+import itertools
 import json
 import subprocess
 from collections.abc import Iterator
@@ -9,12 +10,16 @@ from typing import Any
 import attrs
 import msgspec
 import trio
+import trio.testing
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.messages import Drain
 from triolet.nurseries.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.child_life import ChildLife
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
+from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.events import RunEvent
+from triolet.runtime.membership import FrontendDirectory
 
 ACTING_ENGINE = "triolet.tests.runtime.children.acting_engine"
 ACTING_FRONTEND = "triolet.tests.runtime.children.acting_frontend"
@@ -56,6 +61,19 @@ class Diary:
         return self.of(kind)[count - 1]
 
 
+def acting_fleet(settings: RuntimeSettings, diary: Diary) -> EngineFleet:
+    """A fleet of acting engines that tells a diary."""
+    return EngineFleet(
+        settings=settings,
+        run_id="r",
+        epochs=itertools.count(1),
+        frontends=FrontendDirectory(),
+        on_membership=diary,
+        on_event=diary,
+        module=ACTING_ENGINE,
+    )
+
+
 async def facts_of(life: ChildLife) -> dict[str, Any]:
     """What an acting child says it heard."""
     return dict(msgspec.json.decode(await life.tree(), type=ProcessTree).facts)
@@ -83,3 +101,16 @@ def dummy_process() -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
+
+
+async def fill(life: ChildLife) -> None:
+    """Send orders until the socket of this child, which reads none, takes no more."""
+
+    async def send() -> None:
+        while True:
+            await life.control.send(Drain())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("it is full")

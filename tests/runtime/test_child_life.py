@@ -42,6 +42,7 @@ from .acting import (
     acting_settings,
     dummy_process,
     facts_of,
+    fill,
     wait_waits_for,
 )
 
@@ -259,9 +260,7 @@ async def test_a_child_that_takes_nothing_delays_nobody() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(owner.run)
             life = await owner.wait_ready()
-            with trio.move_on_after(0.2):
-                while True:  # until its socket is full
-                    await life.control.send(Drain())
+            await fill(life)
             for number in range(100):
                 life.publish(FrontendMembership(number, []))
                 await trio.lowlevel.checkpoint()

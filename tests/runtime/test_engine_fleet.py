@@ -18,14 +18,13 @@ from triolet.runtime.engine_fleet import ENGINE_MODULE, EngineFleet
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
 from triolet.runtime.health import EngineState
-from triolet.runtime.membership import FrontendDirectory
 from triolet.runtime.messages import EngineMembership
 
 from ..leaks import check_no_leaks
 from .acting import (
-    ACTING_ENGINE,
     DEADLINE_S,
     Diary,
+    acting_fleet,
     acting_settings,
     dummy_process,
     facts_of,
@@ -51,15 +50,7 @@ class Bed:
     fleet: EngineFleet = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.fleet = EngineFleet(
-            settings=self.settings,
-            run_id="r",
-            epochs=itertools.count(1),
-            frontends=FrontendDirectory(),
-            on_membership=self.diary,
-            on_event=self.diary,
-            module=ACTING_ENGINE,
-        )
+        self.fleet = acting_fleet(self.settings, self.diary)
 
     def states(self, rank: int = 0) -> list[tuple[int, EngineState]]:
         """Every (epoch, state) that the snapshots gave this rank, without repeats."""

@@ -13,16 +13,15 @@ import pytest
 import trio
 
 from triolet.engine.errors import BootRefused
-from triolet.engine.messages import Drain, FrontendMembership
+from triolet.engine.messages import FrontendMembership
 from triolet.nurseries.service import open_service
 from triolet.nurseries.supervisor import RestartLimitExceeded
-from triolet.runtime.child_life import ChildLife
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady
 from triolet.runtime.frontend_fleet import FrontendFleet
 from triolet.runtime.messages import EngineMembership
 
 from ..leaks import check_no_leaks
-from .acting import ACTING_FRONTEND, DEADLINE_S, Diary, acting_settings, facts_of
+from .acting import ACTING_FRONTEND, DEADLINE_S, Diary, acting_settings, facts_of, fill
 
 pytestmark = pytest.mark.slow
 
@@ -75,13 +74,6 @@ def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
 async def answer_of(client: socket.socket) -> str:
     await trio.lowlevel.wait_readable(client)
     return client.recv(100).decode()
-
-
-async def fill(life: ChildLife) -> None:
-    """Until its control socket takes no more."""
-    with trio.move_on_after(0.2):
-        while True:
-            await life.control.send(Drain())
 
 
 @asynccontextmanager

@@ -178,6 +178,25 @@ async def test_the_tree_shows_what_still_boots() -> None:
 
 
 @pytest.mark.slow
+async def test_spares_are_in_the_tree_and_ours_to_reap() -> None:
+    settings = attrs.evolve(acting_settings(["ready"]), spare_engines=1, spare_frontends=1)
+    async with open_bed(plan_of(settings=settings)) as bed:
+        fleets = (bed.root.frontends, bed.root.engines)
+        for fleet in fleets:
+            fleet.processes.spares.calm_s = 0.0
+        warm = {"spare frontend 0": "warm", "spare engine 0": "warm"}
+        spares: dict[str, object] = {}
+        while spares != warm:
+            tree = await bed.tree()
+            spares = {
+                process.name: process.facts["phase"]
+                for process in tree.processes
+                if process.name.startswith("spare")
+            }
+        assert {process.pid for process in tree.processes} == bed.root.own_pids()
+
+
+@pytest.mark.slow
 async def test_each_child_is_known_from_its_spawn_on() -> None:
     booting: list[list[str]] = []
     ready: list[str] = []

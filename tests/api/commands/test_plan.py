@@ -38,6 +38,14 @@ def test_restarts_are_counted_as_it_was_said() -> None:
     assert plan.settings.supervision == SupervisionSettings(restart_limit=7, restart_period_s=9.0)
 
 
+def test_spares_are_asked_for() -> None:
+    assert make_plan(None, **WORDS).settings.spare_engines == 0  # what is started for a load alone
+    settings = make_plan(None, **WORDS, spare_engines=2, spare_frontends=1).settings
+    assert (settings.spare_engines, settings.spare_frontends) == (2, 1)
+    with pytest.raises(InvalidParameter, match="spare_engines must be at least 0"):
+        make_plan(None, **WORDS, spare_engines=-1)
+
+
 def test_how_long_a_response_is_kept_reaches_the_frontends() -> None:
     plan = make_plan(None, **WORDS, resume_keep_s=0)
     assert settings_of_text(plan.frontend_settings).serve.resume_keep_s == 0

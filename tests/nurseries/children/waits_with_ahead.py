@@ -1,0 +1,23 @@
+"""Keeps what was started ahead while it waits for a word, then tells its pids and hands it on."""
+
+import trio
+
+from triolet.nurseries.child import ChildFds, run_child
+from triolet.nurseries.kept_process import keep_while
+
+
+async def main(fds: ChildFds) -> None:
+    fds.control.setblocking(False)
+
+    async def told() -> str:
+        fds.control.send(" ".join(str(each.pid) for each in fds.ahead).encode())
+        await trio.lowlevel.wait_readable(fds.control)
+        return fds.control.recv(100).decode()
+
+    word, ahead = await keep_while(fds.ahead, told)
+    fds.control.send(f"{word} {len(ahead)}".encode())
+    await trio.sleep_forever()
+
+
+if __name__ == "__main__":
+    run_child(main)
