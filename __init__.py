@@ -11,15 +11,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .engine.sampling_params import SamplingParams
     from .engine.structured_outputs import StructuredOutputs
+    from .runtime.generation import ChatPrompt
     from .runtime.llm import LLM
     from .runtime.prompt_embeds import PromptEmbeds
     from .runtime.runtime import Runtime, open_runtime
 
 __version__ = "0.1.0"
 
-__all__ = ["LLM", "PromptEmbeds", "Runtime", "SamplingParams", "StructuredOutputs", "open_runtime"]
+__all__ = [
+    "LLM",
+    "ChatPrompt",
+    "PromptEmbeds",
+    "Runtime",
+    "SamplingParams",
+    "StructuredOutputs",
+    "open_runtime",
+]
 
 _HOME_OF = {
+    "ChatPrompt": ".runtime.generation",
     "LLM": ".runtime.llm",
     "PromptEmbeds": ".runtime.prompt_embeds",
     "Runtime": ".runtime.runtime",

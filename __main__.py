@@ -20,7 +20,7 @@ from .api.commands.options import (
     ServeOptions,
 )
 from .api.commands.plan import RareSettings, log_settings, make_plan
-from .api.commands.sources import Sources, environment, settings_file
+from .api.commands.sources import Sources, check_written, environment, settings_file
 from .engine.errors import InvalidParameter
 from .fuzz.bench.options import (
     FloorOptions,
@@ -63,7 +63,7 @@ app = App(
     name="triolet",
     version=__version__,
     help=HELP,
-    config=[environment(), settings_file, sources],
+    config=[environment(), settings_file, check_written, sources],
 )
 app.register_install_completion_command(help="Install completion for this shell.")
 config = App(name="config", help="Look at the settings.")
@@ -112,6 +112,8 @@ def serve(
             engine=attrs.asdict(engine),
             engines=options.engines,
             frontends=options.frontends,
+            spare_engines=options.spare_engines,
+            spare_frontends=options.spare_frontends,
             model_name=options.model_name,
             generation_config=options.generation_config,
             host=options.host,
@@ -157,11 +159,11 @@ def tree(
     json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False,
 ) -> None:
     """Show the live task tree of a running server, all processes merged."""
-    from .api.commands.exits import errors_as_sentences
+    from .api.commands.exits import errors_as_sentences, print_whole
     from .api.commands.tree import tree_text
 
     with errors_as_sentences():
-        print(trio.run(partial(tree_text, run, as_json=json)))
+        print_whole(trio.run(partial(tree_text, run, as_json=json)))
 
 
 @bench.default
@@ -296,17 +298,19 @@ def show(
 ) -> None:
     """Show every setting of `serve` with its value and its source; takes the options of `serve`."""
     from .api.commands.config_show import settings_text
+    from .api.commands.exits import print_whole
 
-    print(settings_text((options, engine, rare, file), model, sources, as_json=json))
+    print_whole(settings_text((options, engine, rare, file), model, sources, as_json=json))
 
 
 @app.command
 def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = False) -> None:
     """Describe this machine and installation, for a report of a fault. Nothing secret is in it."""
     from .api.commands.doctor import findings_text
+    from .api.commands.exits import print_whole
 
     text, is_sound = findings_text(as_json=json)
-    print(text)
+    print_whole(text)
     raise SystemExit(not is_sound)
 
 

@@ -5,6 +5,8 @@ builds it. Everything here is plain data, so that it crosses the control socket 
 """
 
 import hashlib
+import math
+from typing import Any
 
 import attrs
 import msgspec
@@ -13,14 +15,23 @@ from .errors import InvalidParameter
 from .sampling_params import LOGPROBS_MAX, MAX_LOGPROBS_DEFAULT
 
 EXECUTORS = ("auto", "native", "torch", "null")
+# Modules of worker processes, by name, not by import: a process boundary is an import boundary.
+WORKER_MODULE = "triolet.engine.worker.process"
+NATIVE_WORKER_MODULE = "triolet.engine.worker.native_process"
 # Of native kernels, best first; `native/build` compiles them.
 ISAS = ("avx512bf16", "avx512", "avx2", "plain")
 LOAD_FORMATS = ("auto", "dummy")
 SCHEDULING_POLICIES = ("priority", "fcfs")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
 BLOCK_TOKENS = 16
+# Where nobody looks at single tokens a step may compute so many times the tokens: what a step costs
+# beside its tokens is paid less often, and prompts are over sooner, so that more decode together.
+UNWATCHED_FACTOR = 4
 # More would only make aborts take longer: one step computes, one waits (as slots of the ring do).
 STEPS_IN_FLIGHT_MAX = 2
+# Longer than any prompt that one step computes whole; what is larger is a slip of the hand, and
+# would take memory for so many tokens at the start.
+STEP_TOKENS_MAX = 131_072
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +58,8 @@ class EngineSettings:
     kv_memory_bytes_max: int = 0
     max_model_len: int = 0
     max_num_seqs: int = 64
-    # One step computes at most so many tokens; bounds the gap that running requests see.
+    # One step computes at most so many tokens; bounds the gap that running requests see. Where all
+    # of them wait for whole answers (`merge_s`) it is UNWATCHED_FACTOR times as many.
     max_num_batched_tokens: int = 256
     # The most alternatives that `logprobs` and `prompt_logprobs` may ask for.
     max_logprobs: int = MAX_LOGPROBS_DEFAULT
@@ -70,13 +82,19 @@ class EngineSettings:
     null_step_s: float = 0.0  # the null executor waits so long in each step; for tests and demos
 
     def __attrs_post_init__(self) -> None:
+        values = attrs.asdict(self)  # attrs slots have no `__dict__`
+        for field in attrs.fields(EngineSettings):
+            check_type(field, values[field.name])
         _one_of("executor", self.executor, EXECUTORS)
         _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
         _one_of("load_format", self.load_format, LOAD_FORMATS)
         if self.isa:
             _one_of("isa", self.isa, ISAS)
         for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
-            _at_least(name, vars_of(self)[name], 1)
+            check_at_least(name, values[name], 1)
+        for name in ("block_tokens", "max_num_seqs", "max_num_batched_tokens"):
+            if values[name] > STEP_TOKENS_MAX:
+                raise InvalidParameter(name, f"must be at most {STEP_TOKENS_MAX}")
         if not 1 <= self.steps_in_flight <= STEPS_IN_FLIGHT_MAX:
             raise InvalidParameter("steps_in_flight", f"must be from 1 to {STEPS_IN_FLIGHT_MAX}")
         for name in (
@@ -87,23 +105,36 @@ class EngineSettings:
             "null_step_s",
             "step_time_target_s",
         ):
-            _at_least(name, vars_of(self)[name], 0)
+            check_at_least(name, values[name], 0)
         if not 0 <= self.max_logprobs <= LOGPROBS_MAX:
             raise InvalidParameter("max_logprobs", f"must be from 0 to {LOGPROBS_MAX}")
         if self.executor != "null" and self.workers != 1:
             reason = "must be 1: an executor computes a model on one device"
             raise InvalidParameter("workers", f"{reason}. Use more engines instead")
         for name in ("boot_timeout_s", "step_timeout_s", "orphan_s"):
-            _at_least(name, vars_of(self)[name], 0.001)
+            check_at_least(name, values[name], 0.001)
+
+    @property
+    def step_tokens_max(self) -> int:
+        """The most tokens that any step computes: what memory is taken for."""
+        return UNWATCHED_FACTOR * self.max_num_batched_tokens
 
     def digest(self) -> str:
         """Hash of all values, hexadecimal; two engines with one digest were told the same."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
-def vars_of(settings: EngineSettings) -> dict[str, float]:
-    """The numeric fields by name (attrs slots have no `__dict__`)."""
-    return attrs.asdict(settings)
+_WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+
+def check_type(field: "attrs.Attribute[Any]", value: object) -> None:
+    """Raises `InvalidParameter` unless it is of the type of the field's default, else text.
+
+    An engine reads its settings strictly: it would die of a wrong type, again and again.
+    """
+    wanted = str if field.default is attrs.NOTHING else type(field.default)
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        raise InvalidParameter(field.name, f"must be {_WORDS[wanted]}, not {value!r}")
 
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
@@ -111,6 +142,12 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
         raise InvalidParameter(name, f"must be one of {', '.join(allowed)}, not {value!r}")
 
 
-def _at_least(name: str, value: float, bound: float) -> None:
-    if value < bound:
+def check_at_least(name: str, value: float, bound: float) -> None:
+    """Raises `InvalidParameter` unless it is finite and not below."""
+    if not math.isfinite(value) or value < bound:
         raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
+
+
+def worker_module_ahead(executor: str) -> str:
+    """Of a worker that is started with its engine, before anybody can tell it what to load."""
+    return NATIVE_WORKER_MODULE if executor in ("auto", "native") else WORKER_MODULE

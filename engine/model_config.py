@@ -29,7 +29,7 @@ QWEN2, QWEN3, QWEN3_MOE = "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Qwen3MoeForCa
 GEMMA3 = "Gemma3ForCausalLM"
 # Text and pictures; its text part is served.
 GEMMA3_MULTIMODAL = "Gemma3ForConditionalGeneration"
-_GEMMA3 = (GEMMA3, GEMMA3_MULTIMODAL)
+GEMMAS = (GEMMA3, GEMMA3_MULTIMODAL)
 _QWEN = {
     "max_position_embeddings": 32_768,
     "num_key_value_heads": 32,
@@ -171,7 +171,7 @@ def load_model_config(folder: str | pathlib.Path) -> ModelConfig:
     experts, expert_layers = None, frozenset[int]()
     if architecture == QWEN3_MOE:
         experts, expert_layers = read_experts(fields, len(windows))
-    gemma = architecture in _GEMMA3
+    gemma = architecture in GEMMAS
     query_size = fields.number("query_pre_attn_scalar") if gemma else head_size
     return ModelConfig(
         architecture=architecture,
@@ -255,12 +255,12 @@ def _positions(fields: Fields) -> int:
 def _length(fields: Fields, architecture: str) -> int:
     positions = _positions(fields)
     # Gemma 3 counts the positions that its stretch was made for; others those before it.
-    return positions if architecture in _GEMMA3 else stretched_length(fields, positions)
+    return positions if architecture in GEMMAS else stretched_length(fields, positions)
 
 
 def _ropes(fields: Fields, architecture: str) -> tuple[Rope, Rope]:
     """Of layers that see all, and of those with a window."""
-    if architecture in _GEMMA3:
+    if architecture in GEMMAS:
         return read_window_ropes(fields, _positions(fields))
     rope = read_rope(fields, _positions(fields))
     return rope, rope
@@ -279,7 +279,7 @@ def _refuse_variants(fields: Fields, architecture: str) -> None:
         raise fields.fault("attention_bias", f"is not served with {architecture}")
     if architecture != LLAMA and fields.flag("mlp_bias"):
         raise fields.fault("mlp_bias", f"is not served with {architecture}")
-    if architecture in _GEMMA3:
+    if architecture in GEMMAS:
         _refuse_gemma_variants(fields)
     elif fields.values.get("hidden_act", SILU) != SILU:
         raise fields.fault("hidden_act", f"is not served: only {SILU} is")
@@ -305,7 +305,7 @@ def _windows(fields: Fields, architecture: str) -> tuple[int, ...]:
         has_window = has_window and fields.flag("use_sliding_window")
     window = fields.integer("sliding_window", POSITIONS_MAX) if has_window else NO_WINDOW
     types = fields.values.get("layer_types")
-    if architecture in _GEMMA3:
+    if architecture in GEMMAS:
         types = _types_of_pattern(fields, layers) if types is None else types
         return _windows_of_types(fields, types, window, layers)
     if architecture in (QWEN2, QWEN3) and types is not None:

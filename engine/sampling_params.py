@@ -5,6 +5,7 @@ what depends on the model (token ids, lengths) when it takes the request in. Mus
 HTTP field names or defaults of any protocol: `api` maps those to this class.
 """
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -43,13 +44,35 @@ MAX_LOGPROBS_DEFAULT = 20  # OpenAI's and vLLM's
 # What a request's logprobs may be, of prompt and output together: up to 48 MiB, which an engine
 # keeps until its end and may have to send in one message. 200 k tokens with 20 alternatives.
 LOGPROB_ITEMS_MAX = 2**22
+# What `generation_config.json` may say in the place of a client.
+_LEFT_TO_THE_MODEL = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_left_of = operator.attrgetter(*_LEFT_TO_THE_MODEL)
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "skip_special_tokens")
+_flags_of = operator.attrgetter(*_FLAGS)
+# Most requests leave all of these alone: one look at them together spares a dozen checks, on both
+# sides of the wire.
+_SELDOM = (
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "allowed_token_ids",
+    "bad_words",
+    "logprobs",
+    "prompt_logprobs",
+    "stop",
+    "stop_token_ids",
+    "structured_outputs",
+    "truncate_prompt_tokens",
+)
+_seldom_of = operator.attrgetter(*_SELDOM)
 # vLLM's for `truncate_prompt_tokens`: as many as the model takes.
 TRUNCATE_TO_MODEL = -1
 
 
 # `converter=tuple` would do, but mypy then refuses every argument: the type variable is left open.
 def _strings(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(values)
+    return (values,) if isinstance(values, str) else tuple(values)  # not its characters
 
 
 def _token_ids(values: Iterable[int]) -> tuple[int, ...]:
@@ -63,7 +86,9 @@ def _optional_token_ids(values: Iterable[int] | None) -> tuple[int, ...] | None:
 def _biases(
     values: Mapping[int, float] | Iterable[tuple[int, float]],
 ) -> tuple[tuple[int, float], ...]:
-    return tuple(values.items() if isinstance(values, Mapping) else values)
+    if type(values) is not tuple and isinstance(values, Mapping):
+        values = values.items()
+    return tuple(values)
 
 
 @attrs.frozen(kw_only=True)
@@ -119,9 +144,14 @@ class SamplingParams:
     def __attrs_post_init__(self) -> None:
         self._check_lengths()
         self._check_distribution()
-        self._check_penalties()
-        self._check_tokens()
-        self._check_stops()
+        self._check_flags()
+        seldom = _seldom_of(self)
+        # Types first: 0 and False equal 0.0, and what others make of `==` need not be a bool.
+        if (*map(type, seldom),) != _SELDOM_TYPES or seldom != _SELDOM_DEFAULTS:
+            self._check_penalties()
+            self._check_tokens()
+            self._check_stops()
+            self._check_told()
 
     @property
     def distribution(self) -> tuple[float, float, int, float]:
@@ -135,22 +165,28 @@ class SamplingParams:
 
     def with_defaults(self, defaults: "SamplingParams") -> "SamplingParams":
         """These, where what is left to the model is as `defaults` say."""
-        own, advised = self._left_to_the_model(), defaults._left_to_the_model()
         changes = {
-            name: value
-            for name, value in advised.items()
-            if value is not None and own[name] is None
+            name: advised
+            for name, own, advised in zip(
+                _LEFT_TO_THE_MODEL, _left_of(self), _left_of(defaults), strict=True
+            )
+            if own is None and advised is not None
         }
-        return attrs.evolve(self, **changes) if changes else self
+        return self._changed(changes) if changes else self
 
-    def _left_to_the_model(self) -> dict[str, Any]:
-        return {
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "top_k": self.top_k,
-            "min_p": self.min_p,
-            "repetition_penalty": self.repetition_penalty,
-        }
+    def with_seed(self, seed: int) -> "SamplingParams":
+        """These with a seed, from 0 to `SEED_MAX`."""
+        assert 0 <= seed <= SEED_MAX
+        return self._changed({"seed": seed})
+
+    def _changed(self, changes: Mapping[str, Any]) -> "SamplingParams":
+        """A copy with these values, which are in range: checking all of them again costs most."""
+        copy, put = object.__new__(SamplingParams), object.__setattr__
+        for name, value in zip(_NAMES, _values_of(self), strict=True):
+            put(copy, name, value)
+        for name, value in changes.items():
+            put(copy, name, value)
+        return copy
 
     def check_model(
         self, *, vocab_size: int, max_logprobs: int, prompt_tokens: int, max_model_len: int
@@ -184,28 +220,32 @@ class SamplingParams:
 
     def _check_lengths(self) -> None:
         _check_integer("n", self.n, 1, CHOICES_MAX)
-        if self.max_tokens is not None:
-            _check_integer("max_tokens", self.max_tokens, 1, TOKENS_MAX)
         _check_integer("min_tokens", self.min_tokens, 0, TOKENS_MAX)
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+        if self.max_tokens is None:
+            return
+        _check_integer("max_tokens", self.max_tokens, 1, TOKENS_MAX)
+        if self.min_tokens > self.max_tokens:
             raise InvalidParameter("min_tokens", f"must not exceed max_tokens ({self.max_tokens})")
-        if self.logprobs is not None:
-            _check_integer("logprobs", self.logprobs, 0, LOGPROBS_MAX)
-        if self.prompt_logprobs is not None:
-            _check_integer("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
-        if self.truncate_prompt_tokens not in (None, TRUNCATE_TO_MODEL):
-            _check_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, TOKENS_MAX)
 
     def _check_distribution(self) -> None:
-        temperature, top_p, top_k, min_p = self.distribution
-        _check_number("temperature", temperature, 0, TEMPERATURE_MAX)
-        _check_number("top_p", top_p, 0, 1)
-        if top_p == 0:
-            raise InvalidParameter("top_p", "must be a number above 0 and at most 1")
-        _check_number("min_p", min_p, 0, 1)
-        _check_integer("top_k", top_k, 0, TOP_K_MAX)
+        if self.temperature is not None:
+            _check_number("temperature", self.temperature, 0, TEMPERATURE_MAX)
+        if self.top_p is not None:
+            _check_number("top_p", self.top_p, 0, 1)
+            if self.top_p == 0:
+                raise InvalidParameter("top_p", "must be a number above 0 and at most 1")
+        if self.min_p is not None:
+            _check_number("min_p", self.min_p, 0, 1)
+        if self.top_k is not None:
+            _check_integer("top_k", self.top_k, 0, TOP_K_MAX)
         if self.seed is not None:
             _check_integer("seed", self.seed, 0, SEED_MAX)
+
+    def _check_flags(self) -> None:
+        flags = _flags_of(self)
+        if (*map(type, flags),) != (bool, bool, bool):
+            wrong = next(i for i, flag in enumerate(flags) if type(flag) is not bool)
+            raise InvalidParameter(_FLAGS[wrong], "must be True or False")
 
     def _check_penalties(self) -> None:
         _check_number("presence_penalty", self.presence_penalty, -PENALTY_MAX, PENALTY_MAX)
@@ -233,9 +273,25 @@ class SamplingParams:
         _check_texts("bad_words", self.bad_words, BAD_WORDS_MAX, BAD_WORD_CHARACTERS_MAX)
 
     def _check_stops(self) -> None:
+        if not isinstance(self.structured_outputs, StructuredOutputs | None):
+            raise InvalidParameter("structured_outputs", "must be StructuredOutputs")
         _check_texts("stop", self.stop, STOP_STRINGS_MAX, STOP_STRING_CHARACTERS_MAX)
         _check_count("stop_token_ids", self.stop_token_ids, STOP_TOKEN_IDS_MAX)
         _check_token_ids("stop_token_ids", self.stop_token_ids)
+
+    def _check_told(self) -> None:
+        if self.logprobs is not None:
+            _check_integer("logprobs", self.logprobs, 0, LOGPROBS_MAX)
+        if self.prompt_logprobs is not None:
+            _check_integer("prompt_logprobs", self.prompt_logprobs, 0, LOGPROBS_MAX)
+        if self.truncate_prompt_tokens not in (None, TRUNCATE_TO_MODEL):
+            _check_integer("truncate_prompt_tokens", self.truncate_prompt_tokens, 1, TOKENS_MAX)
+
+
+_NAMES = tuple(field.name for field in attrs.fields(SamplingParams))
+_values_of = operator.attrgetter(*_NAMES)
+_SELDOM_DEFAULTS = tuple(attrs.fields_dict(SamplingParams)[name].default for name in _SELDOM)
+_SELDOM_TYPES = tuple(map(type, _SELDOM_DEFAULTS))
 
 
 def _check_integer(name: str, value: object, least: int, most: int) -> None:
@@ -245,8 +301,11 @@ def _check_integer(name: str, value: object, least: int, most: int) -> None:
 
 
 def _check_number(name: str, value: object, least: float, most: float) -> None:
-    """Compares exactly, however long an integer is; a NaN is in no range."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    """Compares exactly, however long an integer is; a NaN is in no range.
+
+    Numbers of others (numpy's) are no messages.
+    """
+    is_number = type(value) in (int, float)
     if not (is_number and least <= value <= most):  # type: ignore[operator]
         raise InvalidParameter(name, f"must be a number from {least:g} to {most:g}")
 

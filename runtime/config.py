@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from ..engine.config import EngineSettings
+from ..engine.config import EngineSettings, check_at_least, check_type
 from ..engine.errors import InvalidParameter
 from ..nurseries.log_lines import LogSettings
 from ..nurseries.shutdown_ladder import LadderTimes
@@ -20,15 +20,23 @@ from .errors import RETRY_AFTER_S
 
 
 def _check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Numbers are finite and at least what the field's metadata say."""
-    bound = attribute.metadata["at_least"]
-    if not math.isfinite(value) or value < bound:
-        raise InvalidParameter(attribute.name, f"must be at least {bound:g}, not {value:g}")
+    """Numbers are finite and within what the field's metadata say."""
+    check_type(attribute, value)
+    check_at_least(attribute.name, value, attribute.metadata["at_least"])
+    most = attribute.metadata["at_most"]
+    if value > most:
+        raise InvalidParameter(attribute.name, f"must be at most {most:g}, not {value:g}")
 
 
-def _number(default: Any, *, at_least: float) -> Any:
-    """A field with a lower bound; the type is the annotation's."""
-    return attrs.field(default=default, validator=_check, metadata={"at_least": at_least})
+def _number(default: Any, *, at_least: float, at_most: float = math.inf) -> Any:
+    """A field with bounds; the type is the annotation's."""
+    bounds = {"at_least": at_least, "at_most": at_most}
+    return attrs.field(default=default, validator=_check, metadata=bounds)
+
+
+# More processes of one kind than any machine has use for: a slip of the keyboard would otherwise
+# start them until there is no memory left.
+PROCESSES_MAX = 1024
 
 
 GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE = "auto", "none"
@@ -115,8 +123,12 @@ class RuntimeSettings:
     """
 
     engine: EngineSettings
-    engines: int = _number(1, at_least=1)
-    frontends: int = _number(0, at_least=0)
+    engines: int = _number(1, at_least=1, at_most=PROCESSES_MAX)
+    frontends: int = _number(0, at_least=0, at_most=PROCESSES_MAX)
+    # Warm spares: processes that have imported everything and wait to be the next engine, or the
+    # next frontend. What a program embeds should not grow by what it may never need.
+    spare_engines: int = _number(0, at_least=0, at_most=PROCESSES_MAX)
+    spare_frontends: int = _number(0, at_least=0, at_most=PROCESSES_MAX)
     # What clients call the model; "" takes the folder's name.
     model_name: str = ""
     # Whether parameters that clients leave out are as the model's `generation_config.json` advises.

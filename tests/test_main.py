@@ -88,6 +88,6 @@ def test_a_model_folder_that_is_not_there_is_a_failure(
 @pytest.mark.slow
 def test_the_program_reads_its_own_arguments() -> None:
     command = [sys.executable, "-m", "triolet", "serve", "--port", "x"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "--port" in ended.stderr

@@ -54,7 +54,7 @@ IGNORED = {"distutils-precedence", "sitecustomize", "usercustomize", "exceptiong
 def loaded_by(modules: tuple[str, ...]) -> tuple[list[str], list[str], list[str]]:
     """House modules, their files, and packages from elsewhere, in a fresh process."""
     completed = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *modules], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROGRAM, *modules], capture_output=True, text=True, timeout=240
     )
     assert completed.returncode == 0, completed.stderr
     house, files, packages = json.loads(completed.stdout)

@@ -5,10 +5,12 @@
     2   the command line is wrong: an unknown word, a value out of range
     3   an engine was given up for good, so the server served with less than it was told, or ended
     130 Ctrl-C, where it is not a way to end in order
+    141 who read the output left before its end (`triolet config show | head`)
 
 A user's mistake or a full port is a sentence, never a traceback; a bug of ours keeps its traceback.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +30,8 @@ EXIT_USAGE = 2
 EXIT_ENGINE_LOST = 3
 # As shells say it of a program that SIGINT ended.
 EXIT_INTERRUPTED = 130
+# The same of SIGPIPE, which Python turns into an error.
+EXIT_UNREAD = 141
 
 _SENTENCES = (
     EngineError,
@@ -56,6 +60,18 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
             raise
         print(f"triolet: {sentence(bare)}", file=sys.stderr)
         sys.exit(_code(bare))
+
+
+def print_whole(text: str) -> None:
+    """Print what a command has found; a reader who leaves before its end, ends the command."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # What is still in the buffer has nowhere to go either, when Python flushes it at its end.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        sys.exit(EXIT_UNREAD)
 
 
 def sentence(error: BaseException) -> str:

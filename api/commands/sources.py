@@ -12,8 +12,10 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 import attrs
-from cyclopts import App, ArgumentCollection, CycloptsError, Parameter
+from cyclopts import UNSET, App, ArgumentCollection, CycloptsError, Parameter
 from cyclopts.config import Dict, Env
+
+from .option_types import fault_of_text, fault_of_value
 
 PREFIX = "TRIOLET_"
 FILE_OPTION = "--config"
@@ -40,8 +42,32 @@ def settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
             raise CycloptsError(msg=f"{path}: [{name}] is no table of settings; there are {known}")
     table = TABLES.get(commands) or TABLES[commands[:1]]  # a sub-command has that of its command
     _check_tables(path, tables.get(table, {}), arguments)
+    _check_types(path, table, tables.get(table, {}), arguments)
     fill = Dict(data=tables, source=str(path), root_keys=(table,), use_commands_as_keys=False)
     fill(app, commands, arguments)
+
+
+def check_written(app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+    """Check the types of all that was written, wherever it was. Raises `CycloptsError`."""
+    for argument in arguments:
+        for token in argument.tokens:
+            fault = fault_of_text(argument.hint, token.value)
+            if fault and token.implicit_value is UNSET and not argument.children:
+                source = {"cli": "", "env": "environment: "}.get(token.source, f"{token.source}: ")
+                raise CycloptsError(msg=f"{source}{token.keyword or argument.name} {fault}")
+
+
+def _check_types(path: pathlib.Path, name: str, table: Any, arguments: ArgumentCollection) -> None:
+    """The parser sees values as text alone."""
+    for argument in arguments:
+        keys = argument.name.removeprefix("--").split(".")
+        value = table
+        for key in keys:
+            value = _lookup(value, key)
+        fault = "" if value is None else fault_of_value(argument.hint, value)
+        if fault and not argument.children:
+            keyword = "".join(f"[{key}]" for key in (name, *keys))
+            raise CycloptsError(msg=f"{path}: {keyword} {fault}")
 
 
 def _check_tables(path: pathlib.Path, table: Any, arguments: ArgumentCollection) -> None:

@@ -1,11 +1,12 @@
 """Settings: bounds by name, and a digest that any change moves."""
 
+import math
 from typing import Any
 
 import attrs
 import pytest
 
-from triolet.engine.config import EngineSettings
+from triolet.engine.config import STEP_TOKENS_MAX, EngineSettings
 from triolet.engine.errors import InvalidParameter
 
 REFUSED = [
@@ -16,8 +17,19 @@ REFUSED = [
     {"block_tokens": 0},
     {"max_num_seqs": 0},
     {"max_num_batched_tokens": 0},
+    {"max_num_batched_tokens": 10**12},
+    {"max_num_seqs": STEP_TOKENS_MAX + 1},
+    {"block_tokens": STEP_TOKENS_MAX + 1},
     {"kv_blocks": -1},
     {"step_timeout_s": 0.0},
+    {"max_num_seqs": 2.5},
+    {"kv_blocks": True},
+    {"prefix_cache": 1},
+    {"device": None},
+    {"null_step_s": "1"},
+    {"step_timeout_s": math.nan},
+    {"orphan_s": math.inf},
+    {"null_step_s": math.nan},
     {"steps_in_flight": 0},
     {"steps_in_flight": 3},
     {"scheduling_policy": "lifo"},

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from triolet.engine.errors import InvalidParameter
@@ -53,6 +54,11 @@ REFUSED: list[tuple[str, dict[str, object]]] = [
     ("n", {"n": 10**400}),
     ("n", {"n": math.nan}),
     ("n", {"n": True}),
+    ("temperature", {"temperature": np.float64(1.0)}),
+    ("ignore_eos", {"ignore_eos": 1}),
+    ("skip_special_tokens", {"skip_special_tokens": None}),
+    ("include_stop_str_in_output", {"include_stop_str_in_output": "yes"}),
+    ("structured_outputs", {"structured_outputs": {"json": {}}}),
     ("logprobs", {"logprobs": -1}),
     ("logprobs", {"logprobs": LOGPROBS_MAX + 1}),
     ("logprobs", {"logprobs": 2.0}),
@@ -60,6 +66,10 @@ REFUSED: list[tuple[str, dict[str, object]]] = [
     ("prompt_logprobs", {"prompt_logprobs": 154_880}),
     ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
     ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
+    # They equal what it is when nobody says anything.
+    ("presence_penalty", {"presence_penalty": False}),
+    ("frequency_penalty", {"frequency_penalty": np.float64(0.0)}),
+    ("presence_penalty", {"presence_penalty": np.zeros(2)}),
     *[("presence_penalty", {"presence_penalty": value}) for value in NO_PENALTY],
     *[("frequency_penalty", {"frequency_penalty": value}) for value in NO_PENALTY],
     *[("repetition_penalty", {"repetition_penalty": value}) for value in NO_PENALTY],
@@ -118,6 +128,12 @@ def test_out_of_range_is_refused_by_name(field: str, values: dict[str, object]) 
     assert field in str(caught.value)
 
 
+def test_a_string_is_one_stop_string_and_one_bad_word() -> None:
+    params = SamplingParams(stop="the end", bad_words="cat")
+    assert (params.stop, params.bad_words) == (("the end",), ("cat",))
+    assert params == SamplingParams(stop=["the end"], bad_words=["cat"])
+
+
 @pytest.mark.parametrize("values", ACCEPTED)
 def test_the_bounds_themselves_are_accepted(values: dict[str, object]) -> None:
     SamplingParams(**values)  # type: ignore[arg-type]
@@ -167,3 +183,15 @@ def test_without_anything_to_fill_in_nothing_is_made_anew() -> None:
     assert params.with_defaults(SamplingParams()) is params
     assert params.with_defaults(SamplingParams(temperature=0.9)) is params
     assert params.with_defaults(SamplingParams(top_k=3)).top_k == 3
+
+
+def test_a_seed_changes_nothing_else() -> None:
+    params = SamplingParams(max_tokens=3, stop=["a"], logit_bias={3: 1.5})
+    seeded = params.with_seed(7)
+    assert seeded == SamplingParams(max_tokens=3, stop=["a"], logit_bias={3: 1.5}, seed=7)
+    assert hash(seeded) == hash(
+        SamplingParams(max_tokens=3, stop=["a"], logit_bias={3: 1.5}, seed=7)
+    )
+    assert params.seed is None
+    with pytest.raises(AssertionError):
+        params.with_seed(-1)

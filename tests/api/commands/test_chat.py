@@ -26,7 +26,7 @@ from ...runtime.acting import Diary
 PARAMS = SamplingParams(max_tokens=6, seed=3)
 LONG = SamplingParams(max_tokens=300, seed=3, ignore_eos=True)
 # A line that is not typed by then is never typed.
-TYPE_BOUND_S = 30.0
+TYPE_BOUND_S = 60.0
 DEADLINE_S = 60.0
 
 

@@ -1,10 +1,15 @@
 """Expected errors are one sentence and a code; bugs keep their traceback."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from triolet.api.commands.exits import (
     EXIT_ENGINE_LOST,
     EXIT_FAILED,
+    EXIT_UNREAD,
     EXIT_USAGE,
     errors_as_sentences,
 )
@@ -50,3 +55,21 @@ def test_an_interrupt_has_the_shells_code() -> None:
     with pytest.raises(SystemExit) as caught, errors_as_sentences():
         raise BaseExceptionGroup("of a nursery", [KeyboardInterrupt()])
     assert caught.value.code == 130
+
+
+def test_a_reader_who_leaves_ends_the_command_without_a_traceback() -> None:
+    program = "from triolet.api.commands.exits import print_whole; print_whole('a line\\n' * 9999)"
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    finally:
+        os.close(write_end)
+    assert (ended.returncode, ended.stderr) == (EXIT_UNREAD, "")

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 SERVER = "triolet.tests.api.commands.acting_server"
 # A line or an end that is not there by then never comes.
-BOUND_S = 60.0
+BOUND_S = 240.0
 
 
 @attrs.define(eq=False)

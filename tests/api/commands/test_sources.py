@@ -78,6 +78,17 @@ def test_a_list_has_one_source(file: pathlib.Path, monkeypatch: pytest.MonkeyPat
         ("port = 1", "[port] is no table"),
         ("[serve]\nport = 'x'", "port"),
         ("[serve]\nport = [1, 2]", "port"),
+        (
+            "[serve]\nport = 8124.5",
+            "[serve][port] must be a whole number of at most 64 bits, not 8",
+        ),
+        ("[serve]\nport = true", "[serve][port] must be a whole number"),
+        ("[serve]\nport = '8125'", "[serve][port] must be a whole number"),
+        ("[serve]\ngrace = nan", "[serve][grace] must be a finite number, not nan"),
+        ("[serve]\nprefix-cache = 1", "[serve][prefix-cache] must be true or false, not 1"),
+        ("[serve]\napi-key = [5]", "[serve][api-key] must be text"),
+        ("[serve]\nmodel_name = 1.5", "[serve][model-name] must be text"),
+        ("[serve.limits]\nconnections-max = 3.5", "[limits][connections-max] must be a whole"),
         ("serve = 3", "must be a mapping"),
         ("[serve", "is not TOML"),
         ("[serve]\nlimits = 3", "limits must be a table"),
@@ -99,6 +110,35 @@ def test_a_wrong_file_is_a_usage_error_that_names_the_fault(
     err = " ".join(capsys.readouterr().err.replace("│", " ").split())
     assert said in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--port", "8124.5"], "--port must be a whole number of at most 64 bits, not '8124.5'"),
+        (["--engines", "1e3"], "--engines must be a whole number"),
+        (["--max-num-seqs", "9" * 30], "--max-num-seqs must be a whole number"),
+        (["--grace", "inf"], "--grace must be a finite number, not 'inf'"),
+        (["--limits.http.head-s", "nan"], "--limits.http.head-s must be a finite number"),
+    ],
+)
+def test_a_word_of_a_wrong_type_is_a_usage_error(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        run_words(["config", "show", *words])
+    assert ended.value.code != 0
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
+
+
+def test_a_variable_of_a_wrong_type_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRIOLET_PORT", "80.5")
+    with pytest.raises(SystemExit):
+        run_words(["config", "show"])
+    said = "environment: TRIOLET_PORT must be a whole number of at most 64 bits, not '80.5'"
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
