@@ -21,7 +21,7 @@ from ..nurseries.task_tree import ProcessTree
 from ..transports.control_channel import ControlChannel
 from ..transports.control_handshake import perform_parent_handshake
 from ..transports.handshake_messages import PeerRefused
-from .config import EngineSettings
+from .config import WORKER_MODULE, EngineSettings
 from .errors import BootRefused, WorkersDisagree
 from .messages import TreeReply, TreeRequest
 from .rank_progress import RankProgress
@@ -29,9 +29,6 @@ from .step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, Work
 from .step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings
 from .tree_asker import TreeAsker
-
-# By name, not by import: a process boundary is an import boundary.
-WORKER_MODULE = "triolet.engine.worker.process"
 
 OnProgress = Callable[[str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]

@@ -4,6 +4,7 @@ Must not know how workers compute (`Executor`) or how outputs travel (`EngineSer
 not handled here: a step that fails or is late ends the engine, whose supervisor decides.
 """
 
+import math
 from collections import deque
 from typing import Protocol
 
@@ -64,9 +65,9 @@ async def run_step_loop(
             with waiting_for("requests"):
                 await server.wait_work()
             continue
-        number, result = in_flight[0], None
-        with waiting_for(f"step {number}"), trio.move_on_at(core.schedule_at()):
-            result = await executor.result(number)
+        number, due = in_flight[0], core.schedule_at()
+        with waiting_for(f"step {number}"):
+            result = await _result(executor, number, due)
         if result is None:
             continue  # it is time for the next one
         in_flight.popleft()
@@ -76,6 +77,15 @@ async def run_step_loop(
         began = recorder.note(Span.APPLY, number, began)
         server.deliver(outputs)
         recorder.note(Span.DELIVER, number, began)
+
+
+async def _result(executor: StepExecutor, number: int, deadline: float) -> StepResult | None:
+    """The result, or None at the deadline; most have none, and that costs no scope."""
+    if deadline == math.inf:
+        return await executor.result(number)
+    with trio.move_on_at(deadline):
+        return await executor.result(number)
+    return None
 
 
 def _submit_mask(core: EngineCore, executor: StepExecutor) -> None:

@@ -7,11 +7,13 @@ free again once a step has named it in `finished`. Must not know rings, processe
 
 import attrs
 
-from ..transports.codec import CodecLimits
+from ..transports.codec import Codec, CodecLimits
 from .config import EngineSettings
 
 
-@attrs.frozen(kw_only=True)
+# What each step or request has one of is not frozen, though nobody changes one: a frozen class
+# takes three times as long to make.
+@attrs.define(kw_only=True)
 class RowSampling:
     """What the sampler needs of a request; a token is a pure function of this, logits, tokens.
 
@@ -42,7 +44,7 @@ class RowSampling:
     prompt_logprobs: int | None = None
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class NewRow:
     """A request that a worker does not hold yet: first scheduled, resumed or preempted before.
 
@@ -72,7 +74,7 @@ class RowEmbeds:
     data: bytes
 
 
-@attrs.frozen(kw_only=True)
+@attrs.define(kw_only=True)
 class Step:
     """One step. Order for the worker: forget `finished`, take `new`, append `grown`, compute.
 
@@ -185,3 +187,8 @@ STEP_LIMITS = CodecLimits(bytes_max=256 * 2**20)
 WORKER_TO_CORE = (StepResult, StepFailure)
 # The rank whose tokens count; with pipeline ranks it would be the last stage's first.
 OUTPUT_RANK = 0
+
+
+def make_ring_codecs() -> tuple[Codec, Codec]:
+    """Of the steps' ring and of the results', the same on both sides."""
+    return Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), Codec(*WORKER_TO_CORE)

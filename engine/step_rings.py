@@ -19,14 +19,12 @@ from ..transports.ring_memory import RingParts, create_ring
 from ..transports.shm_ring import RingReader, RingWriter
 from .errors import StepFailed, StepTimeout
 from .step_messages import (
-    CORE_TO_WORKER,
     OUTPUT_RANK,
-    STEP_LIMITS,
-    WORKER_TO_CORE,
     Mask,
     Step,
     StepFailure,
     StepResult,
+    make_ring_codecs,
 )
 from .step_recorder import NO_RECORDER, Span, StepRecorder
 
@@ -59,10 +57,11 @@ class StepRings:
     _ends: list[list[int]] = attrs.field(init=False)
     _ours: ExitStack = attrs.field(factory=ExitStack, init=False)
     _theirs: ExitStack = attrs.field(factory=ExitStack, init=False)
-    _steps_codec: Codec = attrs.field(
-        factory=lambda: Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), init=False
-    )
-    _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
+    _steps_codec: Codec = attrs.field(init=False)
+    _results_codec: Codec = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._steps_codec, self._results_codec = make_ring_codecs()
 
     def __enter__(self) -> Self:
         """Make the rings. Raises `OSError` where memory or descriptors cannot be had."""

@@ -38,6 +38,7 @@ def _core_with(
             cache,
             old.steps_in_flight_max,
             old.step_time_target_s,
+            old.unwatched_tokens,
             waiting=old.waiting,
         )
         return core

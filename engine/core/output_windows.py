@@ -18,9 +18,6 @@ import attrs
 
 from .request import Frontend, Request
 
-# So near its credit a request does not wait: the frontend's grant takes some steps to come.
-CREDIT_LOW_TOKENS = 16
-
 
 @attrs.define(eq=False)
 class _Window:
@@ -41,7 +38,8 @@ class OutputWindows:
 
     def hold(self, request: Request, index: int, now: float) -> bool:
         """Let its newest token, output `index`, wait; False if it must be told now."""
-        if index == request.replayed_tokens or request.credit - index <= CREDIT_LOW_TOKENS:
+        total_tokens = request.prompt_tokens + index + 1
+        if index == request.replayed_tokens or total_tokens > request.held_until:
             return False
         if request.untold_from is None:
             request.untold_from = index

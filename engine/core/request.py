@@ -29,12 +29,18 @@ from .logprob_log import LogprobLog
 # that may adopt the requests (its rank, say, not its epoch).
 Frontend = Hashable
 
+# So near its credit a request does not wait: the frontend's grant takes some steps to come.
+CREDIT_LOW_TOKENS = 16
 # "To the end": above any output index, as lengths are bounded by the model's.
 CREDIT_UNLIMITED = 2**62
 # Row of a request that no worker holds.
 NO_ROW = -1
 # A number of tokens that no request reaches, for the same reason as above.
 NEVER = 2**62
+# Who has its tokens told together after so long at least does not see how long a step takes: no
+# step that is cut by time (`step_time_target_s`) is longer by default.
+UNWATCHED_FROM_S = 0.5
+_NO_IDS: frozenset[int] = frozenset()
 
 
 class RequestStatus(enum.Enum):
@@ -134,6 +140,8 @@ class Request:
     )
     # Total tokens from which on none may be scheduled: its end by length, or its credit.
     tokens_max: int = attrs.field(init=False)
+    # Total tokens up to which the newest one is not near its credit.
+    held_until: int = attrs.field(init=False)
     # What was told of its output tokens (not those of a replay) and of its prompt, if asked for.
     logprobs: LogprobLog | None = None
     prompt_logprobs: LogprobLog | None = None
@@ -165,7 +173,10 @@ class Request:
 
     def __attrs_post_init__(self) -> None:
         self._note_credit()
-        self.ending_ids = self.eos_token_ids | self.stop_token_ids
+        # One object where it can be: all requests' sets are looked at in every step.
+        self.ending_ids = self.eos_token_ids
+        if self.stop_token_ids:
+            self.ending_ids |= self.stop_token_ids
         plain = self.in_columns and self.sampling.structured_outputs is None
         self.plain_above = self.prompt_tokens + self.replayed_tokens + 1
         self.plain_below = self.length_max if plain else 0
@@ -179,6 +190,11 @@ class Request:
     def is_runnable(self) -> bool:
         """Whether a running request has a token to compute that is in no step yet."""
         return self.total_tokens < self.tokens_max
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody may look at its tokens one by one. (Embeddings make steps large.)"""
+        return self.merge_s < UNWATCHED_FROM_S or self.prompt_embeds is not None
 
     @property
     def output_count(self) -> int:
@@ -223,6 +239,9 @@ class Request:
 
     def _note_credit(self) -> None:
         self.tokens_max = min(self.length_max, self.prompt_tokens + self.credit)
+        unlimited = self.credit >= CREDIT_UNLIMITED
+        low = self.prompt_tokens + self.credit - CREDIT_LOW_TOKENS
+        self.held_until = NEVER if unlimited else low
 
     def note_logprobs(self, rows: RowLogprobs) -> None:
         """Keep what a step says of its tokens, to be told with them."""
@@ -348,7 +367,7 @@ def make_request(
         replayed_tokens=len(add.output_token_ids),
         length_max=length_max,
         length_min=prompt_tokens + sampling.min_tokens,
-        eos_token_ids=frozenset() if sampling.ignore_eos else frozenset(add.eos_token_ids),
+        eos_token_ids=_NO_IDS if sampling.ignore_eos else frozenset(add.eos_token_ids),
         stop_token_ids=frozenset(sampling.stop_token_ids),
         credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
         status=status,

@@ -8,8 +8,8 @@ as the budget allows, in order; then waiting ones are admitted in order.
 
 - *Blocks* for all tokens that a request has now are taken at its admission, so a prompt never stops
   half-way for want of blocks; afterwards its table grows by a block at a time.
-- *Budget*: each running request behind the one being served keeps one token of it, so a long prompt
-  delays nobody's decode by a whole step. Hence never more run than the budget has tokens.
+- *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
+  no decode by a whole step; and no more run than it has tokens. Larger while nobody is watched.
 - *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
@@ -54,6 +54,8 @@ class Scheduler:
     steps_in_flight_max: int = 1
     # Seconds that a step should take at most; 0: as long as its tokens take.
     step_time_target_s: float = 0.0
+    # The budget while nobody who runs is watched, where it is the larger one.
+    unwatched_tokens: int = 0
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
     cost_model: CostModel = attrs.field(factory=CostModel)
 
@@ -71,6 +73,8 @@ class Scheduler:
     prefix_hits: int = attrs.field(default=0, init=False)
     # What was done to requests that want to know; taken after each `schedule`.
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
+    # How many of those who run are watched.
+    _watched: int = attrs.field(default=0, init=False)
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
@@ -98,7 +102,7 @@ class Scheduler:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
         self._leave_siblings(request)
         if request.status is RequestStatus.RUNNING:
-            remove_ordered(self.running, request, self.waiting.order)
+            self._leave_running(request)
         else:
             self.waiting.remove(request)
         request.move_to(STATUS_OF_REASON[reason])
@@ -139,7 +143,8 @@ class Scheduler:
         """
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
-        draft = StepDraft(self.max_num_batched_tokens)
+        larger = 0 if self._watched else self.unwatched_tokens
+        draft = StepDraft(max(self.max_num_batched_tokens, larger))
         # `is_runnable`, written out: every request in every step.
         runnable = [each for each in self.running if each.total_tokens < each.tokens_max]
         time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
@@ -191,21 +196,27 @@ class Scheduler:
         """Serve those who run, in order; False if anybody had to yield or to wait for blocks."""
         preemptions = self.preemptions
         block_tokens = self.kv_cache.block_tokens
+        decoding: list[Request] = []  # those who come next: most do nothing else
         index = 0
         while index < len(runnable):
-            request = runnable[index]
-            index += 1
-            behind = len(runnable) - index
-            count = request.total_tokens - request.scheduled_tokens
+            request, index = runnable[index], index + 1
+            scheduled = request.scheduled_tokens
+            count = request.total_tokens - scheduled
+            if count == 1 and scheduled < len(request.block_ids) * block_tokens:
+                decoding.append(request)
+                continue
+            draft.decode(decoding)
+            decoding.clear()
             if count > 1:
-                count = time.cut(min(count, draft.budget - behind), request.scheduled_tokens)
-            tokens = request.scheduled_tokens + count
-            if tokens > len(request.block_ids) * block_tokens:
+                behind = len(runnable) - index
+                count = time.cut(min(count, draft.budget - behind), scheduled)
+            if (tokens := scheduled + count) > len(request.block_ids) * block_tokens:
                 appended = self._take_blocks(request, tokens, runnable)
                 if appended is None:
                     return False
                 draft.grown.append((request.row, appended))
             draft.compute(request, count)
+        draft.decode(decoding)
         return self.preemptions == preemptions
 
     def _take_blocks(
@@ -230,6 +241,8 @@ class Scheduler:
             request = self.waiting.first()
             if request is None:
                 return
+            if request.is_watched and draft.tokens >= self.max_num_batched_tokens:
+                return  # a larger step than it may be in
             hit = self.kv_cache.find_hit(request)
             shares = self._shares_prompt(request, hit)
             if shares and self._siblings.stand_aside(request):
@@ -239,6 +252,8 @@ class Scheduler:
                 return
             draft.finished += self._rows.name_released()
             self._admit(request, hit)
+            if request.is_watched:
+                draft.budget = min(draft.budget, self.max_num_batched_tokens - draft.tokens)
             if shares:
                 self._siblings.begin(request)
             draft.begin_row(request)
@@ -255,6 +270,11 @@ class Scheduler:
         self._note_admission(request)
         request.move_to(RequestStatus.RUNNING)
         insert_ordered(self.running, request, self.waiting.order)
+        self._watched += request.is_watched
+
+    def _leave_running(self, request: Request) -> None:
+        remove_ordered(self.running, request, self.waiting.order)
+        self._watched -= request.is_watched
 
     def _make_room(self, request: Request, hit: list[int]) -> bool:
         """Whether there is a row and blocks for all its tokens, if paused requests yield theirs.
@@ -293,7 +313,7 @@ class Scheduler:
         """Take row and blocks away; all its tokens will be computed again."""
         assert not request.in_flight, request.request_id
         self._leave_siblings(request)
-        remove_ordered(self.running, request, self.waiting.order)
+        self._leave_running(request)
         self._release(request)
         request.computed_tokens = request.scheduled_tokens = 0
         request.move_to(RequestStatus.PREEMPTED)
@@ -347,8 +367,12 @@ class Scheduler:
             assert request.status is RequestStatus.RUNNING or request.is_finished
         self.kv_cache.check_invariants(holders)
         self._rows.check_invariants([request.row for request in holders])
+        assert self._watched == sum(request.is_watched for request in self.running)
         for scheduled in self.in_flight:
-            assert sum(scheduled.step.token_counts) <= self.max_num_batched_tokens
+            watched = any(request.is_watched for request in scheduled.requests)
+            larger = 0 if watched else self.unwatched_tokens
+            budget = max(self.max_num_batched_tokens, larger)
+            assert sum(scheduled.step.token_counts) == scheduled.cost[0] <= budget
             assert all(count > 0 for count in scheduled.step.token_counts)
 
 
@@ -360,6 +384,7 @@ def make_scheduler(
     block_tokens: int,
     steps_in_flight_max: int = 1,
     step_time_target_s: float = 0.0,
+    unwatched_tokens: int = 0,
     order: OrderKey = fcfs_order,
 ) -> Scheduler:
     """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
@@ -370,5 +395,6 @@ def make_scheduler(
         kv_cache,
         steps_in_flight_max,
         step_time_target_s,
+        unwatched_tokens,
         WaitingQueue(order),
     )

@@ -53,6 +53,8 @@ class Statistics:
     ) -> dict[Frontend, StepOutputs]:
         """One message for each frontend, with statistics for those whose counts are old."""
         messages: dict[Frontend, StepOutputs] = {}
+        if not news:
+            return messages
         counts = _counts(scheduler)
         snapshot: EngineStatistics | None = None
         for frontend, told in news.items():

@@ -84,6 +84,26 @@ class StepDraft:
             if request.grammar is not None:
                 self.masked.append(request)
 
+    def decode(self, requests: list[Request]) -> None:
+        """As `compute` each of them with a count of 1, which is its last token."""
+        self.budget -= len(requests)
+        self.tokens += len(requests)
+        self.requests += requests
+        self.sampling += requests
+        self.token_counts += [1] * len(requests)
+        self.samples += [True] * len(requests)
+        pairs = 0
+        for request in requests:
+            if request.prompt_embeds is not None:
+                self._embed(request, request.prompt_embeds, 1)
+            tokens = request.scheduled_tokens + 1
+            pairs += tokens
+            request.scheduled_tokens = tokens
+            request.total_tokens = tokens + 1
+            if request.grammar is not None:
+                self.masked.append(request)
+        self.pairs += pairs
+
     def _embed(self, request: Request, embeds: Array, count: int) -> None:
         """Bring what belongs to those of the row's next `count` tokens that are its prompt's."""
         begin = request.scheduled_tokens

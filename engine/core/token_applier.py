@@ -43,13 +43,15 @@ class TokenApplier:
             if request.status is RequestStatus.RUNNING:
                 request.note_logprobs(arrays)
         news: dict[Frontend, News] = {}
+        frontend: Frontend = None
+        told = News()
         appended = 0
         for request, token_id in zip(scheduled.sampling, token_ids, strict=True):
             if request.status is not RequestStatus.RUNNING:
                 continue
-            told = news.get(request.frontend)
-            if told is None:
-                told = news[request.frontend] = News()
+            if request.frontend is not frontend:  # most have one, and to look it up takes a hash
+                frontend = request.frontend
+                told = news.setdefault(frontend, News())
             tokens = request.token_ids
             length = len(tokens) + 1
             if (
@@ -60,7 +62,9 @@ class TokenApplier:
                 tokens.append(token_id)
                 appended += 1
                 if request.merge_s:
-                    self._tell_or_hold(request, told, now)
+                    # What waits already goes on waiting, but near its credit.
+                    if request.untold_from is None or length > request.held_until:
+                        self._tell_or_hold(request, told, now)
                     continue
                 told.attempts.append(request.attempt)
                 told.indices.append(length - 1 - request.prompt_tokens)

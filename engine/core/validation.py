@@ -22,6 +22,8 @@ LABEL_CHARACTERS_MAX = 1024
 CHOICE_MAX = 2**31 - 1
 # Tokens that wait are computed again when their engine dies: not more than this.
 MERGE_S_MAX = 10.0
+# Below, the clock has no windows that could be told apart; and 0 means that nothing waits.
+MERGE_S_MIN = 0.001
 # Each word with and without a space before it; a character is at most four tokens.
 BAD_WORD_SPELLINGS_MAX = 2 * BAD_WORDS_MAX
 BAD_WORD_TOKENS_MAX = 4 * (BAD_WORD_CHARACTERS_MAX + 1)
@@ -84,8 +86,8 @@ def _check_labels(request: AddRequest) -> None:
         raise InvalidParameter("attempt", f"must be at least 0, not {request.attempt}")
     if not 0 <= request.choice <= CHOICE_MAX:
         raise InvalidParameter("choice", f"must be from 0 to {CHOICE_MAX}")
-    if not 0 <= request.merge_s <= MERGE_S_MAX:
-        raise InvalidParameter("merge_s", f"must be from 0 to {MERGE_S_MAX:g}")
+    if request.merge_s and not MERGE_S_MIN <= request.merge_s <= MERGE_S_MAX:
+        raise InvalidParameter("merge_s", f"must be 0, or from {MERGE_S_MIN:g} to {MERGE_S_MAX:g}")
     if request.credit is not None and request.credit < 0:
         raise InvalidParameter("credit", f"must be at least 0, not {request.credit}")
 

@@ -10,9 +10,9 @@ import attrs
 import pytest
 import trio
 
-from triolet.engine.config import EngineSettings
+from triolet.engine.config import WORKER_MODULE, EngineSettings
 from triolet.engine.errors import BootRefused, StepFailed, StepTimeout, WorkersDisagree
-from triolet.engine.executor import WORKER_MODULE, Executor
+from triolet.engine.executor import Executor
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.nurseries.process import Process, ProcessDied
 from triolet.nurseries.service import open_service

@@ -18,6 +18,8 @@ from triolet.engine.messages import (
     FinishReason,
     RequestKey,
     RequestOutput,
+    Resync,
+    ResyncReply,
     StepOutputs,
 )
 from triolet.engine.sampling_params import SamplingParams
@@ -41,6 +43,8 @@ class RecordingChannel:
 
     def send(self, peer: Peer, message: object) -> None:
         assert peer == FRONTEND
+        if isinstance(message, ResyncReply):
+            return
         assert isinstance(message, StepOutputs)
         self.messages.append(message)
         self.outputs += message.outputs
@@ -138,6 +142,7 @@ async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, run_step_loop, server, executor, name="step-loop")
         server.handle_event(PeerUp(FRONTEND, 1))
+        server.handle_event(Received(FRONTEND, Resync([])))
         await trio.testing.wait_all_tasks_blocked()
         yield Engine(server, channel, executor)
         nursery.cancel_scope.cancel("the test is over")

@@ -309,7 +309,10 @@ class EngineCoreMachine(RuleBasedStateMachine):
             return
         assert has_work
         self.steps.append(step)
-        assert sum(step.token_counts) <= scheduler.max_num_batched_tokens
+        served = [r for r in scheduler.running if r.row in step.rows]
+        watched = any(r.is_watched for r in served)
+        budget = scheduler.max_num_batched_tokens if watched else scheduler.unwatched_tokens
+        assert sum(step.token_counts) <= budget
         if runnable and len(self.steps) == 1:
             assert runnable[0].row in step.rows, "the oldest that can run does"
         if len(self.steps) == 1 and scheduler.preemptions == preemptions:

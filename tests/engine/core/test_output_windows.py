@@ -8,8 +8,7 @@ import pytest
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.announcements import Announcements
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.output_windows import CREDIT_LOW_TOKENS
-from triolet.engine.core.request import RequestStatus
+from triolet.engine.core.request import CREDIT_LOW_TOKENS, RequestStatus
 from triolet.engine.messages import AddRequest, Grant, LiveRequest, RequestKey, StepOutputs
 from triolet.fuzz.checking_worker import CheckingWorker
 from triolet.tests.engine.core.driver import READY, VOCAB, add_request

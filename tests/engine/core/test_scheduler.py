@@ -21,7 +21,9 @@ class Bench:
     scheduler: Scheduler
     arrivals: int = 0
 
-    def add(self, prompt: int, *, credit: int | None = None, remote: bool = False) -> Request:
+    def add(
+        self, prompt: int, *, credit: int | None = None, remote: bool = False, merge_s: float = 0.0
+    ) -> Request:
         self.arrivals += 1
         add = AddRequest(
             request_id=f"r{self.arrivals}",
@@ -30,6 +32,7 @@ class Bench:
             sampling=SamplingParams(seed=1),
             credit=credit,
             waits_for_remote_kv=remote,
+            merge_s=merge_s,
         )
         request = make_request("f0", add, arrival=self.arrivals, max_model_len=MODEL_LEN)
         self.scheduler.add(request)
@@ -55,13 +58,20 @@ class Bench:
             self.step()
 
 
-def bench(*, kv_blocks: int = 12, max_num_seqs: int = 4, max_num_batched_tokens: int = 8) -> Bench:
+def bench(
+    *,
+    kv_blocks: int = 12,
+    max_num_seqs: int = 4,
+    max_num_batched_tokens: int = 8,
+    unwatched_tokens: int = 0,
+) -> Bench:
     return Bench(
         make_scheduler(
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,
             kv_blocks=kv_blocks,
             block_tokens=4,
+            unwatched_tokens=unwatched_tokens,
         )
     )
 
@@ -106,6 +116,20 @@ def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
     step = b.step()
     assert step.rows == [recomputed.row, decoding.row]
     assert step.token_counts == [5, 1]
+
+
+def test_steps_are_larger_while_nobody_watches() -> None:
+    b = bench(unwatched_tokens=16)
+    unwatched = [b.add(14, merge_s=1.0), b.add(14, merge_s=1.0)]
+    assert b.step().token_counts == [14, 2]
+    watched = b.add(9)
+    assert b.step().token_counts == [1, 12], "it may not be in a step so large"
+    assert b.step().token_counts == [1, 1, 6], "nor does its coming make one"
+    assert b.step().token_counts == [1, 1, 3]
+    for request in (watched, *unwatched):
+        b.scheduler.end(request, FinishReason.ABORT)
+    b.add(14, merge_s=1.0)
+    assert b.step().token_counts == [14]
 
 
 def test_no_more_run_than_the_budget_has_tokens() -> None:

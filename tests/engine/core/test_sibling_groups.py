@@ -28,6 +28,8 @@ def test_siblings_wait_until_the_first_has_computed_the_prompt() -> None:
     groups.begin(first)
     assert groups.stand_aside(second)
     assert groups.stand_aside(third)
+    computing = [groups.is_computing(each) for each in (first, second, make(0, parent="q"))]
+    assert computing == [True, False, False]
     assert (second.waits_for_sibling, second.is_schedulable) == (True, False)
     groups.check_invariants([first])
     assert groups.leave(first) == [second, third]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from triolet.engine.core.step_pace import LEAD_S, SHARE, StepPace
+from triolet.engine.core.step_pace import HOLD_MIN_S, LEAD_S, SHARE, StepPace
 
 
 def test_a_long_step_is_let_run_before_the_next_is_planned() -> None:
@@ -17,7 +17,7 @@ def test_a_long_step_is_let_run_before_the_next_is_planned() -> None:
     assert pace.next_deadline() == math.inf, "it is not asked for twice"
 
 
-@pytest.mark.parametrize("predicted_s", [0.0, 1e-4, LEAD_S])
+@pytest.mark.parametrize("predicted_s", [0.0, 1e-4, LEAD_S, (HOLD_MIN_S + LEAD_S) * 0.99 / SHARE])
 def test_a_short_step_and_one_of_which_nothing_is_known_hold_nothing(predicted_s: float) -> None:
     pace = StepPace()
     pace.begin(predicted_s, now=5.0)

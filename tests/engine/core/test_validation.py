@@ -1,5 +1,6 @@
 """What an ADD must be: each refusal names its field."""
 
+import math
 from typing import Any
 
 import attrs
@@ -9,6 +10,8 @@ from triolet.engine.core.validation import (
     BAD_WORD_SPELLINGS_MAX,
     BAD_WORD_TOKENS_MAX,
     LABEL_CHARACTERS_MAX,
+    MERGE_S_MAX,
+    MERGE_S_MIN,
     REQUEST_ID_CHARACTERS_MAX,
     RequestLimits,
     check_request,
@@ -46,6 +49,9 @@ def test_good_request_passes() -> None:
     check_request(GOOD, LIMITS)
     check_request(attrs.evolve(GOOD, prompt_token_ids=[1] * 7), LIMITS)
     check_request(attrs.evolve(GOOD, output_token_ids=[1] * 50), LIMITS)
+    check_request(attrs.evolve(GOOD, request_id="a" * REQUEST_ID_CHARACTERS_MAX), LIMITS)
+    for merge_s in (0.0, MERGE_S_MIN, MERGE_S_MAX):
+        check_request(attrs.evolve(GOOD, merge_s=merge_s), LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +64,9 @@ def test_good_request_passes() -> None:
         (attrs.evolve(GOOD, attempt=-1), "attempt"),
         (attrs.evolve(GOOD, choice=-1), "choice"),
         (attrs.evolve(GOOD, choice=2**31), "choice"),
+        (attrs.evolve(GOOD, merge_s=-1.0), "merge_s"),
+        (attrs.evolve(GOOD, merge_s=math.nan), "merge_s"),
+        (attrs.evolve(GOOD, merge_s=1e-320), "merge_s"),
         (attrs.evolve(GOOD, credit=-1), "credit"),
         (attrs.evolve(GOOD, parent="a" * (REQUEST_ID_CHARACTERS_MAX + 1)), "parent"),
         (attrs.evolve(GOOD, bad_words=[[]]), "bad_words"),
