@@ -5,6 +5,8 @@ layer reads it; its token ids are placeholders (`PLACEHOLDER_ID`), so that every
 tokens need not know of it. Must not know requests, the tensor libraries, or who computes.
 """
 
+from collections.abc import Sequence
+
 import attrs
 
 from ..transports.array import ITEM_BYTES, Array
@@ -46,14 +48,19 @@ class EmbeddingLimits:
             raise InvalidParameter(PARAMETER, reason)
 
 
+def check_dimensions(shape: Sequence[int]) -> None:
+    """Raises `InvalidParameter` unless it is one of tokens and hidden size."""
+    if len(shape) != 2:
+        reason = f"must have two dimensions (tokens, hidden size), not {len(shape)}"
+        raise InvalidParameter(PARAMETER, reason)
+
+
 def check_form(embeds: Array) -> None:
     """Raises `InvalidParameter` unless type, dimensions and size are those of embeddings."""
     if embeds.dtype not in DTYPES:
         reason = f"must be {' or '.join(DTYPES)}, not {embeds.dtype}"
         raise InvalidParameter(PARAMETER, reason)
-    if len(embeds.shape) != 2:
-        reason = f"must have two dimensions (tokens, hidden size), not {len(embeds.shape)}"
-        raise InvalidParameter(PARAMETER, reason)
+    check_dimensions(embeds.shape)
     if embeds.data.nbytes > REQUEST_BYTES_MAX:
         reason = f"must have at most {REQUEST_BYTES_MAX} bytes, not {embeds.data.nbytes}"
         raise InvalidParameter(PARAMETER, reason)

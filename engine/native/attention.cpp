@@ -217,22 +217,26 @@ long attention_tasks_max(const ModelWeights& m, long tokens, long sequences) {
     return tokens * m.kv_heads + sequences * m.kv_heads;
 }
 
-int plan_attention(const ModelWeights& m, const StepBatch& batch, int threads,
+int plan_attention(const ModelWeights& m, const StepBatch& batch, const Rows& rows, int threads,
                    AttentionTask* tasks) {
-    int group = m.heads / m.kv_heads, count = 0;
+    int group = m.heads / m.kv_heads, count = 0, row = 0, first = 0;
     int tile = std::max(1, TILE_QUERIES / group);
-    for (int s = 0; s < batch.sequences; s++) {
-        int tokens = batch.counts[s];
-        bool decode = tokens * group <= TILE_QUERIES / 2;
-        // Heads of a decode row together, unless that would leave threads without work.
-        int heads = !decode ? 1
-                    : batch.sequences >= 2 * threads ? m.kv_heads
-                                                     : std::max(1, m.kv_heads / threads);
-        for (int head = 0; head < m.kv_heads; head += heads)
-            for (int token = 0; token < tokens; token += tile)
-                tasks[count++] = {s, head, std::min(m.kv_heads, head + heads), token,
-                                  std::min(tokens, token + tile)};
-    }
+    for (int s = 0; s < batch.sequences; first += batch.counts[s++])
+        while (row < rows.count && rows.token(row) < first + batch.counts[s]) {
+            // Tokens that follow each other.
+            int from = rows.token(row++) - first, to = from + 1;
+            for (; row < rows.count && to < batch.counts[s] && rows.token(row) == first + to; row++)
+                to++;
+            bool decode = (to - from) * group <= TILE_QUERIES / 2;
+            // Heads of a decode row together, unless that would leave threads without work.
+            int heads = !decode ? 1
+                        : batch.sequences >= 2 * threads ? m.kv_heads
+                                                         : std::max(1, m.kv_heads / threads);
+            for (int head = 0; head < m.kv_heads; head += heads)
+                for (int token = from; token < to; token += tile)
+                    tasks[count++] = {s, head, std::min(m.kv_heads, head + heads), token,
+                                      std::min(to, token + tile)};
+        }
     return count;
 }
 

@@ -6,6 +6,17 @@ constexpr int CHUNK = 64;           // tokens that one round of the running soft
 constexpr int TILE_QUERIES = 16;    // query rows (tokens × heads of a group) of one task
 constexpr int HEAD_PADDED_MAX = 512;
 
+// The tokens of a step that a layer computes: all, or in the last one those whose logits are wanted,
+// as the others only leave their keys and values there.
+struct Rows {
+    const int32_t* tokens;  // ascending; null: all
+    int count;
+    const struct AttentionTask* tasks;
+    int task_count;
+
+    int token(int row) const { return tokens ? tokens[row] : row; }
+};
+
 // A piece of attention's work: kv heads [head, head_end) of tokens [token, token_end).
 struct AttentionTask {
     int32_t sequence;
@@ -20,9 +31,8 @@ struct AttentionState {
     float* weight;     // [row]
 };
 
-// Splits a step into tasks, which may run in any order; returns how many. `first_token` of each
-// sequence is the index of its first token in the step.
-int plan_attention(const ModelWeights& m, const StepBatch& batch, int threads,
+// Splits the work on `rows` into tasks, which may run in any order; returns how many.
+int plan_attention(const ModelWeights& m, const StepBatch& batch, const Rows& rows, int threads,
                    AttentionTask* tasks);
 long attention_tasks_max(const ModelWeights& m, long tokens, long sequences);
 int attention_rows_max(const ModelWeights& m);

@@ -111,6 +111,7 @@ class StepBatch(Structure):
         ("sequences", c_int32),
         ("logit_rows", c_int32),
         ("table_stride", c_int32),
+        ("keeps_all", c_int32),
         ("token_ids", c_void_p),
         ("rows", c_void_p),
         ("begins", c_void_p),
@@ -207,4 +208,4 @@ def check_structures() -> None:
     """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
     assert ctypes.sizeof(LayerWeights) == 19 * 8
     assert ctypes.sizeof(ModelWeights) == 22 * 4 + 5 * 8
-    assert ctypes.sizeof(StepBatch) == 4 * 4 + 7 * 8
+    assert ctypes.sizeof(StepBatch) == 6 * 4 + 7 * 8  # one of the six fills up

@@ -5,9 +5,9 @@
 // last norm.
 #include <omp.h>
 #include "gemm.h"
+#include "heads.h"
 #include "layers.h"
 #include "library.h"
-#include "scratch.h"
 
 namespace {
 
@@ -16,18 +16,18 @@ constexpr int SHARES = 6;       // pieces of a product for each thread: fewer wo
 // One thread's view of the pass.
 class Pass {
 public:
-    Pass(const ModelWeights& m, const StepBatch& b, const Scratch& s, int tasks, float* logits)
-        : m(m), b(b), s(s), tasks(tasks), logits(logits) {
+    Pass(const ModelWeights& m, const StepBatch& b, const Scratch& s, float* logits)
+        : m(m), b(b), s(s), logits(logits) {
         thread = omp_get_thread_num();
         threads = omp_get_num_threads();
-        begin = (long)b.tokens * thread / threads;
-        end = (long)b.tokens * (thread + 1) / threads;
     }
 
     // The last norm and the head alone, for tokens of the step before.
     void run_logits() { finish_logits(); }
 
-    void run() {
+    // `last`: the rows of the last layer, after its keys and values.
+    void run(const Rows& all, const Rows& last) {
+        take_rows(all);
         for (int t = begin; t < end; t++) {
             float* hidden = s.hidden + t * (long)m.hidden_padded;
             if (b.embeddings && b.embeddings[t])
@@ -36,8 +36,8 @@ public:
                 embed(b.token_ids[t], hidden);
         }
         if (few()) meet();
-        for (int layer = 0; layer < m.layers; layer++) run_layer(layer, m.layer[layer]);
-        if (!few()) meet();
+        for (int layer = 0; layer < m.layers; layer++)
+            run_layer(layer, m.layer[layer], layer + 1 < m.layers ? all : last);
         finish_logits();
     }
 
@@ -45,15 +45,22 @@ private:
     const ModelWeights& m;
     const StepBatch& b;
     const Scratch& s;
-    int tasks;
     float* logits;
-    int thread, threads, begin, end;
+    int thread, threads;
+    Rows rows;       // that are computed now
+    int begin, end;  // this thread's share of them, where each does its own
     int part = 0;
+
+    void take_rows(const Rows& now) {
+        rows = now;
+        begin = (long)rows.count * thread / threads;
+        end = (long)rows.count * (thread + 1) / threads;
+    }
 
     void meet() {
 #pragma omp barrier
     }
-    bool few() const { return b.tokens <= FEW_TOKENS; }
+    bool few() const { return rows.count <= FEW_TOKENS; }
 
     // The next piece of the current part: [from, to), or false when all are taken.
     bool next_piece(int total, int size, int& from, int& to) {
@@ -63,9 +70,7 @@ private:
     }
 
     template <class Finish>
-    void multiply(const Act* a, long stride, int rows, const bf16* weight, int inputs, int outputs,
-                  Finish finish) {
-        Product p{a, stride, weight, inputs / 2, rows};
+    void multiply(const Product& p, int outputs, Finish finish) {
         int panels = outputs / PANEL, from, to;
         int size = std::max(1, panels / (threads * SHARES));
         while (next_piece(panels, size, from, to))
@@ -96,65 +101,69 @@ private:
         }
     }
 
-    // Norms the hidden state, unrounded into `exact` as well unless that is null. Of few tokens each
+    // Norms the rows' hidden states, unrounded into `exact` as well unless that is null. Of few each
     // thread norms all, into memory of its own.
     const Act* norm(const float* weight, float* exact = nullptr) {
         long width = m.hidden_padded;
         if (few() && !exact) {
             Act* own = s.own + thread * FEW_TOKENS * width;
-            for (int t = 0; t < b.tokens; t++)
-                norm_row(s.hidden + t * width, weight, own + t * width, nullptr, m);
+            for (int r = 0; r < rows.count; r++)
+                norm_row(s.hidden + rows.token(r) * width, weight, own + r * width, nullptr, m);
             return own;
         }
-        for (int t = begin; t < end; t++)
-            norm_row(s.hidden + t * width, weight, s.x + t * width,
-                     exact ? exact + t * width : nullptr, m);
+        for (int r = begin; r < end; r++)
+            norm_row(s.hidden + rows.token(r) * width, weight, s.x + r * width,
+                     exact ? exact + r * width : nullptr, m);
         meet();
         return s.x;
     }
 
-    void run_layer(int layer, const LayerWeights& w) {
+    // Keys and values of all tokens, and the rest for `rest`.
+    void run_layer(int layer, const LayerWeights& w, const Rows& rest) {
         const Act* x = norm(w.attention_norm);
+        take_rows(rest);
         query_key_value(layer, w, x);
         meet();
         attend(layer);
         meet();
-        add_product(s.attended, m.heads * m.head_padded, w.attention_output,
+        long width = (long)m.heads * m.head_padded;
+        add_product({s.attended, width, w.attention_output, width / 2, rows.count, rows.tokens},
                     w.attention_output_bias, w.attention_end_norm);
         if (w.router) return mix_experts(w);
         x = norm(w.mlp_norm);
         gate_up(w, x);
         meet();
-        add_product(s.gated, m.intermediate_padded, w.down, w.down_bias, w.mlp_end_norm);
+        width = m.intermediate_padded;
+        add_product({s.gated, width, w.down, width / 2, rows.count}, w.down_bias, w.mlp_end_norm);
     }
 
     // hidden += product, or its norm; everybody may read it then.
-    void add_product(const Act* a, int inputs, const bf16* weight, const float* bias,
-                     const float* end_norm) {
+    void add_product(const Product& p, const float* bias, const float* end_norm) {
         long width = m.hidden_padded;
-        multiply(a, inputs, b.tokens, weight, inputs, m.hidden_padded,
-                 [&](int row, int column, const float* outputs) {
-                     float* sum = (end_norm ? s.added : s.hidden) + row * width + column;
-                     for (int i = 0; i < PANEL; i += W) {
-                         Vf v = vload(outputs + i);
-                         if (bias) v = vadd(v, vload(bias + column + i));
-                         vstore(sum + i, end_norm ? v : vadd(vload(sum + i), v));
-                     }
-                 });
+        multiply(p, m.hidden_padded, [&](int row, int column, const float* outputs) {
+            float* sum = (end_norm ? s.added : s.hidden) + rows.token(row) * width + column;
+            for (int i = 0; i < PANEL; i += W) {
+                Vf v = vload(outputs + i);
+                if (bias) v = vadd(v, vload(bias + column + i));
+                vstore(sum + i, end_norm ? v : vadd(vload(sum + i), v));
+            }
+        });
         meet();
         if (!end_norm) return;
-        for (int t = begin; t < end; t++)
-            add_normed_row(s.hidden + t * width, s.added + t * width, end_norm, m);
+        for (int r = begin; r < end; r++) {
+            long at = rows.token(r) * width;
+            add_normed_row(s.hidden + at, s.added + at, end_norm, m);
+        }
         meet();
     }
 
     void gate_up(const LayerWeights& w, const Act* x) {
-        multiply(x, m.hidden_padded, b.tokens, w.gate_up, m.hidden_padded,
-                 2 * m.intermediate_padded, [&](int row, int column, const float* outputs) {
-                     const float* bias = w.gate_up_bias ? w.gate_up_bias + column : nullptr;
-                     Act* out = s.gated + (long)row * m.intermediate_padded + column / 2;
-                     store_gated(outputs, bias, m.gelu, out);
-                 });
+        Product p{x, m.hidden_padded, w.gate_up, m.hidden_padded / 2, rows.count};
+        multiply(p, 2 * m.intermediate_padded, [&](int row, int column, const float* outputs) {
+            const float* bias = w.gate_up_bias ? w.gate_up_bias + column : nullptr;
+            Act* out = s.gated + (long)row * m.intermediate_padded + column / 2;
+            store_gated(outputs, bias, m.gelu, out);
+        });
     }
 
     // Router, choice, experts; an expert's weights are read once, for all tokens that go there.
@@ -163,12 +172,12 @@ private:
         int from, to;
         norm(w.mlp_norm, r.exact);
         while (next_piece(m.experts_padded / EXPERT_GROUP, 1, from, to))
-            score_experts(m, w.router, from * EXPERT_GROUP, b.tokens, r);
+            score_experts(m, w.router, from * EXPERT_GROUP, rows.count, r);
         part++;
         meet();
-        for (int t = begin; t < end; t++) choose_experts(m, t, r);
+        for (int row = begin; row < end; row++) choose_experts(m, row, r);
         meet();
-        if (thread == 0) group_by_expert(m, b.tokens, r);
+        if (thread == 0) group_by_expert(m, rows.count, r);
         meet();
         expert_gate_up(w, r);
         meet();
@@ -205,7 +214,7 @@ private:
                           r.begins[expert + 1] - first};
                 for (int panel = from; panel < to; panel++)
                     multiply_panel(p, panel, panel + 1 < to, [&](int row, const float* outputs) {
-                        long token = r.tokens[first + row];
+                        long token = rows.token(r.tokens[first + row]);
                         float* hidden = s.hidden + token * m.hidden_padded + panel * PANEL;
                         Vf share = vset(r.pair_shares[first + row]);
                         for (int j = 0; j < PANEL; j += W)
@@ -215,94 +224,50 @@ private:
         part++;
     }
 
-    // Whole heads at a time: product, bias, norm, rotation, and the write to queries or cache.
+    // Whole heads at a time, and so many rows of them as stay in the first cache. Of units that are
+    // queries alone only the rows that go on are computed.
     void query_key_value(int layer, const LayerWeights& w, const Act* x) {
         int columns = unit_columns(m), heads = columns / m.head_padded;
         int units = (all_heads(m) + heads - 1) / heads, from, to;
-        float* unit = s.unit + (long)thread * b.tokens * columns;
-        Product p{x, m.hidden_padded, w.query_key_value, m.hidden_padded / 2, b.tokens};
+        float* values = s.unit + (long)thread * UNIT_ROWS * columns;
+        HeadWriter writer{m, b, s, layer, w};
         while (next_piece(units, std::max(1, units / (threads * SHARES)), from, to))
             for (int u = from; u < to; u++) {
-                for (int column = 0; column < columns; column += PANEL)
-                    multiply_panel(p, ((long)u * columns + column) / PANEL, true,
-                                   [&](int row, const float* outputs) {
-                                       memcpy(unit + (long)row * columns + column, outputs,
-                                              PANEL * sizeof(float));
-                                   });
-                for (int h = 0; h < heads && u * heads + h < all_heads(m); h++)
-                    finish_head(layer, w, u * heads + h, unit + h * m.head_padded, columns);
+                const int32_t* tokens = (u + 1) * heads <= m.heads ? rows.tokens : nullptr;
+                int count = tokens ? rows.count : b.tokens;
+                for (int first = 0; first < count; first += UNIT_ROWS) {
+                    UnitRows part{tokens, first, std::min(UNIT_ROWS, count - first)};
+                    multiply_unit(w, x, part, u, values);
+                    for (int h = 0; h < heads && u * heads + h < all_heads(m); h++)
+                        writer.finish_head(u * heads + h, part, values + h * m.head_padded, columns);
+                }
             }
         part++;
     }
 
-    void finish_head(int layer, const LayerWeights& w, int head, float* values, long stride) {
-        int size = m.head_padded, turned = m.heads + m.kv_heads;
-        const float* bias = w.query_key_value_bias;
-        if (bias)
-            for (int t = 0; t < b.tokens; t++)
-                for (int i = 0; i < size; i += W)
-                    vstore(values + t * stride + i, vadd(vload(values + t * stride + i),
-                                                         vload(bias + (long)head * size + i)));
-        if (head >= turned) return write_values(layer, head - turned, values, stride);
-        const float* weight = head < m.heads ? w.query_norm : w.key_norm;
-        for (int t = 0; t < b.tokens; t++) {
-            float* x = values + t * stride;
-            norm_and_rotate(x, weight, w.rotation + (long)position(t) * size, m);
-            if (head >= m.heads) {
-                write_key(layer, head - m.heads, t, x);
-                continue;
-            }
-            Act* query = s.queries + ((long)t * m.heads + head) * size;
-            for (int i = 0; i < size; i += W) store_act(query + i, vload(x + i));
-        }
-    }
-
-    int position(int token) const {
-        int sequence = s.sequence_of[token];
-        return b.begins[sequence] + token - s.first_tokens[sequence];
-    }
-
-    bf16* block_of(int layer, int head, int token, int position) const {
-        const int32_t* table = b.block_tables + (long)b.rows[s.sequence_of[token]] * b.table_stride;
-        long block = (long)layer * m.blocks + table[position / BLOCK_TOKENS];
-        return m.kv + block * block_stride(m) + head * head_block(m);
-    }
-
-    void write_key(int layer, int head, int token, const float* x) {
-        int at = position(token);
-        alignas(LINE) bf16 rounded[HEAD_PADDED_MAX];
-        for (int i = 0; i < m.head_padded; i += W) store_bf16(rounded + i, vload(x + i));
-        uint32_t* keys = (uint32_t*)block_of(layer, head, token, at) + at % BLOCK_TOKENS;
-        for (int pair = 0; pair < m.head_padded / 2; pair++)
-            memcpy(keys + pair * BLOCK_TOKENS, rounded + 2 * pair, 4);
-    }
-
-    // Values lie as pairs of tokens. The first of a pair clears the second's place, so that what a
-    // sequence has not written yet is zero whoever had the block before.
-    void write_values(int layer, int head, const float* values, long stride) {
-        int size = m.head_padded;
-        alignas(LINE) bf16 rounded[HEAD_PADDED_MAX];
-        for (int t = 0; t < b.tokens; t++) {
-            int at = position(t), place = at % BLOCK_TOKENS;
-            bf16* pairs = block_of(layer, head, t, at) + (BLOCK_TOKENS + place / 2 * 2) * size;
-            for (int i = 0; i < size; i += W)
-                store_bf16(rounded + i, vload(values + t * stride + i));
-            if (place % 2)
-                for (int i = 0; i < size; i++) pairs[2 * i + 1] = rounded[i];
-            else
-                for (int i = 0; i < size; i++) {
-                    uint32_t pair = rounded[i];
-                    memcpy(pairs + 2 * i, &pair, 4);
-                }
-        }
+    void multiply_unit(const LayerWeights& w, const Act* x, const UnitRows& part, int unit,
+                       float* values) {
+        int columns = unit_columns(m);
+        long width = m.hidden_padded;
+        Product p{x, width, w.query_key_value, width / 2, part.count, nullptr};
+        if (part.tokens)
+            p.row_of = part.tokens + part.first;
+        else
+            p.a += part.first * width;
+        for (int column = 0; column < columns; column += PANEL)
+            multiply_panel(p, ((long)unit * columns + column) / PANEL, part.first == 0,
+                           [&](int row, const float* outputs) {
+                               memcpy(values + (long)row * columns + column, outputs,
+                                      PANEL * sizeof(float));
+                           });
     }
 
     void attend(int layer) {
-        int rows = attention_rows_max(m), from, to;
-        float* softmax = s.softmax + (long)thread * 2 * rows;
-        AttentionState state{s.sums + (long)thread * rows * m.head_padded, softmax, softmax + rows};
-        while (next_piece(tasks, 1, from, to)) {
-            const AttentionTask& task = s.tasks[from];
+        int most = attention_rows_max(m), from, to;
+        float* softmax = s.softmax + (long)thread * 2 * most;
+        AttentionState state{s.sums + (long)thread * most * m.head_padded, softmax, softmax + most};
+        while (next_piece(rows.task_count, 1, from, to)) {
+            const AttentionTask& task = rows.tasks[from];
             run_attention(m, b, task, layer, s.first_tokens[task.sequence], s.queries, s.attended,
                           state);
         }
@@ -310,20 +275,27 @@ private:
     }
 
     void finish_logits() {
-        long width = m.hidden_padded;
+        long width = m.hidden_padded, stride = m.vocab_padded;
         if (b.logit_rows == 0) return;
         for (int r = (long)b.logit_rows * thread / threads;
              r < (long)b.logit_rows * (thread + 1) / threads; r++)
             norm_row(s.hidden + b.logit_tokens[r] * width, m.norm, s.x + r * width, nullptr, m);
         meet();
-        multiply(s.x, width, b.logit_rows, m.head, width, m.vocab_padded,
-                 [&](int row, int column, const float* outputs) {
-                     float* out = logits + (long)row * m.vocab_padded + column;
-                     memcpy(out, outputs, PANEL * sizeof(float));
-                     if (m.logit_softcap == 0.f) return;
-                     for (int i = 0; i < PANEL; i += W)
-                         vstore(out + i, softcapped(vload(out + i), m.logit_softcap));
-                 });
+        Product p{s.x, width, m.head, width / 2, b.logit_rows};
+        multiply(p, m.vocab_padded, [&](int row, int column, const float* outputs) {
+            float* out = logits + row * stride + column;
+            // Where a tile's outputs go soon, maybe in the next panel: rows are so far apart that a
+            // step's logits are in no cache.
+            if (row + TILE_ROWS < b.logit_rows)
+                fetch_to_write(out + TILE_ROWS * stride, PANEL * sizeof(float));
+            else if (column + PANEL < m.vocab_padded)
+                fetch_to_write(out + std::min(0, TILE_ROWS - b.logit_rows) * stride + PANEL,
+                               PANEL * sizeof(float));
+            memcpy(out, outputs, PANEL * sizeof(float));
+            if (m.logit_softcap == 0.f) return;
+            for (int i = 0; i < PANEL; i += W)
+                vstore(out + i, softcapped(vload(out + i), m.logit_softcap));
+        });
     }
 };
 
@@ -347,6 +319,17 @@ int find_fault(const ModelWeights& m, const StepBatch& b) {
     return 0;
 }
 
+// The rows of the last layer, without tasks.
+Rows wanted_rows(const StepBatch& b, const Scratch& s) {
+    if (b.keeps_all) return {nullptr, b.tokens, s.last_tasks, 0};
+    int count = 0;
+    std::fill(s.wanted, s.wanted + b.tokens, 0);
+    for (int r = 0; r < b.logit_rows; r++) s.wanted[b.logit_tokens[r]] = 1;
+    for (int t = 0; t < b.tokens; t++)
+        if (s.wanted[t]) s.wanted[count++] = t;
+    return {count < b.tokens ? s.wanted : nullptr, count, s.last_tasks, 0};
+}
+
 }  // namespace
 
 // Bytes of scratch memory that a step of so many tokens and sequences needs.
@@ -355,7 +338,7 @@ TRIOLET_API int64_t triolet_scratch_bytes(const ModelWeights* m, int64_t tokens,
     return (int64_t)lay_out(*m, nullptr, tokens, sequences, threads).bytes + LINE;
 }
 
-// Logits of other tokens of the step that was computed last with this scratch memory.
+// Logits of other tokens of the step that was computed last with this scratch memory, and kept all.
 TRIOLET_API int32_t triolet_logits(const ModelWeights* m, const StepBatch* b, void* scratch,
                                    float* logits, int32_t threads) {
     for (int r = 0; r < b->logit_rows; r++)
@@ -364,7 +347,7 @@ TRIOLET_API int32_t triolet_logits(const ModelWeights* m, const StepBatch* b, vo
     Scratch s = lay_out(*m, base, b->tokens, b->sequences, threads);
     s.counters[0].next = 0;
 #pragma omp parallel num_threads(threads)
-    Pass(*m, *b, s, 0, logits).run_logits();
+    Pass(*m, *b, s, logits).run_logits();
     return 0;
 }
 
@@ -382,8 +365,10 @@ TRIOLET_API int32_t triolet_forward(const ModelWeights* m, const StepBatch* b, v
         s.first_tokens[sequence] = token;
         for (int i = 0; i < b->counts[sequence]; i++) s.sequence_of[token++] = sequence;
     }
-    int tasks = plan_attention(*m, *b, threads, s.tasks);
+    Rows all{nullptr, b->tokens, s.tasks, 0}, last = wanted_rows(*b, s);
+    all.task_count = plan_attention(*m, *b, all, threads, s.tasks);
+    last.task_count = plan_attention(*m, *b, last, threads, s.last_tasks);
 #pragma omp parallel num_threads(threads)
-    Pass(*m, *b, s, tasks, logits).run();
+    Pass(*m, *b, s, logits).run(all, last);
     return 0;
 }

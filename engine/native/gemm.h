@@ -27,15 +27,17 @@ struct Product {
     const int32_t* row_of = nullptr;  // where each row is in `a`; null: one after the other
 };
 
-// What a tile's loop fetches for later: `lines` cache lines from `from` on, one each turn.
+// What a tile's loop fetches for later: `lines` cache lines from `from` on, two each turn, so that
+// two tiles fetch a whole panel.
 struct Fetch {
     const char* from;
     long lines;
 };
 
+// Not merged into its callers: the compiler would run out of registers.
 template <int ROWS>
-static inline void multiply_tile(const Product& p, int row, const bf16* panel, float* out,
-                                 Fetch fetch) {
+static __attribute__((noinline)) void multiply_tile(const Product& p, int row, const bf16* panel,
+                                                    float* out, Fetch fetch) {
     const Act* a[ROWS];
     for (int i = 0; i < ROWS; i++)
         a[i] = p.a + (p.row_of ? p.row_of[row + i] : row + i) * p.a_stride;
@@ -45,11 +47,13 @@ static inline void multiply_tile(const Product& p, int row, const bf16* panel, f
         for (int j = 0; j < TILE_VECTORS; j++) b[j] = panel + 2 * (column + j * W);
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < TILE_VECTORS; j++) c[i][j] = vset(0.f);
-        long fetched = column == 0 ? fetch.lines : 0;
-        for (long k = 0; k < p.pairs; k++) {
-            if (k < fetched) _mm_prefetch(fetch.from + k * 64, _MM_HINT_T1);
+        long k = 0, fetching = column == 0 ? std::min((fetch.lines + 1) / 2, p.pairs) : 0;
+        for (; k < fetching; k++) {
+            _mm_prefetch(fetch.from + k * 128, _MM_HINT_T1);
+            _mm_prefetch(fetch.from + k * 128 + 64, _MM_HINT_T1);
             multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         }
+        for (; k < p.pairs; k++) multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < TILE_VECTORS; j++)
                 vstore(out + i * PANEL + column + j * W, c[i][j]);
@@ -79,7 +83,7 @@ static inline void multiply_panel(const Product& p, long panel_index, bool more,
     const char* next = (const char*)(panel + p.pairs * PAIR_ROW);
     int tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
     long lines = p.pairs * PAIR_ROW * 2 / 64;
-    long share = more && tiles > 1 ? std::min((lines + tiles - 1) / tiles, p.pairs) : 0;
+    long share = more && tiles > 1 ? std::min((lines + tiles - 1) / tiles, 2 * p.pairs) : 0;
     float out[TILE_ROWS * PANEL];
     for (int tile = 0, row = 0; tile < tiles; tile++) {
         int rows = (p.rows - row + (tiles - tile) - 1) / (tiles - tile);

@@ -3,6 +3,11 @@
 #include <cmath>
 #include "model.h"
 
+// Into the second cache, so many bytes that are written to soon.
+static inline void fetch_to_write(const void* place, long bytes) {
+    for (long i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)place + i, 1, 2);
+}
+
 // 1 / root of the mean square of `count` values; `padded` of them are in memory, the rest zero.
 static inline float inverse_rms(const float* x, int count, int padded, float epsilon) {
     Vf squares = vset(0.f);

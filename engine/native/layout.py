@@ -11,9 +11,9 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
+from ..config import BLOCK_TOKENS
 from ..model_config import (
-    GEMMA3,
-    GEMMA3_MULTIMODAL,
+    GEMMAS,
     LLAMA,
     MISTRAL,
     QWEN2,
@@ -28,12 +28,10 @@ GATE_GROUP = 16
 HALF_HEAD = 16  # each half of a head is padded to a multiple
 EXPERTS_MULTIPLE = 16  # a vector of scores
 HEAD_PADDED_MAX = 512  # `attention.h`
-BLOCK_TOKENS = 16
 FLOAT_BYTES = 4
 BF16_BYTES = 2
 # A page: parts begin at a cache line of their own, and none shares one with its neighbour.
 PART_ALIGNMENT = 4096
-GEMMAS = (GEMMA3, GEMMA3_MULTIMODAL)
 ARCHITECTURES = (LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE, *GEMMAS)
 NO_PLACE = -1
 

@@ -69,6 +69,7 @@ struct ModelWeights {
 struct StepBatch {
     int32_t tokens, sequences, logit_rows;
     int32_t table_stride;
+    int32_t keeps_all;  // other tokens' logits are asked for later; 0: only those named here
     const int32_t* token_ids;
     const int32_t* rows;
     const int32_t* begins;

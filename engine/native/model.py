@@ -59,6 +59,8 @@ class ForwardStep:
     block_tables: Integers  # (rows, blocks of a sequence)
     logit_tokens: Integers
     embeddings: GivenEmbeddings | None = None
+    # Logits of other tokens are asked for later. If not, the last layer is computed for these only.
+    keeps_all: bool = False
 
 
 @attrs.frozen(eq=False)
@@ -209,7 +211,12 @@ class NativeModel:
         )
 
     def logits(self, step: ForwardStep, tokens: Integers) -> Floats:
-        """Logits of other tokens of the step that was computed last; as `forward` gives them."""
+        """Logits of other tokens of the step that was computed last; as `forward` gives them.
+
+        Raises `NativeFault`, and `ValueError` for a step that does not keep all tokens.
+        """
+        if not step.keeps_all:
+            raise ValueError("only the tokens named have got as far as logits")
         prepared = self.prepare(attrs.evolve(step, logit_tokens=tokens))
         self.kernels.logits(
             self._weights,
@@ -233,6 +240,7 @@ def _step_batch(step: ForwardStep) -> StepBatch:
         sequences=len(step.rows),
         logit_rows=len(step.logit_tokens),
         table_stride=step.block_tables.shape[1],
+        keeps_all=step.keeps_all,
         token_ids=address_of(step.token_ids),
         rows=address_of(step.rows),
         begins=address_of(step.begins),

@@ -7,6 +7,7 @@
 
 constexpr int LINE = 64;        // bytes; what two threads write is apart by so many
 constexpr int PARTS = 6;        // counted parts of a layer, at most
+constexpr int UNIT_ROWS = 48;   // of a unit of heads: their products stay in the first cache
 constexpr int FEW_TOKENS = 4;   // so few rows are normed by every thread, which spares a meeting
 
 struct alignas(LINE) Counter {
@@ -21,11 +22,13 @@ struct Scratch {
     Act* queries;              // [token][head][head_padded]
     Act* attended;             // the same
     Act* gated;                // [token][intermediate_padded], or [pair] of the experts'
-    float* unit;               // [thread][token][unit_columns]
+    float* unit;               // [thread][UNIT_ROWS][unit_columns]
     float* sums;               // [thread][row][head_padded]
     float* softmax;            // [thread][2][row]
     Act* own;                  // [thread][FEW_TOKENS][hidden_padded]
     AttentionTask* tasks;
+    AttentionTask* last_tasks; // of the last layer
+    int32_t* wanted;           // [token]: the tokens whose logits are wanted, ascending
     int32_t* first_tokens;     // [sequence]
     int32_t* sequence_of;      // [token]
     Counter* counters;         // [layer × PARTS + 1]
@@ -72,11 +75,13 @@ static inline Scratch lay_out(const ModelWeights& m, char* base, long tokens, lo
     s.queries = take<Act>(base, used, tokens * heads);
     s.attended = take<Act>(base, used, tokens * heads);
     s.gated = take<Act>(base, used, gated_values(m, tokens));
-    s.unit = take<float>(base, used, threads * tokens * unit_columns(m));
+    s.unit = take<float>(base, used, threads * UNIT_ROWS * unit_columns(m));
     s.sums = take<float>(base, used, threads * rows * m.head_padded);
     s.softmax = take<float>(base, used, threads * 2 * rows);
     s.own = take<Act>(base, used, threads * FEW_TOKENS * m.hidden_padded);
     s.tasks = take<AttentionTask>(base, used, attention_tasks_max(m, tokens, sequences));
+    s.last_tasks = take<AttentionTask>(base, used, attention_tasks_max(m, tokens, sequences));
+    s.wanted = take<int32_t>(base, used, tokens);
     s.first_tokens = take<int32_t>(base, used, sequences);
     s.sequence_of = take<int32_t>(base, used, tokens);
     s.counters = take<Counter>(base, used, (long)m.layers * PARTS + 1);

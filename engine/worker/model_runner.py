@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..model.attention import KvCache
 from ..model.decoder import ForwardBatch
-from ..model.registry import Model
+from ..model.registry import DTYPES, Model
 from ..step_messages import Mask, Step, StepResult
 from .input_batch import EmbedSpan, InputBatch, Sampling, StepInputs
 from .logprobs import logprobs_of
@@ -22,7 +22,6 @@ from .step_outcome import NOT_NUMBERS, StepOutcome
 # Logits of prompts are computed for logprobs in slices of at most so many numbers (16 MiB; their
 # int64 and float64 temporaries are a few times as large).
 PROMPT_LOGITS_MAX = 2**22
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @attrs.define(eq=False)
@@ -113,7 +112,7 @@ class ModelRunner:
         return model.hidden(batch, self._cache)
 
     def _embeds(self, span: EmbedSpan) -> Tensor:
-        rows = torch.frombuffer(bytearray(span.data), dtype=_DTYPES[span.dtype])
+        rows = torch.frombuffer(bytearray(span.data), dtype=DTYPES[span.dtype])
         return rows.float().view(-1, self._model.config.hidden_size).to(self._model.device)
 
     def _indices(self, values: Sequence[int]) -> Tensor:

@@ -136,7 +136,7 @@ def _make_model(
         positions=plan.max_model_len,
         blocks=plan.blocks,
         threads=_threads(settings),
-        tokens_max=settings.max_num_batched_tokens,
+        tokens_max=settings.step_tokens_max,
         sequences_max=min(settings.max_num_seqs, settings.max_num_batched_tokens),
         logit_rows_max=max(settings.max_num_seqs, PROMPT_ROWS_MIN),
     )

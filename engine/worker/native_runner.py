@@ -190,6 +190,7 @@ class NativeRunner:
             block_tables=self._block_tables,
             logit_tokens=wanted,
             embeddings=self._embeddings(inputs) if inputs.embeds else None,
+            keeps_all=bool(inputs.prompt_spans),
         )
         if not inputs.prompt_spans:
             return self._timed_forward(self._model.prepare(forward))

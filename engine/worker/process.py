@@ -5,7 +5,9 @@ the first moment. Imports torch only where the executor needs it. Must not know 
 scheduler or sockets.
 """
 
+import math
 import os
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
@@ -36,6 +38,9 @@ from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
 T = TypeVar("T")
+# Between two reports of how far a phase is: each wakes this loop, the engine's and the root's, and
+# a small model has a tensor every millisecond. A person sees no more.
+REPORT_S = 0.05
 # Told the settings, our rank, and how to pause until the worker is stopped.
 MakeExecutor = Callable[[EngineSettings, int, Pause], WorkerExecutor]
 
@@ -90,9 +95,14 @@ class WorkerProcess:
 
     async def _load(self, executor: WorkerExecutor) -> WorkerReady:
         """Read the model, telling how far that is."""
+        told_s = -math.inf
 
         def report(phase: str, fraction: float) -> None:
-            self.phase = phase
+            nonlocal told_s
+            now_s = time.monotonic()
+            if phase == self.phase and fraction < 1 and now_s < told_s + REPORT_S:
+                return
+            self.phase, told_s = phase, now_s
             trio.from_thread.run(self.handshake.progress, phase, fraction)
 
         load = partial(executor.load, report)

@@ -17,13 +17,11 @@ import trio
 from ...transports.codec import Codec
 from ...transports.shm_ring import RingClosed, RingReader, RingWriter
 from ..step_messages import (
-    CORE_TO_WORKER,
-    STEP_LIMITS,
-    WORKER_TO_CORE,
     Mask,
     Step,
     StepFailure,
     StepResult,
+    make_ring_codecs,
 )
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
@@ -66,10 +64,11 @@ class StepLoop:
     recorder: StepRecorder = NO_RECORDER
     step: int = attrs.field(default=0, init=False)
     rows: int = attrs.field(default=0, init=False)
-    _steps_codec: Codec = attrs.field(
-        factory=lambda: Codec(*CORE_TO_WORKER, limits=STEP_LIMITS), init=False
-    )
-    _results_codec: Codec = attrs.field(factory=lambda: Codec(*WORKER_TO_CORE), init=False)
+    _steps_codec: Codec = attrs.field(init=False)
+    _results_codec: Codec = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._steps_codec, self._results_codec = make_ring_codecs()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `step-loop`: owns the step thread; never returns unless cancelled.

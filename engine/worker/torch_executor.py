@@ -135,7 +135,7 @@ def step_bytes(settings: EngineSettings, config: ModelConfig) -> int:
     token = 4 * (4 * config.hidden_size + 4 * widest)
     # Logits, what sampling makes of them, and the edits' copies.
     row = 4 * 6 * config.vocab_size
-    tokens, rows = settings.max_num_batched_tokens, settings.max_num_seqs
+    tokens, rows = settings.step_tokens_max, settings.max_num_seqs
     return GPU_WORKSPACE_BYTES + tokens * token + rows * row
 
 

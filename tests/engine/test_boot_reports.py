@@ -22,7 +22,7 @@ from triolet.transports.control_handshake import ChildHandshake, perform_child_h
 from triolet.transports.handshake_messages import Hello, Init, Progress, Ready
 from triolet.transports.passed_fds import close_fds
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @attrs.define(eq=False)

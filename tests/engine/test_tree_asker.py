@@ -13,7 +13,7 @@ from triolet.engine.tree_asker import TREE_TIMEOUT_S, TreeAsker
 from triolet.nurseries.task_tree import ProcessTree
 from triolet.transports.control_channel import ControlChannel
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @contextmanager

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import numpy
 from numpy.typing import NDArray
 
+from triolet.engine.config import BLOCK_TOKENS
 from triolet.engine.model.tensor_names import rename_of
 from triolet.engine.model.weight_folder import open_weight_folder
 from triolet.engine.model_config import ModelConfig, load_model_config
 from triolet.engine.native.binding import Kernels
-from triolet.engine.native.layout import BLOCK_TOKENS, Layout
+from triolet.engine.native.layout import Layout
 from triolet.engine.native.library import open_library
 from triolet.engine.native.memory import take_memory
 from triolet.engine.native.model import ForwardStep, NativeModel, int32s
@@ -69,22 +70,28 @@ class Driver:
         for row, table in enumerate(tables):
             self.tables[row, : len(table)] = table
 
+    def forget(self) -> None:
+        """Leave nothing in the cache."""
+        self.model._cache[:] = 0
+
     def step(
-        self, work: Sequence[tuple[int, int, Sequence[int]]], *, last_only: bool = False
-    ) -> NDArray[numpy.float32]:
+        self, work: Sequence[tuple[int, int, Sequence[int]]], *, last_only: bool = False,
+        wanted: Sequence[int] | None = None,
+    ) -> NDArray[numpy.float32]:  # fmt: skip
         """Compute (row, first position, tokens) of each row at once; logits of all the tokens.
 
-        `last_only`: of each row's last one.
+        `last_only`: of each row's last one; `wanted`: of these, as indices of all the tokens.
         """
         counts = int32s([len(tokens) for _, _, tokens in work])
         tokens = int32s([token for _, _, tokens in work for token in tokens])
-        wanted = numpy.cumsum(counts, dtype=numpy.int32) - 1
+        last = numpy.cumsum(counts, dtype=numpy.int32) - 1
+        every = int32s(range(len(tokens)) if wanted is None else wanted)
         step = ForwardStep(
             token_ids=tokens,
             rows=int32s([row for row, _, _ in work]),
             begins=int32s([begin for _, begin, _ in work]),
             counts=counts,
             block_tables=self.tables,
-            logit_tokens=wanted if last_only else int32s(range(len(tokens))),
+            logit_tokens=last if last_only else every,
         )
         return self.model.forward(step)[:, : self.model.config.vocab_size].copy()

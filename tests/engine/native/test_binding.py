@@ -60,9 +60,17 @@ def test_an_inconsistent_step_is_refused_and_changes_nothing(
 
 def test_logits_of_a_token_that_is_not_there_are_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
-    model.forward(GOOD)
+    kept = attrs.evolve(GOOD, keeps_all=True)
+    model.forward(kept)
     with pytest.raises(NativeFault, match="not in the step"):
-        model.logits(GOOD, int32s([3]))
+        model.logits(kept, int32s([3]))
+
+
+def test_logits_of_tokens_that_were_not_kept_are_refused(tmp_path: pathlib.Path) -> None:
+    model = load_native(write_config(tmp_path), dummy=True)
+    model.forward(GOOD)
+    with pytest.raises(ValueError, match="as far as logits"):
+        model.logits(GOOD, int32s([0]))
 
 
 def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) -> None:

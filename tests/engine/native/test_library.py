@@ -1,12 +1,20 @@
 """Which object is opened, and what is said of one that is missing, stale or broken."""
 
+import os
 import pathlib
 import shutil
 
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.native.build import FOLDER, ISA_FLAGS, library_name, source_hash, sources
+from triolet.engine.native.build import (
+    FOLDER,
+    ISA_FLAGS,
+    library_name,
+    source_hash,
+    sources,
+    stale,
+)
 from triolet.engine.native.library import (
     NativeUnavailable,
     choose_isa,
@@ -18,12 +26,19 @@ from triolet.engine.native.library import (
 V3 = "avx avx2 fma f16c bmi1 bmi2 movbe abm"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 ALL = tuple(ISA_FLAGS)
+COMPILER = os.environ.get("CXX", "g++").split()[0]
 built = pytest.mark.skipif(bool(native_fault("plain")), reason="no compiler, no kernels")
 
 
 @pytest.fixture(autouse=True)
 def no_isa_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRIOLET_ISA", raising=False)
+
+
+@pytest.mark.skipif(shutil.which(COMPILER) is None, reason="no compiler, no kernels")
+def test_where_a_compiler_is_the_kernels_are_those_of_the_sources() -> None:
+    # Stale or missing, they would have every other test of them skipped in silence.
+    assert stale() == (), "python -m triolet.engine.native.build"
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,30 @@ def test_a_row_has_the_same_bits_in_any_company(
 
 @every_isa
 @every_kind
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_row_has_the_same_bits_whoever_else_wants_logits(
+    tmp_path: pathlib.Path, isa: str, kind: str, threads: int
+) -> None:
+    """Of the last layer only what is wanted is computed: any tokens, in any order, one twice."""
+    folder = write_config(tmp_path, head_dim=24, hidden_size=96, **KINDS[kind])
+    model = load_native(folder, isa=isa, threads=threads, dummy=True)
+    driver = Driver(model, [list(range(9)), list(range(9, 18)), list(range(18, 27))])
+    work = [
+        (0, 0, random_tokens(70, seed=2)),
+        (1, 0, [7]),
+        (2, 0, random_tokens(90, seed=3)),
+    ]
+    whole = driver.step(work)
+    then = [(row, len(tokens), [9, 5]) for row, _, tokens in work]
+    after = driver.step(then)
+    for wanted in ([], [160], [70], [69, 70, 160], [3, 150, 4, 5, 71, 4], [*range(20, 140)]):
+        driver.forget()
+        assert numpy.array_equal(driver.step(work, wanted=wanted), whole[wanted])
+        assert numpy.array_equal(driver.step(then), after)
+
+
+@every_isa
+@every_kind
 def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path, isa: str, kind: str) -> None:
     folder = write_config(tmp_path, **KINDS[kind])
     tokens = random_tokens(100, seed=2)
@@ -179,8 +203,9 @@ def test_logits_may_be_asked_for_later(tmp_path: pathlib.Path) -> None:
     driver = Driver(model, [[0, 1]])
     expected = driver.step([(0, 0, [3, 4, 5, 6])])
     step = ForwardStep(
-        int32s([3, 4, 5, 6]), int32s([0]), int32s([0]), int32s([4]), driver.tables, int32s([])
-    )
+        int32s([3, 4, 5, 6]), int32s([0]), int32s([0]), int32s([4]), driver.tables, int32s([]),
+        keeps_all=True,
+    )  # fmt: skip
     assert len(model.forward(step)) == 0
     found = model.logits(step, int32s([2, 0]))[:, : model.config.vocab_size]
     assert numpy.array_equal(found, expected[[2, 0]])

@@ -39,7 +39,7 @@ from triolet.transports.handshake_messages import PeerRefused
 from triolet.transports.ring_memory import create_ring
 from triolet.transports.shm_ring import RingReader, RingWriter
 
-TEST_BOUND_S = 30.0
+TEST_BOUND_S = 60.0
 SAMPLING = RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7)
 
 
