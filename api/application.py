@@ -4,13 +4,14 @@ Must not know protocols: connections ask it who somebody is, whether work is tak
 they come and go.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import attrs
 import trio
 
-from ..runtime.frontend import ignore_load
+from ..runtime.admission import ignore_load
 from ..runtime.generation import Generator
 from ..runtime.tool_calls import has_tool_calls
 from .authentication import Authentication
@@ -112,20 +113,12 @@ class Application:
                 self.on_load()
                 self._note_change()
 
-    @contextmanager
-    def idle(self, idle_s: float) -> Iterator[trio.CancelScope]:
-        """Around a wait for a next request, of `idle_s` at most.
+    def idle(self, scope: trio.CancelScope, idle_s: float) -> "IdleWait":
+        """Around a wait for a next request, of `idle_s` at most; then `scope` is cancelled.
 
-        It ends at once when a drain begins, or has begun.
+        So it is at once when a drain begins, or has begun.
         """
-        with trio.move_on_after(idle_s) as scope:
-            self._idle.add(scope)
-            if self.is_draining:
-                scope.cancel(DRAIN_REASON)
-            try:
-                yield scope
-            finally:
-                self._idle.remove(scope)
+        return IdleWait(self, scope, idle_s)
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Refuse new work, let what is in flight end within the grace, then cut it.
@@ -155,3 +148,22 @@ class Application:
     async def _wait_idle(self) -> None:
         while self._connections or self.registry.active:
             await self._changed.wait()
+
+
+@attrs.define(eq=False)
+class IdleWait:
+    """See `Application.idle`; a class, as there is one for each request."""
+
+    application: Application
+    scope: trio.CancelScope
+    idle_s: float
+
+    def __enter__(self) -> None:
+        self.scope.deadline = trio.current_time() + self.idle_s
+        self.application._idle.add(self.scope)
+        if self.application.is_draining:
+            self.scope.cancel(DRAIN_REASON)
+
+    def __exit__(self, *_: object) -> None:
+        self.scope.deadline = math.inf
+        self.application._idle.remove(self.scope)

@@ -20,6 +20,8 @@ PIECE_BYTES = 256 * 2**10
 # The kernel holds so much that it has not sent; more waits with us, where deltas are merged. The
 # value is the one that browsers' peers use for the same purpose (HTTP/2 prioritization).
 UNSENT_BYTES_MAX = 16 * 2**10
+# Of one read, for who does not say.
+RECEIVE_BYTES = 64 * 2**10
 # struct linger: on, 0 s: close sends RST and the kernel drops what waits.
 _LINGER_NONE = struct.pack("ii", 1, 0)
 
@@ -89,8 +91,23 @@ class BoundedStream(trio.abc.HalfCloseableStream):
         await self.transport.wait_send_all_might_not_block()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """Read; b"" at the end. The caller owns the deadline."""
-        return await self.transport.receive_some(max_bytes)
+        """Read; b"" at the end. The caller owns the deadline.
+
+        Waits first: who asks has used what was here, and a try too early costs as much as the read.
+        """
+        if not isinstance(self.transport, trio.SocketStream):
+            return await self.transport.receive_some(max_bytes)
+        own = self.transport.socket
+        while (descriptor := own.fileno()) >= 0:
+            await trio.lowlevel.wait_readable(descriptor)
+            try:
+                return os.read(own.fileno(), max_bytes or RECEIVE_BYTES)
+            except BlockingIOError:
+                continue  # somebody woke us for nothing
+            except OSError as error:
+                if own.fileno() >= 0:
+                    raise trio.BrokenResourceError(f"the connection broke: {error}") from error
+        raise trio.ClosedResourceError("this stream was closed")
 
     async def send_eof(self) -> None:
         """Say that nothing more comes, where the transport can say so."""

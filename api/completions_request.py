@@ -13,7 +13,8 @@ from .fields import JsonObject
 from .prompt_fields import PROMPT_TOKENS_MAX, check_model
 from .schema import Body, Field, Flag, Integer, TokenIds, Unserved, is_empty, wrong_type
 
-# As many as one frontend has in flight by default; a larger batch would be refused anyway.
+# As many as one frontend has in flight by default, each choice of each counted; a larger batch
+# would be told to come again, for ever.
 PROMPTS_MAX = 256
 # OpenAI's and vLLM's, for this route alone.
 MAX_TOKENS_DEFAULT = 16
@@ -116,10 +117,13 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
     if echo and logprobs is not None:
         asked = max(logprobs, sampling.prompt_logprobs or 0)
         sampling = attrs.evolve(sampling, prompt_logprobs=asked)
+    prompts: list[TextOrIds] = values["prompt"]
+    if len(prompts) * sampling.n > PROMPTS_MAX:
+        raise bad_field("n", f"must bring at most {PROMPTS_MAX} answers to all prompts together")
     if options.runtime.input_token_ids is not None:
         raise bad_field("runtime.input_token_ids", "is for chat; send token ids as `prompt`")
     return CompletionsRequest(
-        prompts=values["prompt"],
+        prompts=prompts,
         sampling=sampling,
         options=options,
         echo=echo,

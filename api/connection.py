@@ -92,9 +92,9 @@ async def _serve(connection: HttpConnection, application: Application) -> None:
 
 async def _wait_next(connection: HttpConnection, application: Application) -> bool:
     """Wait idle for a next request; False when there will be none."""
-    with application.idle(connection.limits.idle_s):
+    with application.idle(connection.scope, connection.limits.idle_s):
         await connection.wait_readable()
-    return connection.has_early_bytes
+    return connection.has_early_bytes and not connection.scope.cancel_called
 
 
 async def _answer(

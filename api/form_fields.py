@@ -184,13 +184,17 @@ FORM_FIELDS: dict[str, Field] = {
     "guided_grammar": Field(Form("grammar"), "The older name of `structured_outputs.grammar`."),
 }
 
+_FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
+
 
 def form_of(values: Mapping[str, Any], *others: str) -> tuple[str, StructuredOutputs] | None:
     """The one form among read values, and the field that asks for it. Raises `ApiError`.
 
     `others` are fields beside those of `FORM_FIELDS` that may ask for one.
     """
-    names = ("structured_outputs", *FORM_FIELDS, *others)
+    names = (*_FORM_NAMES, *others)
+    if values.keys().isdisjoint(names):
+        return None
     given = [(name, values[name]) for name in names if values.get(name) is not None]
     if len(given) > 1:
         raise bad_field(given[1][0], f"must not be together with `{given[0][0]}`")

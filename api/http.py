@@ -6,7 +6,7 @@ waiting and the counting. Must not know routes or what is answered.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from typing import NoReturn
 
 import attrs
@@ -14,11 +14,11 @@ import h11
 import msgspec
 import trio
 
-from .bounded_stream import BoundedStream
+from .bounded_stream import RECEIVE_BYTES, BoundedStream
 from .errors import ApiError
 from .fields import JsonObject, decode_object
 from .http_head import CONTINUE, LAST_CHUNK, read_head, write_chunk, write_head
-from .http_input import RECEIVE_BYTES, HttpInput
+from .http_input import HttpInput
 from .http_request import HttpRequest
 from .limits import HttpLimits
 
@@ -44,6 +44,9 @@ class HttpConnection:
     stream: BoundedStream
     limits: HttpLimits
 
+    # Around all that is done for the client, while `reading`: cancelled when it leaves before it is
+    # answered, or sends no next request in time. One for all requests: each would cost a scope.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
     request: HttpRequest | None = attrs.field(default=None, init=False)
     # Status of the answer that was begun to the present request; 0 before.
     status: int = attrs.field(default=0, init=False)
@@ -64,9 +67,12 @@ class HttpConnection:
     def __attrs_post_init__(self) -> None:
         self._input = HttpInput(self.stream, self.limits.pipelined_bytes_max)
 
-    def reading(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Read ahead during the block, so that a client that leaves is noticed."""
-        return self._input.reading()
+    @contextlib.asynccontextmanager
+    async def reading(self) -> AsyncIterator[None]:
+        """Read ahead during the block, so that a client that leaves is noticed; within `scope`."""
+        async with self._input.reading():
+            with self.scope:
+                yield
 
     @property
     def has_early_bytes(self) -> bool:
@@ -269,16 +275,12 @@ class HttpConnection:
         self.status = status
         return head
 
-    @contextlib.contextmanager
-    def cancel_when_client_leaves(self) -> Iterator[None]:
-        """Cancel the body when the client closes or resets; `is_gone` is set then."""
-        with trio.CancelScope() as scope:
-            self._input.tell_end(scope)
-            try:
-                yield
-            finally:
-                self._input.tell_end(None)
-        self.is_gone |= scope.cancelled_caught
+    def cancel_when_client_leaves(self) -> "_WhileAnswered":
+        """Cancel all of `scope` when the client closes or resets within the block.
+
+        Nobody is there to be served any more; `is_gone` is set then.
+        """
+        return _WhileAnswered(self)
 
     # ---- between requests, and the end
 
@@ -370,6 +372,20 @@ class HttpConnection:
                         break
                     size += len(data)
         await self.stream.aclose()
+
+
+@attrs.define(eq=False)
+class _WhileAnswered:
+    """A block in which the end of the input cancels; a class, as there is one for each request."""
+
+    connection: HttpConnection
+
+    def __enter__(self) -> None:
+        self.connection._input.tell_end(self.connection.scope)
+
+    def __exit__(self, *_: object) -> None:
+        self.connection._input.tell_end(None)
+        self.connection.is_gone |= self.connection._input.is_ended
 
 
 def _too_large(limit: int) -> ApiError:

@@ -19,7 +19,9 @@ _HEAD = re.compile(
     rb"(?!CONNECT )[A-Z]{1,20} /[!-~]* HTTP/1\.1\r\n(?:[!#-'*+.^-z|~0-9A-Z-]+:[ -~\t]*\r\n)+\r\n"
 )
 # What makes a request more than a head and a counted body: left to h11.
-_UNCOMMON = frozenset({"transfer-encoding", "expect", "upgrade", "content-length", "host"})
+_UNCOMMON = frozenset({"transfer-encoding", "expect", "upgrade"})
+# What may be there once.
+_SINGLE = ("host", "content-length")
 # More digits are no length of ours; h11 takes up to 20.
 _LENGTH_DIGITS_MAX = 15
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -49,23 +51,24 @@ def read_head(data: bytes | bytearray, bytes_max: int) -> Head | None:
     for each in lines:
         name, _, value = each.partition(":")
         headers.append((name.lower(), value.strip(" \t")))
-    uncommon = [name for name, _ in headers if name in _UNCOMMON]
-    names = set(uncommon)
-    if len(names) != len(uncommon) or "host" not in names or len(names) > 2:
-        return None
-    length = 0
-    if len(names) == 2:
-        declared = next((value for name, value in headers if name == "content-length"), "")
-        if not declared.isdigit() or len(declared) > _LENGTH_DIGITS_MAX:
-            return None
-        length = int(declared)
     method, target, _ = line.split(" ")
     request = HttpRequest.of_target(method, target, tuple(headers))
-    connection = request.header("connection")
-    if connection is not None and connection.lower() not in ("keep-alive", "close"):
+    names = request.names
+    if "host" not in names or not names.isdisjoint(_UNCOMMON):
         return None
-    keeps_alive = connection is None or connection.lower() == "keep-alive"
-    return Head(request, length, keeps_alive, size)
+    if len(names) < len(headers) and any(_is_repeated(name, headers) for name in _SINGLE):
+        return None
+    length = request.header("content-length", "0")
+    if not length.isdigit() or len(length) > _LENGTH_DIGITS_MAX:
+        return None
+    connection = request.header("connection", "keep-alive").lower()
+    if connection not in ("keep-alive", "close"):
+        return None
+    return Head(request, int(length), connection == "keep-alive", size)
+
+
+def _is_repeated(name: str, headers: list[tuple[str, str]]) -> bool:
+    return sum(given == name for given, _ in headers) > 1
 
 
 def write_head(status: int, headers: Iterable[tuple[str, str]]) -> bytes:

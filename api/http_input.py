@@ -12,10 +12,9 @@ import attrs
 import trio
 
 from ..nurseries.background import BackgroundTask, start_background_task_soon
+from ..nurseries.doorbell import Doorbell
 from ..nurseries.error_groups import single_errors_unwrapped
-from .bounded_stream import BoundedStream
-
-RECEIVE_BYTES = 64 * 2**10
+from .bounded_stream import RECEIVE_BYTES, BoundedStream
 
 
 @attrs.define(eq=False)
@@ -34,8 +33,9 @@ class HttpInput:
     _reader: BackgroundTask | None = attrs.field(default=None, init=False)
     # Cancelled when the client leaves.
     _answering: trio.CancelScope | None = attrs.field(default=None, init=False)
-    # Set when something was read or the end was met, for whoever asked.
-    _arrived: trio.Event | None = attrs.field(default=None, init=False)
+    # Somebody waits for more; rung then when something was read or the end was met.
+    _is_wanted: bool = attrs.field(default=False, init=False)
+    _arrived: Doorbell = attrs.field(factory=Doorbell, init=False)
     # Set when somebody asks, for the reader that has enough.
     _asked: trio.Event | None = attrs.field(default=None, init=False)
 
@@ -70,10 +70,14 @@ class HttpInput:
         if self._reader is None:
             await self._receive()
         else:
-            self._arrived = trio.Event()
+            self._is_wanted = True
             if self._asked is not None:
                 self._asked.set()
-            await self._arrived.wait()
+            try:
+                while len(self.buffer) == size and not self.is_ended:
+                    await self._arrived.wait()
+            finally:
+                self._is_wanted = False
         return len(self.buffer) > size
 
     def tell_end(self, scope: trio.CancelScope | None) -> None:
@@ -86,7 +90,7 @@ class HttpInput:
         """Background task `connection-reader`: ends with the input, or the input with it."""
         try:
             while not self.is_ended:
-                if len(self.buffer) >= self.ahead_bytes_max and self._arrived is None:
+                if len(self.buffer) >= self.ahead_bytes_max and not self._is_wanted:
                     self._asked = trio.Event()
                     await self._asked.wait()
                     self._asked = None
@@ -108,8 +112,7 @@ class HttpInput:
             self.buffer += data
         else:
             self.is_ended = True
-        if self._arrived is not None:
-            self._arrived.set()
-            self._arrived = None
+        if self._is_wanted:
+            self._arrived.ring()
         if self.is_ended and self._answering is not None:
             self._answering.cancel("the client has left")

@@ -6,7 +6,8 @@ Sans-IO: values. h11 has checked the syntax already. Must not know routes or con
 import base64
 import binascii
 import re
-from typing import TYPE_CHECKING
+from collections.abc import KeysView
+from typing import TYPE_CHECKING, overload
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
@@ -65,9 +66,18 @@ class HttpRequest:
             path, query = target, ""
         return cls(method, path, query, headers, http_version)
 
-    def header(self, name: str) -> str | None:
-        """The first value of a header, by its lower-case name."""
-        return self._first.get(name)
+    @property
+    def names(self) -> KeysView[str]:
+        """The names of its headers, each once."""
+        return self._first.keys()
+
+    @overload
+    def header(self, name: str) -> str | None: ...
+    @overload
+    def header(self, name: str, absent: str) -> str: ...
+    def header(self, name: str, absent: str | None = None) -> str | None:
+        """The first value of a header, by its lower-case name; `absent` when there is none."""
+        return self._first.get(name, absent)
 
     def tokens(self, name: str) -> set[str]:
         """The comma-separated tokens of all headers of that name, lower case."""

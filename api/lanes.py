@@ -7,6 +7,7 @@ one has ended. Must not know events, frames or tasks.
 """
 
 from collections import deque
+from typing import Protocol, Self
 
 import attrs
 
@@ -16,6 +17,21 @@ from .responses_request import ResponseRequest, ResumeRequest
 
 StreamId = str | None
 LIMIT_CODE = "websocket_stream_limit_reached"
+CANCELLED = "cancelled on a socket"
+
+
+class StartedResponse(Protocol):
+    """What a turn needs of its response."""
+
+    @property
+    def response_id(self) -> str:
+        """Its id."""
+
+    def grant(self, tokens: int) -> None:
+        """Allow so many tokens more."""
+
+    def cancel(self, reason: str) -> None:
+        """Ask for its end."""
 
 
 @attrs.frozen
@@ -25,6 +41,31 @@ class Start:
     request: ResponseRequest | ResumeRequest
     size_bytes: int
     event_id: str | None = None
+
+
+@attrs.define(eq=False)
+class Turn:
+    """What runs in a lane, from its request on: a client may want its end, or allow it tokens,
+    before the response has an id. It is done when the response is there.
+    """
+
+    response_id: str | None = None
+    is_cancelled: bool = False
+    granted: int = 0
+
+    @classmethod
+    def of(cls, start: Start) -> Self:
+        """The turn of this request; what is resumed has its id."""
+        request = start.request
+        return cls(request.response_id if isinstance(request, ResumeRequest) else None)
+
+    def begin(self, response: StartedResponse) -> None:
+        """The response is there."""
+        self.response_id = response.response_id
+        if self.granted:
+            response.grant(self.granted)
+        if self.is_cancelled:
+            response.cancel(CANCELLED)
 
 
 @attrs.define(eq=False)

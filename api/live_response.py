@@ -43,7 +43,7 @@ class LiveResponse:
     merge_s: float = 0.0
 
     # Around the generation; its deadline is the request's, or the end of the time without readers.
-    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+    scope: trio.CancelScope = attrs.field(init=False)
     is_admitted: bool = attrs.field(default=False, init=False)
     on_grant: Callable[[int], None] | None = attrs.field(default=None, init=False)
     # Tokens granted before there was a request.
@@ -60,7 +60,7 @@ class LiveResponse:
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.scope.deadline = self.request.keeping.deadline_s
+        self.scope = trio.CancelScope(deadline=self.request.keeping.deadline_s)
 
     @property
     def response_id(self) -> str:
@@ -137,19 +137,14 @@ class LiveResponse:
             self._readers.remove(reader)
             self._check_abandoned()
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
+    def held(self) -> "_Hold":
         """Keep it running in this block, without reading."""
-        self._holders += 1
-        self._someone_came()
-        try:
-            yield
-        finally:
-            self._holders -= 1
-            self._check_abandoned()
+        return _Hold(self)
 
     def _someone_came(self) -> None:
-        self.scope.deadline = self.request.keeping.deadline_s
+        deadline_s = self.request.keeping.deadline_s
+        if self.scope.deadline != deadline_s:  # it costs to say it again
+            self.scope.deadline = deadline_s
 
     def _check_abandoned(self) -> None:
         if self._readers or self.has_ended:
@@ -166,8 +161,11 @@ class LiveResponse:
 
     # ---- tokens
 
-    def note_more(self, *, is_end: bool = False) -> None:
-        """There is more to pull; harmless when told again."""
+    def note_more(self, is_end: bool = False) -> None:
+        """There is more to pull; harmless when told again.
+
+        Called for every token, in a task that serves all requests.
+        """
         if is_end or self._waiting or not self._readers:
             self.pull()
             self.wake_readers()
@@ -241,6 +239,21 @@ class AttachedReader:
         if cursor.is_done:
             self.done.set()
         return events
+
+
+@attrs.define(eq=False)
+class _Hold:
+    """See `LiveResponse.held`; a class, as there is one for each response."""
+
+    response: LiveResponse
+
+    def __enter__(self) -> None:
+        self.response._holders += 1
+        self.response._someone_came()
+
+    def __exit__(self, *_: object) -> None:
+        self.response._holders -= 1
+        self.response._check_abandoned()
 
 
 Wake = Callable[[AttachedReader], None]

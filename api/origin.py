@@ -8,6 +8,7 @@ that name in `Host`. So the host must be a loopback name or a configured one, an
 
 import ipaddress
 import re
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 import attrs
@@ -17,10 +18,13 @@ from .errors import ApiError
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 # Written in a list of allowed hosts or origins, it allows all.
 ANY = "*"
+# Clients say the same few all the time. Each is at most a head long.
+HOSTS_REMEMBERED = 16
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 
 
+@lru_cache(HOSTS_REMEMBERED)
 def split_host(value: str) -> tuple[str, int | None] | None:
     """`name:port` to its parts, the name lowered and without brackets or a final dot.
 

@@ -20,7 +20,7 @@ from .foreign_responses import ForeignReader, ForeignResponses
 from .live_response import AttachedReader, LiveResponse, Wake
 from .logprob_objects import make_teller
 from .response_history import Conversation, continued
-from .response_id import draw_id, draw_response_id
+from .response_id import draw_response_id, item_id_of
 from .response_record import ResponseRecord
 from .response_registry import ResponseRegistry
 from .response_run import run_response
@@ -108,9 +108,10 @@ class ResponseNursery:
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         before = await self._conversation_before(request, principal, session)
+        response_id = draw_response_id(self.foreign.rank)
         identity = ResponseIdentity(
-            response_id=draw_response_id(self.foreign.rank),
-            item_id=draw_id("msg"),
+            response_id=response_id,
+            item_id=item_id_of(response_id),
             created_at=int(time.time()),
             model=self.generator.model_name,
         )

@@ -79,8 +79,6 @@ async def _answer_whole(
                 await response.wait_ended()
         else:
             response = await responses.run_whole(request, principal)
-    if connection.is_gone:
-        return
     assert response.record.ending is not None
     if response.record.ending.error is not None:
         raise response.record.ending.error

@@ -13,6 +13,7 @@ import trio
 from ..engine.errors import EngineError
 from ..engine.messages import FinishReason, RequestEvent, RequestEventKind
 from ..engine.sampling_params import SamplingParams
+from ..nurseries.doorbell import Doorbell
 from ..runtime.generation import GenerationStream, Generator, Usage
 from .errors import ApiError, engine_error, to_api_error
 from .live_response import LiveResponse
@@ -54,7 +55,7 @@ class _Run:
     task_status: trio.TaskStatus[None]
     stream: GenerationStream | None = None
     # The response has ended, by whatever was pulled.
-    finished: trio.Event = attrs.field(factory=trio.Event)
+    finished: Doorbell = attrs.field(factory=Doorbell)
 
     @property
     def usage(self) -> Usage:
@@ -72,12 +73,13 @@ class _Run:
         if self.response.is_admitted and not self.response.has_ended:
             self.response.end(ending)
             self.registry.end(self.response)
-            self.finished.set()
+            self.finished.ring()
 
     def cut(self) -> None:
         """Nothing comes any more."""
         self.response.close_source()
-        self.end(self.response.ending_when_cut(self.usage))
+        if not self.response.has_ended:
+            self.end(self.response.ending_when_cut(self.usage))
 
     def fail(self, failure: Exception) -> None:
         """Raises `ApiError` before the admission."""
@@ -116,17 +118,12 @@ class _Run:
     async def _follow(self, stream: GenerationStream) -> None:
         """Be there until the end; what comes is pulled by those who want it."""
         self.response.pull_from = self.pull
-        stream.follow(self.note_more)
-        self.note_more()
+        stream.follow(self.response.note_more)
+        self.response.note_more(stream.has_end)
         try:
             await self.finished.wait()
         finally:
             self.response.pull()
-
-    def note_more(self) -> None:
-        """Called for every token, in a task that serves all requests."""
-        assert self.stream is not None
-        self.response.note_more(is_end=self.stream.has_end)
 
     def pull(self) -> None:
         """Take what there is into the record. Runs in any task; a failure is the end."""

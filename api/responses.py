@@ -17,6 +17,7 @@ import enum
 from collections.abc import Sequence
 
 import attrs
+import msgspec
 
 from ..runtime.generation import Logprobs, Usage
 from .errors import ApiError
@@ -41,6 +42,12 @@ class ResponseIdentity:
     item_id: str
     created_at: int
     model: str
+    # The item's id as JSON: every delta has it.
+    item_json: bytes = attrs.field(init=False, repr=False, eq=False)
+
+    @item_json.default
+    def _item_json_default(self) -> bytes:
+        return msgspec.json.encode(self.item_id)
 
 
 class Status(enum.StrEnum):
@@ -74,7 +81,7 @@ class Ending:
 class Delta:
     """The one event that comes for every token; made an object, or bytes, by who needs that."""
 
-    item_id: str
+    identity: ResponseIdentity
     number: int
     text: str
     # Those it covers, and the index of the first, if they were asked for.
@@ -89,7 +96,7 @@ class Delta:
             "type": DELTA,
             "sequence_number": self.number,
             "output_index": 0,
-            "item_id": self.item_id,
+            "item_id": self.identity.item_id,
             "content_index": 0,
             "delta": self.text,
             "logprobs": self.logprobs or [],
@@ -153,10 +160,10 @@ class ResponseEvents:
         """One delta up to the `token_count`-th token; ids and logprobs are of those it covers."""
         number = LAST_OPENING_NUMBER + token_count
         if token_ids is None:
-            delta = Delta(self.identity.item_id, number, text)
+            delta = Delta(self.identity, number, text)
         else:
             index = token_count - len(token_ids)
-            delta = Delta(self.identity.item_id, number, text, list(token_ids), index)
+            delta = Delta(self.identity, number, text, list(token_ids), index)
         if logprobs is not None:
             delta.logprobs = self._told(logprobs)
         return delta

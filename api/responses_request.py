@@ -71,7 +71,8 @@ class ResumeRequest:
     stream_id: str | None = None
 
 
-@attrs.frozen(kw_only=True)
+# Not frozen, though nobody changes one: that would take three times as long to make.
+@attrs.define(kw_only=True)
 class ResponseRequest:
     """One validated request. What is only echoed back to the client is kept as it came."""
 

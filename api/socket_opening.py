@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
+from .bounded_stream import RECEIVE_BYTES
 from .frame_guard import FrameGuard
 from .frame_stream import FrameStream
 from .http import HttpConnection
-from .http_input import RECEIVE_BYTES
 from .limits import SocketLimits
 
 # Messages that trio-websocket parsed and our reader has not taken; it takes them at once.

@@ -173,6 +173,7 @@ class ToolUse:
             raise to_api_error(error, {"structured_outputs": "tools"}) from None
 
 
+NO_TOOLS = ToolUse()
 TOOL_FIELDS: dict[str, Field] = {
     "tools": Field(Tools(), "Functions that the model may call."),
     "tool_choice": Field(ToolChoiceField(), "Whether it must, and which; a call is then valid."),
@@ -187,6 +188,8 @@ FLAT_TOOL_FIELDS: dict[str, Field] = {
 
 def tool_use_of(values: Mapping[str, Any], *, has_tools: bool) -> ToolUse:
     """The three fields together. Raises `ApiError`; without `has_tools` for any tool that is on."""
+    if values.keys().isdisjoint(TOOL_FIELDS):
+        return NO_TOOLS
     tools: list[Tool] = values.get("tools") or []
     choice: Choice = values.get("tool_choice", Choice(ToolChoice.AUTO))
     if choice.choice is ToolChoice.REQUIRED and not tools:

@@ -18,11 +18,11 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from ..nurseries.background import start_background_task_soon
 from ..runtime.errors import Overloaded
 from .application import Application
-from .errors import SERVER_ERROR, ApiError, bad_field, draining, internal_error
+from .errors import ApiError, bad_field, draining, internal_error
 from .fields import Fields, JsonObject, decode_object
 from .frame_stream import FrameStream
 from .http import HttpConnection
-from .lanes import Lanes, Start
+from .lanes import CANCELLED, Lanes, Start, Turn
 from .limits import SocketLimits
 from .live_response import AttachedReader
 from .outbox import OneEvent
@@ -36,6 +36,7 @@ from .responses_request import (
     read_resume_request,
     read_stream_id,
 )
+from .socket_notices import error_event, overloaded, steer_failed, too_old
 from .socket_opening import open_socket
 from .socket_writer import SocketWriter
 
@@ -93,8 +94,8 @@ class SocketSession:
 
     lanes: Lanes = attrs.field(init=False)
     writer: SocketWriter = attrs.field(init=False)
-    # {lane: the id of the response that runs or is read in it}.
-    _current: dict[str | None, str] = attrs.field(factory=dict, init=False)
+    # {lane: what runs or is read in it}.
+    _turns: dict[str | None, Turn] = attrs.field(factory=dict, init=False)
     # Responses in a row that were refused at a limit of the server.
     _overloads: int = attrs.field(default=0, init=False)
     # Why no further response is taken, once that is so.
@@ -160,7 +161,7 @@ class SocketSession:
             stream_id = read_stream_id(event)
             self._handle_event(event, len(message), event_id)
         except ApiError as error:
-            self._put_notice(_error_event(error, stream_id, event_id))
+            self._put_notice(error_event(error, stream_id, event_id))
 
     def _handle_event(self, event: JsonObject, size_bytes: int, event_id: str | None) -> None:
         match Fields(event).string("type"):
@@ -180,7 +181,7 @@ class SocketSession:
             case "runtime.credit":
                 self._handle_credit(event)
             case "response.steer":
-                self._put_notice(_steer_failed(event))
+                self._put_notice(steer_failed(event))
             case None:
                 raise bad_field("type", "is missing", "missing_required_parameter")
             case kind:
@@ -192,27 +193,29 @@ class SocketSession:
             raise attrs.evolve(self._refusal)
         ready = self.lanes.handle_request(start)
         if ready is not None:
+            self._turns[ready.request.stream_id] = Turn.of(ready)
             name = f"lane {ready.request.stream_id or '(default)'}"
             self._start(self._run_lane, ready, name=name)
 
-    def _named_response(self, event: Fields) -> str:
-        """By response id, any of this principal's; else the one that runs in the lane."""
+    def _turn_of(self, event: Fields) -> Turn:
+        """The response that is named: any of this principal's, or what runs in the lane."""
         response_id = event.string("response_id")
+        turn = self._turns.get(event.string("stream_id"))
         if response_id is not None:
-            return response_id
-        current = self._current.get(event.string("stream_id"))
-        if current is None:
+            return Turn(response_id)
+        if turn is None:
             raise ApiError(404, "No response runs in this lane", "response_not_found")
-        return current
+        return turn
 
     def _handle_cancel(self, event: Fields, event_id: str | None) -> None:
-        response_id = self._named_response(event)
-        if self.application.foreign.is_foreign(response_id):
-            lane = event.string("stream_id")
-            self._start(self._cancel_foreign, response_id, lane, event_id, name="foreign-cancel")
+        turn = self._turn_of(event)
+        if turn.response_id is None:
+            turn.is_cancelled = True
+        elif self.application.foreign.is_foreign(turn.response_id):
+            named = (turn.response_id, event.string("stream_id"), event_id)
+            self._start(self._cancel_foreign, *named, name="foreign-cancel")
         else:
-            registry = self.application.registry
-            registry.cancel(response_id, self.principal, "cancelled on a socket", self)
+            self.application.registry.cancel(turn.response_id, self.principal, CANCELLED, self)
 
     async def _cancel_foreign(
         self, response_id: str, stream_id: str | None, event_id: str | None
@@ -221,12 +224,16 @@ class SocketSession:
         try:
             await self.application.foreign.cancel(response_id, self.principal)
         except ApiError as error:
-            self._put_notice(_error_event(error, stream_id, event_id))
+            self._put_notice(error_event(error, stream_id, event_id))
 
     def _handle_credit(self, event: JsonObject) -> None:
         tokens = read_credit(event)
-        response_id = self._named_response(Fields(event))
-        self.application.registry.find(response_id, self.principal, self).grant(tokens)
+        turn = self._turn_of(Fields(event))
+        if turn.response_id is None:
+            turn.granted += tokens
+        else:
+            registry = self.application.registry
+            registry.find(turn.response_id, self.principal, self).grant(tokens)
 
     # ---- lanes
 
@@ -239,6 +246,8 @@ class SocketSession:
             # The next one opens when the writer has taken this one's end: bounds what waits.
             await self.writer.wait_taken(stream_id)
             following = self.lanes.handle_ended(stream_id)
+            if following is not None:
+                self._turns[stream_id] = Turn.of(following)
         self.writer.notify()
 
     async def _run_turn(self, start: Start) -> None:
@@ -257,8 +266,8 @@ class SocketSession:
             logger.error("a turn failed; only its lane is told", exc_info=failure)
             error = internal_error()
         finally:
-            self._current.pop(stream_id, None)
-        self.writer.mark_ready(stream_id, OneEvent(_error_event(error, stream_id, start.event_id)))
+            self._turns.pop(stream_id, None)
+        self.writer.mark_ready(stream_id, OneEvent(error_event(error, stream_id, start.event_id)))
 
     def _count_overload(self, refused: ApiError) -> None:
         """So many in a row, and the socket ends: this frontend has no room for it."""
@@ -274,6 +283,7 @@ class SocketSession:
         async with responses.open(request, self.principal, session=self) as response:
             self._overloads = 0
             with response.reading(wake=partial(self.writer.mark_ready, lane)) as reader:
+                self._turns[lane].begin(response)
                 await self._read_to_end(lane, reader)
 
     async def _run_resume(self, resume: ResumeRequest) -> None:
@@ -284,7 +294,6 @@ class SocketSession:
             if isinstance(reader, AttachedReader):
                 await self._read_to_end(lane, reader)
                 return
-            self._current[lane] = resume.response_id
             while not reader.done.is_set():
                 await reader.wait_ready()
                 if reader.is_ready:
@@ -293,7 +302,6 @@ class SocketSession:
 
     async def _read_to_end(self, stream_id: str | None, reader: AttachedReader) -> None:
         """Let the writer take from this reader until it has the end."""
-        self._current[stream_id] = reader.response.response_id
         try:
             if reader.is_ready:
                 self.writer.mark_ready(stream_id, reader)
@@ -326,7 +334,7 @@ class SocketSession:
         """On a drain or at the age limit: take nothing new, end what runs, close."""
         with trio.move_on_after(self.limits.age_s):
             await self.application.wait_drain_begun()
-        self._refusal = draining() if self.application.is_draining else _too_old()
+        self._refusal = draining() if self.application.is_draining else too_old()
         deadline = self.application.drain_deadline
         if self._wants_events and deadline is not None:
             left_ms = max(0, round((deadline - trio.current_time()) * 1000))
@@ -336,12 +344,12 @@ class SocketSession:
         if self.application.is_draining:
             await self.close(SERVICE_RESTART, "the server is restarting")
         else:
-            await self._tell_and_close(_too_old(), GOING_AWAY)
+            await self._tell_and_close(too_old(), GOING_AWAY)
 
     async def _leave_overload(self) -> None:
         """Tell the client to come by another connection: another frontend may have room."""
         await self._wait_idle()
-        await self._tell_and_close(_overloaded(), TRY_AGAIN_LATER)
+        await self._tell_and_close(overloaded(), TRY_AGAIN_LATER)
 
     async def _wait_idle(self) -> None:
         """Nothing runs here and everything was written."""
@@ -349,48 +357,7 @@ class SocketSession:
 
     async def _tell_and_close(self, error: ApiError, code: int) -> None:
         """The error goes before the close frame, as an event of no lane: clients read its code."""
-        self._put_notice(_error_event(error, None))
+        self._put_notice(error_event(error, None))
         with trio.move_on_after(self.limits.close_s):
             await self._wait_idle()
         await self.close(code, error.message)
-
-
-def _error_event(error: ApiError, stream_id: str | None, event_id: str | None = None) -> Event:
-    """`event_id` is what the client called the message that is at fault."""
-    body = error.body()["error"]
-    assert isinstance(body, dict)
-    event: Event = {"type": "error", "status": error.status, "error": body}
-    if error.retry_after_s is not None:
-        body["headers"] = dict(error.headers())
-    if event_id is not None:
-        body["event_id"] = event_id
-    if stream_id is not None:
-        event["stream_id"] = stream_id
-    return event
-
-
-def _too_old() -> ApiError:
-    message = "The socket has reached its age limit; open another"
-    return ApiError(400, message, "websocket_connection_limit_reached")
-
-
-def _overloaded() -> ApiError:
-    message = "The server is overloaded; open another socket"
-    return ApiError(503, message, "server_overloaded", SERVER_ERROR)
-
-
-def _steer_failed(event: JsonObject) -> Event:
-    """OpenAI's answer for input that is not taken; it returns the input."""
-    return {
-        "type": "response.steer.failed",
-        "sequence_number": 0,
-        "error": {
-            "type": "invalid_request_error",
-            "code": "steering_not_supported",
-            "message": "Steering is not served; send response.create",
-        },
-        "steer": {
-            "input": event.get("input"),
-            "previous_response_id": event.get("previous_response_id"),
-        },
-    }

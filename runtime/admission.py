@@ -11,8 +11,8 @@ that a replay draws the same tokens. Must not know prompts, engines or clients.
 """
 
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import Self
 
 import attrs
 
@@ -25,13 +25,37 @@ from .errors import Overloaded
 RETRY_SPREAD = 0.5
 
 
+def ignore_load() -> None:
+    """For whoever has nobody to tell of it."""
+
+
 @attrs.define(eq=False)
 class Ticket:
-    """What one admitted request is charged with."""
+    """What one request is charged with, from the begin of the block that it opens to its end."""
 
     _admission: "Admission"
+    # About so many prompt tokens; what it is charged with when the block begins.
+    _estimate: int
+    _choices: int
+    # Called when it was admitted, and when it is over.
+    _on_load: Callable[[], None]
     _tokens: int = attrs.field(default=0, init=False)
     _embeds_bytes: int = attrs.field(default=0, init=False)
+
+    def __enter__(self) -> Self:
+        admission = self._admission
+        admission.check_room(self._choices)
+        self.charge_tokens(self._estimate)
+        admission.active_requests += self._choices
+        admission.admitted_total += self._choices
+        self._on_load()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release_tokens()
+        self.release_embeds()
+        self._admission.active_requests -= self._choices
+        self._on_load()
 
     def charge_tokens(self, tokens: int) -> None:
         """Charge the prompt: an estimate at first, then the count; the last one counts.
@@ -84,34 +108,30 @@ class Admission:
     admitted_total: int = attrs.field(default=0, init=False)
     refused_total: int = attrs.field(default=0, init=False)
 
-    @contextmanager
-    def open_ticket(self, tokens: int = 0, *, choices: int = 1) -> Iterator[Ticket]:
+    def open_ticket(
+        self, tokens: int = 0, *, choices: int = 1, on_load: Callable[[], None] = ignore_load
+    ) -> Ticket:
         """Admit one request, with an estimate of its prompts' tokens, until the block is left.
 
-        Each of its choices counts as a request. Raises `Overloaded`, or `InvalidParameter` for more
-        choices than will ever be taken; then nothing is charged.
+        Each of its choices counts as a request. Entering the block raises `Overloaded`, or
+        `InvalidParameter` for more choices than will ever be taken; then nothing is charged.
+        `on_load` is called when it was admitted, and when it is over.
         """
+        return Ticket(self, tokens, choices, on_load)
+
+    def check_room(self, choices: int) -> None:
+        """Raises as the entry of a ticket's block, for the number of requests."""
         limit = self.limits.active_requests_max
         if choices > limit:
             raise InvalidParameter("n", f"must be at most {limit} here (active_requests_max)")
         if self.active_requests + choices > limit:
             raise self.refusal("active_requests_max")
-        ticket = Ticket(self)
-        ticket.charge_tokens(tokens)
-        self.active_requests += choices
-        self.admitted_total += choices
-        try:
-            yield ticket
-        finally:
-            ticket.release_tokens()
-            ticket.release_embeds()
-            self.active_requests -= choices
 
     def with_seed(self, params: SamplingParams) -> SamplingParams:
         """The same parameters, with a seed if there is none."""
         if params.seed is not None:
             return params
-        return attrs.evolve(params, seed=self.random.randint(0, SEED_MAX))
+        return params.with_seed(self.random.randint(0, SEED_MAX))
 
     def refusal(self, limit: str) -> Overloaded:
         """Count one refusal by this limit and make its error."""

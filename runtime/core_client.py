@@ -26,6 +26,7 @@ from ..engine.messages import (
 from ..transports.channel import (
     Channel,
     ChannelEvent,
+    Misread,
     Peer,
     PeerDown,
     PeerNotConnected,
@@ -188,7 +189,8 @@ class CoreClient:
         return "; ".join(reasons) or "no engine has started yet"
 
     def _engines_changed(self) -> None:
-        self.balancer.set_engines(sorted(self._ready.keys() & self._linked))
+        # The channel's own objects: what an engine says is compared by identity first.
+        self.balancer.set_engines(sorted(peer for peer in self._linked if peer in self._ready))
         self.engines_changed.set()
         self.engines_changed = trio.Event()
 
@@ -224,6 +226,8 @@ class CoreClient:
                 self._engines_changed()
             case Received(peer=peer, message=message):
                 return self._handle_message(peer, message)
+            case Misread():
+                pass  # what an engine did not say is asked for by a RESYNC
             case _:
                 assert_never(event)
         return NOTHING

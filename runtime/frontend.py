@@ -7,8 +7,8 @@ and releases, whatever happened between. Must not know HTTP, sockets or how engi
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 
 import attrs
@@ -24,7 +24,7 @@ from ..engine.errors import (
 from ..engine.messages import AddRequest, FinishReason, RequestOutput
 from ..engine.sampling_params import SamplingParams
 from ..transports.credits import CreditWindow
-from .admission import Admission, Ticket
+from .admission import Admission, Ticket, ignore_load
 from .choice_slots import ChoiceSlots
 from .choices import split_choices
 from .config import RuntimeSettings
@@ -36,12 +36,9 @@ from .input_processor import InputProcessor, PreparedPrompt
 from .logprobs import Logprobs
 from .merged_slot import MergedSlot
 from .output_processor import OutputProcessor
+from .request_arguments import check_arguments
 from .request_state import RequestStatus
 from .stream_credit import StreamCredit
-
-
-def ignore_load() -> None:
-    """For whoever has nobody to tell of it."""
 
 
 @attrs.define(eq=False)
@@ -84,6 +81,9 @@ class RequestFlow:
 
     def put(self, output: RequestOutput) -> None:
         """Turn tokens into text; an error of the engine's fails the request alone."""
+        if self._runs and _is_plain(output):
+            self.slot.put_tokens(output.token_ids)
+            return
         if output.token_ids:
             self.ticket.release_tokens()
             self._runs = not self.processor.searches
@@ -124,10 +124,13 @@ class RequestFlow:
         self.ticket.release_tokens()
         self.slot.fail(error)
 
-    def consumed(self, token_count: int) -> None:
-        """The consumer took so many output tokens in all: the engine may go further."""
-        if token_count >= self.credit.grants_at:
-            self._pass_on(self.credit.handle_consumed(token_count))
+    def consumed(self, token_count: int) -> float:
+        """The consumer took so many output tokens in all: the engine may go further.
+
+        Fewer than it says then are no news.
+        """
+        self._pass_on(self.credit.handle_consumed(token_count))
+        return self.credit.grants_at
 
     def granted(self, tokens: int) -> None:
         """The consumer allows so many tokens more."""
@@ -136,6 +139,16 @@ class RequestFlow:
     def _pass_on(self, credit: int | None) -> None:
         if credit is not None:
             self.client.grant(self.request_id, credit)
+
+
+def _is_plain(output: RequestOutput) -> bool:
+    """Whether it says no more than which tokens are next."""
+    return bool(
+        output.token_ids
+        and output.finish_reason is None
+        and output.logprobs is None
+        and not (output.events or output.cached_tokens)
+    )
 
 
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
@@ -157,7 +170,7 @@ def _make_stream(
         request_id,
         prompt_token_ids,
         slots[0] if len(slots) == 1 else ChoiceSlots(slots),
-        on_consumed=lambda count, choice: flows[choice].consumed(count),
+        on_consumed=[flow.consumed for flow in flows],
         on_granted=grant,
         on_ended=lambda choice, reason: flows[choice].end(reason),
     )
@@ -236,8 +249,15 @@ class Frontend:
         stream raises `EngineDied`, `RequestFailed`, or an `InvalidRequest` that only an engine
         sees. Cancellation at any point aborts.
         """
-        deadline = trio.current_time() + deadline_s
         request_id = request_id or f"request-{secrets.token_hex(8)}"
+        check_arguments(
+            {"request_id": request_id, "principal": principal, "cache_salt": cache_salt},
+            {"deadline_s": deadline_s, "merge_s": merge_s},
+            priority=priority,
+            credit=credit,
+            events=events,
+        )
+        deadline = trio.current_time() + deadline_s
         params = params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
             prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
@@ -267,12 +287,16 @@ class Frontend:
             try:
                 yield stream
             finally:
-                for flow in flows:
-                    self.client.abort(flow.request_id)
-                    flow.stream = None  # it has the flow: a circle would wait for the collector
-                stream.slot.close()
-                self._prompt_tokens += len(prepared.prompt_token_ids)
-                self._output_tokens += stream.output_tokens
+                self._close(stream, flows)
+
+    def _close(self, stream: GenerationStream, flows: Sequence[RequestFlow]) -> None:
+        """Whatever has not ended does; never waits."""
+        for flow in flows:
+            self.client.abort(flow.request_id)
+            flow.stream = None  # it has the flow: a circle would wait for the collector
+        stream.slot.close()
+        self._prompt_tokens += len(stream.prompt_token_ids)
+        self._output_tokens += stream.output_tokens
 
     def _stream_credit(self, granted: int | None, *, streaming: bool) -> StreamCredit:
         window = CreditWindow(self.settings.streams.window_tokens) if streaming else None
@@ -291,15 +315,9 @@ class Frontend:
             credit=self._stream_credit(credit, streaming=streaming),
         )
 
-    @contextmanager
-    def _open_ticket(self, prompt: Prompt, choices: int) -> Iterator[Ticket]:
+    def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
         tokens = choices * self.inputs.estimate_tokens(prompt)
-        try:
-            with self.admission.open_ticket(tokens, choices=choices) as ticket:
-                self.on_load()
-                yield ticket
-        finally:
-            self.on_load()
+        return self.admission.open_ticket(tokens, choices=choices, on_load=self.on_load)
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
         """See `generation.Generator`."""

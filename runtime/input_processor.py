@@ -10,7 +10,7 @@ Must not know engines, admission or streams.
 
 import logging
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from functools import partial
 from typing import Self
 
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 UNSERVED = "%s advises what is not served and therefore not done: %s"
 # English has about so many in most vocabularies; only an estimate until the text is tokenised.
 CHARACTERS_PER_TOKEN = 4
+_NO_PROMPT = "must be text, whole numbers or a conversation"
 
 
 @attrs.frozen
@@ -109,18 +110,23 @@ class InputProcessor:
         )
 
     def estimate_tokens(self, prompt: Prompt) -> int:
-        """About how many tokens a prompt has, without looking into it; at least 1."""
+        """About how many tokens a prompt has, without looking into it; at least 1.
+
+        Raises `InvalidParameter` for what is no prompt.
+        """
         match prompt:
             case str():
                 return len(prompt) // CHARACTERS_PER_TOKEN + 1
             case ChatPrompt():
-                contents = [message.get("content") for message in prompt.messages]
+                contents = [_content_of(message) for message in prompt.messages]
                 characters = sum(len(text) for text in contents if isinstance(text, str))
                 return characters // CHARACTERS_PER_TOKEN + 1
             case PromptEmbeds():
                 return prompt.tokens
-            case _:
+            case Sized():
                 return max(1, len(prompt))
+            case _:
+                raise InvalidParameter("prompt", _NO_PROMPT)
 
     async def prepare(
         self, prompt: Prompt, params: SamplingParams, *, max_model_len: int | None = None
@@ -261,9 +267,16 @@ def _tokens_wanted(tokens: int, params: SamplingParams, length_max: int) -> int:
     return min(wanted, tokens)
 
 
+def _content_of(message: object) -> object:
+    """Of one message of a conversation. Raises `InvalidParameter`."""
+    if not isinstance(message, Mapping):
+        raise InvalidParameter("messages", "must be dictionaries with `role` and `content`")
+    return message.get("content")
+
+
 def _ids(prompt: Sequence[int]) -> list[int]:
     """A copy; JSON's true and false are no token ids, nor are other numbers."""
     token_ids = list(prompt)
     if any(type(token_id) is not int for token_id in token_ids):
-        raise InvalidParameter("prompt", "must be text, whole numbers or a conversation")
+        raise InvalidParameter("prompt", _NO_PROMPT)
     return token_ids

@@ -19,6 +19,7 @@ Sans-IO: messages and times in, messages and decisions out. Must not know channe
 """
 
 from collections import Counter
+from typing import Final
 
 import attrs
 
@@ -74,6 +75,7 @@ class LedgerEntry:
     is_flowing: bool = False
 
 
+_NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
 _END_OF_REASON = {
     FinishReason.STOP: RequestStatus.FINISHED,
     FinishReason.LENGTH: RequestStatus.FINISHED,
@@ -102,11 +104,10 @@ class Ledger:
     # The last attempt that was given.
     _attempts: int = attrs.field(init=False)
     _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
-    # The placed ones by their attempt, which names no other.
-    _by_attempt: dict[int, LedgerEntry] = attrs.field(factory=dict, init=False)
-    # The same entries by engine, in the order of placing; those between two engines are in none.
-    _placed: dict[Peer, dict[str, LedgerEntry]] = attrs.field(factory=dict, init=False)
-    # Engines to ask again because a gap was seen.
+    # The same entries by engine and attempt, in the order of placing; those between two engines
+    # are in none. An attempt names one entry, and one engine.
+    _placed: dict[Peer, dict[int, LedgerEntry]] = attrs.field(factory=dict, init=False)
+    # Engines to ask again because a gap was seen, or an overlap with news.
     _gaps: set[Peer] = attrs.field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -158,15 +159,12 @@ class Ledger:
     ) -> list[tuple[str, int]]:
         """The hot path: one more token for each of these."""
         accepted = []
-        entries = map(self._by_attempt.get, outputs.attempts)
-        rows = zip(entries, outputs.indices, outputs.token_ids, strict=True)
-        for entry, index, token_id in rows:
-            if (
-                entry is None
-                or index != len(token_ids := entry.token_ids)
-                or (entry.peer is not peer and entry.peer != peer)
-            ):
-                self._refuse(entry, self._judge_row(entry, peer, index))
+        attempts = outputs.attempts
+        entries = map(self._placed.get(peer, _NO_ENTRIES).get, attempts)
+        rows = zip(attempts, entries, outputs.indices, outputs.token_ids, strict=True)
+        for attempt, entry, index, token_id in rows:
+            if entry is None or index != len(token_ids := entry.token_ids):
+                self._refuse(entry, self._judge_row(attempt, entry, index))
                 continue
             token_ids.append(token_id)
             if not entry.is_flowing:
@@ -186,7 +184,8 @@ class Ledger:
                 continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
-                self._note_tokens(entry, now)
+                if not entry.is_flowing:
+                    self._note_tokens(entry, now)
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, _END_OF_REASON[output.finish_reason], now)
@@ -194,10 +193,10 @@ class Ledger:
         return accepted
 
     def take_resyncs(self) -> list[Send]:
-        """Messages that ask engines to send again after a gap within a link generation.
+        """Messages that ask engines to send again, after a gap or an overlap with news.
 
-        The link is numbered, so this needs a fault of the engine; asking costs little, and a
-        request that waits for ever costs a client.
+        Next to never, as the link is numbered and an engine waits for the RESYNC it begins with.
+        Asking costs little, and a request that waits for ever costs a client.
         """
         if not self._gaps:
             return []
@@ -226,7 +225,8 @@ class Ledger:
         """This incarnation of an engine will not come back; `cause` says what became of it."""
         self._gaps.discard(peer)
         decisions: list[Decision] = []
-        for request_id, entry in list(self._placed.get(peer, {}).items()):
+        for entry in list(self._placed.get(peer, {}).values()):
+            request_id = entry.request.request_id
             if self.engine_gone_policy is EngineGonePolicy.FAIL:
                 self._end(entry, RequestStatus.FAILED, now)
                 decisions.append(Fail(request_id, EngineDied(str(peer), cause)))
@@ -281,23 +281,22 @@ class Ledger:
     def check_invariants(self) -> None:
         """Both indexes agree, attempts are unique, nobody in here has ended."""
         placed = {
-            request_id: (peer, entry)
+            attempt: (peer, entry)
             for peer, entries in self._placed.items()
-            for request_id, entry in entries.items()
+            for attempt, entry in entries.items()
         }
         attempts = [entry.attempt for entry in self._entries.values()]
         assert len(set(attempts)) == len(attempts)
         assert all(0 < attempt <= self._attempts for attempt in attempts)
         assert all(self._placed.values()), "an engine without requests is kept"
-        assert len(self._by_attempt) == len(placed)
-        assert all(self._by_attempt[entry.attempt] is entry for _, entry in placed.values())
-        for request_id, entry in self._entries.items():
+        assert len(placed) == sum(map(len, self._placed.values()))
+        for entry in self._entries.values():
             entry.state.check_invariants()
             assert not entry.state.ended
             is_streaming = entry.state.status is RequestStatus.STREAMING
             assert not entry.is_flowing or (is_streaming and not entry.resync_asked)
             assert (entry.peer is None) == (entry.state.status is RequestStatus.UNPLACED)
-            assert placed.pop(request_id, (None, entry)) == (entry.peer, entry)
+            assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
         assert not placed
 
     def _note_tokens(self, entry: LedgerEntry, now: float) -> None:
@@ -326,12 +325,11 @@ class Ledger:
         is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
         return None if is_early and not output.token_ids else Refusal.OVERLAP
 
-    def _judge_row(self, entry: LedgerEntry | None, peer: Peer, index: int) -> Refusal:
-        """Why a row that is not exactly next is not. Its request may live on as another attempt."""
+    def _judge_row(self, attempt: int, entry: LedgerEntry | None, index: int) -> Refusal:
+        """Why a row is not exactly next. Without entry its request may live on elsewhere."""
         if entry is None:
-            return Refusal.UNKNOWN_REQUEST
-        if entry.peer != peer:
-            return Refusal.OTHER_ENGINE
+            is_elsewhere = any(attempt in entries for entries in self._placed.values())
+            return Refusal.OTHER_ENGINE if is_elsewhere else Refusal.UNKNOWN_REQUEST
         return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
 
     def _refuse(self, entry: LedgerEntry | None, refusal: Refusal) -> None:
@@ -344,8 +342,8 @@ class Ledger:
     def _resync(self, peer: Peer) -> Resync:
         return Resync(
             [
-                LiveRequest(request_id, entry.attempt, len(entry.token_ids), entry.credit)
-                for request_id, entry in self._placed.get(peer, {}).items()
+                LiveRequest(entry.request.request_id, attempt, len(entry.token_ids), entry.credit)
+                for attempt, entry in self._placed.get(peer, {}).items()
             ]
         )
 
@@ -365,21 +363,19 @@ class Ledger:
 
     def _place(self, entry: LedgerEntry, peer: Peer) -> None:
         """A new attempt of this request, on this engine."""
-        self._by_attempt.pop(entry.attempt, None)
+        self._displace(entry)
         self._attempts += 1
         entry.attempt, entry.peer = self._attempts, peer
         entry.resync_asked = entry.is_flowing = False
-        self._placed.setdefault(peer, {})[entry.request.request_id] = entry
-        self._by_attempt[entry.attempt] = entry
+        self._placed.setdefault(peer, {})[entry.attempt] = entry
 
     def _displace(self, entry: LedgerEntry) -> None:
         if entry.peer is None:
             return
         entries = self._placed[entry.peer]
-        del entries[entry.request.request_id]
+        del entries[entry.attempt]
         if not entries:
             del self._placed[entry.peer]
-        del self._by_attempt[entry.attempt]
         entry.peer, entry.is_flowing = None, False
 
     def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:

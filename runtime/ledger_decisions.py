@@ -31,8 +31,10 @@ class Refusal(enum.StrEnum):
     GAP = "gap"  # begins above it: something between was lost
 
 
-# What the engine is asked to send again, from where it is wanted. An overlap comes of a step that
-# ends after a link has come up, and before the RESYNC that says what is wanted has arrived.
+# What the engine is asked to send again, from where it is wanted. Engines say nothing on a link
+# before its RESYNC, so a gap is a fault of theirs, or of a step that ended in the very moment in
+# which the link came up again; asking because of one may bring overlaps, as what the others wait
+# for is on its way.
 ASKED_AGAIN = frozenset({Refusal.OVERLAP, Refusal.GAP})
 
 

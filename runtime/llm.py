@@ -17,6 +17,7 @@ from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
 from ..nurseries.error_groups import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
+from .errors import Overloaded
 from .generation import (
     ChatPrompt,
     Choice,
@@ -88,6 +89,8 @@ class LLM:
         # Of the calls; None before the runtime is up and as soon as it goes down.
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
+        # Prompts for which there was no room; one is woken whenever another has been answered.
+        self._room = trio.lowlevel.ParkingLot()
         self._thread = threading.Thread(
             target=self._run, args=(model, options), name="triolet-llm", daemon=False
         )
@@ -109,6 +112,7 @@ class LLM:
     ) -> list[Completion]:
         """Answer all prompts, in their order; one fails, all fail.
 
+        Any number may be given: as many as the admission takes run at once, the others wait.
         A list of token ids is one prompt. Raises as `Runtime.generate` does (a group if several
         prompts fail at once), and `LLMClosed`. Ctrl-C in the calling thread aborts its prompts.
         """
@@ -202,17 +206,38 @@ class LLM:
         self, prompts: list[Prompt], params: SamplingParams | None
     ) -> list[Completion]:
         results: list[Completion | None] = [None] * len(prompts)
+        left = iter(enumerate(prompts))
 
-        async def one(place: int, prompt: Prompt) -> None:
-            assert self._runtime is not None
-            opened = self._runtime.generate(prompt, params, streaming=False, merge_s=WHOLE_MERGE_S)
-            async with opened as stream:
-                results[place] = _completion(await stream.collect())
+        async def answer_next() -> None:
+            for place, prompt in left:
+                results[place] = await self._generate_one(prompt, params)
 
         async with trio.open_nursery() as nursery:
-            for place, prompt in enumerate(prompts):
-                nursery.start_soon(one, place, prompt)
+            for _ in range(min(len(prompts), self._at_once(params))):
+                nursery.start_soon(answer_next, name="prompts")
         return [result for result in results if result is not None]
+
+    def _at_once(self, params: SamplingParams | None) -> int:
+        """How many prompts are taken at once, if no other call has any."""
+        assert self._runtime is not None
+        choices = 1 if params is None else params.n
+        return max(1, self._runtime.admission.limits.active_requests_max // choices)
+
+    async def _generate_one(self, prompt: Prompt, params: SamplingParams | None) -> Completion:
+        """Answer one prompt as soon as there is room for it."""
+        assert self._runtime is not None
+        while True:
+            try:
+                opened = self._runtime.generate(
+                    prompt, params, streaming=False, merge_s=WHOLE_MERGE_S
+                )
+                async with opened as stream:
+                    completion = _completion(await stream.collect())
+                self._room.unpark()
+                return completion
+            except Overloaded as full:
+                with trio.move_on_after(full.retry_after_s):
+                    await self._room.park()
 
 
 def _many(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -64,18 +64,27 @@ class LeastLoaded:
 
         Raises `NoEngine` if none takes work.
         """
-        count = len(self._candidates)
+        eligible = self._candidates
+        if exclude:
+            eligible = [each for each in eligible if each.peer not in exclude]
+        if not eligible:
+            raise NoEngine("no engine takes work now")
+        chosen = eligible[0]
+        if len(eligible) > 1:
+            turned = self._turned(eligible)
+            chosen = min(turned, key=lambda candidate: self._load(candidate, in_flight))
+        chosen.sent_since += 1
+        return chosen.peer
+
+    def _turned(self, candidates: list[_Candidate]) -> list[_Candidate]:
+        """The same, from another one on each time."""
+        count = len(candidates)
         if self._start is None:
             # Frontends begin at different engines.
             self._start = count * self.rank // self.frontends
-        turned = [self._candidates[(self._start + place) % count] for place in range(count)]
-        eligible = [candidate for candidate in turned if candidate.peer not in exclude]
-        if not eligible:
-            raise NoEngine("no engine takes work now")
+        start = self._start % count
         self._start += 1
-        chosen = min(eligible, key=lambda candidate: self._load(candidate, in_flight))
-        chosen.sent_since += 1
-        return chosen.peer
+        return candidates[start:] + candidates[:start]
 
     def _load(self, candidate: _Candidate, in_flight: Callable[[Peer], int]) -> float:
         ours = self.frontends * in_flight(candidate.peer)

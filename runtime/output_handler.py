@@ -35,15 +35,13 @@ async def run_output_handler(
             for start in range(0, len(accepted.tokens), SLICE_OUTPUTS):
                 tokens = accepted.tokens[start : start + SLICE_OUTPUTS]
                 client.deliver_tokens(tokens)
-                done = await _pause(done + len(tokens))
+                done += len(tokens)
+                if done >= SLICE_OUTPUTS:
+                    await trio.lowlevel.checkpoint()
+                    done = 0
             for output in accepted.outputs:
                 client.deliver(output)
-                done = await _pause(done + 1)
-
-
-async def _pause(done: int) -> int:
-    """Let others run if so many outputs since the last pause are a slice; how many they are now."""
-    if done < SLICE_OUTPUTS:
-        return done
-    await trio.lowlevel.checkpoint()
-    return 0
+                done += 1
+                if done >= SLICE_OUTPUTS:
+                    await trio.lowlevel.checkpoint()
+                    done = 0

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import attrs
 
-from ..engine.embeddings import DTYPES, PARAMETER, check_finite, check_form
+from ..engine.embeddings import DTYPES, PARAMETER, check_dimensions, check_finite, check_form
 from ..engine.errors import InvalidParameter
 from ..transports.array import Array
 
@@ -25,9 +25,7 @@ def _as_bytes(data: bytes | bytearray | memoryview) -> bytes:
 
 
 def _two(shape: Sequence[int]) -> tuple[int, int]:
-    if len(shape) != 2:
-        reason = f"must have two dimensions (tokens, hidden size), not {len(shape)}"
-        raise InvalidParameter(PARAMETER, reason)
+    check_dimensions(shape)
     return (shape[0], shape[1])
 
 

@@ -39,9 +39,12 @@ class Choice:
     """One answer to a prompt, as far as it was taken."""
 
     index: int = 0
+    token_count: int = attrs.field(default=0, init=False)
     token_ids: list[int] = attrs.field(factory=list, init=False)
     finish_reason: FinishReason | None = attrs.field(default=None, init=False)
     stop_reason: str | int | None = attrs.field(default=None, init=False)
+    # Whoever counts what was taken is told from this many tokens on.
+    tells_at: float = attrs.field(default=0, init=False, eq=False)
     # Pieces of the text, joined when asked for: adding to a str would be quadratic.
     _pieces: list[str] = attrs.field(factory=list, init=False, eq=False)
     _logprobs: list[Logprobs] = attrs.field(factory=list, init=False, eq=False)
@@ -61,15 +64,12 @@ class Choice:
             self._logprobs = [whole]
         return whole
 
-    def note(self, output: GenerationOutput) -> None:
+    def keep(self, output: GenerationOutput) -> None:
         """The next piece."""
         self._pieces.append(output.text)
         self.token_ids.extend(output.token_ids)
         if output.logprobs is not None:
             self._logprobs.append(output.logprobs)
-        if output.finish_reason is not None:
-            self.finish_reason = output.finish_reason
-            self.stop_reason = output.stop_reason
 
 
 @attrs.frozen

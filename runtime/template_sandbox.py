@@ -8,11 +8,11 @@ counting functions refuse. Must not know conversations or where templates come f
 
 import functools
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextvars import ContextVar, Token
 from typing import Any
 
+import attrs
 import jinja2
 import jinja2.ext
 import jinja2.nodes
@@ -40,15 +40,25 @@ _STEP, _WEIGHED, _SLICED = " step", " weighed", " sliced"
 _budget: ContextVar[Budget] = ContextVar("budget of the template that is being rendered")
 
 
-@contextmanager
-def rendering() -> Iterator[Budget]:
+@attrs.define(eq=False)
+class _Rendering:
+    """See `rendering`; a class, as there is one for each request."""
+
+    _token: Token[Budget] | None = None
+
+    def __enter__(self) -> Budget:
+        budget = Budget()
+        self._token = _budget.set(budget)
+        return budget
+
+    def __exit__(self, *_: object) -> None:
+        assert self._token is not None
+        _budget.reset(self._token)
+
+
+def rendering() -> _Rendering:
     """The time in which one template may be rendered, on a fresh budget."""
-    budget = Budget()
-    token = _budget.set(budget)
-    try:
-        yield budget
-    finally:
-        _budget.reset(token)
+    return _Rendering()
 
 
 class CountingSandbox(jinja2.sandbox.ImmutableSandboxedEnvironment):

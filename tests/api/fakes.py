@@ -99,7 +99,8 @@ def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:
 class FakeGenerator:
     """Follows `scripts` by the text of the last user message, else `script`.
 
-    `gate`, when set, holds every piece back until the test opens it.
+    `gate`, when set, holds every piece back until the test opens it. A request is taken
+    `opens_after_s` after it came.
     """
 
     script: Script = attrs.field(factory=lambda: list(HELLO))
@@ -109,6 +110,7 @@ class FakeGenerator:
     max_model_len: int = 128
     refuse: Exception | None = None
     is_ready: bool = True
+    opens_after_s: float = 0.0
     calls: list[Call] = attrs.field(factory=list, init=False)
     active: dict[str, GenerationStream] = attrs.field(factory=dict, init=False)
     aborted: list[str] = attrs.field(factory=list, init=False)
@@ -132,7 +134,7 @@ class FakeGenerator:
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
     ) -> AsyncIterator[GenerationStream]:
-        await trio.lowlevel.checkpoint()
+        await trio.sleep(self.opens_after_s)
         if self.refuse is not None:
             raise self.refuse
         assert request_id is not None
@@ -181,12 +183,16 @@ class FakeGenerator:
             request_id,
             list(PROMPT_TOKENS),
             slots[0] if params.n == 1 else ChoiceSlots(slots),
-            on_consumed=lambda count, _: self.consumed.append(count),
+            on_consumed=[self._note_consumed] * len(slots),
             on_granted=self.granted.append,
         )
         if params.prompt_logprobs is not None:
             stream.prompt_logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
         return stream
+
+    def _note_consumed(self, count: int) -> float:
+        self.consumed.append(count)
+        return count + 1  # every piece
 
     def _script_for(self, prompt: Prompt) -> Script:
         if isinstance(prompt, ChatPrompt):

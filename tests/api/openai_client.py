@@ -18,7 +18,7 @@ LIMITS = ResponsesWebSocketLimits(
     max_bytes_per_lane=2**20,
     max_bytes=2**23,
 )
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 def chat(client: openai.OpenAI) -> dict[str, Any]:

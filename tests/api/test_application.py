@@ -58,9 +58,9 @@ async def test_idle_waits_end_when_a_drain_begins(autojump_clock: trio.testing.M
     application = Application(FakeGenerator())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(application.drain)
-        with application.idle(75):
+        with trio.CancelScope() as scope, application.idle(scope, 75):
             await trio.sleep(1000)
-        with application.idle(75):
+        with trio.CancelScope() as scope, application.idle(scope, 75):
             await trio.sleep(1000)
     assert trio.current_time() < 1
 

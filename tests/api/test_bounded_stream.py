@@ -137,3 +137,50 @@ async def test_reading_and_half_closing_pass_through() -> None:
     assert await client.receive_some() == b""
     await stream.aclose()
     await client.aclose()
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+async def test_a_read_of_a_stream_that_others_close_is_told_so(looks_first: bool) -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+
+    async def read() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        if looks_first:
+            await trio.testing.wait_all_tasks_blocked()
+        await stream.abort()
+    await read()
+    await client.aclose()
+
+
+async def test_bytes_that_come_in_the_turn_of_the_close_are_nobodys() -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    raised = list[trio.ClosedResourceError]()
+
+    class CloseOnceReadable(trio.abc.Instrument):
+        """Closes after the loop has seen the bytes, before the reader runs."""
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            if task.name.endswith("read") and not raised:
+                server.socket.close()
+
+    async def read() -> None:
+        try:
+            await stream.receive_some()
+        except trio.ClosedResourceError as error:
+            raised.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        instrument = CloseOnceReadable()
+        trio.lowlevel.add_instrument(instrument)
+        await client.send_all(b"late")
+    trio.lowlevel.remove_instrument(instrument)
+    assert len(raised) == 1
+    await client.aclose()

@@ -102,6 +102,7 @@ def test_no_tokens_are_wanted_with_echo_alone() -> None:
         ({"prompt": [None]}, "invalid_type", "prompt[0]"),
         ({"prompt": [-1]}, "invalid_value", "prompt"),
         ({"prompt": ["a"] * (PROMPTS_MAX + 1)}, "invalid_value", "prompt"),
+        ({"prompt": ["a"] * (PROMPTS_MAX // 2), "n": 3}, "invalid_value", "n"),
         ({"max_tokens": 0}, "invalid_value", "max_tokens"),
         ({"n": 0}, "invalid_parameter", "n"),
         ({"best_of": 2}, "unsupported_parameter", "best_of"),

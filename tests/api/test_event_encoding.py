@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.event_encoding import encode_part
-from triolet.api.responses import Delta, Event
+from triolet.api.responses import Delta, Event, ResponseIdentity
+
+IDENTITY = ResponseIdentity(response_id="resp_1", item_id='msg_é"1', created_at=1, model="m")
 
 
 @given(
@@ -17,7 +19,7 @@ from triolet.api.responses import Delta, Event
 def test_a_delta_is_its_object(
     text: str, number: int, token_ids: list[int] | None, stream_id: str | None
 ) -> None:
-    delta = Delta("msg_1", number, text, token_ids, 7)
+    delta = Delta(IDENTITY, number, text, token_ids, 7)
     if number % 2:
         delta.logprobs = [{"token": text, "logprob": -0.5, "bytes": [1], "top_logprobs": []}]
     expected = delta.event()

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.lanes import Lanes, Start
+from triolet.api.lanes import CANCELLED, Lanes, Start, Turn
 from triolet.api.limits import SocketLimits
-from triolet.api.responses_request import ResponseRequest
+from triolet.api.responses_request import ResponseRequest, ResumeRequest
 from triolet.engine.sampling_params import SamplingParams
 
 LIMITS = SocketLimits(
@@ -31,6 +31,39 @@ def test_a_lane_is_first_in_first_out() -> None:
     assert [start.request for start in following if start is not None] == [second, third]
     assert lanes.handle_ended("a") is None
     assert lanes.active == 0
+
+
+class RecordingResponse:
+    """Keeps what is asked of it."""
+
+    response_id = "resp_1"
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def grant(self, tokens: int) -> None:
+        self.asked.append(tokens)
+
+    def cancel(self, reason: str) -> None:
+        self.asked.append(reason)
+
+
+def test_what_a_client_wants_before_there_is_a_response_is_done_when_there_is() -> None:
+    turn, response = Turn.of(Start(request("a"), 1)), RecordingResponse()
+    turn.granted += 3
+    turn.is_cancelled = True
+    turn.begin(response)
+    assert turn.response_id == "resp_1"
+    assert response.asked == [3, CANCELLED]
+    patient, left_alone = Turn(), RecordingResponse()
+    patient.begin(left_alone)
+    assert left_alone.asked == []
+
+
+def test_what_is_resumed_has_its_id_from_the_beginning() -> None:
+    assert Turn.of(Start(request("a"), 1)).response_id is None
+    resume = ResumeRequest(response_id="resp_2", starting_after=None)
+    assert Turn.of(Start(resume, 1)).response_id == "resp_2"
 
 
 @pytest.mark.parametrize(

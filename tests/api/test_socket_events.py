@@ -213,3 +213,31 @@ async def test_events_of_a_request_for_those_who_asked() -> None:
         events = await client.receive_until(*TERMINALS)
     (notice,) = [event for event in events if event["type"] == "runtime.queued"]
     assert (notice["position"], notice["stream_id"]) == (3, "a")
+
+
+async def test_a_cancel_that_follows_at_once_is_not_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The response has no id yet, and its lane names it all the same; the next one is not meant."""
+    generator = FakeGenerator(SLOW, scripts={"again": [Say("c")]}, opens_after_s=1)
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a")
+        await client.send({"type": "response.cancel", "stream_id": "a"})
+        await client.create("again", "a")
+        last = (await client.receive_until(*TERMINALS))[-1]
+        assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+        again = await client.receive_until(*TERMINALS)
+        assert (again[-1]["type"], text_of(again)) == ("response.completed", "c")
+    assert trio.current_time() < 500
+
+
+async def test_credit_that_follows_at_once_is_not_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator(opens_after_s=1)
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a", runtime={"credit": 0})
+        await client.send({"type": "runtime.credit", "stream_id": "a", "add": 40})
+        await client.send({"type": "runtime.credit", "stream_id": "a", "add": 2})
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+    assert sum(generator.granted) == 42

@@ -2,6 +2,7 @@
 
 import pathlib
 
+import attrs
 import pytest
 import trio
 
@@ -10,6 +11,7 @@ from triolet.engine.messages import AddRequest, RequestOutput, Utility
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
+from triolet.transports.channel import PeerDown, PeerUp
 from triolet.transports.link_decisions import Side
 from triolet.transports.memory_channel import FaultKind, NthFault
 
@@ -110,15 +112,31 @@ async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathli
         assert len((await stream.collect()).token_ids) == 12
 
 
+class Unused:
+    """The sink of a request that never comes to be."""
+
+    def put_token(self, token_id: int) -> None:
+        raise AssertionError("it was sent")
+
+    def put(self, output: RequestOutput) -> None:
+        raise AssertionError("it was sent")
+
+    def fail(self, error: Exception) -> None:
+        raise AssertionError("its caller was told already")
+
+
 async def test_a_request_that_cannot_be_encoded_leaves_no_trace(
     null_folder: pathlib.Path,
 ) -> None:
+    """`generate` refuses all that is known to be so; nor does what it cannot know wait for ever."""
+    good = AddRequest(request_id="a", attempt=0, prompt_token_ids=[9, 10], sampling=PARAMS)
+    bad = attrs.evolve(good, request_id="b", priority=2**70)
     async with open_bed(null_folder) as bed:
         with pytest.raises(OverflowError):
-            async with bed.frontend.generate("hello", PARAMS, priority=2**70):
-                pytest.fail("it was sent")
+            bed.client.submit([(good, Unused()), (bad, Unused())])
         assert len(bed.client.ledger) == 0
         assert len(await _tokens(bed)) == 12
+        await bed.wait_quiet()
 
 
 async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Path) -> None:
@@ -154,6 +172,15 @@ async def test_utility_calls_are_answered_or_fail_with_the_engine(
         bed.lose_engine(0)
         with pytest.raises(UtilityFailed):
             await bed.client.call_utility(peer, Utility.STATISTICS)
+
+
+async def test_an_engine_is_called_by_the_channels_own_object(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        (peer,) = bed.client.balancer.engines
+        again = attrs.evolve(peer)
+        bed.client.handle_event(PeerDown(peer, "a test"))
+        bed.client.handle_event(PeerUp(again, 2))
+        assert bed.client.balancer.engines[0] is again
 
 
 async def test_a_draining_client_takes_nothing_new(null_folder: pathlib.Path) -> None:

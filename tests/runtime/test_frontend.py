@@ -195,6 +195,28 @@ async def test_tokens_that_come_with_an_error_are_told_before_it(null_folder: pa
         await bed.wait_quiet()
 
 
+async def test_what_comes_with_later_tokens_is_told_with_them(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+        async with bed.frontend.generate("the cat", alone, credit=2) as stream:
+            while len(stream.token_ids) < 2:
+                await anext(stream)
+            output = RequestOutput(
+                request_id=stream.request_id, attempt=0, first_index=2, token_ids=[5, 6]
+            )
+            resumed = RequestEvent(RequestEventKind.RESUMED)
+            bed.client.deliver(output)
+            bed.client.deliver(attrs.evolve(output, token_ids=[7], events=(resumed,)))
+            bed.client.deliver(attrs.evolve(output, token_ids=[8], cached_tokens=3))
+            before, after = stream.take_nowait(), stream.take_nowait()
+            assert before is not None
+            assert after is not None, "events stay behind the tokens that came before them"
+            assert (before.token_ids, after.token_ids) == ([5, 6], [7, 8])
+            assert (after.events, after.token_count) == ((resumed,), 6)
+            assert stream.usage.cached_tokens == 3
+        await bed.wait_quiet()
+
+
 async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(
     null_folder: pathlib.Path,
 ) -> None:

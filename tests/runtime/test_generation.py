@@ -1,5 +1,7 @@
 """A stream gives each token once, keeps the whole, tells how far it was consumed, and ends once."""
 
+from typing import Any
+
 import pytest
 import trio
 
@@ -13,8 +15,12 @@ LAST = GenerationOutput("c", [7], 3, finish_reason=FinishReason.STOP, stop_reaso
 
 def make_stream() -> tuple[MergedSlot, GenerationStream, list[int]]:
     slot, consumed = MergedSlot(), list[int]()
-    stream = GenerationStream("r1", [1, 2], slot, lambda count, _: consumed.append(count))
-    return slot, stream, consumed
+
+    def on_consumed(count: int) -> float:
+        consumed.append(count)
+        return 3
+
+    return slot, GenerationStream("r1", [1, 2], slot, [on_consumed]), consumed
 
 
 async def test_the_stream_keeps_the_whole() -> None:
@@ -30,6 +36,14 @@ async def test_the_stream_keeps_the_whole() -> None:
     assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, 7)
     assert stream.usage == Usage(prompt_tokens=2, output_tokens=3, cached_tokens=1)
     assert consumed == [1]  # the end needs no credit
+
+
+async def test_who_counts_is_told_from_the_count_that_it_named() -> None:
+    slot, stream, consumed = make_stream()
+    for count in range(1, 6):
+        slot.put(GenerationOutput("a", [5], count))
+        await stream.__anext__()
+    assert consumed == [1, 3, 4, 5]
 
 
 async def test_collect_returns_the_stream() -> None:
@@ -52,13 +66,15 @@ async def test_tokens_before_a_death_are_given_and_then_the_error_once() -> None
         await stream.__anext__()
 
 
-async def test_grants_are_passed_on_and_never_negative() -> None:
+async def test_grants_are_passed_on_and_never_negative_or_in_parts() -> None:
     granted: list[int] = []
     stream = GenerationStream("r1", [1], MergedSlot(), on_granted=granted.append)
     stream.grant(3)
     stream.grant(0)
-    with pytest.raises(InvalidParameter, match="credit"):
-        stream.grant(-1)
+    wrong: list[Any] = [-1, 1.5, "3", True]
+    for tokens in wrong:
+        with pytest.raises(InvalidParameter, match="credit"):
+            stream.grant(tokens)
     assert granted == [3, 0]
     GenerationStream("r2", [1], MergedSlot()).grant(1)  # nobody limits it
 
@@ -75,8 +91,10 @@ async def test_cancelling_the_consumer_does_not_end_the_stream() -> None:
 def test_a_follower_takes_what_iteration_would_give() -> None:
     slot, stream, consumed = make_stream()
     taken: list[GenerationOutput] = []
+    ends: list[bool] = []
 
-    def on_ready() -> None:
+    def on_ready(has_end: bool) -> None:
+        ends.append(has_end)
         output = stream.take_nowait()
         assert output is not None
         taken.append(output)
@@ -85,7 +103,8 @@ def test_a_follower_takes_what_iteration_would_give() -> None:
     slot.put(GenerationOutput("a", [5], 1))
     slot.put(LAST)
     assert [output.text for output in taken] == ["a", LAST.text]
-    assert stream.token_ids == [5, *LAST.token_ids]
+    assert ends == [False, True]
+    assert (stream.output_tokens, stream.token_ids) == (LAST.token_count, []), "counted, not kept"
     assert stream.finish_reason is LAST.finish_reason
     assert consumed == [1]
     assert stream.take_nowait() is None, "nothing comes after the end"

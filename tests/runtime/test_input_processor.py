@@ -127,6 +127,14 @@ async def test_wrong_prompts_are_refused(inputs: InputProcessor, prompt: Any, re
     assert caught.value.parameter == "prompt"
 
 
+def test_what_is_no_prompt_is_refused_before_it_is_charged(inputs: InputProcessor) -> None:
+    messages: Any = ["hello"]
+    wrong: list[Any] = [None, 5, ChatPrompt(messages)]
+    for prompt in wrong:
+        with pytest.raises(InvalidParameter):
+            inputs.estimate_tokens(prompt)
+
+
 async def test_the_answer_needs_one_token(inputs: InputProcessor) -> None:
     assert len((await inputs.prepare([1] * 999, GREEDY)).prompt_token_ids) == 999
     with pytest.raises(PromptTooLong) as caught:

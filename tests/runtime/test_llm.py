@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import attrs
 import pytest
 
 from triolet.engine.errors import EngineError, InvalidParameter, ModelFolderError, PromptTooLong
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.config import SupervisionSettings
+from triolet.runtime.config import AdmissionLimits, SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.generation import ChatPrompt, Prompt, PromptEmbeds
 from triolet.runtime.llm import LLM, LLMClosed
@@ -29,7 +30,7 @@ PARAMS = SamplingParams(max_tokens=4, seed=7)
 ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
 NO_RESTARTS: dict[str, Any] = {"supervision": SupervisionSettings(restart_limit=0)}
 # A thread that has not answered by then hangs.
-THREAD_BOUND_S = 60.0
+THREAD_BOUND_S = 240.0
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +82,24 @@ def test_errors_come_bare_and_it_goes_on(llm: LLM) -> None:
     with pytest.raises(InvalidParameter, match="token ids"):
         llm.generate(mixed, PARAMS)
     assert llm.generate("the cat", PARAMS)
+
+
+def test_more_prompts_than_are_admitted_wait_for_room(null_folder: pathlib.Path) -> None:
+    admission = AdmissionLimits(active_requests_max=3, queued_tokens_max=8)
+    with LLM(str(null_folder), executor="null", admission=admission) as small:
+        prompts: list[Prompt] = ["the cat " * (n % 5 + 1) for n in range(40)]
+        answers = small.generate(prompts, PARAMS)
+        assert [answer.token_ids for answer in answers[:5]] * 8 == [
+            answer.token_ids for answer in answers
+        ]
+        twice = attrs.evolve(PARAMS, n=2)
+        asking = [in_thread(small.generate, prompts[:10], twice) for _ in range(3)]
+        for thread, _ in asking:
+            thread.join(THREAD_BOUND_S)
+        first, *others = [outcome for _, outcome in asking]
+        assert first == others[0] == others[1]
+        with pytest.raises(InvalidParameter):  # no waiting would help
+            small.generate(prompts, attrs.evolve(PARAMS, n=4))
 
 
 def test_many_threads_ask_side_by_side(llm: LLM) -> None:
@@ -143,11 +162,18 @@ def ask_while_it_lives(llm: LLM) -> None:
 
 
 INTERRUPTED = """
-import os, signal, sys, threading
+import os, signal, sys, threading, time
 import triolet
+
+def interrupt():
+    while not llm._runtime.admission.active_requests:
+        time.sleep(0.01)
+    time.sleep(0.3)  # by now the main thread waits; wherever it is, it is within the try
+    os.kill(os.getpid(), signal.SIGINT)
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 llm = triolet.LLM({folder!r}, executor="null", null_step_s=0.05)
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Thread(target=interrupt).start()
 try:
     llm.generate("the cat", triolet.SamplingParams(max_tokens=400, ignore_eos=True))
 except KeyboardInterrupt:
