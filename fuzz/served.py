@@ -41,7 +41,7 @@ LIMITS = ServerLimits(
     socket=SocketLimits(close_s=0.5, write_s=5.0, ping_s=0.3, pong_s=0.3),
 )
 # For one connection, and for the server to let go of all; far above what the limits make of it.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 # Statuses that a client's fault may be answered with; 500 is a fault of ours.
 FAULT_STATUSES = frozenset(
     {400, 401, 403, 404, 405, 408, 409, 411, 413, 414, 415, 422, 426, 429, 431, 501, 503, 505}

@@ -1,7 +1,8 @@
 """The least time in which a machine can compute a step: what must be read, what must be multiplied.
 
 Sans-IO: sizes of a model and rates of a machine in, seconds out. Every weight is read once a step,
-and every block of a row's KV once; a product and an addition are two operations. The floor is the
+and every block of a row's KV once; a product and an addition are two operations. Of a token that
+samples nothing the last layer's keys and values are all that is needed of it. The floor is the
 longer one of reading the weights and multiplying, plus reading KV, which no other work hides at
 batch 1. Of experts those are read that tokens go to which choose evenly. Must not know how a step
 is computed.
@@ -59,6 +60,19 @@ class ModelSizes:
             values += self.expert_layers * (router + experts_of_layer * expert)
         return values
 
+    def sampled_values(self, experts_of_layer: float) -> float:
+        """Weights of the last layer that only tokens which sample go through.
+
+        Where there are mixtures it is taken for one.
+        """
+        attention = self.head_size * self.heads
+        inner: float = self.intermediate_size
+        router = 0
+        if self.experts is not None and self.expert_layers:
+            inner = experts_of_layer * self.experts.intermediate_size
+            router = self.experts.count
+        return self.hidden_size * (2 * attention + router + 3 * inner)
+
     def experts_met(self, tokens: int) -> float:
         """How many experts of a layer so many tokens go to, on average."""
         if self.experts is None:
@@ -95,14 +109,16 @@ class StepWork:
         chosen = sizes.experts.chosen if sizes.experts else 0
         # Of each new token: scores against all before it and itself, and their weighted sum.
         seen = sum(row.new * (row.context - row.new) + row.new * (row.new + 1) // 2 for row in rows)
+        seen_last = sum(row.context for row in rows if row.samples)
+        last_values = sizes.sampled_values(chosen)
         return cls(
             weight_bytes=round(
                 VALUE_BYTES * (sizes.layer_values(sizes.experts_met(tokens)) + output)
             ),
             kv_bytes=VALUE_BYTES * sizes.layers * kv_values * sum(row.context for row in rows),
-            operations=round(2 * tokens * sizes.layer_values(chosen))
-            + 2 * sampled * output
-            + 4 * seen * attention * sizes.layers,
+            operations=round(2 * tokens * (sizes.layer_values(chosen) - last_values))
+            + round(2 * sampled * (last_values + output))
+            + 4 * (seen * (sizes.layers - 1) + seen_last) * attention,
         )
 
     def floor_s(self, *, read_gb_s: float, multiply_gflop_s: float) -> float:

@@ -169,11 +169,20 @@ class StartupOptions:
     """A server that is started, loses its worker, and is stopped."""
 
     rounds: Annotated[int, Parameter(help="How often.")] = 3
+    spares: Annotated[
+        int, Parameter(help="Spare processes of each kind, as of serve; 0: every restart spawns.")
+    ] = 1
     quick: Quick = False
     json: Json = ""
 
     def __attrs_post_init__(self) -> None:
         at_least("rounds", self.rounds, 1)
+        at_least("spares", self.spares, 0)
+
+    def words_of_spares(self) -> list[str]:
+        """Options of `triolet serve`."""
+        count = str(self.spares)
+        return ["--spare-engines", count, "--spare-frontends", count]
 
     def repeats(self) -> int:
         """Servers that are started."""

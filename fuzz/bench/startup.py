@@ -1,8 +1,8 @@
-"""`triolet bench startup`: from the command to ready, and from a worker's death to ready again.
+"""`triolet bench startup`: from the command to ready, and from a death to ready again.
 
-`triolet serve` as a user starts it, in a folder of its own; the worker is killed as the kernel
-would kill it. Times are of what a client sees: `/ready`, `/health`. Must not know how figures are
-shown.
+`triolet serve` as a user starts it, in a folder of its own; worker and frontend are killed as the
+kernel would kill them, with spares there to succeed them, or without. Times are of what a client
+sees: `/ready`, `/health`. Must not know how figures are shown.
 """
 
 import os
@@ -23,6 +23,7 @@ from .series import Series
 
 WORKER = "engine 0/worker 0"
 ENGINE = "engine 0"
+FRONTEND = "frontend 0"
 READY = "ready"
 # Of a restart; the backoff before it is part of it.
 RESTART_S = 60.0
@@ -39,6 +40,7 @@ class StartFigures:
 
     start_s: Series
     restart_s: Series
+    frontend_s: Series
     engine_boot_s: Series
     resident_mib: dict[str, float]
 
@@ -56,22 +58,27 @@ async def measure_startup(
     """
     starts: list[float] = []
     restarts: list[float] = []
+    frontends: list[float] = []
     boots: list[float] = []
     resident: dict[str, float] = {}
-    command = [*([model] if model else []), *words]
+    command = [*([model] if model else []), *words, *options.words_of_spares()]
     for _ in range(options.repeats()):
         with tempfile.TemporaryDirectory(prefix="triolet-start-") as name:
             began_s = time.perf_counter()
             async with open_served_run(pathlib.Path(name), command) as run:
                 await wait_until(lambda: _is_ready(run), "the server is ready", seconds=RESTART_S)
                 starts.append(time.perf_counter() - began_s)
+                await _wait_spares(run, options)
                 resident = await _resident(run)
                 restarts.append(await _restart(run))
-                boots.append(boot_seconds(run.log())[-1])
+                boots.append(await _second_boot_s(run))
+                await _wait_spares(run, options)
+                frontends.append(await _restart_frontend(run))
                 on_ended(1)
     return StartFigures(
         start_s=Series.of(starts),
         restart_s=Series.of(restarts),
+        frontend_s=Series.of(frontends),
         engine_boot_s=Series.of(boots),
         resident_mib=resident,
     )
@@ -93,6 +100,33 @@ async def _restart(run: ServedRun) -> float:
 
     await wait_until(is_back, "the engine is ready again", seconds=RESTART_S)
     return time.perf_counter() - began_s
+
+
+async def _second_boot_s(run: ServedRun) -> float:
+    """What the log says of the restart; /health may tell of an engine before the log does."""
+    told: list[float] = []
+
+    def is_told() -> bool:
+        told[:] = boot_seconds(run.log())
+        return len(told) > 1
+
+    await wait_until(is_told, "the log tells of the restart", seconds=RESTART_S)
+    return told[-1]
+
+
+async def _restart_frontend(run: ServedRun) -> float:
+    """Kill the frontend; seconds until a client is told that the server is ready."""
+    pid = (await run.processes())[FRONTEND].pid
+    began_s = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    await wait_until(lambda: _is_ready(run), "the frontend is back", seconds=RESTART_S)
+    return time.perf_counter() - began_s
+
+
+async def _wait_spares(run: ServedRun, options: StartupOptions) -> None:
+    """A server has its spares some seconds after its start, and after each restart."""
+    count = 2 * options.spares  # for engines and for frontends
+    await wait_until(lambda: run.has_spares(count), "spares are warm", seconds=RESTART_S)
 
 
 async def _is_ready(run: ServedRun) -> bool:

@@ -26,7 +26,7 @@ def throughput_table(found: Throughput) -> Table:
     work = found.work
     table = Table(
         title=f"{found.model}: {work.requests} requests at once, prompts {work.prompt_min} to"
-        f" {work.prompt_max}, {work.tokens} tokens out",
+        f" {work.prompt_max}, {work.tokens} tokens out; medians of {found.tokens_s.runs} rounds",
         title_justify="left",
     )
     for head in ("", "output tokens/s", "CPU µs a token"):
@@ -86,6 +86,7 @@ def startup_table(found: StartFigures) -> Table:
     table.add_row("command to ready", found.start_s.text(2))
     table.add_row("worker killed to ready again", found.restart_s.text(2))
     table.add_row("  of it the engine's and worker's boot", found.engine_boot_s.text(2))
+    table.add_row("frontend killed to ready again", found.frontend_s.text(2))
     for place, mib in found.resident_mib.items():
         table.add_row(f"{place}, MiB", f"{mib:.0f}")
     return table

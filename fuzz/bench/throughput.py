@@ -16,16 +16,18 @@ import trio
 
 from ...engine.errors import InvalidParameter
 from ...engine.sampling_params import SamplingParams
-from ...runtime.config import WHOLE_MERGE_S
+from ...runtime.config import WHOLE_MERGE_S, AdmissionLimits
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import Runtime, open_runtime
 from ..load.process_costs import costs_of_tree, cpu_spent
 from .options import ThroughputOptions
 from .prompts import Work
 from .reference import Reference, open_reference
+from .reference_messages import ReferenceRun
 from .series import NO_SERIES, Series, ratios
 
 OnEnded = Callable[[int], None]
+OnRound = Callable[["OfflineRun", ReferenceRun | None], None]
 
 
 @attrs.frozen(kw_only=True)
@@ -64,14 +66,19 @@ async def measure_throughput(
     *,
     engine: dict[str, Any],
     on_event: OnEvent = ignore_event,
+    warm_up_requests: int | None = None,
     on_ended: OnEnded = lambda count: None,
+    on_round: OnRound = lambda ours, theirs: None,
 ) -> Throughput:
-    """Run the rounds. Raises as `open_runtime` and `Runtime.generate` do; `ReferenceUnusable`."""
+    """Run the rounds. Raises as `open_runtime` and `Runtime.generate` do; `ReferenceUnusable`.
+
+    The first one warms up, with all requests or so many of them, and is not told to `on_round`.
+    """
     work = options.work()
     ours: list[OfflineRun] = []
     theirs = []
     async with (
-        open_runtime(model, on_event=on_event, **engine) as runtime,
+        open_runtime(model, on_event=on_event, admission=_all_of(work), **engine) as runtime,
         _maybe_reference(runtime, options) as reference,
     ):
         prompts = work.prompts(plain_token_ids(runtime))
@@ -81,12 +88,14 @@ async def measure_throughput(
         )
         for number in range(options.repeats() + 1):
             salt = f"round {number}"  # what an earlier round left in the prefix cache is no help
-            run = await run_offline(runtime, prompts, params, salt=salt, on_ended=on_ended)
-            if reference is not None:
-                their = await reference.run(prompts, work.tokens)
-                on_ended(len(prompts))
-                theirs += [their] if number else []
-            ours += [run] if number else []  # the first one warms up
+            asked = prompts if number else prompts[:warm_up_requests]
+            run = await run_offline(runtime, asked, params, salt=salt, on_ended=on_ended)
+            their = await reference.run(asked, work.tokens) if reference else None
+            on_ended(len(asked) if reference else 0)
+            if number:
+                ours.append(run)
+                theirs += [their] if their else []
+                on_round(run, their)
         name = runtime.model_name
     found = Throughput(
         work=work,
@@ -140,6 +149,15 @@ async def run_offline(
         prompt_tokens=sum(map(len, prompts)),
         output_tokens=sum(lengths),
         cpu_s=_ours(cpu_spent(before, costs_of_tree(os.getpid()))),
+    )
+
+
+def _all_of(work: Work) -> AdmissionLimits:
+    """So much that nothing of the work is refused: it lies ready, all of it."""
+    usual = AdmissionLimits()
+    return AdmissionLimits(
+        active_requests_max=max(usual.active_requests_max, work.requests),
+        queued_tokens_max=max(usual.queued_tokens_max, work.requests * work.prompt_max),
     )
 
 

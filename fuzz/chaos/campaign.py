@@ -37,7 +37,7 @@ from .fault_plan import (
     digest,
     make_plan,
 )
-from .fault_run import FaultRunner
+from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
 from .load import Bystanders, run_script
 from .options import ChaosOptions
@@ -111,9 +111,11 @@ class Campaign:
 
     async def run(self, plan: Sequence[Fault]) -> None:
         """All segments, then the end of the root. Raises `NotInTime`."""
-        places = self.options.places()
-        await wait_until(lambda: self.served.is_whole(places), "the tree is whole", seconds=30.0)
+        places, bound_s = self.options.places(), RECOVERY_S * self.options.patience
+        await wait_until(lambda: self.served.is_whole(places), "the tree is whole", seconds=bound_s)
         await self._learn()
+        spares = self.options.spares()
+        await wait_until(lambda: self.served.has_spares(spares), "it has spares", seconds=bound_s)
         self._baseline = await self.served.quiet_look()
         for start in range(0, len(plan), SEGMENT_FAULTS):
             await self._run_segment(plan[start : start + SEGMENT_FAULTS])
@@ -151,7 +153,7 @@ class Campaign:
     async def _run_segment(self, plan: Sequence[Fault]) -> None:
         chance = random.Random(f"{self.options.seed}/{plan[0].number}")
         bystanders = Bystanders(self.served.port, chance)
-        runner = FaultRunner(self.served, self.options.places())
+        runner = FaultRunner(self.served, self.options.places(), self.options.patience)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bystanders.run, BYSTANDERS_HTTP, BYSTANDERS_SOCKETS)
             async with trio.open_nursery() as slow:
@@ -169,6 +171,7 @@ class Campaign:
                 self._expected[history.script],
                 runner.disturbances,
                 engines=self.options.engines,
+                patience=self.options.patience,
             )
             self.report.violations += found
             self.report.count_stream(history, runner.blame(history))
@@ -185,7 +188,7 @@ class Campaign:
         baseline = self._baseline
         assert baseline is not None
         found: list[Violation] = [Violation("I8", "the run's tree could not be asked for")]
-        deadline_s = trio.current_time() + QUIET_S
+        deadline_s = trio.current_time() + QUIET_S * self.options.patience
         while found and trio.current_time() < deadline_s:
             try:
                 found = judge_quiet(baseline, await self.served.quiet_look())
@@ -208,7 +211,7 @@ class Campaign:
             seconds=0.0,
         )
         outcome = FaultOutcome(fault.number, kind, "")
-        runner = FaultRunner(self.served, self.options.places())
+        runner = FaultRunner(self.served, self.options.places(), self.options.patience)
         async with trio.open_nursery() as nursery:
             await runner.run(fault, outcome, nursery)
         at_end = await self._engine_steps()
@@ -220,7 +223,7 @@ class Campaign:
         self.report.violations += [
             *outcome.violations,
             *([Violation("I14", f"an abort without load: {outcome.void}")] if outcome.void else []),
-            *judge_abort(at_end, when_free, self.options.step_s()),
+            *judge_abort(at_end, when_free, self.options.step_s(), self.options.patience),
         ]
         self.report.checks.update(["I12"])
         self._judge(runner.histories, runner)
@@ -235,6 +238,7 @@ class Campaign:
 
     async def _kill_root(self) -> None:
         """The last act, with streams under way."""
+        death_s = ROOT_DEATH_S * self.options.patience
         number = len(self.report.outcomes)
         outcome = FaultOutcome(number, FaultKind.KILL_ROOT, "root")
         self.report.outcomes.append(outcome)
@@ -256,12 +260,12 @@ class Campaign:
             self.served.popen.wait()
             with contextlib.suppress(NotInTime):
                 await wait_until(
-                    lambda: not any(self.served.remains()), "all is gone", seconds=ROOT_DEATH_S
+                    lambda: not any(self.served.remains()), "all is gone", seconds=death_s
                 )
             outcome.recovery_s = trio.current_time() - began_s
             remains = self.served.remains()
         open_ = [h.name for h in histories if h.ending is not Ending.LOST]
-        outcome.violations += judge_root_death(*remains, open_, ROOT_DEATH_S)
+        outcome.violations += judge_root_death(*remains, open_, death_s)
         for history in histories:
             self.report.count_stream(history, FaultKind.KILL_ROOT)
         self.report.checks.update(["I5", "I6"])

@@ -89,16 +89,18 @@ def judge_stream(
     disturbances: Sequence[Disturbance],
     *,
     engines: int,
+    patience: float = 1.0,
 ) -> list[Violation]:
     """All that was wrong with one stream; [] if it was as promised, its disturbances given.
 
-    `engines` is how many the run has: to find none takes the death of all.
+    `engines` is how many the run has: to find none takes the death of all. With `patience` times
+    may be so many times longer, here and below.
     """
     found = [*history.violations, *_content(history, expected)]
     found += _ending(history, disturbances, engines)
     begun_s = history.gap_ended_s - history.gap_s
     calm = not any(d.meets(begun_s, history.gap_ended_s) for d in disturbances)
-    if history.gap_s > GAP_MAX_S and calm:
+    if history.gap_s > GAP_MAX_S * patience and calm:
         found.append(
             Violation("I7", f"{history.name}: a pause of {history.gap_s:.1f} s without a fault")
         )
@@ -234,14 +236,14 @@ def judge_epochs(
 
 
 def judge_abort(
-    at_end: Mapping[str, int], when_free: Mapping[str, int], step_s: float
+    at_end: Mapping[str, int], when_free: Mapping[str, int], step_s: float, patience: float = 1.0
 ) -> list[Violation]:
     """I12: within two steps of the order to abort nothing of the request is left in its engine.
 
     {engine: steps} when the client was told of the end, and when all was free; nothing else ran,
     and a step takes `step_s` at least (0: not known).
     """
-    news = ABORT_NEWS_S / step_s if step_s else math.inf
+    news = ABORT_NEWS_S * patience / step_s if step_s else math.inf
     return [
         Violation("I12", f"{place}: {when_free[place] - steps} steps more for an aborted request")
         for place, steps in at_end.items()
@@ -249,9 +251,9 @@ def judge_abort(
     ]
 
 
-def judge_health(place: str, noticed_s: float | None) -> list[Violation]:
+def judge_health(place: str, noticed_s: float | None, patience: float = 1.0) -> list[Violation]:
     """I10: /health says that an engine is not ready soon after it died. None: it never did."""
-    if noticed_s is not None and noticed_s <= HEALTH_TRUTH_S:
+    if noticed_s is not None and noticed_s <= HEALTH_TRUTH_S * patience:
         return []
     when = "never" if noticed_s is None else f"after {noticed_s:.1f} s"
     return [Violation("I10", f"/health told of the death of {place} {when}")]

@@ -25,6 +25,9 @@ SLOW_S = (1.0, 2.0, 4.0)
 # A successor dies so long after it was seen: while it is spawned, forks its worker, boots, serves.
 BOOTS_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
 
+# Where a server's spare engine is in the tree.
+SPARE_ENGINE = "spare engine 0"
+
 
 class FaultKind(enum.StrEnum):
     """What is done; the value is what people read."""
@@ -49,6 +52,7 @@ class FaultKind(enum.StrEnum):
     HALF_CLOSE = "half-close"
     NEVER_READS = "never reads"
     SLOW_READER = "1 byte/s"
+    KILL_SPARE = "kill engine, spare"  # and the one that waits to succeed it, at once
 
 
 # The root dies once, as the last act.
@@ -61,6 +65,7 @@ ON_ENGINE = frozenset(
         FaultKind.KILL_STOPPED,
         FaultKind.KILL_ENGINES,
         FaultKind.KILL_PAIR,
+        FaultKind.KILL_SPARE,
         FaultKind.STOP_WORKER,
         FaultKind.STOP_ENGINE,
     }
@@ -74,6 +79,7 @@ KILLS = frozenset(
         FaultKind.KILL_STOPPED,
         FaultKind.KILL_ENGINES,
         FaultKind.KILL_PAIR,
+        FaultKind.KILL_SPARE,
         FaultKind.KILL_FRONTEND,
     }
 )
@@ -131,11 +137,13 @@ class Fault:
 
     @property
     def deaths(self) -> dict[str, int]:
-        """{supervised process: lives that it ends}; a worker's death is its engine's."""
+        """{supervised process: lives that it ends}; a worker's death is its engine's, a spare's
+        nobody's."""
         if self.kind not in KILLS:
             return {}
         lives = 2 if self.kind is FaultKind.KILL_SUCCESSOR else 1
-        return {self.place.partition("/")[0]: lives, **({self.also: 1} if self.also else {})}
+        also = {self.also: 1} if self.also and self.also != SPARE_ENGINE else {}
+        return {self.place.partition("/")[0]: lives, **also}
 
 
 def make_plan(seed: int, count: int, *, engines: int, frontends: int, scripts: int) -> list[Fault]:
@@ -168,6 +176,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
     also = {
         FaultKind.KILL_ENGINES: f"engine {(engine + 1) % engines}" if engines > 1 else "",
         FaultKind.KILL_PAIR: f"frontend {frontend}",
+        FaultKind.KILL_SPARE: SPARE_ENGINE,
     }
     if kind in CANCELS:
         token = max(1, token)  # a response is cancelled by its id, which its first event tells

@@ -26,6 +26,10 @@ class ChaosOptions:
     frontends: Annotated[int, Parameter(help="Frontends; two show that one may die.")] = 2
     executor: Annotated[str, Parameter(help="What computes, as of serve: null or torch.")] = "null"
     step: Annotated[float, Parameter(help="Seconds of a step of the null executor.")] = 0.01
+    patience: Annotated[
+        float,
+        Parameter(help="So many times longer than promised all may take: for a busy machine."),
+    ] = 1.0
     json: Annotated[
         str,
         Parameter(
@@ -38,6 +42,10 @@ class ChaosOptions:
         for name in ("faults", "engines", "frontends"):
             if attrs.asdict(self)[name] < 1:
                 raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+        if not 1 <= self.patience < math.inf:
+            raise InvalidParameter(
+                "patience", f"must be finite and at least 1, not {self.patience:g}"
+            )
         if not 0 <= self.step < math.inf:
             raise InvalidParameter("step", f"must be finite and at least 0, not {self.step:g}")
 
@@ -48,6 +56,10 @@ class ChaosOptions:
             *("--executor", self.executor, "--null-step", str(self.step), "--threads", "1"),
             *_RESTARTS,
         ]
+
+    def spares(self) -> int:
+        """How many spares such a server keeps by itself: for an engine and a frontend."""
+        return 2
 
     def words_of_replay(self) -> list[str]:
         """The command that makes the same faults again."""

@@ -38,6 +38,8 @@ from .observers import (
 from .waits import NotInTime, wait_until
 
 MARK = "TRIOLET_CHAOS_MARK"
+# How the tree calls a process that waits to be an engine or a frontend.
+SPARE = "spare "
 # Torch imports for some seconds on two busy cores.
 READY_S = 90.0
 # The ladder's sum, and the exit of an interpreter, with much to spare.
@@ -86,13 +88,26 @@ class ServedRun:
         return dict(_places(msgspec.json.decode(text, type=ProcessTree)))
 
     async def is_whole(self, places: Sequence[str]) -> bool:
-        """Whether all these processes are up and every frontend has every engine."""
+        """Whether all these processes are up and every frontend has every engine.
+
+        Spares are nobody's need: see `has_spares`.
+        """
         try:
-            found = await self.processes()
+            found = serving(await self.processes())
         except ControlCallFailed:
             return False
         return set(found) == set(places) and all(
             is_serving(place, process, places) for place, process in found.items()
+        )
+
+    async def has_spares(self, count: int) -> bool:
+        """Whether so many processes wait, warm, to be the next of their kind."""
+        try:
+            found = await self.processes()
+        except ControlCallFailed:
+            return False
+        return [found[place].facts.get("phase") for place in found if is_spare(place)] == (
+            ["warm"] * count
         )
 
     async def engine_states(self) -> dict[str, tuple[int, str]]:
@@ -163,6 +178,16 @@ def _spawn(folder: pathlib.Path, options: Sequence[str]) -> ServedRun:
             start_new_session=True,
         )
     return ServedRun(popen, folder, mark)
+
+
+def is_spare(place: str) -> bool:
+    """Whether a spare itself is there, not what it has started."""
+    return place.startswith(SPARE) and "/" not in place
+
+
+def serving(processes: Mapping[str, ProcessTree]) -> dict[str, ProcessTree]:
+    """Those that are no spares, nor of a spare."""
+    return {place: each for place, each in processes.items() if not place.startswith(SPARE)}
 
 
 def is_serving(place: str, process: ProcessTree, places: Sequence[str]) -> bool:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import attrs
 
+from ...nurseries.child_pids import child_pids
+
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
@@ -35,7 +37,7 @@ def costs_of_tree(root_pid: int) -> dict[str, Cost]:
         cost = _cost(pid, is_root=pid == root_pid)
         if cost is not None:
             found[_free_name(cost.name, found)] = cost
-            pending += _children(pid)
+            pending += child_pids(pid)
     return found
 
 
@@ -55,16 +57,6 @@ def _free_name(name: str, taken: dict[str, Cost]) -> str:
         number += 1
         free = f"{name} {number}"
     return free
-
-
-def _children(pid: int) -> list[int]:
-    children: list[int] = []
-    try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            children += [int(child) for child in (task / "children").read_text().split()]
-    except OSError:
-        pass  # it has ended meanwhile
-    return sorted(children)
 
 
 def _cost(pid: int, *, is_root: bool) -> Cost | None:

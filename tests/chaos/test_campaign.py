@@ -15,11 +15,12 @@ from ..end_to_end.server import DEADLINE_S
 
 pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
-OPTIONS = ChaosOptions(seed=1, faults=len(DECK))
+# What is judged here is what happens; how soon it does is the command's affair, on a quiet machine.
+OPTIONS = ChaosOptions(seed=1, faults=len(DECK), patience=10.0)
 
 
 async def test_one_fault_of_every_kind() -> None:
-    with trio.fail_after(4 * DEADLINE_S):
+    with trio.fail_after(10 * DEADLINE_S):
         report = await run_campaign(OPTIONS)
     show(report)
     assert report.all_violations() == []

@@ -60,11 +60,22 @@ def test_a_decode_step_reads_every_weight_and_the_rows_kv() -> None:
     assert work.operations == 8 * (2 * matrices + 4 * 512 * 16 * 128 * 8)
 
 
-def test_a_prefill_multiplies_all_but_the_output_for_each_token() -> None:
+def test_a_prefill_needs_keys_and_values_of_each_token_and_one_that_samples() -> None:
     work = StepWork.of(SIZES, prefill_rows(512))
-    layers = 8 * (1024 * 2 * 2048 + 1024 * 2048 + 3 * 1024 * 3072)
-    attention = 4 * (512 * 513 // 2) * 16 * 128 * 8
-    assert work.operations == 512 * 2 * layers + 2 * 1024 * 32_000 + attention
+    keys, rest = 1024 * 2048, 1024 * 2 * 2048 + 3 * 1024 * 3072
+    layers = 512 * (8 * keys + 7 * rest) + rest
+    attention = 4 * 16 * 128 * (7 * (512 * 513 // 2) + 512)
+    assert work.operations == 2 * layers + 2 * 1024 * 32_000 + attention
+
+
+def test_a_chunk_that_samples_nothing_leaves_out_the_rest_of_the_last_layer() -> None:
+    experts = Experts(count=16, chosen=4, intermediate_size=512, normalized=True)
+    mixed = attrs.evolve(SIZES, experts=experts, expert_layers=8)
+    row = RowWork(new=1, context=1)
+    silent = StepWork.of(mixed, [attrs.evolve(row, samples=False)]).operations
+    rest = 1024 * 2 * 2048 + 1024 * 16 + 4 * 3 * 1024 * 512
+    spoken = 2 * (rest + 1024 * 32_000) + 4 * 16 * 128
+    assert StepWork.of(mixed, [row]).operations - silent == spoken
 
 
 def test_the_floor_is_reading_at_batch_1_and_multiplying_in_a_prefill() -> None:

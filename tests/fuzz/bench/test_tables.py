@@ -91,10 +91,11 @@ def test_a_start_has_seconds_and_memory() -> None:
         start_s=Series.of([1.25]),
         restart_s=Series.of([0.5]),
         engine_boot_s=Series.of([0.4]),
+        frontend_s=Series.of([0.75]),
         resident_mib={"root": 35.6},
     )
     text = text_of(startup_table(found))
-    for words in ("1.25", "0.50", "0.40", "root, MiB", "36"):
+    for words in ("1.25", "0.50", "0.40", "0.75", "root, MiB", "36"):
         assert words in text
 
 

@@ -6,6 +6,7 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.bench.options import ThroughputOptions
 from triolet.fuzz.bench.throughput import measure_throughput, run_offline
+from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.runtime import open_runtime
 
 
@@ -21,6 +22,15 @@ async def test_rounds_are_counted_and_summed_up() -> None:
     assert sorted(found.cpu_us) == ["engine", "root", "worker"]
     assert sum(ended) == 3 * 5  # the first round warms up
     assert found.reference == ""
+
+
+@pytest.mark.slow
+async def test_more_requests_than_a_server_admits_are_answered_all_the_same() -> None:
+    requests = AdmissionLimits().active_requests_max + 1
+    options = ThroughputOptions(requests=requests, prompt_min=2, prompt_max=4, tokens=2, rounds=1)
+    ended: list[int] = []
+    await measure_throughput(None, options, engine={"executor": "null"}, on_ended=ended.append)
+    assert sum(ended) == 2 * requests
 
 
 @pytest.mark.slow

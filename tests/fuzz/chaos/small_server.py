@@ -11,7 +11,7 @@ from triolet.api.server import serve_connections
 from ...api.fakes import FakeGenerator, make_application
 
 # Nothing here takes as long, even on a busy machine.
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager

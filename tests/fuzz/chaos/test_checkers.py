@@ -115,6 +115,10 @@ def test_a_stream_that_breaks_a_promise(
     assert all("a stream" in violation.evidence for violation in found)
 
 
+def test_with_patience_a_pause_may_be_longer() -> None:
+    assert judge_stream(paused(18.0), EXPECTED, [], engines=2, patience=5.0) == []
+
+
 def test_to_have_no_engine_takes_the_death_of_all() -> None:
     refusal = {"type": "error", "error": {"code": "no_engine", "message": "none is ready"}}
     both = [ENGINE_DEATH, attrs.evolve(ENGINE_DEATH, place="engine 0")]
@@ -202,11 +206,14 @@ def test_an_abort_takes_two_steps_and_the_time_of_the_news() -> None:
     (violation,) = judge_abort({"engine 0": 7}, {"engine 0": 8 + ABORT_STEPS_MAX}, 10.0)
     assert violation.invariant == "I12"
     assert judge_abort({"engine 0": 7}, {"engine 0": 1000}, 0.0) == []  # steps of unknown length
+    assert judge_abort({"engine 0": 7}, {"engine 0": 9 + 40}, 0.01, patience=2.0) == []
+    assert judge_abort({"engine 0": 7}, {"engine 0": 9 + 40}, 0.01) != []
 
 
 def test_health_must_tell_and_soon() -> None:
     assert judge_health("engine 0", 0.1) == []
     assert [v.invariant for v in judge_health("engine 0", 3.0)] == ["I10"]
+    assert judge_health("engine 0", 3.0, patience=2.0) == []
     assert [v.invariant for v in judge_health("engine 0", None)] == ["I10"]
 
 

@@ -9,6 +9,7 @@ from triolet.fuzz.chaos.fault_plan import (
     DISCONNECTS,
     KILLS,
     SLOW,
+    SPARE_ENGINE,
     STOPS,
     Fault,
     FaultKind,
@@ -61,6 +62,12 @@ def test_two_may_die_in_one_moment() -> None:
         fault = next(each for each in plan if each.kind is kind)
         assert fault.also.startswith(also)
         assert fault.deaths == {fault.place: 1, fault.also: 1}
+
+
+def test_a_spare_may_die_with_the_engine_and_is_no_life() -> None:
+    fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_SPARE)
+    assert fault.also == SPARE_ENGINE
+    assert fault.deaths == {fault.place: 1}
 
 
 def test_moments_are_early_and_late() -> None:

@@ -165,10 +165,12 @@ async def test_a_cancel_of_what_is_not_there_is_void() -> None:
 async def test_a_slow_reader_is_proven_by_what_waits_for_it(kind: FaultKind) -> None:
     flood = [Say("a"), *(Say(2000 * "b") for _ in range(20))]
     async with open_victim(Transport.SSE, flood, tiny=True) as victim:
-        fault = attrs.evolve(FAULT, kind=kind, seconds=1.2)
+        fault = attrs.evolve(FAULT, kind=kind, seconds=2.5)
         proof = await faults.hold(fault, victim.port, victim.connection)
         assert "bytes waited in the server's end" in proof
-        assert f"{int(kind is FaultKind.SLOW_READER)} were read" in proof
+        read = proof.removesuffix(" were read").rpartition(" ")[2]
+        # A byte a second; on a busy machine a look may come too late for one.
+        assert int(read) in ((1, 2) if kind is FaultKind.SLOW_READER else (0,))
 
 
 def test_a_pid_of_ours_is_alive() -> None:

@@ -48,7 +48,15 @@ def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"faults": 0}, {"engines": 0}, {"frontends": -1}, {"step": -1.0}, {"step": math.inf}],
+    [
+        {"faults": 0},
+        {"engines": 0},
+        {"frontends": -1},
+        {"step": -1.0},
+        {"step": math.inf},
+        {"patience": 0.5},
+        {"patience": math.nan},
+    ],
     ids=str,
 )
 def test_what_makes_no_campaign_is_refused(wrong: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from triolet.fuzz.load.schedule import Load
 
 from ...api.fakes import Fail, FakeGenerator, Say, make_application
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @asynccontextmanager
