@@ -1,6 +1,6 @@
 """What a message costs through the bridge and the channels, beside blocking pyzmq and zmq.asyncio.
 
-    python -m tests.benchmarks.bridge [turns]
+    python -m tests.benchmarks bridge [turns]
 
 A sender process floods one way with 64-byte payloads over an abstract Unix socket; the receiver, in
 this process, counts. The ways take turns, in an order drawn anew each time, so that whatever else
@@ -33,6 +33,8 @@ from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.zmq_channel import HubChannel, SpokeChannel, open_hub, open_spoke
 from triolet.transports.zmq_sockets import BoundSocket, Socket, SocketSettings
 from triolet.transports.zmq_thread import Arrival, Burst, SocketThread
+
+from .words import argument_parser, at_least_one
 
 PAYLOAD = bytes(64)
 HUB, SPOKE = Peer("frontend", 0, 1), Peer("engine", 0, 1)
@@ -350,7 +352,7 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["channel", input_endpoint, output_endpoint, count]:
             trio.run(send_channel, input_endpoint, output_endpoint, count)
-        case [turns]:
-            main(int(turns))
         case _:
-            main(TURNS)
+            parser = argument_parser(__doc__)
+            parser.add_argument("turns", nargs="?", type=at_least_one, default=TURNS)
+            main(parser.parse_args().turns)

@@ -1,10 +1,11 @@
-"""What the engine core itself costs in a step: `python tests/benchmarks/engine_core.py`.
+"""What the engine core itself costs in a step.
+
+    python -m tests.benchmarks engine_core
 
 A worker that answers at once stands for the model; only `schedule` and `finish_step` are timed, in
-CPU time of this process. Target: at 64 running decodes both together stay under 0.6 ms.
+CPU time of this process.
 """
 
-import argparse
 import gc
 import statistics
 import time
@@ -15,8 +16,14 @@ from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 
+from .building_blocks import take_blocks_sync
+from .calibration import Calibration, Target
+from .words import argument_parser, at_least_one
+
 VOCAB = 32_000
 BLOCK_TOKENS = 16
+# {running: µs a step}.
+TARGETS_US = {64: Target(600)}
 
 
 def make_core(running: int, length: int) -> EngineCore:
@@ -70,21 +77,27 @@ def measure(running: int, frontends: int, prompt: int, tokens: int) -> list[floa
 
 def main() -> None:
     """Print microseconds per step and per token."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--running", type=int, nargs="*", default=[1, 16, 64, 256])
+    parser = argument_parser(__doc__)
+    parser.add_argument("--running", type=at_least_one, nargs="*", default=[1, 16, 64, 256])
     parser.add_argument("--frontends", type=int, default=2)
     parser.add_argument("--prompt", type=int, default=100)
     parser.add_argument("--tokens", type=int, default=1000)
     options = parser.parse_args()
     gc.freeze()  # as the engine does once it is ready
     for running in options.running:
+        calibration = Calibration()
+        take_blocks_sync(calibration)
         spent_us = measure(running, options.frontends, options.prompt, options.tokens)
+        take_blocks_sync(calibration)
         median_us = statistics.median(spent_us)
         p99_us = statistics.quantiles(spent_us, n=100)[98]
         print(
             f"{running:4} running: {median_us:7.1f} µs per step (p99 {p99_us:7.1f}),"
             f" {median_us / running:5.2f} µs per token, {len(spent_us)} steps"
         )
+        if target := TARGETS_US.get(running):
+            print(f"  {target.verdict(median_us, calibration.factor())}")
+            print(f"  {calibration.describe()}", flush=True)
 
 
 if __name__ == "__main__":

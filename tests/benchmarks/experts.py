@@ -18,6 +18,8 @@ from triolet.fuzz.bench.kernels import Case, measure_kernels
 from triolet.fuzz.bench.machine import look_at_machine
 from triolet.fuzz.bench.tables import kernel_table, machine_table
 
+from .words import argument_parser
+
 CONFIG = {
     "architectures": ["Qwen3MoeForCausalLM"],
     "vocab_size": 8192,
@@ -48,6 +50,7 @@ COLUMNS = 140
 
 def main() -> None:
     """Print a table for each executor."""
+    argument_parser(__doc__).parse_args()
     console = Console(width=COLUMNS)
     console.print(look_at_machine().describe(), markup=False, highlight=False)
     cases = [Case(name=f"decode {b}", decoding=decode_rows(b, CONTEXT)) for b in BATCHES]

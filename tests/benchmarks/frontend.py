@@ -8,7 +8,6 @@ AsyncLLM: the next step leaves only when every consumer has taken its token, so 
 threads; figures are medians of some rounds, with their spread.
 """
 
-import argparse
 import json
 import random
 import secrets
@@ -38,7 +37,10 @@ from triolet.runtime.runtime import (
     open_frontend_services,
 )
 
+from .building_blocks import take_blocks
+from .calibration import Calibration, Target
 from .null_engine import ENGINE, FRONTEND
+from .words import argument_parser, at_least_one
 
 PROMPT_TOKENS = 128
 TOKENS = 500
@@ -47,7 +49,7 @@ IN_FLIGHT = 64
 ROUNDS = 7
 # vLLM 0.32's AsyncLLM on the same kind of machine (reference figures of the project).
 VLLM_TOKEN_US, VLLM_REQUEST_US = 9.6, 176.3
-TARGET_TOKEN_US = 6.0
+TARGET_TOKEN_US = Target(6.0)
 
 
 @attrs.define(eq=False)
@@ -152,20 +154,24 @@ def _membership(max_model_len: int, vocab_size: int) -> EngineMembership:
 
 
 async def _measure(
-    title: str, target: str, work: Callable[[], Awaitable[int]], rounds: int
-) -> None:
-    spent_us, rates = [], []
+    title: str, note: str, work: Callable[[], Awaitable[int]], rounds: int
+) -> tuple[float, Calibration]:
+    """Print a line; returns the median, and what was taken beside the rounds."""
+    spent_us, rates, calibration = [], [], Calibration()
     for _ in range(rounds + 1):
         cpu_s, began_s = time.process_time(), time.perf_counter()
         done = await work()
         rates.append(done / (time.perf_counter() - began_s))
         spent_us.append((time.process_time() - cpu_s) / done * 1e6)
+        await take_blocks(calibration)
     spent_us, rates = spent_us[1:], rates[1:]  # the first round warms up
     print(
         f"{title:40} {statistics.median(spent_us):8.2f} µs CPU"
         f" ({min(spent_us):.2f} to {max(spent_us):.2f}),"
-        f" {statistics.median(rates):8.0f} a second; {target}"
+        f" {statistics.median(rates):8.0f} a second; {note}",
+        flush=True,
     )
+    return statistics.median(spent_us), calibration
 
 
 async def run(rounds: int) -> None:
@@ -173,26 +179,30 @@ async def run(rounds: int) -> None:
     text = "Once upon a time there was a fox. " * 4
     async with open_bench() as bench:
         print(f"frontend alone, null engine; medians of {rounds} rounds after one to warm up")
-        for streams, target in (
-            (32, f"target ≤ {TARGET_TOKEN_US} (vLLM {VLLM_TOKEN_US})"),
-            (128, "no target (vLLM 7.9)"),
+        for streams, vllm_us, target in (
+            (32, VLLM_TOKEN_US, TARGET_TOKEN_US),
+            (128, 7.9, None),
         ):
             work = partial(bench.lockstep, streams, TOKENS * 32 // streams)
-            await _measure(f"a token, {streams} streams in lockstep", target, work, rounds)
+            title, note = f"a token, {streams} streams in lockstep", f"vLLM {vllm_us}"
+            spent_us, calibration = await _measure(title, note, work, rounds)
+            if target is not None:
+                print(f"  {target.verdict(spent_us, calibration.factor())}")
+            print(f"  {calibration.describe()}", flush=True)
         prompts: list[tuple[str, Prompt]] = [
             (f"{PROMPT_TOKENS} ids", bench.prompt),
             (f"{len(text)} characters", text),
         ]
         for title, prompt in prompts:
-            target = f"vLLM {VLLM_REQUEST_US} (128 ids)"
+            note = f"vLLM {VLLM_REQUEST_US} (128 ids)"
             work = partial(bench.one_token, prompt, REQUESTS)
-            await _measure(f"a request of one token, {title}", target, work, rounds)
+            await _measure(f"a request of one token, {title}", note, work, rounds)
 
 
 def main() -> None:
     """See the module's docstring."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser = argument_parser(__doc__)
+    parser.add_argument("--rounds", type=at_least_one, default=ROUNDS)
     options = parser.parse_args()
     trio.run(run, options.rounds)
 

@@ -8,25 +8,38 @@ import statistics
 from triolet.fuzz.load.options import Protocol
 from triolet.fuzz.load.schedule import Load
 
-from .serving import costs, open_server, print_costs, print_machine
+from .building_blocks import take_blocks_sync
+from .calibration import Calibration, Target
+from .serving import costs, open_server, print_costs
+from .words import argument_parser
 
 REQUESTS = 3000
 IN_FLIGHT = 64
 ROUNDS = 5
+TARGET_S = Target(1500, at_least=True)
 
 
 def main() -> None:
     """Print the table."""
-    print_machine()
+    argument_parser(__doc__).parse_args()
+    calibration, figures = Calibration(), []
     load = Load(requests=REQUESTS, in_flight=IN_FLIGHT, tokens=1)
     with open_server("--max-num-seqs", str(IN_FLIGHT)) as server:
-        figures = [server.press(load, Protocol.HTTP) for _ in range(ROUNDS + 1)][1:]
+        server.press(load, Protocol.HTTP)  # warms up
+        take_blocks_sync(calibration)
+        for _ in range(ROUNDS):
+            figures.append(server.press(load, Protocol.HTTP))
+            print(f"  a round: {figures[-1].requests_per_s:.0f}/s", flush=True)
+            take_blocks_sync(calibration)
     rates = [each.requests_per_s for each in figures]
+    median = statistics.median(rates)
     print(
-        f"requests of one token, {IN_FLIGHT} in flight: {statistics.median(rates):.0f}/s "
-        f"({min(rates):.0f} to {max(rates):.0f}; target ≥ 1500, vLLM 620)"
+        f"requests of one token, {IN_FLIGHT} in flight: {median:.0f}/s"
+        f" ({min(rates):.0f} to {max(rates):.0f}; vLLM 620)"
+        f" {TARGET_S.verdict(median, calibration.factor())}"
     )
-    print_costs("CPU per request", costs(figures, [REQUESTS] * ROUNDS), "of the frontend")
+    print(calibration.describe())
+    print_costs("CPU of the frontend per request", costs(figures, [REQUESTS] * ROUNDS))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,10 @@ from triolet.fuzz.load.options import Protocol
 from triolet.fuzz.load.process_costs import costs_of_tree
 from triolet.fuzz.load.schedule import Load
 
+from .building_blocks import take_blocks_sync
+from .calibration import Calibration
 from .serving import Serving, costs, measured, open_server, print_costs
+from .words import argument_parser
 
 STREAMS = 1000
 TOKENS = 40
@@ -60,15 +63,20 @@ async def run(server: Serving) -> None:
     print(f"frontend's memory     {(most - before) * 1024 / STREAMS:8.1f} KiB a stream")
     print(f"usual gap             {usual_s * 1e3:8.1f} ms")
     print(f"delay added           {added.p50 * 1e3:8.1f} ms p50, {added.p99 * 1e3:.1f} ms p99")
-    print_costs("CPU per token", costs([figures], [figures.output_tokens]), "of the frontend")
+    print_costs("CPU of the frontend per token", costs([figures], [figures.output_tokens]))
 
 
 def main() -> None:
     """Print the table."""
+    argument_parser(__doc__).parse_args()
     words = [word for name, value in OPTIONS.items() for word in (f"--{name}", str(value))]
     with open_server(*words) as server:
         server.press(Load(requests=64, tokens=4), Protocol.LANES)
+        calibration = Calibration()
+        take_blocks_sync(calibration)
         trio.run(run, server)
+        take_blocks_sync(calibration)
+        print(calibration.describe())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.bench.shapes import SHAPES, shape_folder
 
+from .words import argument_parser
+
 ROWS, STEPS = 64, 60
 FORM = StructuredOutputs.json(
     {
@@ -64,6 +66,7 @@ def measure(folder: pathlib.Path) -> tuple[int, list[float], list[float]]:
 
 def main() -> None:
     """Print a line for each vocabulary."""
+    argument_parser(__doc__).parse_args()
     for folder in (pathlib.Path(bundled_model_folder()), shape_folder(SHAPES["small"])):
         vocab_size, filled, accepted = measure(folder)
         print(

@@ -1,7 +1,7 @@
 """Memory of a server's worker: weights once, KV as configured, and no growth over many requests.
 
     python -m tests.benchmarks memory
-    python -m tests.benchmarks.memory 2000            # fewer requests
+    python -m tests.benchmarks memory 2000            # fewer requests
 
 The small shape is served three times: with N and with 2 N blocks of KV, whose difference must be N
 blocks; what is left without them and a worker that computes nothing is weights, activations and
@@ -11,7 +11,6 @@ shared pages count once in all.
 """
 
 import pathlib
-import sys
 
 from triolet.engine.model_config import load_model_config
 from triolet.fuzz.bench.floor_model import VALUE_BYTES, ModelSizes
@@ -22,6 +21,7 @@ from triolet.fuzz.load.process_costs import costs_of_tree
 from triolet.fuzz.load.schedule import Load
 
 from .serving import open_server
+from .words import argument_parser, at_least_one
 
 MIB = 2**20
 BLOCKS = 256
@@ -93,9 +93,12 @@ def _line(values: dict[str, float]) -> str:
 
 def main() -> None:
     """Print the tables."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("requests", nargs="?", type=at_least_one, default=REQUESTS)
+    options = parser.parse_args()
     print(look_at_machine().describe())
     weights_and_kv()
-    growth(int(sys.argv[1]) if len(sys.argv) > 1 else REQUESTS)
+    growth(options.requests)
 
 
 if __name__ == "__main__":

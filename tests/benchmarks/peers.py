@@ -6,8 +6,6 @@ HTTP (SSE) and lanes, concurrency 1, 8 and 32, prompts of 32 to 512 tokens, 128 
 the shapes that figures are given for. Load client and server share two cores, as theirs did.
 """
 
-import sys
-
 import trio
 from rich.console import Console
 from rich.table import Table
@@ -17,6 +15,8 @@ from triolet.fuzz.bench.machine import look_at_machine
 from triolet.fuzz.bench.options import LatencyOptions
 from triolet.fuzz.bench.shapes import SHAPES, shape_folder
 from triolet.fuzz.bench.tables import latency_table
+
+from .words import add_shapes, argument_parser
 
 # {shape: {peer: (tokens/s at 1, 8, 32)}}: reference figures, Zen 5 with AVX512-BF16.
 PEERS = {
@@ -59,5 +59,12 @@ async def run(names: list[str]) -> None:
     console.print(f"tiny, first token p50 and gap mean at 1, 8, 32: {'; '.join(times)}")
 
 
+def main() -> None:
+    """See the module's docstring."""
+    parser = argument_parser(__doc__)
+    add_shapes(parser)
+    trio.run(run, parser.parse_args().shapes)
+
+
 if __name__ == "__main__":
-    trio.run(run, sys.argv[1:] or list(SHAPES))
+    main()

@@ -7,7 +7,6 @@ import signal
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -22,7 +21,8 @@ from triolet.fuzz.load.runner import LoadRun, Runner
 from triolet.fuzz.load.schedule import Load
 
 START_S = 60.0
-LOOPS = 2_000_000
+# They would start beside the first of what is measured.
+NO_SPARES = ("--spare-engines", "0", "--spare-frontends", "0")
 PROCESSES = ("frontend", "engine", "worker", "root", "server", "client")
 
 
@@ -58,7 +58,7 @@ def measured(run: LoadRun) -> Measures:
 @contextmanager
 def open_server(*options: str, executor: str = "null") -> Iterator[Serving]:
     """`triolet serve` with these options, until the block is left; `executor` "" is its default."""
-    command = [sys.executable, "-m", "triolet", "serve", "--port", "0"]
+    command = [sys.executable, "-m", "triolet", "serve", "--port", "0", *NO_SPARES]
     if executor:
         command += ["--executor", executor]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE) as server:
@@ -81,15 +81,6 @@ def _wait_url(server: subprocess.Popen[bytes]) -> Target:
     return Target(host=found[1], port=int(found[2]))
 
 
-def print_machine() -> None:
-    """How much CPU time a plain loop takes here and now: neighbours on a machine inflate it."""
-    began_s = time.process_time()
-    for _ in range(LOOPS):
-        pass
-    spent_ns = (time.process_time() - began_s) / LOOPS * 1e9
-    print(f"an empty loop takes {spent_ns:.0f} ns of CPU a turn")
-
-
 def costs(figures: Sequence[Measures], units: Sequence[int]) -> dict[str, float]:
     """{process: median CPU in µs per unit}; `units` are tokens or requests of each round."""
     found = {}
@@ -104,7 +95,7 @@ def costs(figures: Sequence[Measures], units: Sequence[int]) -> dict[str, float]
     return found
 
 
-def print_costs(title: str, by_process: dict[str, float], target: str) -> None:
-    """One line: the frontend first, with its target."""
+def print_costs(title: str, by_process: dict[str, float]) -> None:
+    """One line: the frontend first."""
     others = " · ".join(f"{name} {us:.1f}" for name, us in by_process.items() if name != "frontend")
-    print(f"{title:38} {by_process['frontend']:8.2f} µs ({target})    {others}", flush=True)
+    print(f"{title:38} {by_process['frontend']:8.2f} µs    {others}", flush=True)

@@ -1,6 +1,6 @@
 """Round trips of a step: the ring, blocking and as the engine waits, beside `multiprocessing.Pipe`.
 
-    python -m tests.benchmarks.step_ring [turns]
+    python -m tests.benchmarks step_ring [turns]
 
 A forked child of each way answers every message with 256 bytes. The ways take turns of a few
 milliseconds, so that whatever else the machine does meets all of them, and both sides are pinned:
@@ -15,7 +15,6 @@ import multiprocessing
 import os
 import random
 import statistics
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -24,6 +23,8 @@ import trio
 
 from triolet.transports.ring_memory import create_ring
 from triolet.transports.shm_ring import RingReader, RingWriter
+
+from .words import argument_parser, at_least_one
 
 ANSWER = bytes(256)
 SIZES = (2_000, 64_000, 300_000)
@@ -171,7 +172,11 @@ async def measure(size: int, turns: int, processor: int) -> None:
         print(f"{name:24}{size:8}{p50:8.1f}{p99:8.1f}{cpu:8.1f}{p50 / limit:8.2f}{aim}")
 
 
-def main(turns: int) -> None:
+def main() -> None:
+    """Print the tables."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("turns", nargs="?", type=at_least_one, default=TURNS)
+    turns = parser.parse_args().turns
     processors = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {processors[0]})
     for place, processor in (("one", processors[0]), ("two", processors[-1])):
@@ -184,4 +189,4 @@ def main(turns: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else TURNS)
+    main()

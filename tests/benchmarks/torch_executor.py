@@ -1,4 +1,6 @@
-"""What a decode step of the torch executor costs: `python -m tests.benchmarks torch_executor`.
+"""What a decode step of the torch executor costs.
+
+    python -m tests.benchmarks torch_executor
 
 A dummy model of the bundled model's size (3.5 M parameters), steps as a worker executes them:
 forward pass, sampling, bookkeeping. Wall and CPU time in ms; the least of all steps is what the

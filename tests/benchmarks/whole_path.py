@@ -16,11 +16,14 @@ import triolet
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.load.process_costs import costs_of_tree, cpu_spent
 
+from .building_blocks import take_blocks
+from .calibration import Calibration, Target
+from .words import argument_parser
+
 STREAMS = 64
 TOKENS = 400
 ROUNDS = 7
-# On two cores of a quiet machine.
-TARGET_TOKENS_S = 60_000
+TARGET_TOKENS_S = Target(60_000, at_least=True)
 
 
 async def _stream(runtime: triolet.Runtime, number: int) -> None:
@@ -34,7 +37,7 @@ async def _stream(runtime: triolet.Runtime, number: int) -> None:
 async def run() -> None:
     """Print the table."""
     async with triolet.open_runtime(executor="null", max_num_seqs=STREAMS) as runtime:
-        rates, costs = [], []
+        rates, costs, calibration = [], [], Calibration()
         for _ in range(ROUNDS + 1):
             before, began_s = costs_of_tree(os.getpid()), time.perf_counter()
             async with trio.open_nursery() as nursery:
@@ -42,18 +45,28 @@ async def run() -> None:
                     nursery.start_soon(_stream, runtime, number)
             rates.append(STREAMS * TOKENS / (time.perf_counter() - began_s))
             costs.append(cpu_spent(before, costs_of_tree(os.getpid())))
+            print(f"  a round: {rates[-1]:.0f} tokens/s", flush=True)
+            await take_blocks(calibration)
     rates, costs = rates[1:], costs[1:]  # the first round warms up
     median = statistics.median(rates)
     print(f"{STREAMS} streams × {TOKENS} tokens, null executor, {ROUNDS} rounds")
     spread = f"({min(rates):.0f} to {max(rates):.0f})"
-    print(f"tokens/s        {median:10.0f}   {spread}; target ≥ {TARGET_TOKENS_S}")
+    verdict = TARGET_TOKENS_S.verdict(median, calibration.factor())
+    print(f"tokens/s        {median:10.0f}   {spread} {verdict}")
     for name, title in (("root", "root + frontend"), ("engine", "engine"), ("worker", "worker")):
         spent = [cost[name] / (STREAMS * TOKENS) * 1e6 for cost in costs]
         print(
             f"{title:15} {statistics.median(spent):10.2f} µs CPU a token"
             f" ({min(spent):.2f} to {max(spent):.2f})"
         )
+    print(calibration.describe())
+
+
+def main() -> None:
+    """See the module's docstring."""
+    argument_parser(__doc__).parse_args()
+    trio.run(run)
 
 
 if __name__ == "__main__":
-    trio.run(run)
+    main()
