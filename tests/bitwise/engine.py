@@ -41,6 +41,8 @@ class Variation:
     steps_in_flight: int = 1
     threads: int = 1
     replayed: bool = False
+    # How long tokens may wait: long enough, and steps may be larger than `budget`.
+    merge_s: float = 0.0
 
 
 @attrs.frozen
@@ -98,7 +100,8 @@ def run(
     )
     worker = make_executor(settings, 0, lambda seconds: None)
     core = EngineCore(settings, worker.load(lambda phase, fraction: None))
-    waiting, collected = deque(requests), _Collected()
+    waiting = deque(attrs.evolve(each, merge_s=variation.merge_s) for each in requests)
+    collected = _Collected()
     in_flight: deque[StepResult] = deque()
     steps = 0
     while waiting or core.has_work():

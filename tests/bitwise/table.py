@@ -45,6 +45,7 @@ def _variations(tokens: int) -> list[Variation]:
     return [
         Variation(name="all at once", arrivals_max=ROWS_MAX),
         drawn,
+        Variation(name="whole answers, larger steps", arrivals_max=ROWS_MAX, merge_s=1.0),
         attrs.evolve(drawn, name="two threads", threads=2),
         attrs.evolve(drawn, name="steps overlap", steps_in_flight=2),
         attrs.evolve(drawn, name="prefix cache", prefix_cache=True),

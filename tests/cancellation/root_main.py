@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import trio
 
 from triolet.api.commands.exits import EXIT_OK
@@ -16,7 +17,7 @@ from triolet.runtime.control_server import ControlCall, ControlCallFailed, ask_r
 from triolet.runtime.events import Draining, Serving
 from triolet.runtime.run_folder import find_run
 from triolet.tests.cancellation.named_steps import CancelAtStep
-from triolet.tests.runtime.acting import Diary
+from triolet.tests.runtime.acting import Diary, acting_settings
 from triolet.tests.runtime.test_root import plan_of
 
 # From the kernel's prctl.h.
@@ -62,10 +63,12 @@ async def use_root(steps: CancelAtStep) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await diary.wait_for(Draining)
 
+    settings = attrs.evolve(acting_settings(["ready"]), spare_engines=1, spare_frontends=1)
+    plan = plan_of(settings=settings)
     with as_command() as runs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(steps.play, part)
-            assert await serve(plan_of(), on_event) == EXIT_OK
+            assert await serve(plan, on_event) == EXIT_OK
             nursery.cancel_scope.cancel("served to the end")
         left = os.listdir(runs) if runs.exists() else []
         assert left == [], "the run folder is gone"

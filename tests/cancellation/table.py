@@ -127,7 +127,7 @@ def _on_bed(name: str, where: str, end: int) -> Row:
 
 ROOT_TASKS = (
     "log-writer", "signals", "reaper", "control-server", "engines", "engine-0", "frontends",
-    "frontend-0", "accept", "control-call", "tree-request",
+    "frontend-0", "accept", "control-call", "tree-request", "spare-engine-0", "spare-frontend-0",
 )  # fmt: skip
 FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",

@@ -34,7 +34,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with module_server(tmp_path_factory.mktemp("null"), "--executor", "null") as server:
         pids = trio.run(server.pids)
         yield server
-        assert trio.run(server.pids) == pids, "bad input has cost a process"
+        # Spares may have come meanwhile.
+        assert pids.items() <= trio.run(server.pids).items(), "bad input has cost a process"
         trio.run(check_serves, server)
 
 

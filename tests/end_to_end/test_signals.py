@@ -14,8 +14,8 @@ from .streams import SeenStream, body, read_sse
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 STEP_S = 0.02
-# Some seconds of stream: a signal comes in the midst of it.
-TOKENS = 150
+# Eight seconds of stream: a signal comes in the midst of it, on a busy machine too.
+TOKENS = 400
 # More than the grace time could serve out.
 ENDLESS_TOKENS = 1500
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -75,9 +75,20 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
 
 
 def told(server: Server) -> list[str]:
-    """The lines of its log without their times, and without numbers that differ each time."""
+    """The lines of its log without their times, and without numbers that differ each time.
+
+    So does the count of open streams: a connection that has just been passed on counts as one until
+    its frontend has reported.
+    """
     lines = [line.partition(" ")[2] for line in server.log().splitlines()]
-    return [re.sub(r"\d+\.\d+ s", "… s", re.sub(r"http\S+", "URL", line)) for line in lines]
+    varying = (
+        (r"http\S+", "URL"),
+        (r"\d+\.\d+ s", "… s"),
+        (r"\d+ open streams?", "… open streams"),
+    )
+    for pattern, replacement in varying:
+        lines = [re.sub(pattern, replacement, line) for line in lines]
+    return lines
 
 
 @pytest.mark.parametrize(
@@ -104,7 +115,7 @@ async def test_a_start_is_told_once_for_each_phase_and_a_stop_in_one_line(
     of_frontend = [line for line in lines if line.startswith("frontend 0")]
     assert of_frontend[1] == "frontend 0: tokenizer loaded in … s"
     assert len(of_frontend) == 3
-    assert lines[-2].startswith("draining: 0 open streams")
+    assert lines[-2].startswith("draining: … open streams")
     assert lines[-1] == "stopped: every process has ended"
 
 

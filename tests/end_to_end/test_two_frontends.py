@@ -22,9 +22,9 @@ CONNECTIONS = 4
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two frontends, one engine, steps of a hundredth of a second."""
+    """Two frontends, one engine, and steps so long that streams outlast all looks at them."""
     folder = tmp_path_factory.mktemp("two")
-    with module_server(folder, "2", executor="null", null_step_s=0.01) as server:
+    with module_server(folder, "2", executor="null", null_step_s=0.05) as server:
         trio.run(wait_all_linked, server)
         yield server
 

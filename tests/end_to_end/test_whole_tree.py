@@ -47,9 +47,9 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two frontends, two engines, steps of a hundredth of a second."""
+    """Two frontends, two engines, and steps so long that streams outlast all looks at them."""
     folder = tmp_path_factory.mktemp("tree")
-    with module_server(folder, "2", "2", executor="null", null_step_s=0.01) as server:
+    with module_server(folder, "2", "2", executor="null", null_step_s=0.05) as server:
         trio.run(wait_all_linked, server)
         yield server
 

@@ -1,6 +1,7 @@
 """The unmodified SDK: many lanes of one WebSocket at once, then each request alone over HTTP.
 
-python lanes.py URL LANES TOKENS; prints what came, as JSON.
+python lanes.py URL LANES TOKENS; prints what came, as JSON. No lane gets more than its first tokens
+before all have begun, however busy the machine: they have credit for no more.
 """
 
 import json
@@ -11,6 +12,7 @@ from openai import OpenAI
 
 url, lanes, tokens = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
+FIRST_TOKENS = 4
 ANIMALS = ("fox", "bear", "hedgehog", "swan", "owl", "cat", "goat", "rabbit")
 
 
@@ -33,13 +35,14 @@ def runtime(number: int) -> dict[str, Any]:
 texts = ["" for _ in range(lanes)]
 order: list[tuple[int, str]] = []
 ends: dict[int, str] = {}
+silent = set(range(lanes))
 with OpenAI(api_key="none", base_url=f"{url}/v1") as client:
     with client.responses.connect() as connection:
         for number in range(lanes):
             event: Any = {
                 "type": "response.create",
                 "stream_id": str(number),
-                "runtime": runtime(number),
+                "runtime": {**runtime(number), "credit": FIRST_TOKENS},
                 **request(number),
             }
             connection.send(event)
@@ -48,6 +51,15 @@ with OpenAI(api_key="none", base_url=f"{url}/v1") as client:
             order.append((lane, answer.type))
             if answer.type == "response.output_text.delta":
                 texts[lane] += answer.delta
+                if silent == {lane}:
+                    for number in range(lanes):
+                        grant: Any = {
+                            "type": "runtime.credit",
+                            "stream_id": str(number),
+                            "add": tokens,
+                        }
+                        connection.send(grant)
+                silent.discard(lane)
             elif answer.type in TERMINAL:
                 ends[lane] = answer.type
                 if len(ends) == lanes:
