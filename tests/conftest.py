@@ -2,6 +2,10 @@
 
 Tiers run from the quickest to the slowest, so that a mistake shows early. Each tier has a budget
 in minutes, printed beside what it took; a run half as long again as the whole budget fails.
+
+A test that fails is run once more, three in a run at most (pyproject.toml): a machine that stands
+still for a second must not look like a change that broke something. What failed first is printed
+whole, whatever came after: it is a fault, of the test if not of the program.
 """
 
 import os
@@ -86,6 +90,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    _tell_reruns(terminalreporter)
     terminalreporter.section("minutes by tier")
     for name, budget in BUDGET_MINUTES.items():
         if name in _spent_s:
@@ -95,6 +100,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     total = sum(_spent_s.values()) / 60
     mark = "  over" if total > WHOLE_BUDGET_MINUTES else ""
     terminalreporter.write_line(f"{'whole':28} {total:6.2f} of {WHOLE_BUDGET_MINUTES:4.1f}{mark}")
+
+
+def _tell_reruns(terminalreporter: pytest.TerminalReporter) -> None:
+    """What failed at the first try, whole."""
+    reports = terminalreporter.stats.get("rerun", [])
+    if reports:
+        terminalreporter.section("failed, and were run again")
+    for report in reports:
+        terminalreporter.write_line(f"RERUN {report.nodeid} ({report.when})")
+        terminalreporter.write_line(report.longreprtext)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
