@@ -222,7 +222,8 @@ def print_row(name: str, turns: list[Turn]) -> None:
 
 def spawn_channel_sender(*arguments: str) -> "subprocess.Popen[bytes]":
     """This file again, as the spoke that sends."""
-    return subprocess.Popen([sys.executable, __file__, "channel", *arguments])
+    command = [sys.executable, "-m", "tests.benchmarks.bridge", "channel"]
+    return subprocess.Popen([*command, *arguments])
 
 
 async def start(nursery: trio.Nursery, channel: HubChannel | SpokeChannel) -> None:
