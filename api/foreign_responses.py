@@ -8,6 +8,7 @@ root finds a frontend.
 """
 
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 import attrs
@@ -16,7 +17,8 @@ import trio
 
 from ..runtime.foreign_calls import reply_to
 from ..runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
-from .errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError
+from ..transports.codec import MessageTooLarge
+from .errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError, internal_error
 from .fields import JsonObject
 from .live_response import LiveResponse
 from .response_history import Conversation
@@ -24,6 +26,7 @@ from .response_id import frontend_of
 from .response_registry import ResponseRegistry, response_not_found
 from .responses import Event, event_of
 
+logger = logging.getLogger(__name__)
 # As for all that is asked over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
 # Questions that wait here for an answer, and answers that wait here for an end.
@@ -63,7 +66,9 @@ class _Refusal:
     status: int
     message: str
     code: str
+    type: str
     param: str | None
+    retry_after_s: float | None
 
 
 @attrs.define(eq=False)
@@ -167,14 +172,20 @@ class ForeignResponses:
     async def answer(self, call: ForeignCall, registry: ResponseRegistry) -> None:
         """Do what another frontend asks for, and tell it; nothing when it has given up by now.
 
-        Raises `BrokenResourceError` when the root is gone. Cancellation: nothing is told.
+        Whatever goes wrong with the answer itself is one more answer: this runs beside all that
+        this frontend serves. Raises `BrokenResourceError` when the root is gone. Cancellation:
+        nothing is told.
         """
         if self._answering >= CALLS_MAX:
             return
         self._answering += 1
         try:
             with trio.move_on_after(CALL_S):
-                await self.send(await _answer_of(call, registry))
+                reply = await _answer_of(call, registry)
+                try:
+                    await self.send(reply)
+                except MessageTooLarge:
+                    await self.send(_refused(call, _too_large()))
         finally:
             self._answering -= 1
 
@@ -229,20 +240,28 @@ def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
     if reply.outcome is ForeignOutcome.NOT_FOUND:
         raise response_not_found(response_id)
     if reply.outcome is ForeignOutcome.REFUSED:
-        refusal = msgspec.json.decode(reply.text, type=_Refusal)
-        raise ApiError(refusal.status, refusal.message, refusal.code, param=refusal.param)
+        raise ApiError(**attrs.asdict(msgspec.json.decode(reply.text, type=_Refusal)))
     return msgspec.json.decode(reply.text, type=JsonObject)
 
 
 async def _answer_of(call: ForeignCall, registry: ResponseRegistry) -> ForeignReply:
     try:
-        found = await _do(call, registry)
+        found = msgspec.json.encode(await _do(call, registry)).decode()
     except ApiError as error:
         if error.status == 404:
             return reply_to(call, ForeignOutcome.NOT_FOUND)
-        refusal = _Refusal(error.status, error.message, error.code, error.param)
-        return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
-    return reply_to(call, ForeignOutcome.FOUND, msgspec.json.encode(found).decode())
+        return _refused(call, error)
+    except Exception as failure:
+        logger.error("a call of another frontend failed; only it is told", exc_info=failure)
+        return _refused(call, internal_error())
+    return reply_to(call, ForeignOutcome.FOUND, found)
+
+
+def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
+    refusal = _Refusal(
+        error.status, error.message, error.code, error.type, error.param, error.retry_after_s
+    )
+    return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
 
 
 async def _do(call: ForeignCall, registry: ResponseRegistry) -> object:
@@ -280,4 +299,14 @@ def _unreachable() -> ApiError:
         "response_unreachable",
         SERVER_ERROR,
         retry_after_s=RETRY_AFTER_ENGINE_S,
+    )
+
+
+def _too_large() -> ApiError:
+    return ApiError(
+        500,
+        "The response is too large to be told by another frontend than its own; ask again by"
+        " another connection",
+        "response_too_large",
+        SERVER_ERROR,
     )

@@ -28,6 +28,7 @@ FIREWALLS = {
     "triolet.api.connection": "a bad connection fails alone",
     "triolet.api.websocket": "a bad lane fails alone",
     "triolet.api.response_run": "a bad response fails alone",
+    "triolet.api.foreign_responses": "a bad answer to another frontend fails alone",
     "triolet.runtime.core_client": "one request's text must not end everybody's",
     "triolet.engine.grammar_text": "the converter of grammars raises Exception itself",
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",

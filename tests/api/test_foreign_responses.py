@@ -19,6 +19,7 @@ from triolet.api.response_registry import ResponseRegistry
 from triolet.api.settings import ServeSettings
 from triolet.runtime.foreign_calls import deliver, reply_to
 from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
+from triolet.transports.codec import MessageTooLarge
 
 from .fakes import FakeGenerator, Say, open_client
 from .socket_client import open_socket
@@ -34,6 +35,7 @@ class Server:
 
     nursery: trio.Nursery
     epochs: dict[int, int] = attrs.field(factory=lambda: {0: 1, 1: 2})
+    reply_characters_max: int = 2**20
     generators: list[FakeGenerator] = attrs.field(init=False)
     applications: list[Application] = attrs.field(init=False)
 
@@ -51,6 +53,9 @@ class Server:
         assert delivery is not None
         application = self.applications[delivery.frontend]
         if isinstance(delivery.message, ForeignReply):
+            size = len(delivery.message.text)
+            if size > self.reply_characters_max:
+                raise MessageTooLarge("ForeignReply", size, self.reply_characters_max, "bytes")
             application.foreign.handle_reply(delivery.message)
         else:
             self.nursery.start_soon(
@@ -142,6 +147,35 @@ async def test_a_silent_one_is_not_waited_for(autojump_clock: trio.testing.MockC
         await foreign.cancel(FOREIGN, "p")
     assert caught.value.status == 503
     assert trio.current_time() == pytest.approx(CALL_S)
+
+
+@pytest.mark.parametrize(
+    ("said", "reply_characters_max", "code"),
+    [("x" * 5000, 4000, "response_too_large"), ("\ud800", 2**20, "internal_error")],
+    ids=["too large a message", "no Unicode"],
+)
+async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_nobody(
+    said: str,
+    reply_characters_max: int,
+    code: str,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_server() as server, open_client(server.applications[1]) as owner:
+        server.reply_characters_max = reply_characters_max
+        server.generators[1].script = [Say(said)]
+        body = {"input": "hi", "background": True}
+        begun = await owner.request("POST", "/v1/responses", body, KEYS["one"])
+        await trio.testing.wait_all_tasks_blocked()
+        async with open_client(server.applications[0]) as client:
+            path = f"/v1/responses/{begun.json['id']}"
+            answer = await client.request("GET", path, headers=KEYS["one"])
+            assert (answer.status, answer.error["code"]) == (500, code)
+            assert answer.error["type"] == "server_error"
+        deleted = await owner.request("DELETE", path, headers=KEYS["one"])
+        assert deleted.status == 200
+    assert trio.current_time() < CALL_S
+    assert len(caplog.records) == (code == "internal_error")
 
 
 async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
