@@ -13,6 +13,7 @@ import attrs
 
 from ..engine.errors import InvalidParameter
 from ..engine.structured_outputs import CHOICES_MAX, GRAMMAR_CHARACTERS_MAX, StructuredOutputs
+from ..runtime.json_text import check_nesting
 from .errors import bad_field, to_api_error, unsupported
 from .fields import Fields, JsonObject
 from .schema import Field, wrong_type
@@ -121,6 +122,10 @@ def _read_schema(value: object, path: str) -> StructuredOutputs:
         raise bad_field(path, "is missing", _MISSING)
     if not isinstance(value, dict | bool | str):
         raise wrong_type(path, "a JSON schema", value)
+    try:
+        check_nesting(value)
+    except ValueError as error:
+        raise bad_field(path, str(error)) from None
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return _made(lambda: StructuredOutputs.json(text), path)
 

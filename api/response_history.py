@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from ..runtime.generation import ChatPrompt, Prompt
+from ..runtime.json_text import read_json
 from .errors import bad_field
 from .fields import JsonObject
 from .response_record import ResponseRecord
@@ -115,10 +116,10 @@ def _items_of(message: Message, suffix: str) -> list[JsonObject]:
 
 
 def _template_call(item: JsonObject) -> JsonObject:
-    """A call as templates take it; one that was cut has no arguments."""
+    """A call as templates take it; one whose arguments were cut, or are no JSON, has none."""
     try:
-        arguments = json.loads(str(item["arguments"]))
-    except (ValueError, RecursionError):
+        arguments = read_json(str(item["arguments"]))
+    except ValueError:
         arguments = {}
     function = {"name": item["name"], "arguments": arguments}
     return {"id": item["call_id"], "type": "function", "function": function}

@@ -4,16 +4,17 @@ Sans-IO: JSON values in, typed values or `ApiError` out. Chat completions wrap a
 object of its own, Responses do not; both become the same. Must not know how calls look in text.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
+import msgspec
 
 from ..engine.errors import InvalidParameter
 from ..engine.sampling_params import SamplingParams
 from ..engine.structured_outputs import StructuredOutputs
+from ..runtime.json_text import check_nesting, read_json
 from ..runtime.tool_calls import CALLS_MAX, Tool, ToolChoice, forced_calls, strict_calls
 from .errors import bad_field, to_api_error, unsupported
 from .fields import Fields, JsonObject
@@ -58,10 +59,9 @@ class Tools:
     def _read_one(self, given: Fields) -> Tool:
         function = _function_of(given, is_flat=self.is_flat)
         name = _read_name(function)
-        parameters = function.nested("parameters")
         return Tool(
             name,
-            dict(_NO_PARAMETERS if parameters is None else parameters.values),
+            _read_parameters(function),
             function.string("description") or "",
             function.boolean("strict") or False,
         )
@@ -214,10 +214,23 @@ def read_call(function: Fields) -> JsonObject:
     name = _read_name(function)
     text = function.string("arguments") or "{}"
     try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
+        arguments = read_json(text)
+    except msgspec.DecodeError:
         raise bad_field(function.at("arguments"), "must be JSON") from None
+    except ValueError as error:
+        raise bad_field(function.at("arguments"), str(error)) from None
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _read_parameters(function: Fields) -> JsonObject:
+    given = function.nested("parameters")
+    if given is None:
+        return dict(_NO_PARAMETERS)
+    try:
+        check_nesting(given.values)
+    except ValueError as error:
+        raise bad_field(given.path, str(error)) from None
+    return dict(given.values)
 
 
 def _function_of(given: Fields, *, is_flat: bool) -> Fields:

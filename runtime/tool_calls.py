@@ -19,6 +19,8 @@ from typing import Any
 
 import attrs
 
+from .json_text import read_json
+
 OPENING, CLOSING = "<tool_call>", "</tool_call>"
 # As many as vLLM's clients send in one turn; each is a rule of the grammar.
 CALLS_MAX = 8
@@ -208,8 +210,8 @@ class ToolCallParser:
     def _whole_call(self, body: str) -> list[ToolEvent]:
         """A call that is written otherwise, or text."""
         try:
-            call = json.loads(body)
-        except (ValueError, RecursionError):
+            call = read_json(body)
+        except ValueError:
             call = None
         name = call.get("name") if isinstance(call, dict) else None
         arguments = call.get("arguments", {}) if isinstance(call, dict) else None
@@ -263,7 +265,7 @@ def _without_start_of(tag: str, text: str) -> str:
 
 def _string(quoted: str) -> str | None:
     try:
-        value = json.loads(quoted, strict=False)
+        value = read_json(quoted)
     except ValueError:
         return None
     return value if isinstance(value, str) else None

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from triolet.api.chat_request import read_chat_request
@@ -32,6 +33,7 @@ SHARED: list[tuple[dict[str, Any], StructuredOutputs | None]] = [
     ({"guided_grammar": "start: /a/"}, StructuredOutputs.grammar("start: /a/")),
     ({"runtime": {"structured_outputs": {"regex": "a+"}}}, StructuredOutputs.regex("a+")),
 ]
+DEEP = msgspec.json.decode('{"not":' * 900 + "{}" + "}" * 900)
 LONG = "a" * (GRAMMAR_CHARACTERS_MAX + 1)
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
@@ -43,6 +45,11 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}},
         "response_format.json_schema.schema",
     ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": DEEP}}},
+        "response_format.json_schema.schema",
+    ),
+    ({"structured_outputs": {"json": DEEP}}, "structured_outputs.json"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
     ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),

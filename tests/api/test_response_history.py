@@ -69,8 +69,10 @@ def test_messages_and_ids_do_not_mix(
     assert caught.value.param == param
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 1', '{"a": ' + "[" * 100_000])
-def test_a_call_that_was_cut_goes_on_without_arguments(arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments", ['{"a": 1', '{"a": ' + "[" * 100_000, r'{"a": "\ud800"}', '{"a": NaN}']
+)
+def test_a_call_that_was_cut_or_is_no_json_goes_on_without_arguments(arguments: str) -> None:
     values: dict[str, Any] = {"input": "hi", "tools": [{"type": "function", "name": "clock"}]}
     request = read_response_request(values, model="toy", has_tools=True)
     record = ToolRecord(ResponseEvents(make_record().events.identity, request))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from triolet.api.chat_request import read_chat_request
@@ -15,6 +16,7 @@ PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}}
 WEATHER = {"name": "weather", "description": "d", "parameters": PARAMETERS, "strict": False}
 TOOL = {"type": "function", "function": WEATHER}
 CLOCK = {"type": "function", "function": {"name": "clock"}}
+DEEP = msgspec.json.decode('{"a":' * 900 + "1" + "}" * 900)
 ASKED = {"role": "user", "content": "a"}
 
 
@@ -99,6 +101,15 @@ def test_a_turn_with_calls_and_results_is_as_templates_have_it() -> None:
         ({"messages": [{"role": "assistant", "tool_calls": [
             {"function": {"name": "f", "arguments": "{"}}]}]},
          "messages[0].tool_calls[0].function.arguments"),
+        # What no UTF-8 can say again, and what only the end of the stack would stop.
+        ({"messages": [{"role": "assistant", "tool_calls": [
+            {"function": {"name": "f", "arguments": r'{"a": "\ud800"}'}}]}]},
+         "messages[0].tool_calls[0].function.arguments"),
+        ({"messages": [{"role": "assistant", "tool_calls": [
+            {"function": {"name": "f", "arguments": '{"a":' * 900 + "1" + "}" * 900}}]}]},
+         "messages[0].tool_calls[0].function.arguments"),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
+         "tools[0].function.parameters"),
     ],
     ids=lambda value: str(value)[:60],
 )  # fmt: skip

@@ -90,6 +90,18 @@ WRITTEN: list[tuple[str, list[ToolEvent]]] = [
 ]
 
 
+# What could not be told as JSON is none: half a character, numbers without end.
+UNTELLABLE = [
+    f"<tool_call>{body}</tool_call>"
+    for body in (
+        r'{"name": "\ud800", "arguments": {"a": 1}}',
+        r'{"arguments": {"a": "\ud800"}, "name": "f"}',
+        '{"arguments": {"a": 1e999, "b": NaN}, "name": "f"}',
+    )
+]
+WRITTEN += [(text, [TextPiece(text)]) for text in UNTELLABLE]
+
+
 @pytest.mark.parametrize(("text", "events"), WRITTEN, ids=lambda value: str(value)[:40])
 def test_each_text_has_its_events_whole_and_by_the_character(
     text: str, events: list[ToolEvent]

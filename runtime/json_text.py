@@ -1,0 +1,43 @@
+"""Reads JSON that stands inside of a text which a model or a client wrote.
+
+Python's own reader takes more than JSON has: half a pair of surrogates, which no UTF-8 can say
+again; NaN and infinities; nesting up to the end of the stack, where a writer a little deeper in it
+fails. What is read here can be written, kept and shown to a template. Must not know what it means.
+"""
+
+from typing import Any
+
+import msgspec
+
+# As schemas may be. More than any function has in its arguments.
+NESTING_MAX = 64
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON text. Raises `ValueError` for what is none, or nested too deep."""
+    try:
+        value = msgspec.json.decode(text)
+    except RecursionError:
+        raise _too_deep() from None
+    check_nesting(value)
+    return value
+
+
+def check_nesting(value: object) -> None:
+    """Raise `ValueError` for containers in containers beyond `NESTING_MAX`."""
+    level = [value]
+    for _ in range(NESTING_MAX + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"must not be nested more than {NESTING_MAX} deep")
