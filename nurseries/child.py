@@ -30,6 +30,9 @@ from .waiting import waiting_for
 
 # The whole ladder of a parent takes half of this, so it matters only to a child without one.
 EXIT_BOUND_S = 5.0
+# In so many parts it is waited for: one in which the machine stood still is over for the main
+# function as well, and the others are still to come.
+EXIT_BOUND_PARTS = 10
 
 EXIT_STOPPED = 0
 EXIT_FAILED = 1
@@ -155,7 +158,8 @@ async def _run_death_monitor(
                 await stop.ordered.wait()
             nursery.cancel_scope.cancel("a stop has been ordered")
         with waiting_for("the main function to end"):
-            await trio.sleep(exit_bound_s)
+            for _ in range(EXIT_BOUND_PARTS):
+                await trio.sleep(exit_bound_s / EXIT_BOUND_PARTS)
         tree = ProcessTree("overdue", os.getpid(), tasks=task_tree())
         write_last_words(fds.words_fd, "\n".join([f"{stop.reason}, but:", *render_tree(tree), ""]))
         exit_process(EXIT_STOP_OVERDUE)

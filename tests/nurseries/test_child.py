@@ -148,6 +148,20 @@ async def test_a_main_function_that_ends_in_time_is_not_overdue(parent: Parent) 
     assert parent.exits == []
 
 
+async def test_a_machine_that_stood_still_does_not_make_it_overdue(
+    parent: Parent, mock_clock: trio.testing.MockClock
+) -> None:
+    async def main(fds: ChildFds) -> None:
+        parent.ask_to_stop()
+        with trio.CancelScope(shield=True):
+            await trio.testing.wait_all_tasks_blocked()  # the monitor counts the time
+            mock_clock.jump(1000)
+            await trio.testing.wait_all_tasks_blocked()
+
+    assert await parent.run(main, exit_bound_s=10) == EXIT_STOPPED
+    assert parent.exits == []
+
+
 async def test_without_its_death_monitor_no_child_lives(parent: Parent) -> None:
     async def main(fds: ChildFds) -> None:
         find_background_task(DEATH_MONITOR).cancel("the test wants to see")
