@@ -223,7 +223,11 @@ class Root:
         tree = ProcessTree(
             "root",
             os.getpid(),
-            facts={"run": self.run_id, "model": self.plan.model_name},
+            facts={
+                "run": self.run_id,
+                "model": self.plan.model_name,
+                "open streams": self.frontends.balancer.open_streams(),
+            },
             tasks=task_tree(),
             processes=[
                 *(tree for tree in trees if tree is not None),

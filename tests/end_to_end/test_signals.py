@@ -1,33 +1,68 @@
 """How a server ends: the first signal drains, the second aborts, and the exit code tells."""
 
+import json
 import pathlib
 import re
 import signal
 from typing import Any
 
+import attrs
 import pytest
 import trio
 
 from .server import DEADLINE_S, Server, open_server, wait_until
-from .streams import SeenStream, body, read_sse
+from .streams import SeenStream, body, open_socket, read_socket, read_sse
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
+TOKENS = 40
+# A stream has credit for so many; it stands still, however late a signal comes, until it gets more.
+FIRST_TOKENS = 3
+# Steps so long that the rest cannot be computed before a second signal or the grace time ends it.
 STEP_S = 0.02
-# Eight seconds of stream: a signal comes in the midst of it, on a busy machine too.
-TOKENS = 400
-# More than the grace time could serve out.
 ENDLESS_TOKENS = 1500
 both_signals = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 
 
-async def start_stream(nursery: trio.Nursery, server: Server, tokens: int) -> SeenStream:
-    """A stream that has begun."""
+@attrs.define(eq=False)
+class HeldStream:
+    """One stream on a WebSocket of its own, which goes on when it is let go."""
+
+    seen: SeenStream = attrs.field(factory=SeenStream)
+    let_go: trio.Event = attrs.field(factory=trio.Event)
+
+    async def read(self, server: Server) -> None:
+        """To the end of the connection."""
+        wanted = body(TOKENS)
+        wanted["runtime"]["credit"] = FIRST_TOKENS
+        lanes: dict[str | None, SeenStream] = {None: self.seen}
+        async with open_socket(server.url) as socket, trio.open_nursery() as nursery:
+            await socket.send_message(json.dumps({"type": "response.create", **wanted}))
+            nursery.start_soon(read_socket, socket, lanes)
+            await self.let_go.wait()
+            await socket.send_message(json.dumps({"type": "runtime.credit", "add": TOKENS}))
+
+
+async def start_held_stream(nursery: trio.Nursery, server: Server) -> HeldStream:
+    """A stream that has begun, as the root knows as well."""
+    stream = HeldStream()
+    nursery.start_soon(stream.read, server)
+    await wait_until(lambda: len(stream.seen.token_ids) == FIRST_TOKENS, "the stream begins")
+
+    async def is_reported() -> bool:
+        return (await server.tree()).facts["open streams"] == 1
+
+    await wait_until(is_reported, "the root knows of the stream, and of no other")
+    return stream
+
+
+async def start_stream(nursery: trio.Nursery, server: Server) -> SeenStream:
+    """A stream that has begun and goes on by itself."""
     seen = SeenStream()
 
     async def read() -> None:
         async with server.client() as client:
-            await read_sse(client, body(tokens), seen)
+            await read_sse(client, body(ENDLESS_TOKENS), seen)
 
     nursery.start_soon(read)
     await wait_until(lambda: len(seen.token_ids) > 2, "the stream begins")
@@ -36,22 +71,23 @@ async def start_stream(nursery: trio.Nursery, server: Server, tokens: int) -> Se
 
 @both_signals
 async def test_the_first_signal_drains(tmp_path: pathlib.Path, number: signal.Signals) -> None:
-    server_of_test = open_server(tmp_path, "1", "1", "60", executor="null", null_step_s=STEP_S)
+    server_of_test = open_server(tmp_path, "1", "1", "600", executor="null")
     with trio.fail_after(2 * DEADLINE_S):
         async with server_of_test as server, trio.open_nursery() as nursery:
             async with server.client() as kept:
                 assert (await kept.get("/ready")).status_code == 200
-                seen = await start_stream(nursery, server, TOKENS)
+                stream = await start_held_stream(nursery, server)
                 server.send_signal(number)
                 await wait_until(lambda: "draining: 1 open stream" in server.log(), "it says so")
-                assert not seen.ended.is_set()
             refused = SeenStream()
             async with server.client() as client:
                 await read_sse(client, body(3), refused)
             assert refused.broken or refused.error["code"] == "server_draining"
-            await seen.ended.wait()
-            assert seen.last["type"] == "response.incomplete"  # at max_output_tokens
-            assert len(seen.token_ids) == TOKENS
+            assert len(stream.seen.token_ids) == FIRST_TOKENS
+            stream.let_go.set()
+            await stream.seen.ended.wait()
+            assert stream.seen.last["type"] == "response.incomplete"  # at max_output_tokens
+            assert len(stream.seen.token_ids) == TOKENS
             assert await server.wait_exited() == 0
             assert server.remains() == []
             assert "Traceback" not in server.log()
@@ -62,7 +98,7 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
     server_of_test = open_server(tmp_path, "1", "1", "600", executor="null", null_step_s=STEP_S)
     with trio.fail_after(2 * DEADLINE_S):
         async with server_of_test as server, trio.open_nursery() as nursery:
-            seen = await start_stream(nursery, server, ENDLESS_TOKENS)
+            seen = await start_stream(nursery, server)
             server.send_signal(number)
             await wait_until(lambda: "draining" in server.log(), "it says so")
             server.send_signal(number)
@@ -123,7 +159,7 @@ async def test_the_grace_time_ends_a_drain(tmp_path: pathlib.Path) -> None:
     server_of_test = open_server(tmp_path, "1", "1", "0.5", executor="null", null_step_s=STEP_S)
     with trio.fail_after(2 * DEADLINE_S):
         async with server_of_test as server, trio.open_nursery() as nursery:
-            seen = await start_stream(nursery, server, ENDLESS_TOKENS)
+            seen = await start_stream(nursery, server)
             server.send_signal(signal.SIGTERM)
             assert await server.wait_exited() == 0
             await seen.ended.wait()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import attrs
 import msgspec
 import pytest
 import trio
@@ -21,6 +22,9 @@ pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 SOCKETS = 8
 LANES = 8
+# Of each stream; it has credit for the first of them only, until all has been looked at.
+TOKENS = 200
+FIRST_TOKENS = 2
 # The card's background tasks, where each of them lives.
 TASKS = {
     "root": ("engines", "frontends", "accept", "control-server"),
@@ -47,9 +51,9 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Two frontends, two engines, and steps so long that streams outlast all looks at them."""
+    """Two frontends, two engines."""
     folder = tmp_path_factory.mktemp("tree")
-    with module_server(folder, "2", "2", executor="null", null_step_s=0.05) as server:
+    with module_server(folder, "2", "2", executor="null", null_step_s=0.01) as server:
         trio.run(wait_all_linked, server)
         yield server
 
@@ -67,46 +71,68 @@ async def wait_all_linked(server: Server) -> None:
     await wait_until(all_linked, "both frontends have both engines")
 
 
-def request(number: int, tokens: int) -> dict[str, Any]:
+def request(number: int) -> dict[str, Any]:
     """Every stream has a seed of its own, and so tokens of its own."""
-    runtime = {"seed": number, "ignore_eos": True, "token_ids": True}
-    return {**body(tokens), "type": "response.create", "runtime": runtime}
+    runtime = {"seed": number, "ignore_eos": True, "token_ids": True, "credit": FIRST_TOKENS}
+    return {**body(TOKENS), "type": "response.create", "runtime": runtime}
 
 
-async def run_socket(
-    server: Server, number: int, lanes: dict[str | None, SeenStream], tokens: int
-) -> None:
-    """One connection with a stream in each lane, read until it is closed."""
-    async with open_socket(server.url) as socket:
-        for lane in lanes:
-            create = {**request(number * LANES + int(lane or 0), tokens), "stream_id": lane}
-            await socket.send_message(json.dumps(create))
-        await read_socket(socket, lanes)
+@attrs.define(eq=False)
+class Load:
+    """Streams that stand still after their first tokens until `let_go` is called."""
+
+    streams: list[SeenStream] = attrs.field(factory=list)
+    let_go: trio.Event = attrs.field(factory=trio.Event)
+
+    def has_begun(self) -> bool:
+        """Whether every stream has brought its first tokens."""
+        return len(self.streams) == SOCKETS * LANES and all(s.token_ids for s in self.streams)
+
+    async def run_socket(self, server: Server, number: int) -> None:
+        """One connection with a stream in each lane, read until it is closed."""
+        lanes: dict[str | None, SeenStream] = {str(n): SeenStream() for n in range(LANES)}
+        self.streams += lanes.values()
+        async with open_socket(server.url) as socket, trio.open_nursery() as nursery:
+            for lane in lanes:
+                create = {**request(number * LANES + int(lane or 0)), "stream_id": lane}
+                await socket.send_message(json.dumps(create))
+            nursery.start_soon(read_socket, socket, lanes)
+            await self.let_go.wait()
+            for lane in lanes:
+                grant = {"type": "runtime.credit", "stream_id": lane, "add": TOKENS}
+                await socket.send_message(json.dumps(grant))
 
 
 @asynccontextmanager
-async def open_load(server: Server, tokens: int) -> AsyncIterator[list[SeenStream]]:
+async def open_load(server: Server) -> AsyncIterator[Load]:
     """64 streams on eight sockets, all of them begun; cut when the block is left."""
-    streams: list[SeenStream] = []
+    load = Load()
     async with trio.open_nursery() as nursery:
         for number in range(SOCKETS):
-            lanes: dict[str | None, SeenStream] = {str(n): SeenStream() for n in range(LANES)}
-            streams += lanes.values()
-            nursery.start_soon(run_socket, server, number, lanes, tokens)
-        await wait_until(lambda: all(len(s.token_ids) > 1 for s in streams), "all begin")
-        yield streams
+            nursery.start_soon(load.run_socket, server, number)
+        await wait_until(load.has_begun, "all begin")
+        yield load
         nursery.cancel_scope.cancel("the load is over")
 
 
 async def tree_command(server: Server, *options: str) -> str:
-    """What `triolet tree` prints."""
-    done = await trio.run_process(
-        [sys.executable, "-m", "triolet", "tree", server.run_id, *options],
-        stdin=subprocess.DEVNULL,
-        capture_stdout=True,
-        env={**os.environ, "XDG_RUNTIME_DIR": str(server.folder)},
-    )
-    return done.stdout.decode()
+    """What `triolet tree` prints, once every process has answered it in time."""
+    printed = ""
+
+    async def has_answered() -> bool:
+        nonlocal printed
+        done = await trio.run_process(
+            [sys.executable, "-m", "triolet", "tree", server.run_id, *options],
+            stdin=subprocess.DEVNULL,
+            capture_stdout=True,
+            check=False,
+            env={**os.environ, "XDG_RUNTIME_DIR": str(server.folder)},
+        )
+        printed = done.stdout.decode()
+        return done.returncode == 0 and "does not answer" not in printed
+
+    await wait_until(has_answered, "every process answers the command")
+    return printed
 
 
 def silent_tasks(node: TaskNode) -> list[str]:
@@ -136,10 +162,11 @@ async def test_an_idle_server_says_of_every_task_what_it_waits_for(server: Serve
 
 
 async def test_64_streams_are_spread_and_served_in_full(server: Server) -> None:
-    tokens = 200
     with trio.fail_after(2 * DEADLINE_S):
-        async with open_load(server, tokens) as streams:
+        async with open_load(server) as load:
+            streams = load.streams
             processes = dict(places(await server.tree()))
+            load.let_go.set()
             for stream in streams:
                 await stream.ended.wait()
     # Evenly up to what reports of load, some hundredths of a second old, cannot know.
@@ -149,7 +176,7 @@ async def test_64_streams_are_spread_and_served_in_full(server: Server) -> None:
     running = [int(processes[f"engine {rank}"].facts["running"]) for rank in range(2)]
     assert min(running) >= SOCKETS * LANES // 4
     assert {stream.last["type"] for stream in streams} == {"response.incomplete"}
-    assert {len(stream.token_ids) for stream in streams} == {tokens}
+    assert {len(stream.token_ids) for stream in streams} == {TOKENS}
     assert len({tuple(stream.token_ids) for stream in streams}) == len(streams)
 
     async def all_free() -> bool:
@@ -163,7 +190,7 @@ async def test_64_streams_are_spread_and_served_in_full(server: Server) -> None:
 
 async def test_the_tree_shows_every_process_and_the_tasks_of_the_card(server: Server) -> None:
     with trio.fail_after(2 * DEADLINE_S):
-        async with open_load(server, 1500):
+        async with open_load(server):
             text = await tree_command(server)
             tree = msgspec.json.decode(await tree_command(server, "--json"), type=ProcessTree)
     processes = dict(places(tree))

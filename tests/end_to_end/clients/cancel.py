@@ -1,7 +1,8 @@
 """The unmodified SDK: the three ways to stop a response, and what the engine counts afterwards.
 
 python cancel.py URL; prints one record for each way, as JSON. `tokens` are those of the response
-when it was stopped, `steps` those that the engine took for it in all.
+when it was stopped, `steps` those that the engine took for it in all, `freed_after` those between
+its abort and the blocks that it gave back.
 """
 
 import json
@@ -72,9 +73,21 @@ def stop(client: OpenAI, way: str) -> dict[str, Any]:
         "last": last,
         "tokens": tokens,
         "steps": after["triolet_steps_total"] - before["triolet_steps_total"],
+        "freed_after": freed_after(before, after),
         "free": after["triolet_kv_blocks_free"],
         "all": after["triolet_kv_blocks"],
     }
+
+
+def freed_after(before: dict[str, float], after: dict[str, float]) -> list[int]:
+    """After how many steps the abort between two looks had given its blocks back."""
+    return [
+        steps for steps in range(9) if after.get(name_of(steps), 0) > before.get(name_of(steps), 0)
+    ]
+
+
+def name_of(steps: int) -> str:
+    return f'triolet_engine_aborts_by_steps_total{{engine="0",steps="{steps}"}}'
 
 
 with OpenAI(api_key="none", base_url=f"{url}/v1") as openai_client:
