@@ -8,7 +8,7 @@ from triolet.engine.messages import Utility
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.bed import open_bed
-from triolet.tests.cancellation.named_steps import CancelAtStep
+from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep
 
 # Which of several tasks of one name: the frontend's are further out in the tree than the engine's.
 ENGINE, FRONTEND = -1, 0
@@ -26,7 +26,7 @@ async def use_bed(folder: pathlib.Path, steps: CancelAtStep) -> None:
         (peer,) = bed.client.balancer.engines
         async with bed.frontend.generate("hello world", PARAMS) as stream:
             await stream.__anext__()
-            await bed.client.call_utility(peer, Utility.TASK_TREE)
+            await bed.client.call_utility(peer, Utility.TASK_TREE, timeout_s=DEADLINE_S)
             bed.hub.links.handle_broken(peer, 1, "the test breaks it")
             await stream.collect()
         async with bed.frontend.generate("hello", PARAMS) as stream:

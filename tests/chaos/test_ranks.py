@@ -1,5 +1,6 @@
 """One of three workers dies in the midst of a step, embedded: told, replaced, nothing left."""
 
+import contextlib
 import os
 import secrets
 import signal
@@ -13,7 +14,7 @@ from triolet import SamplingParams
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import Utility
 from triolet.nurseries.task_tree import ProcessTree
-from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.errors import NoEngineLeft, UtilityFailed
 from triolet.runtime.health import EngineState
 from triolet.transports.zmq_channel import HubChannel
 
@@ -26,11 +27,16 @@ WORKERS = 3
 STEP_S = 0.05
 
 
-async def engine_tree(runtime: triolet.Runtime) -> ProcessTree:
-    """The engine and its workers, asked now."""
-    (peer,) = runtime.client.balancer.engines
-    text = await runtime.client.call_utility(peer, Utility.TASK_TREE)
-    return msgspec.json.decode(text, type=ProcessTree)
+async def engine_tree(runtime: triolet.Runtime, workers: int = WORKERS) -> ProcessTree:
+    """The engine and its workers, asked now; again while one of them is too late to answer."""
+    while True:
+        await trio.lowlevel.checkpoint()
+        for peer in runtime.client.balancer.engines:
+            with contextlib.suppress(UtilityFailed):
+                text = await runtime.client.call_utility(peer, Utility.TASK_TREE)
+                tree = msgspec.json.decode(text, type=ProcessTree)
+                if len(tree.processes) == workers:
+                    return tree
 
 
 def run_id_of(runtime: triolet.Runtime) -> str:
@@ -106,7 +112,7 @@ async def kill_until_given_up(mark: str) -> None:
 
         while True:
             await wait_until(is_up_again, "the engine comes back")
-            epoch, pid = runtime.health().engines[0].epoch, (await engine_tree(runtime)).pid
+            epoch, pid = runtime.health().engines[0].epoch, (await engine_tree(runtime, 1)).pid
             assert len(marked_processes(mark)) == 2
             killed.add(epoch)
             os.kill(pid, signal.SIGKILL)

@@ -24,13 +24,11 @@ import pytest
 import trio
 
 from triolet.nurseries.task_tree import ProcessTree
-from triolet.runtime.control_server import ControlCall, ask_run
+from triolet.runtime.control_server import ControlCall, ControlCallFailed, ask_run
 from triolet.runtime.run_folder import RUN_FILE, RunFacts, RunFolder
 
 # A server or a stream that is not there by then never comes; two busy cores need some seconds.
 DEADLINE_S = 60.0
-# A promise to users: the root's death takes everything with it within this time.
-ROOT_DEATH_S = 1.0
 # Between two looks at a condition.
 LOOK_S = 0.02
 # A deadline is over after so many looks at the earliest: a machine that keeps us from looking keeps
@@ -130,9 +128,22 @@ class Server:
         return {name.removeprefix("triolet_"): float(value) for name, _, value in lines}
 
     async def tree(self) -> ProcessTree:
-        """The live tree, over the run folder's control socket."""
-        text = await ask_run(self.run_folder(), ControlCall.TREE)
-        return msgspec.json.decode(text, type=ProcessTree)
+        """The live tree, over the run folder's control socket, with an answer of every process.
+
+        Asked for again while one is too late for it: then that is all that the tree says of it.
+        """
+        found: list[ProcessTree] = []
+
+        async def has_answered() -> bool:
+            try:
+                text = await ask_run(self.run_folder(), ControlCall.TREE)
+            except ControlCallFailed:
+                return False
+            found[:] = [msgspec.json.decode(text, type=ProcessTree)]
+            return is_whole(found[0])
+
+        await wait_until(has_answered, "every process of the tree answers")
+        return found[0]
 
     async def pids(self) -> dict[str, int]:
         """{place in the tree: pid}, as "root", "frontend 0", "engine 1" and "engine 1/worker 0"."""
@@ -181,6 +192,27 @@ def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTre
     yield name, tree
     for process in tree.processes:
         yield from places(process, "" if tree.name == "root" else name)
+
+
+def is_whole(tree: ProcessTree) -> bool:
+    """Whether every process in it had its say in time, or is not yet up.
+
+    An engine leaves out its workers that were too late.
+    """
+    return all(
+        process.facts.get("state") != "does not answer"
+        and (
+            not name.startswith("engine")
+            or "/" in name
+            or bool(process.processes)
+            or _boots(process)
+        )
+        for name, process in places(tree)
+    )
+
+
+def _boots(process: ProcessTree) -> bool:
+    return "phase" in process.facts
 
 
 def serve_command(*options: str, **engine: object) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Container
 import pytest
 import trio
 
-from .server import DEADLINE_S, ROOT_DEATH_S, Server, open_server, places, wait_until
+from .server import DEADLINE_S, Server, open_server, places, wait_until
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 SPARES = {"spare frontend 0", "spare engine 0", "spare engine 0/worker 0"}
@@ -52,6 +52,5 @@ async def test_spares_succeed_are_replaced_and_go_with_the_root(tmp_path: pathli
             await wait_until(
                 lambda: not [left for left in server.remains() if "run folder" not in left],
                 "nothing is left",
-                deadline_s=ROOT_DEATH_S,
             )
             assert "spare" not in server.log()

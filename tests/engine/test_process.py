@@ -91,10 +91,14 @@ class Root:
         return reply
 
     async def tree(self, call_id: int) -> ProcessTree:
-        await self.control.send(TreeRequest(call_id))
-        reply = await self.receive_tree()
-        assert reply.call_id == call_id
-        return msgspec.json.decode(reply.tree, type=ProcessTree)
+        """With all workers: the engine leaves out those that were too late, and is asked again."""
+        while True:
+            await self.control.send(TreeRequest(call_id))
+            reply = await self.receive_tree()
+            assert reply.call_id == call_id
+            tree = msgspec.json.decode(reply.tree, type=ProcessTree)
+            if len(tree.processes) == len(self.worker_pids):
+                return tree
 
     async def wait_workers_gone(self) -> None:
         for pidfd in self.worker_pidfds:
@@ -237,4 +241,5 @@ async def test_questions_are_bounded_and_a_stopped_worker_is_left_out(
         while asked + 1 not in answered:
             await root.control.send(TreeRequest(asked + 1))  # it may have been one too many
             answered.add((await root.receive_tree()).call_id)
-        assert len(answered) == TREE_TASKS_MAX + 1
+        # Twice as many if it stood still while it read them, until the first were given up.
+        assert TREE_TASKS_MAX < len(answered) <= 2 * TREE_TASKS_MAX + 1

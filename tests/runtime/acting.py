@@ -75,8 +75,12 @@ def acting_fleet(settings: RuntimeSettings, diary: Diary) -> EngineFleet:
 
 
 async def facts_of(life: ChildLife) -> dict[str, Any]:
-    """What an acting child says it heard."""
-    return dict(msgspec.json.decode(await life.tree(), type=ProcessTree).facts)
+    """What an acting child says it heard; asked again if it was too late to answer."""
+    while True:
+        try:
+            return dict(msgspec.json.decode(await life.tree(), type=ProcessTree).facts)
+        except trio.TooSlowError:
+            continue
 
 
 async def wait_waits_for(what: str) -> None:

@@ -143,7 +143,9 @@ async def test_a_killed_worker_does_not_change_a_token() -> None:
                 assert entry is not None
                 assert entry.peer is not None
                 peer = entry.peer
-                tree = await runtime.client.call_utility(peer, Utility.TASK_TREE)
+                tree = await runtime.client.call_utility(
+                    peer, Utility.TASK_TREE, timeout_s=DEADLINE_S
+                )
                 (worker,) = json.loads(tree)["processes"]
                 os.kill(worker["pid"], signal.SIGKILL)
                 while entry.peer == peer:

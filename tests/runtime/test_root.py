@@ -15,7 +15,7 @@ import trio
 from triolet.engine.errors import BootRefused
 from triolet.nurseries.service import open_service
 from triolet.nurseries.task_tree import ProcessTree
-from triolet.runtime.control_server import ControlCall, ask_run
+from triolet.runtime.control_server import ControlCall, ControlCallFailed, ask_run
 from triolet.runtime.errors import NoEngineLeft, RunNotFound
 from triolet.runtime.events import (
     ChildFailed,
@@ -81,8 +81,20 @@ class Bed:
             return (await stream.receive_some(100)).decode()
 
     async def tree(self) -> ProcessTree:
-        text = await ask_run(find_run(), ControlCall.TREE)
-        return msgspec.json.decode(text, type=ProcessTree)
+        """Asked for again if the answer was too late."""
+        while True:
+            try:
+                text = await ask_run(find_run(), ControlCall.TREE)
+            except ControlCallFailed:
+                continue
+            return msgspec.json.decode(text, type=ProcessTree)
+
+    async def tree_with(self, states: dict[str, str]) -> ProcessTree:
+        """One in which the processes are these and in these states: "" for one that answers."""
+        while True:
+            tree = await self.tree()
+            if states == {each.name: each.facts.get("state", "") for each in tree.processes}:
+                return tree
 
 
 def left_in(runs: pathlib.Path) -> list[str]:
@@ -156,11 +168,11 @@ async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> N
     async with open_bed(plan_of(engine=["ready", "deaf"])) as bed:
         while len(bed.root.engines.processes.lives) < 2:
             await bed.diary.wait_for(ChildReady, 3)
-        tree = await bed.tree()
+        tree = await bed.tree_with(
+            {"frontend 0": "", "engine 0": "", "engine 1": "does not answer"}
+        )
     assert (tree.name, tree.facts["model"]) == ("root", "m")
     assert tree.tasks is not None
-    shown = {process.name: process.facts.get("state", "") for process in tree.processes}
-    assert shown == {"frontend 0": "", "engine 0": "", "engine 1": "does not answer"}
     assert all(process.pid > 0 for process in tree.processes)
 
 
@@ -169,7 +181,7 @@ async def test_the_tree_shows_what_still_boots() -> None:
     async with open_bed(plan_of(engine=["ready", "hang"])) as bed:
         while {event.child for event in bed.diary.of(ChildProgress)} < {"engine 0", "engine 1"}:
             await trio.lowlevel.checkpoint()
-        tree = await bed.tree()
+        tree = await bed.tree_with({"frontend 0": "", "engine 0": "", "engine 1": ""})
     places = {process.name: process for process in tree.processes}
     assert list(places) == ["frontend 0", "engine 0", "engine 1"]
     assert "phase" not in places["engine 0"].facts
