@@ -166,11 +166,12 @@ async def hold(fault: Fault, port: int, connection: EventConnection) -> str:
         await wait_until(is_held, "the server's end is held up", seconds=HELD_S, look_s=HELD_LOOK_S)
     except NotInTime as late:
         raise Void(str(late)) from None
-    began_s = trio.current_time()
-    while (held_s := trio.current_time() - began_s) < fault.seconds:
+    began_s, held_s = trio.current_time(), 0.0
+    while held_s < fault.seconds:
         await trio.sleep(HELD_LOOK_S)
+        held_s = min(trio.current_time() - began_s, fault.seconds)
         is_held()
-        if fault.kind is FaultKind.SLOW_READER and read < int(held_s):
+        while fault.kind is FaultKind.SLOW_READER and read < int(held_s):  # several, after a pause
             read += len(await connection.stream.receive_some(1))
     return f"up to {most} bytes waited in the server's end, {read} were read"
 

@@ -44,13 +44,13 @@ async def test_the_life_of_a_process(sleeper: subprocess.Popen[bytes]) -> None:
     ticks = start_ticks(sleeper.pid)
     assert ticks > 0
     assert sleeper.pid in children_of(os.getpid())
-    await wait_until(lambda: sleeper.pid in marked("SLEEPER=here"), "it is marked", seconds=10)
+    await wait_until(lambda: sleeper.pid in marked("SLEEPER=here"), "it is marked", seconds=60)
     assert resident_bytes(sleeper.pid) > 0
     assert any(path.startswith("pipe:") for path in open_files(sleeper.pid))
     sleeper.send_signal(signal.SIGSTOP)
-    await wait_until(lambda: state_of(sleeper.pid) == "T", "it is stopped", seconds=10)
+    await wait_until(lambda: state_of(sleeper.pid) == "T", "it is stopped", seconds=60)
     sleeper.kill()
-    await wait_until(lambda: state_of(sleeper.pid) == "Z", "it is dead", seconds=10)
+    await wait_until(lambda: state_of(sleeper.pid) == "Z", "it is dead", seconds=60)
     assert start_ticks(sleeper.pid) == ticks
     assert sleeper.pid not in marked("SLEEPER=here")
     sleeper.wait()

@@ -19,3 +19,16 @@ async def test_it_tells_how_long_it_took(autojump_clock: MockClock) -> None:
 async def test_it_says_what_was_missed(autojump_clock: MockClock) -> None:
     with pytest.raises(NotInTime, match="within 2 s it did not come to pass: the moon"):
         await wait_until(lambda: False, "the moon", seconds=2.0)
+
+
+async def test_a_machine_that_stood_still_has_not_missed_it(mock_clock: MockClock) -> None:
+    looks = 0
+
+    def held() -> bool:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            mock_clock.jump(1000)
+        return looks > 1
+
+    assert await wait_until(held, "it stands still once", seconds=10.0) == 1000
