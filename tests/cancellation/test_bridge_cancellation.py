@@ -1,6 +1,5 @@
 """Cancelling the bridge at every point: the thread is joined, its sockets and eventfd are gone."""
 
-import os
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ import zmq
 
 from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join
 from triolet.tests.contracts.meshes import CODEC, running
+from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.zmq_channel import open_hub, open_spoke
@@ -41,11 +41,9 @@ def context() -> Iterator[zmq.Context[Socket]]:
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """No fd more than before, and no thread still owning sockets."""
-    before = os.listdir("/proc/self/fd")
-    yield
-    assert len(os.listdir("/proc/self/fd")) <= len(before)
-    assert not [thread for thread in threading.enumerate() if thread.name == NAME]
+    """No descriptor, and no thread still owning sockets."""
+    with check_no_leaks():
+        yield
 
 
 @attrs.define(eq=False)

@@ -46,7 +46,7 @@ class Bed:
             engines=lambda: self.engines,
             on_membership=self.diary,
             on_event=self.diary,
-            pass_timeout_s=0.05,
+            pass_timeout_s=0.5,
         )
 
     def kill(self, rank: int) -> None:

@@ -27,7 +27,9 @@ from ..leaks import check_no_leaks, children_of
 pytestmark = pytest.mark.slow
 
 PARAMS = SamplingParams(max_tokens=4, seed=7)
+# More than a minute of steps: it does not end by itself.
 ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
+STEP_S = 0.2
 NO_RESTARTS: dict[str, Any] = {"supervision": SupervisionSettings(restart_limit=0)}
 # A thread that has not answered by then hangs.
 THREAD_BOUND_S = 240.0
@@ -130,9 +132,9 @@ def test_closing_is_harmless_twice_and_ends_all_use(null_folder: pathlib.Path) -
 
 def test_closing_aborts_what_another_thread_waits_for(null_folder: pathlib.Path) -> None:
     with check_no_leaks():
-        with LLM(str(null_folder), executor="null", null_step_s=0.05) as llm:
+        with LLM(str(null_folder), executor="null", null_step_s=STEP_S) as llm:
             thread, outcome = in_thread(llm.generate, "the cat", ENDLESS)
-            assert llm.generate("the dog", SamplingParams(max_tokens=1))  # so it is on its way
+            wait_under_way(llm)
         thread.join(THREAD_BOUND_S)
     assert isinstance(outcome[0], LLMClosed)
 
@@ -141,10 +143,10 @@ def test_a_runtime_that_fails_is_told_to_callers_at_work_and_to_later_ones(
     null_folder: pathlib.Path,
 ) -> None:
     before = children_of(os.getpid())
-    opened = LLM(str(null_folder), executor="null", null_step_s=0.05, **NO_RESTARTS)
+    opened = LLM(str(null_folder), executor="null", null_step_s=STEP_S, **NO_RESTARTS)
     with opened as llm:
         thread, outcome = in_thread(llm.generate, "the cat", ENDLESS)
-        llm.generate("the dog", SamplingParams(max_tokens=1))
+        wait_under_way(llm)
         (engine,) = children_of(os.getpid()).keys() - before.keys()
         os.kill(engine, signal.SIGKILL)
         thread.join(THREAD_BOUND_S)
@@ -152,6 +154,13 @@ def test_a_runtime_that_fails_is_told_to_callers_at_work_and_to_later_ones(
             ask_while_it_lives(llm)
     assert isinstance(outcome[0], Exception)
     assert "SIGKILL" in str(outcome[0])
+
+
+def wait_under_way(llm: LLM) -> None:
+    """Until another thread's request is admitted; a thread begins when the machine lets it."""
+    assert llm._runtime is not None
+    while not llm._runtime.admission.active_requests:
+        llm.generate("the dog", SamplingParams(max_tokens=1))
 
 
 def ask_while_it_lives(llm: LLM) -> None:
@@ -172,7 +181,7 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-llm = triolet.LLM({folder!r}, executor="null", null_step_s=0.05)
+llm = triolet.LLM({folder!r}, executor="null", null_step_s={step_s})
 threading.Thread(target=interrupt).start()
 try:
     llm.generate("the cat", triolet.SamplingParams(max_tokens=400, ignore_eos=True))
@@ -187,7 +196,7 @@ print(llm._runtime.admission.active_requests)
 def test_an_interrupt_aborts_the_prompt_and_the_end_of_the_main_thread_closes(
     null_folder: pathlib.Path,
 ) -> None:
-    program = INTERRUPTED.format(folder=str(null_folder))
+    program = INTERRUPTED.format(folder=str(null_folder), step_s=STEP_S)
     ended = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=THREAD_BOUND_S
     )

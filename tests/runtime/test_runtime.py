@@ -21,7 +21,9 @@ from .acting import DEADLINE_S, Diary
 from .model_folders import write_folder
 
 PARAMS = SamplingParams(max_tokens=8, seed=7)
+# More than half a minute of steps: it does not end by itself.
 ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
+STEP_S = 0.1
 NO_RESTARTS = SupervisionSettings(restart_limit=0)
 
 
@@ -90,7 +92,7 @@ async def test_it_serves_tells_how_it_started_and_leaves_nothing(null_folder: pa
 
 @pytest.mark.slow
 async def test_leaving_a_stream_frees_its_blocks(null_folder: pathlib.Path) -> None:
-    opened = open_runtime(str(null_folder), executor="null", null_step_s=0.01)
+    opened = open_runtime(str(null_folder), executor="null", null_step_s=STEP_S)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with opened as runtime:
             async with runtime.generate("the cat", ENDLESS) as stream:
@@ -104,7 +106,7 @@ async def test_leaving_a_stream_frees_its_blocks(null_folder: pathlib.Path) -> N
 @pytest.mark.slow
 async def test_a_killed_engine_ends_its_streams_and_comes_back(null_folder: pathlib.Path) -> None:
     before = children_of(os.getpid())
-    opened = open_runtime(str(null_folder), executor="null", null_step_s=0.01)
+    opened = open_runtime(str(null_folder), executor="null", null_step_s=STEP_S)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with opened as runtime:
             async with runtime.generate("the cat", ENDLESS) as stream:
