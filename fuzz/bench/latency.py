@@ -4,7 +4,7 @@ The closed loop keeps so many requests in flight; the open one lets them arrive 
 Prompts are words of the load generator, about a token each. Must not know how figures are shown.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import attrs
@@ -61,9 +61,14 @@ def loads(options: LatencyOptions) -> Iterator[tuple[Protocol, Load]]:
 
 
 async def measure_latency(
-    model: str | None, options: LatencyOptions, *, engine: dict[str, Any], on_event: OnEvent
+    model: str | None,
+    options: LatencyOptions,
+    *,
+    engine: dict[str, Any],
+    on_event: OnEvent,
+    on_row: Callable[[LatencyRow], None] = lambda row: None,
 ) -> list[LatencyRow]:
-    """Run all loads. Raises what the server's root raises, and `ServerGone`."""
+    """Run all loads, and tell each as it ends. Raises what the root raises, and `ServerGone`."""
     rows = []
     opened = open_pressed_server(
         model,
@@ -78,5 +83,7 @@ async def measure_latency(
         for protocol, load in loads(options):
             warm_up = min(load.in_flight, load.requests)
             measures = await press(load, server, protocol, warm_up=warm_up)
-            rows.append(LatencyRow(protocol=protocol, load=load, measures=measures))
+            row = LatencyRow(protocol=protocol, load=load, measures=measures)
+            on_row(row)
+            rows.append(row)
     return rows

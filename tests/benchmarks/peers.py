@@ -1,16 +1,18 @@
 """Serving in closed loop, beside what other runtimes did on a machine of the same kind.
 
     python -m tests.benchmarks peers
+    python -m tests.benchmarks peers small --quick
 
 HTTP (SSE) and lanes, concurrency 1, 8 and 32, prompts of 32 to 512 tokens, 128 tokens out, greedy,
-the shapes that figures are given for. Load client and server share two cores, as theirs did.
+the shapes that figures are given for; four requests for each in flight, or one (`--quick`: on slow
+cores the small model takes minutes for all). Load client and server share two cores, as theirs did.
 """
 
 import trio
 from rich.console import Console
 from rich.table import Table
 
-from triolet.fuzz.bench.latency import measure_latency
+from triolet.fuzz.bench.latency import LatencyRow, measure_latency
 from triolet.fuzz.bench.machine import look_at_machine
 from triolet.fuzz.bench.options import LatencyOptions
 from triolet.fuzz.bench.shapes import SHAPES, shape_folder
@@ -39,7 +41,13 @@ TIMES = {
 COLUMNS = 140
 
 
-async def run(names: list[str]) -> None:
+def print_row(row: LatencyRow) -> None:
+    """A line as soon as it is over."""
+    rate = row.measures.tokens_per_s
+    print(f"  {row.protocol.value}, {row.loop()} in flight: {rate:.0f} tokens/s", flush=True)
+
+
+async def run(names: list[str], quick: bool) -> None:
     """Print the tables."""
     console = Console(width=COLUMNS)
     console.print(look_at_machine().describe(), markup=False, highlight=False)
@@ -50,9 +58,10 @@ async def run(names: list[str]) -> None:
         console.print(table)
         rows = await measure_latency(
             str(shape_folder(SHAPES[name])),
-            LatencyOptions(),
+            LatencyOptions(quick=quick),
             engine={},
             on_event=lambda _: None,
+            on_row=print_row,
         )
         console.print(latency_table(name, rows))
     times = [f"{peer} {at}" for peer, at in TIMES.items()]
@@ -63,7 +72,9 @@ def main() -> None:
     """See the module's docstring."""
     parser = argument_parser(__doc__)
     add_shapes(parser)
-    trio.run(run, parser.parse_args().shapes)
+    parser.add_argument("--quick", action="store_true", help="one request for each in flight")
+    words = parser.parse_args()
+    trio.run(run, words.shapes, words.quick)
 
 
 if __name__ == "__main__":
