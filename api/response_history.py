@@ -15,15 +15,15 @@ from ..runtime.generation import ChatPrompt, Prompt
 from ..runtime.json_text import read_json
 from .errors import bad_field
 from .fields import JsonObject
+from .kept_size import ids_bytes, json_bytes, text_bytes
 from .response_record import ResponseRecord
 from .responses_fields import Message
 from .responses_request import ResponseRequest
 from .tool_fields import ToolUse
 from .tool_record import ToolRecord
 
-# What one message or token costs beside its characters; an estimate for the bounds of keeping.
-MESSAGE_BYTES = 256
-TOKEN_BYTES = 8
+# What one message or call costs beside its text; an estimate for the bounds of keeping.
+MESSAGE_BYTES = 512
 
 
 @attrs.frozen
@@ -36,13 +36,13 @@ class Conversation:
     @property
     def size_bytes(self) -> int:
         """An estimate of what it takes to keep it."""
-        return sum(map(_size_of, self.messages)) + TOKEN_BYTES * len(self.token_ids or ())
+        return sum(map(_size_of, self.messages)) + ids_bytes(len(self.token_ids or ()))
 
 
 def _size_of(message: Message) -> int:
-    calls = [call["function"]["arguments"] for call in message.get("tool_calls", ())]
-    arguments = sum(len(json.dumps(each)) + MESSAGE_BYTES for each in calls)
-    return len(message["content"]) + arguments + MESSAGE_BYTES
+    calls = message.get("tool_calls", ())
+    arguments = sum(json_bytes(call["function"]["arguments"]) + MESSAGE_BYTES for call in calls)
+    return text_bytes(message["content"]) + arguments + MESSAGE_BYTES
 
 
 def continued(before: Conversation | None, request: ResponseRequest) -> Conversation:

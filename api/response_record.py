@@ -34,6 +34,12 @@ from .responses import (
     ResponseEvents,
 )
 
+# The ends of a piece, in tokens and in characters; an array keeps some room to grow.
+PIECE_BYTES = 10
+# One notice, and the arrays of one piece's logprobs beside what is in them.
+NOTICE_BYTES = 512
+LOGPROBS_BYTES = 512
+
 
 @attrs.define(eq=False)
 class ResponseRecord:
@@ -112,8 +118,12 @@ class ResponseRecord:
 
     @property
     def extra_bytes(self) -> int:
-        """What it takes to keep it, beside what was said: logprobs."""
-        return sum(part.size_bytes for part in self._logprobs or () if part is not None)
+        """What it takes to keep it, beside what was said: where each piece ends, and logprobs."""
+        logprobs = sum(part.size_bytes for part in self._logprobs or () if part is not None)
+        if self._logprobs is not None:
+            logprobs += LOGPROBS_BYTES * len(self._logprobs)
+        ids = len(self._token_ids or ())
+        return PIECE_BYTES * self.pieces + 4 * ids + NOTICE_BYTES * len(self._notices) + logprobs
 
     def add_notice(self, event: Event) -> None:
         """Note what happened to the request, at this place among the pieces."""

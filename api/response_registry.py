@@ -60,6 +60,11 @@ class ResponseRegistry:
         """How many ended responses are kept."""
         return len(self._ended)
 
+    @property
+    def kept_bytes(self) -> int:
+        """About what they take."""
+        return self._ended_bytes
+
     def running(self) -> list[LiveResponse]:
         """Those that run now."""
         return list(self._running.values())
@@ -76,7 +81,8 @@ class ResponseRegistry:
         is_kept = response.request.store or response.session is not None
         if is_kept and response_id not in self._deleted:
             conversation = with_output(response.conversation, response.record)
-            size_bytes = conversation.size_bytes + response.record.extra_bytes
+            size_bytes = conversation.size_bytes + response.request.extra_bytes
+            size_bytes += response.record.extra_bytes
             ended = _Ended(response, conversation, RESPONSE_BYTES + size_bytes, now)
             self._ended[response_id] = ended
             self._ended_bytes += ended.size_bytes

@@ -15,6 +15,7 @@ from ..engine.sampling_params import TOKENS_MAX, SamplingParams
 from .errors import ApiError, bad_field
 from .fields import Fields, JsonObject
 from .form_fields import form_of
+from .kept_size import ids_bytes, json_bytes, text_bytes
 from .prompt_fields import (
     SAMPLING_FIELDS,
     RuntimeOptions,
@@ -102,6 +103,17 @@ class ResponseRequest:
     def names(self) -> dict[str, str]:
         """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
         return {**FIELD_NAMES, "structured_outputs": self.form_field}
+
+    @property
+    def extra_bytes(self) -> int:
+        """About what it takes to keep it, beside its input."""
+        sampling, form = self.sampling, self.sampling.structured_outputs
+        ids = len(sampling.stop_token_ids) + len(sampling.allowed_token_ids or ())
+        ids += 2 * len(sampling.logit_bias)
+        texts = (*sampling.stop, *sampling.bad_words, self.instructions or "")
+        size = ids_bytes(ids) + sum(map(text_bytes, texts))
+        size += 0 if form is None else text_bytes(form.text)
+        return size + json_bytes((self.metadata, self.text_format, self.tools.objects))
 
     @property
     def is_token_ids(self) -> bool:

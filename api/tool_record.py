@@ -25,8 +25,8 @@ from .responses import DELTA, Ending, Event, Part, ResponseEvents, Status
 
 # A token completes few events: the end of one item and the begin of the next are five.
 NUMBERS_OF_TOKEN = 8
-# One event: a dictionary of five to seven entries and a short text (280 to 400 bytes).
-EVENT_BYTES = 384
+# One event: a dictionary of five to seven entries, its number and a short text.
+EVENT_BYTES = 448
 _ARGUMENTS = "response.function_call_arguments"
 
 
