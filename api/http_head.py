@@ -20,8 +20,8 @@ _HEAD = re.compile(
 )
 # What makes a request more than a head and a counted body: left to h11.
 _UNCOMMON = frozenset({"transfer-encoding", "expect", "upgrade"})
-# What may be there once.
-_SINGLE = ("host", "content-length")
+# What may be there once: of several only h11 knows what they mean together.
+_SINGLE = ("host", "content-length", "connection")
 # More digits are no length of ours; h11 takes up to 20.
 _LENGTH_DIGITS_MAX = 15
 _REASONS = {status.value: status.phrase for status in HTTPStatus}

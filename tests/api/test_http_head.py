@@ -50,6 +50,7 @@ def test_a_client_may_want_to_close() -> None:
         (b"Content-Length: 12", b"Expect: 100-continue"),
         (b"keep-alive", b"Upgrade\r\nUpgrade: websocket"),
         (b"keep-alive", b"keep-alive, close"),
+        (b"keep-alive", b"keep-alive\r\nConnection: close"),
         (b"Accept-Encoding: gzip", b"Accept-Encoding : gzip"),
         (b"Accept-Encoding: gzip", b"Accept-Encoding: a\r\n gzip"),
         (b"Accept-Encoding: gzip", b"Accept-Encoding: a\x00b"),
