@@ -48,6 +48,9 @@ from .tokenizer_routes import detokenize, get_tokenizer_info, tokenize
 Parameters = dict[str, str]
 Handler = Callable[[HttpConnection, Application, str, Parameters], Awaitable[None]]
 SOCKET_PATH = "/v1/responses"
+# What a page of another origin may send, if it does not say, and read, beside the usual.
+ALLOWED_HEADERS = "authorization, content-type, x-request-id"
+EXPOSED_HEADERS = "x-request-id, retry-after"
 
 
 @attrs.frozen
@@ -144,12 +147,17 @@ async def dispatch(
             match = NO_ROUTE
     origin = request.header("origin")
     if origin is not None and application.origins.allows_cross_origin(origin):
-        connection.standing_headers += [("access-control-allow-origin", origin), ("vary", "origin")]
+        connection.standing_headers += [
+            ("access-control-allow-origin", origin),
+            ("access-control-expose-headers", EXPOSED_HEADERS),
+            ("vary", "origin"),
+        ]
     else:
         origin = None
     if request.method == "OPTIONS":
         authorize(request, application, is_open=True)  # browsers ask before they send a key
-        await _answer_options(connection, match, is_cross_origin=origin is not None)
+        wanted = request.header("access-control-request-headers")
+        await _answer_options(connection, match, wanted, is_cross_origin=origin is not None)
         return
     route = match.route
     is_open, is_admin = (False, False) if route is None else (route.is_open, route.is_admin)
@@ -167,14 +175,15 @@ async def dispatch(
 
 
 async def _answer_options(
-    connection: HttpConnection, match: Match, *, is_cross_origin: bool
+    connection: HttpConnection, match: Match, wanted: str | None, *, is_cross_origin: bool
 ) -> None:
     allowed = ", ".join(match.allowed or ("OPTIONS",))
     headers = [("allow", allowed)]
     if is_cross_origin:
         headers += [
             ("access-control-allow-methods", allowed),
-            ("access-control-allow-headers", "authorization, content-type, x-request-id"),
+            # All that the page asks for: SDKs send headers of their own, and ours harm nobody.
+            ("access-control-allow-headers", wanted or ALLOWED_HEADERS),
         ]
     await connection.answer(204, b"", headers=headers)
 

@@ -99,6 +99,11 @@ async def test_cors_is_open_for_listed_origins_only() -> None:
         assert answer.status == 204
         assert answer.headers["access-control-allow-origin"] == "https://app.example"
         assert "POST" in answer.headers["access-control-allow-methods"]
+        assert "authorization" in answer.headers["access-control-allow-headers"]
+        # As OpenAI's SDK does in a browser.
+        asked = {**origin, "access-control-request-headers": "authorization,x-stainless-os"}
+        answer = await client.request("OPTIONS", "/v1/responses", headers=asked)
+        assert answer.headers["access-control-allow-headers"] == "authorization,x-stainless-os"
         plain = await client.request("OPTIONS", "/v1/responses")
         assert not [name for name in plain.headers if name.startswith("access-control")]
         refused = await client.request("GET", "/v1/models", headers=origin)
