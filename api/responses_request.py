@@ -24,7 +24,7 @@ from .prompt_fields import (
     split_runtime,
 )
 from .responses_fields import INCLUDE_LOGPROBS, RESPONSES, Message
-from .schema import Body, Field, Integer
+from .schema import Body, Field, Integer, Text
 from .tool_fields import ToolUse, tool_use_of
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
@@ -32,6 +32,12 @@ STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 EVENT_ID_CHARACTERS_MAX = 512
 CREDIT_EVENT = Body(
     {"add": Field(Integer(minimum=0, maximum=TOKENS_MAX), "So many tokens more.", required=True)}
+)
+RESUME_EVENT = Body(
+    {
+        "response_id": Field(Text(), "Which response.", required=True),
+        "starting_after": Field(Integer(minimum=0), "Only events after this sequence number."),
+    }
 )
 # How `SamplingParams` calls the sampling fields of the top level.
 _SAMPLING_NAMES = {
@@ -221,15 +227,8 @@ def _check_input(request: ResponseRequest, *, is_given: bool) -> None:
 
 def read_resume_request(values: JsonObject) -> ResumeRequest:
     """Validate one `response.resume` event. Raises `ApiError`."""
-    fields = Fields(values)
-    response_id = fields.string("response_id")
-    if response_id is None:
-        raise bad_field("response_id", "is missing", "missing_required_parameter")
-    return ResumeRequest(
-        response_id=response_id,
-        starting_after=fields.integer("starting_after"),
-        stream_id=read_stream_id(values),
-    )
+    stream_id = read_stream_id(values)
+    return ResumeRequest(**RESUME_EVENT.read(values), stream_id=stream_id)
 
 
 def _keeping_of(runtime: dict[str, Any], now: float) -> Keeping:
