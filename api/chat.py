@@ -3,6 +3,8 @@
 Sans-IO: outputs in, JSON objects out. Must not know requests' syntax, frames or who writes.
 """
 
+from collections.abc import Sequence
+
 import attrs
 
 from ..engine.messages import FinishReason
@@ -37,9 +39,12 @@ class ChatAnswer:
     # Reads the calls out of the text; None where no tool may be called.
     calls: ChatToolCalls | None = None
 
-    def opening(self, index: int = 0) -> JsonObject:
-        """The first chunk of a choice: the role, and no text yet."""
-        return self._chunk({"role": "assistant", "content": ""}, index)
+    def opening(self, index: int = 0, prompt_token_ids: Sequence[int] = ()) -> JsonObject:
+        """The first chunk of a choice: the role, no text yet, and the prompt's ids, if told."""
+        chunk = self._chunk({"role": "assistant", "content": ""}, index)
+        if self.with_token_ids:
+            chunk["prompt_token_ids"] = list(prompt_token_ids)
+        return chunk
 
     def chunks(self, output: GenerationOutput) -> list[JsonObject]:
         """The chunks of one piece: its text if there is any, and the end if it is the last."""

@@ -23,11 +23,13 @@ class ChatToolCalls:
     completion_id: str
     # A call of a named function ends with `stop`, as OpenAI has it.
     is_named: bool = False
+    # So many calls at most, of each choice; None: any number.
+    calls_max: int | None = None
     _parsers: dict[int, ToolCallParser] = attrs.field(factory=dict, init=False)
 
     def deltas(self, index: int, text: str, *, is_last: bool) -> list[JsonObject]:
         """What the next piece of a choice adds to its message."""
-        parser = self._parsers.setdefault(index, ToolCallParser())
+        parser = self._parsers.setdefault(index, ToolCallParser(self.calls_max))
         events = parser.push(text)
         if is_last:
             events += parser.finish()

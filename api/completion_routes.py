@@ -40,7 +40,8 @@ async def create_chat_completion(
     model = application.generator.model_name
     request = read_chat_request(body, model=model, has_tools=application.has_tools)
     completion_id = draw_id("chatcmpl")
-    is_named = request.tools.choice.name is not None
+    tools = request.tools
+    calls = ChatToolCalls(completion_id, tools.choice.name is not None, tools.calls_max)
     answer = ChatAnswer(
         completion_id=completion_id,
         created=int(time.time()),
@@ -48,7 +49,7 @@ async def create_chat_completion(
         with_token_ids=request.options.with_token_ids,
         teller=_teller(application, request.sampling.logprobs, request.options),
         prompt_teller=_teller(application, request.sampling.prompt_logprobs, request.options),
-        calls=ChatToolCalls(completion_id, is_named) if request.tools.is_on else None,
+        calls=calls if tools.is_on else None,
     )
     try:
         with connection.cancel_when_client_leaves():
@@ -90,7 +91,8 @@ async def _stream_chat(
 ) -> None:
     """Send chunks as tokens come. A failure within becomes an error event, which SDKs raise."""
     await connection.start_events()
-    openings = [data_frame(answer.opening(index)) for index in range(len(stream.choices))]
+    ids = stream.prompt_token_ids
+    openings = [data_frame(answer.opening(choice.index, ids)) for choice in stream.choices]
     await connection.send_events(b"".join(openings))
     try:
         async for output in stream:
@@ -186,7 +188,7 @@ async def _answer_echo(
     request: CompletionsRequest,
 ) -> None:
     """Echo the prompts with no token computed: `echo` with `max_tokens: 0`."""
-    choices = []
+    choices, prompt_tokens = [], 0
     for prompt in request.prompts:
         ids = prompt
         if isinstance(ids, str):
@@ -194,8 +196,9 @@ async def _answer_echo(
                 ids, add_special_tokens=request.add_special_tokens
             )
         echoed = await _echo_of(application, request, prompt)
-        choices.append(WholeChoice(prompt_token_ids=ids, echoed=echoed))
-    usage = Usage(sum(len(choice.prompt_token_ids) for choice in choices), 0)
+        choices += [WholeChoice(prompt_token_ids=ids, echoed=echoed)] * request.sampling.n
+        prompt_tokens += len(ids)
+    usage = Usage(prompt_tokens, 0)
     if not request.options.stream:
         await connection.answer_json(200, answer.whole(choices, usage))
         return

@@ -22,8 +22,8 @@ from .responses_request import ResponseRequest
 from .tool_fields import ToolUse
 from .tool_record import ToolRecord
 
-# What one message or call costs beside its text; an estimate for the bounds of keeping.
-MESSAGE_BYTES = 512
+# What one message, and one call, cost beside their texts; estimates for the bounds of keeping.
+MESSAGE_BYTES, CALL_BYTES = 512, 1024
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class Conversation:
 
 def _size_of(message: Message) -> int:
     calls = message.get("tool_calls", ())
-    arguments = sum(json_bytes(call["function"]["arguments"]) + MESSAGE_BYTES for call in calls)
+    arguments = sum(json_bytes(call["function"]["arguments"]) + CALL_BYTES for call in calls)
     return text_bytes(message["content"]) + arguments + MESSAGE_BYTES
 
 

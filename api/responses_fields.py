@@ -79,12 +79,24 @@ class Input:
             raise wrong_type(path, "a string or an array", value)
         if len(value) > MESSAGES_MAX:
             raise bad_field(path, f"must have at most {MESSAGES_MAX} messages")
-        return [_read_item(item, f"{path}[{index}]") for index, item in enumerate(value)]
+        found: list[Message] = []
+        for index, item in enumerate(value):
+            message = _read_item(item, f"{path}[{index}]")
+            if found and _is_call(item) and found[-1]["role"] == "assistant":
+                # Items of one turn, which templates want as one message.
+                found[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+            else:
+                found.append(message)
+        return found
 
     def schema(self) -> JsonObject:
         """See `schema.Kind`."""
         items = {"type": "array", "maxItems": MESSAGES_MAX, "items": MESSAGE_SCHEMA}
         return {"anyOf": [{"type": "string"}, items]}
+
+
+def _is_call(item: dict[str, object]) -> bool:
+    return item.get("type") == "function_call"
 
 
 def _read_item(item: object, path: str) -> Message:

@@ -11,6 +11,7 @@ from .errors import bad_field
 from .fields import JsonObject
 from .prompt_fields import Messages, check_model
 from .schema import Body, Field, Flag, Text, TokenIds, Unserved, is_empty, never
+from .tool_fields import Tools, tool_use_of
 
 # More than any model's length; turning so many into text takes some 50 ms.
 DETOKENIZE_IDS_MAX = 2**17
@@ -26,7 +27,7 @@ TOKENIZE = Body(
         "add_generation_prompt": Field(Flag(), "Let the template open the answer; on by default."),
         "return_token_strs": Field(Flag(), "Tell how the vocabulary spells each token."),
         "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
-        "tools": Field(Unserved(is_empty, "tools are not served")),
+        "tools": Field(Tools(), "Functions that the template shows; with `messages`."),
         "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
         "chat_template_kwargs": Field(
             Unserved(is_empty, "templates take no arguments from requests")
@@ -50,8 +51,13 @@ class TokenizeRequest:
     return_token_strs: bool = False
 
 
-def read_tokenize_request(body: JsonObject, *, model: str) -> TokenizeRequest:
-    """Validate one body; `model` is the served one. Raises `ApiError`."""
+def read_tokenize_request(
+    body: JsonObject, *, model: str, has_tools: bool = False
+) -> TokenizeRequest:
+    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+
+    Raises `ApiError`.
+    """
     values = TOKENIZE.read(body)
     check_model(values.get("model"), model)
     if ("prompt" in values) == ("messages" in values):
@@ -60,7 +66,8 @@ def read_tokenize_request(body: JsonObject, *, model: str) -> TokenizeRequest:
     if "prompt" in values:
         prompt = values["prompt"]
     else:
-        prompt = ChatPrompt(values["messages"], values.get("add_generation_prompt", True))
+        tools = tool_use_of(values, has_tools=has_tools).for_template
+        prompt = ChatPrompt(values["messages"], values.get("add_generation_prompt", True), tools)
     return TokenizeRequest(
         prompt=prompt,
         # A template has put them in already.

@@ -18,7 +18,9 @@ async def tokenize(
     """`POST /tokenize`: the token ids of a text or of a conversation."""
     generator = application.generator
     body = await connection.read_json()
-    request = read_tokenize_request(body, model=generator.model_name)
+    request = read_tokenize_request(
+        body, model=generator.model_name, has_tools=application.has_tools
+    )
     try:
         tokens = await generator.tokenize(
             request.prompt, add_special_tokens=request.add_special_tokens

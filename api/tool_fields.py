@@ -118,6 +118,11 @@ class ToolUse:
         return bool(self.tools) and self.choice.choice is not ToolChoice.NONE
 
     @property
+    def calls_max(self) -> int | None:
+        """So many calls at most in an answer; None: any number."""
+        return None if self.is_parallel else 1
+
+    @property
     def for_template(self) -> list[dict[str, Any]] | None:
         """What the model is shown."""
         return [tool.for_template() for tool in self.tools] if self.is_on else None
@@ -177,7 +182,7 @@ NO_TOOLS = ToolUse()
 TOOL_FIELDS: dict[str, Field] = {
     "tools": Field(Tools(), "Functions that the model may call."),
     "tool_choice": Field(ToolChoiceField(), "Whether it must, and which; a call is then valid."),
-    "parallel_tool_calls": Field(Flag(), "Whether several calls may be required at once."),
+    "parallel_tool_calls": Field(Flag(), "Whether an answer may have several calls."),
 }
 FLAT_TOOL_FIELDS: dict[str, Field] = {
     **TOOL_FIELDS,

@@ -41,12 +41,13 @@ class ToolRecord:
     # The items so far; the last one may be open.
     items: list[JsonObject] = attrs.field(factory=list, init=False)
 
-    _parser: ToolCallParser = attrs.field(factory=ToolCallParser, init=False)
+    _parser: ToolCallParser = attrs.field(init=False)
     _said: list[Event] = attrs.field(factory=list, init=False)
     _numbers: list[int] = attrs.field(factory=list, init=False)
     _is_open: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._parser = ToolCallParser(self.events.request.tools.calls_max)
         response = self.events.snapshot("in_progress")
         for name in ("created", "in_progress"):
             self._say({"type": f"response.{name}", "response": response})

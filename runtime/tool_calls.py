@@ -134,8 +134,12 @@ _SPACE = " \t\r\n"
 
 @attrs.define(eq=False)
 class ToolCallParser:
-    """Of one answer. What it holds back is bounded by the length of the answer."""
+    """Of one answer. What it holds back is bounded by the length of the answer.
 
+    Calls beyond `calls_max`, which the model was not to make, are not said.
+    """
+
+    calls_max: int | None = None
     # Calls so far.
     count: int = attrs.field(default=0, init=False)
     _state: _State = attrs.field(default=_State.TEXT, init=False)
@@ -152,7 +156,13 @@ class ToolCallParser:
         events: list[ToolEvent] = []
         while self._advance(events):
             pass
-        return events
+        if self.calls_max is None or self.count <= self.calls_max:
+            return events
+        return [
+            event
+            for event in events
+            if isinstance(event, TextPiece) or event.index < self.calls_max
+        ]
 
     def finish(self) -> list[ToolEvent]:
         """The answer has ended; a call that was cut is not ended."""

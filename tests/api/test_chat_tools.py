@@ -1,6 +1,6 @@
 """Calls in chunks and in whole messages say the same, by choice."""
 
-from typing import Any
+from typing import Any, cast
 
 from triolet.api.chat_tools import ChatToolCalls
 
@@ -47,6 +47,19 @@ def test_deltas_add_up_to_the_message_of_their_choice() -> None:
                 arguments += part["function"]["arguments"]
                 heads += [(part["id"], part["function"]["name"])] if "id" in part else []
     assert (content, arguments, heads) == ("Well.", '{"a": 1}', [("call_2_0_abc", "f")])
+
+
+def test_one_call_alone_when_they_must_not_be_parallel() -> None:
+    twice = TEXT + TEXT
+    assert len(cast("list[Any]", ChatToolCalls(ID).message(0, twice)["tool_calls"])) == 2
+    once = ChatToolCalls(ID, calls_max=1).message(0, twice)
+    assert once["tool_calls"] == ChatToolCalls(ID).message(0, TEXT)["tool_calls"]
+    assert once["content"] == "Well.Well."
+    calls = ChatToolCalls(ID, calls_max=1)
+    parts = [delta for piece in twice for delta in calls.deltas(0, piece, is_last=False)]
+    assert {
+        part["index"] for delta in parts for part in cast("Any", delta.get("tool_calls", []))
+    } == {0}
 
 
 def test_a_named_call_ends_with_stop() -> None:

@@ -53,6 +53,26 @@ async def test_choices_of_prompts_are_numbered_through() -> None:
     assert texts == ["aHello world"] * 2 + ["bHello world"] * 2
 
 
+@pytest.mark.parametrize("asked", [{}, {"logprobs": 0}], ids=["no engine", "scored"])
+async def test_echoes_alone_have_their_choices(asked: dict[str, Any]) -> None:
+    body = await ask(PATH, {"prompt": ["a", "b"], "n": 2, "echo": True, "max_tokens": 0, **asked})
+    told = [(choice["index"], choice["text"]) for choice in body["choices"]]
+    assert told == [(0, "a"), (1, "a"), (2, "b"), (3, "b")]
+    once = await ask(PATH, {"prompt": ["a", "b"], "echo": True, "max_tokens": 0, **asked})
+    assert body["usage"] == once["usage"]
+
+
+async def test_a_streamed_chat_tells_the_prompts_ids_as_a_whole_one_does() -> None:
+    asked = {**CHAT, "return_token_ids": True, "n": 2}
+    whole = await ask(CHAT_PATH, asked)
+    *chunks, _ = await ask(CHAT_PATH, {**asked, "stream": True})
+    openings = chunks[:2]
+    assert [chunk["prompt_token_ids"] for chunk in openings] == [whole["prompt_token_ids"]] * 2
+    assert not any("prompt_token_ids" in chunk for chunk in chunks[2:])
+    plain = await ask(CHAT_PATH, {**CHAT, "stream": True})
+    assert "prompt_token_ids" not in plain[0]
+
+
 async def test_logprobs_of_a_chat() -> None:
     asked = {"logprobs": True, "top_logprobs": 2}
     (choice,) = (await ask(CHAT_PATH, {**CHAT, **asked}))["choices"]

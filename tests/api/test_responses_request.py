@@ -69,6 +69,28 @@ def test_a_conversation_of_items() -> None:
     ]
 
 
+def test_calls_of_one_turn_are_one_message() -> None:
+    said = {"role": "assistant", "content": "Let me see."}
+    first, second = (
+        {"type": "function_call", "name": name, "call_id": name, "arguments": "{}"}
+        for name in ("a", "b")
+    )
+    result = {"type": "function_call_output", "call_id": "a", "output": "1"}
+    user = {"role": "user", "content": "?"}
+    request = read_response_request({"input": [user, said, first, second, result]}, model="toy")
+    assert [message["role"] for message in request.input] == ["user", "assistant", "tool"]
+    turn = request.input[1]
+    assert turn["content"] == "Let me see."
+    assert [call["function"]["name"] for call in turn["tool_calls"]] == ["a", "b"]
+    alone = read_response_request({"input": [user, first, result, second]}, model="toy")
+    assert [message["role"] for message in alone.input] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+
+
 def test_token_ids_replace_the_text() -> None:
     request = read_response_request({"runtime": {"input_token_ids": [1, 2]}}, model="toy")
     assert (request.input, request.options.input_token_ids) == ([], [1, 2])
@@ -106,6 +128,8 @@ def test_a_resume_and_a_credit() -> None:
         (read_resume_request, {"response_id": 1}, "invalid_type", "response_id"),
         (read_resume_request, {"response_id": "r", "starting_after": "3"}, "invalid_type",
          "starting_after"),
+        *((read_resume_request, {"response_id": "r", "starting_after": number},
+           "invalid_parameter", "starting_after") for number in (-1, 2**63, 10**30)),
         (read_resume_request, {"response_id": "r", "stream_id": ""}, "invalid_stream_id",
          "stream_id"),
         (read_credit, {}, "missing_required_parameter", "add"),

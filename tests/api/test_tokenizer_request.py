@@ -8,6 +8,7 @@ from triolet.api.tokenizer_request import read_detokenize_request, read_tokenize
 from triolet.runtime.generation import ChatPrompt
 
 MESSAGES = [{"role": "user", "content": "a"}]
+TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
 def test_a_text_gets_special_tokens_and_a_conversation_has_them() -> None:
@@ -17,6 +18,11 @@ def test_a_text_gets_special_tokens_and_a_conversation_has_them() -> None:
         {"messages": MESSAGES, "add_generation_prompt": False}, model="toy"
     )
     assert (chat.prompt, chat.add_special_tokens) == (ChatPrompt(MESSAGES, False), False)
+    shown = read_tokenize_request(
+        {"messages": MESSAGES, "tools": [TOOL]}, model="toy", has_tools=True
+    )
+    assert isinstance(shown.prompt, ChatPrompt)
+    assert [tool["function"]["name"] for tool in shown.prompt.tools or ()] == ["f"]
     assert read_detokenize_request({"tokens": [1, 2]}, model="toy") == [1, 2]
 
 
@@ -29,7 +35,8 @@ def test_a_text_gets_special_tokens_and_a_conversation_has_them() -> None:
         ({"messages": []}, "messages"),
         ({"prompt": "a", "add_special_tokens": 1}, "add_special_tokens"),
         ({"prompt": "a", "model": "other"}, "model"),
-        ({"prompt": "a", "tools": [{}]}, "tools"),
+        ({"messages": MESSAGES, "tools": [{}]}, "tools[0].type"),
+        ({"messages": MESSAGES, "tools": [TOOL]}, "tools"),
     ],
 )
 def test_what_is_refused_names_the_field(values: JsonObject, param: str) -> None:

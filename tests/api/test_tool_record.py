@@ -22,8 +22,8 @@ TOOLS = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
 COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
 
 
-def make_record(*pieces: str, ending: Ending | None = COMPLETED) -> ToolRecord:
-    values: dict[str, Any] = {"input": "a", "tools": TOOLS}
+def make_record(*pieces: str, ending: Ending | None = COMPLETED, **more: Any) -> ToolRecord:
+    values: dict[str, Any] = {"input": "a", "tools": TOOLS, **more}
     request = read_response_request(values, model="m", has_tools=True)
     record = ToolRecord(ResponseEvents(IDENTITY, request))
     for count, piece in enumerate(pieces, 1):
@@ -55,6 +55,13 @@ def test_a_text_and_two_calls_are_three_items() -> None:
         "name": "f",
         "arguments": '{"a": 1}',
     }
+
+
+def test_one_call_alone_when_they_must_not_be_parallel() -> None:
+    pieces = CALL + CALL
+    record = make_record(*pieces, parallel_tool_calls=False)
+    assert record.snapshot()["output"] == make_record(CALL).snapshot()["output"]
+    assert len(make_record(*pieces).items) == 2
 
 
 def test_events_are_openais_in_their_order() -> None:
