@@ -13,5 +13,5 @@ with triolet.LLM(executor="null") as llm:
         sys.stdout.write(f"{len(completion.token_ids)} {completion.finish_reason}\n")
 for thread in threading.enumerate():
     if thread is not threading.main_thread():
-        thread.join(1)  # its watch over the main thread ends a moment later
+        thread.join(60)  # its watch over the main thread ends a moment later
 sys.stdout.write(f"{[t.name for t in threading.enumerate() if 'Trio' not in t.name]}\n")
