@@ -5,7 +5,8 @@ They exist only where an admin key is set. Must not know how the root gathers wh
 
 from ..runtime.control_server import ControlCall
 from .application import Application
-from .http import JSON_TYPE, HttpConnection
+from .http import HttpConnection
+from .http_request import JSON_TYPE
 
 Parameters = dict[str, str]
 

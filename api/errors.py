@@ -17,6 +17,11 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 # An engine restart takes seconds; a client that comes back earlier only meets the next refusal.
 RETRY_AFTER_ENGINE_S = 2.0
+# What answers of a status must have (RFC 9110, 11.6.1 and 15.5.22; RFC 6455, 4.4).
+_STATUS_HEADERS = {
+    401: (("www-authenticate", "Bearer"),),
+    426: (("upgrade", "websocket"), ("connection", "upgrade"), ("sec-websocket-version", "13")),
+}
 # Of an engine's own sentence; enough for a reason, too little for a dump.
 PUBLIC_TEXT_CHARACTERS_MAX = 500
 
@@ -50,10 +55,11 @@ class ApiError(Exception):
         }
 
     def headers(self) -> list[tuple[str, str]]:
-        """`Retry-After` in whole seconds (rounded up), where coming back makes sense."""
-        if self.retry_after_s is None:
-            return []
-        return [("retry-after", str(max(1, math.ceil(self.retry_after_s))))]
+        """What its status wants said; `Retry-After` in whole seconds, where coming back helps."""
+        said = list(_STATUS_HEADERS.get(self.status, ()))
+        if self.retry_after_s is not None:
+            said.append(("retry-after", str(max(1, math.ceil(self.retry_after_s)))))
+        return said
 
 
 def bad_field(path: str, reason: str, code: str = "invalid_value") -> ApiError:

@@ -19,19 +19,12 @@ from .errors import ApiError
 from .fields import JsonObject, decode_object
 from .http_head import CONTINUE, LAST_CHUNK, read_head, write_chunk, write_head
 from .http_input import HttpInput
-from .http_request import HttpRequest
+from .http_request import JSON_TYPE, HttpRequest
 from .limits import HttpLimits
 
 VERSIONS = frozenset({"1.0", "1.1"})
-JSON_TYPE = "application/json"
 EVENT_STREAM_TYPE = "text/event-stream; charset=utf-8"
 Headers = Iterable[tuple[str, str]]
-
-
-def is_json_type(content_type: str) -> bool:
-    """Whether a `Content-Type` header says JSON; its parameters do not matter."""
-    name = content_type.partition(";")[0].strip().lower()
-    return name == JSON_TYPE or (name.startswith("application/") and name.endswith("+json"))
 
 
 @attrs.define(eq=False)
@@ -61,6 +54,8 @@ class HttpConnection:
     _body_left: int = attrs.field(default=0, init=False)
     # Reads the present request, if it is not a common one.
     _h11: h11.Connection | None = attrs.field(default=None, init=False)
+    # Bytes that it was given.
+    _fed: int = attrs.field(default=0, init=False)
     _closing: bool = attrs.field(default=False, init=False)
     _is_chunked: bool = attrs.field(default=False, init=False)
 
@@ -115,11 +110,16 @@ class HttpConnection:
         return True
 
     async def _read_uncommon_head(self) -> None:
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=self.limits.head_bytes_max)
+        head_bytes_max = self.limits.head_bytes_max
+        self._h11, self._fed = h11.Connection(h11.SERVER, head_bytes_max), 0
         event = await self._next_event()
         if not isinstance(event, h11.Request):
             assert isinstance(event, h11.ConnectionClosed)
             return
+        # h11 has bounded what came in pieces; a head that was here at once, it takes whole.
+        if self._fed - len(self._h11.trailing_data[0]) > head_bytes_max:
+            self._closing = True
+            raise _head_too_large()
         self.request = HttpRequest.of(event)
         if self.request.http_version not in VERSIONS:
             self._closing = True
@@ -172,15 +172,11 @@ class HttpConnection:
     async def read_json(self) -> JsonObject:
         """The whole body as a JSON object.
 
-        Raises `ApiError` as `read_body`, 415 for a body that is declared as something else, and
-        400 for what is no JSON object.
+        Raises `ApiError` as `read_body`, 415 for a body that is declared as something else or
+        compressed, and 400 for what is no JSON object.
         """
         assert self.request is not None
-        declared = self.request.header("content-type")
-        if declared is not None and declared != JSON_TYPE and not is_json_type(declared):
-            raise ApiError(
-                415, "The body must be sent as application/json", "unsupported_media_type"
-            )
+        self.request.check_json()
         return decode_object(await self.read_body())
 
     async def _next_event(self) -> h11.Event | type[h11.PAUSED]:
@@ -205,13 +201,14 @@ class HttpConnection:
         """Give h11 what is here."""
         assert self._h11 is not None
         if self._input.buffer:
+            self._fed += len(self._input.buffer)
             self._h11.receive_data(bytes(self._input.buffer))
             self._input.buffer.clear()
 
     def _refuse(self, error: h11.RemoteProtocolError) -> NoReturn:
         status = error.error_status_hint
         if status == 431:
-            raise ApiError(431, "The request head is too large", "request_head_too_large") from None
+            raise _head_too_large() from None
         raise ApiError(status, "The request is not valid HTTP/1.1", "invalid_http") from None
 
     # ---- answers
@@ -384,6 +381,10 @@ class _WhileAnswered:
     def __exit__(self, *_: object) -> None:
         self.connection._input.tell_end(None)
         self.connection.is_gone |= self.connection._input.is_ended
+
+
+def _head_too_large() -> ApiError:
+    return ApiError(431, "The request head is too large", "request_head_too_large")
 
 
 def _too_large(limit: int) -> ApiError:

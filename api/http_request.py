@@ -18,11 +18,18 @@ if TYPE_CHECKING:
     import h11
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
-# One that needs no decoding and begins no authority (`//host`).
+# One that needs no decoding.
 _PLAIN_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+", re.ASCII)
 WEBSOCKET_VERSION = "13"
+JSON_TYPE = "application/json"
 # RFC 6455, 4.2.1: the key is 16 bytes, base64.
 WEBSOCKET_KEY_BYTES = 16
+
+
+def is_json_type(content_type: str) -> bool:
+    """Whether a `Content-Type` header says JSON; its parameters do not matter."""
+    name = content_type.partition(";")[0].strip().lower()
+    return name == JSON_TYPE or (name.startswith("application/") and name.endswith("+json"))
 
 
 @attrs.frozen
@@ -59,12 +66,14 @@ class HttpRequest:
         """From the parts of a head; header names are lower case already."""
         if _PLAIN_PATH.fullmatch(target):
             return cls(method, target, "", headers, http_version)
-        try:
-            parts = urlsplit(target)
-            path, query = unquote(parts.path, errors="replace"), parts.query
-        except ValueError:
-            path, query = target, ""
-        return cls(method, path, query, headers, http_version)
+        path, _, query = target.partition("?")
+        if not target.startswith("/"):
+            try:
+                parts = urlsplit(target)
+                path, query = parts.path, parts.query
+            except ValueError:
+                path, query = target, ""
+        return cls(method, unquote(path, errors="replace"), query, headers, http_version)
 
     @property
     def names(self) -> KeysView[str]:
@@ -88,6 +97,16 @@ class HttpRequest:
         """The last value of a query parameter. Raises `ValueError` if there are too many."""
         values = parse_qs(self.query, max_num_fields=64).get(name)
         return values[-1] if values else None
+
+    def check_json(self) -> None:
+        """Raise `ApiError` 415 for a body that is declared as something else, or compressed."""
+        declared = self.header("content-type", JSON_TYPE)
+        if declared != JSON_TYPE and not is_json_type(declared):
+            message = "The body must be sent as application/json"
+            raise ApiError(415, message, "unsupported_media_type")
+        if self.header("content-encoding", "identity").lower() != "identity":
+            message = "The body must be sent without Content-Encoding"
+            raise ApiError(415, message, "unsupported_media_type")
 
     @property
     def host(self) -> str:

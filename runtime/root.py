@@ -71,7 +71,7 @@ class PortInUse(Exception):
     def __str__(self) -> str:
         return (
             f"cannot listen on {self.host}:{self.port}: {self.reason}."
-            " Choose another with --port (0 lets the system choose)"
+            " Choose another --host or --port (port 0: whichever is free)"
         )
 
 

@@ -148,6 +148,17 @@ async def test_what_is_no_json_object_is_refused(
     assert answer.error["code"] == code
 
 
+async def test_a_compressed_body_is_refused_as_such() -> None:
+    async with open_client(make_application()) as client:
+        headers = {"content-encoding": "gzip"}
+        answer = await client.request("POST", "/tokenize", b"\x1f\x8b\x08\x00", headers)
+        assert (answer.status, answer.error["code"]) == (415, "unsupported_media_type")
+        assert "Content-Encoding" in answer.error["message"]
+        headers = {"content-encoding": "identity"}
+        answer = await client.request("POST", "/tokenize", {"prompt": "a"}, headers)
+        assert answer.status == 200
+
+
 async def test_of_a_name_sent_twice_the_last_counts() -> None:
     async with open_client(make_application()) as client:
         answer = await client.request("POST", "/tokenize", b'{"prompt": 7, "prompt": "a"}')

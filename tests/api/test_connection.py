@@ -132,6 +132,7 @@ async def test_unsound_handshakes_are_refused(old: bytes, new: bytes, status: by
         await stream.send_all(HANDSHAKE.replace(old, new))
         answer = await stream.receive_some(4096)
         assert bytes(answer).split(b" ", 2)[1] == status
+        assert (status == b"426") == (b"sec-websocket-version: 13" in bytes(answer))
     assert await still_serves(application)
 
 

@@ -71,10 +71,16 @@ async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClo
     assert 75 <= trio.current_time() < 78
 
 
-async def test_an_oversized_head_is_answered_431() -> None:
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["endless", "here at once"])
+async def test_an_oversized_head_is_answered_431(end: bytes) -> None:
+    head = b"GET /live HTTP/1.1\r\nHost: localhost\r\nX: "
     async with open_connection(make_application()) as stream:
-        await stream.send_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 40_000)
+        await stream.send_all(head + b"x" * 40_000 + end)
         assert (await read_all(stream)).startswith(b"HTTP/1.1 431 ")
+    async with open_connection(make_application()) as stream:
+        room = HttpLimits().head_bytes_max - len(head) - len(b"\r\n\r\n")
+        await stream.send_all(head + b"x" * room + b"\r\n\r\n")
+        assert bytes(await stream.receive_some(4096)).startswith(b"HTTP/1.1 200 ")
 
 
 @pytest.mark.parametrize(

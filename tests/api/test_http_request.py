@@ -20,6 +20,8 @@ def request(target: str = "/", method: str = "GET", **headers: str) -> HttpReque
         ("/a/b?x=1", "/a/b", "x=1"),
         ("/a%20b", "/a b", ""),
         ("http://h:1/a?x", "/a", "x"),
+        ("//v1/models?x=/%41", "//v1/models", "x=/%41"),
+        ("/%61//b", "/a//b", ""),
         ("*", "*", ""),
         ("http://[::1/a", "http://[::1/a", ""),
     ],

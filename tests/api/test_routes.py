@@ -86,7 +86,8 @@ async def test_other_methods_are_405_with_allow(route: Route) -> None:
 
 async def test_unknown_paths_are_hidden_without_a_key() -> None:
     async with open_client(make_application(api_keys=("k",))) as client:
-        assert (await client.request("GET", "/nowhere")).status == 401
+        refused = await client.request("GET", "/nowhere")
+        assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
         key = {"authorization": "Bearer k"}
         assert (await client.request("GET", "/nowhere", headers=key)).status == 404
 
