@@ -147,9 +147,10 @@ class FrontendFleet:
         self._draining = True
         async with trio.open_nursery() as nursery:
             for life in self.processes.lives.values():
-                nursery.start_soon(
-                    life.tell_if_it_listens, Drain(), self.pass_timeout_s, name="drain"
-                )
+                self._tell_to_drain(nursery, life)
+
+    def _tell_to_drain(self, nursery: trio.Nursery, life: ChildLife) -> None:
+        nursery.start_soon(life.tell_if_it_listens, Drain(), self.pass_timeout_s, name="drain")
 
     async def wait_drained(self) -> None:
         """Return when no connection is open any more."""
@@ -190,6 +191,8 @@ class FrontendFleet:
         address = msgspec.msgpack.decode(payload, type=FrontendReady)
         self.balancer.handle_up(rank)
         life.publish(self.engines())
+        if self._draining and self._nursery is not None:  # its INIT may be older than the drain
+            self._tell_to_drain(self._nursery, life)
         self.on_membership(
             self.directory.handle_ready(
                 FrontendAddress(rank, life.epoch, address.input_endpoint, address.output_endpoint)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import select
 import signal
 import socket
@@ -16,7 +17,7 @@ from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendMembership
 from triolet.nurseries.service import open_service
 from triolet.nurseries.supervisor import RestartLimitExceeded
-from triolet.runtime.events import ChildFailed, ChildGone, ChildReady
+from triolet.runtime.events import ChildFailed, ChildGone, ChildProgress, ChildReady
 from triolet.runtime.frontend_fleet import FrontendFleet
 from triolet.runtime.messages import EngineMembership
 
@@ -192,6 +193,16 @@ async def test_one_that_comes_up_during_a_drain_is_born_draining() -> None:
         await bed.fleet.drain()
         await bed.diary.wait_for(ChildReady, 2)
         assert (await facts_of(bed.fleet.processes.lives[0]))["draining"] == 1
+
+
+async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
+    async with open_bed(["late"]) as bed:
+        await bed.diary.wait_for(ChildProgress)  # it has its INIT, which knew of no drain
+        await bed.fleet.drain()
+        os.kill(bed.fleet.processes.booting[0].process.pid, signal.SIGUSR1)
+        await bed.diary.wait_for(ChildReady)
+        while not (facts := await facts_of(bed.fleet.processes.lives[0]))["drains"]:
+            assert facts["draining"] == 0
 
 
 async def test_one_that_keeps_dying_ends_the_fleet() -> None:

@@ -8,12 +8,14 @@ epoch as in `acting_engine`, so where they matter there is one frontend and epoc
 "asks"     as "ready", but first asks the other of two frontends for a response
 "deaf"     READY, and takes no message ever after
 "stunned"  as "deaf", but first reports that it could serve
+"late"     says how far it is, then as "ready" at SIGUSR1
 "raise"    raises before READY
 "refuse"   says that it can never start
 """
 
 import json
 import os
+import signal
 import socket
 from typing import Any
 
@@ -52,6 +54,10 @@ async def main(fds: ChildFds) -> None:
         raise ValueError("told to raise")
     if act == "refuse":
         await handshake.refuse("/m/tokenizer.json: is not a tokenizer")
+    if act == "late":
+        with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+            await handshake.progress("load", 0.5)
+            await anext(signals)
     ready = FrontendReady(input_endpoint=f"in-{init.epoch}", output_endpoint=f"out-{init.epoch}")
     await handshake.ready(msgspec.msgpack.encode(ready))
     if act == "deaf":
