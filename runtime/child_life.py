@@ -215,7 +215,8 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
     """Live one life; always ends by raising.
 
     Raises `ProcessDied` when the process ended, in whatever phase, with its last words;
-    `BootRefused` when it says that it can never come up, `HandshakeError` when it does not.
+    `BootRefused` when it says that it can never come up, `HandshakeError` when it does not;
+    `OSError` when it cannot be spawned, `ProcessStuck` when it cannot be ended.
     Cancellation: the child is stopped by the ladder and reaped, its workers are waited for.
     """
     name = plan.spec.name
@@ -237,7 +238,7 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
                 await _serve(life)
             finally:
                 await _end(life, plan.ladder)
-    except (BootRefused, ProcessDied, HandshakeError) as error:
+    except Exception as error:
         cause = _predicate(error)
         # Whoever is told of a refusal is told by the error, once.
         on_end = None if isinstance(error, BootRefused) else ChildGone(name, plan.epoch, cause)
@@ -250,15 +251,17 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
             plan.on_event(on_end)
 
 
-def _predicate(error: BootRefused | ProcessDied | HandshakeError) -> str:
+def _predicate(error: Exception) -> str:
     """What the child did, as the end of a sentence about it."""
     match error:
         case ProcessDied():
             return error.exit.cause
         case BootRefused():
             return f"refused to start: {error}"
-        case _:
+        case HandshakeError():
             return f"did not come up: {error}"
+        case _:  # it could not be spawned, or outlived SIGKILL
+            return f"failed: {error}"
 
 
 async def _end(life: ChildLife, ladder: LadderTimes) -> None:

@@ -55,6 +55,7 @@ class Owner:
 
     act: str
     boot_timeout_s: float = 30.0
+    environment: dict[str, str] = attrs.field(factory=dict)
     diary: Diary = attrs.field(factory=Diary)
     gone: list[str] = attrs.field(factory=list)
     spawned: list[ChildLife] = attrs.field(factory=list)
@@ -62,7 +63,7 @@ class Owner:
     async def run(self) -> None:
         settings = acting_settings([self.act]).engine
         plan = ChildPlan(
-            spec=ProcessSpec("engine 0", ACTING_ENGINE),
+            spec=ProcessSpec("engine 0", ACTING_ENGINE, environment=self.environment),
             role="engine",
             epoch=1,
             sends=ROOT_TO_ENGINE,
@@ -153,6 +154,15 @@ async def test_a_death_while_booting_names_the_error() -> None:
         await owner.run()
     assert owner.gone == ["exited with code 1: ValueError: told to raise"]
     assert owner.diary.of(ChildLife) == []
+
+
+async def test_a_process_that_cannot_be_had_is_told_as_a_failure() -> None:
+    """As for want of descriptors or processes; here its environment is larger than may be."""
+    owner = Owner("ready", environment={"TOO_LARGE": "x" * 2**20})
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(OSError) as caught:
+        await owner.run()
+    assert owner.gone == [f"failed: {caught.value}"]
+    assert owner.diary.told == [ChildGone("engine 0", 1, f"failed: {caught.value}")]
 
 
 async def test_a_refusal_is_one_sentence_and_no_death() -> None:
