@@ -52,9 +52,9 @@ class LeastLoaded:
         self._candidates = [known.get(peer) or _Candidate(peer) for peer in peers]
 
     def handle_statistics(self, peer: Peer, statistics: EngineStatistics) -> None:
-        """A snapshot of an engine; of one that takes no work it is ignored."""
+        """A snapshot of an engine; of one that takes no work it is ignored, as is the same again."""
         for candidate in self._candidates:
-            if candidate.peer == peer:
+            if candidate.peer == peer and candidate.statistics is not statistics:
                 candidate.statistics, candidate.sent_since = statistics, 0
 
     def choose(

@@ -50,6 +50,18 @@ def test_a_snapshot_counts_what_others_sent() -> None:
     assert balancer.choose(lambda _: 0).rank == 2
 
 
+def test_a_snapshot_that_is_told_again_is_no_news() -> None:
+    """As when another engine's is new, and all are told: what was sent since still counts."""
+    balancer = make(engines=2)
+    counts = EngineStatistics(running=4)
+    balancer.handle_statistics(ENGINES[0], counts)
+    balancer.handle_statistics(ENGINES[1], EngineStatistics(running=6))
+    assert [balancer.choose(lambda _: 0).rank for _ in range(2)] == [0, 0]
+    balancer.handle_statistics(ENGINES[0], counts)
+    balancer.handle_statistics(ENGINES[1], EngineStatistics(running=5))
+    assert balancer.choose(lambda _: 0).rank == 1
+
+
 def test_waiting_weighs_more_on_a_full_engine() -> None:
     balancer = make(engines=2)
     full = EngineStatistics(waiting=2, running=0, kv_blocks=10, kv_blocks_free=0)
