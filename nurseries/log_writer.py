@@ -2,11 +2,13 @@
 
 `open_log` puts a handler before a `LogQueue` and starts the background task `log-writer`, which
 writes when the reader takes something. A pipe or a terminal is opened anew, not blocking, since the
-inherited description is shared with other processes. Must not know what is logged.
+inherited description is shared with other processes; a socket, as systemd gives, is asked at each
+write not to wait. Must not know what is logged.
 """
 
 import logging
 import os
+import socket
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -50,7 +52,7 @@ class LogWriter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Queue a record; called by `logging`, in any thread."""
-        line = self.form.line(record).encode(errors="replace")
+        line = self._line(record).encode(errors="replace")
         if len(line) > LINE_BYTES_MAX:
             line = line[: LINE_BYTES_MAX - 5] + b" ...\n"
         try:
@@ -61,6 +63,14 @@ class LogWriter(logging.Handler):
             self._put(record.levelno, line)
         else:
             self._token.run_sync_soon(self._put, record.levelno, line)
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.form.line(record)
+        except Exception as error:  # a mistake of who logs, whom a log must not end for it
+            plain = f"{record.msg} ({type(error).__name__}: {error})"
+            facts = {name: vars(record)[name] for name in ("name", "levelno", "levelname")}
+            return self.form.line(logging.makeLogRecord({**facts, "msg": plain}))
 
     def _put(self, level: int, line: bytes) -> None:
         self.queue.put(level, line)
@@ -87,7 +97,7 @@ class LogWriter(logging.Handler):
                 self._tell_dropped()
                 self._rest = memoryview(self.queue.take(WRITE_BYTES_MAX))
             try:
-                count = os.write(self.fd, self._rest[:WRITE_BYTES_MAX])
+                count = _write_nowait(self.fd, self._rest[:WRITE_BYTES_MAX])
                 self._rest = self._rest[count:]
             except BlockingIOError:
                 with waiting_for("the reader of the log"):
@@ -123,6 +133,7 @@ async def open_log(
     finally:
         root.removeHandler(writer)
         root.setLevel(level)
+        trio.lowlevel.notify_closing(own)  # what it was opened from stays: see `waitable_copy`
         os.close(own)
 
 
@@ -138,3 +149,12 @@ def _open_anew(fd: int) -> int:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK)
     except OSError:  # a socket, or no /proc
         return os.dup(fd)
+
+
+def _write_nowait(fd: int, data: memoryview) -> int:
+    """How much of it was taken at once. Raises `BlockingIOError`, `OSError`."""
+    if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+        return os.write(fd, data)
+    # It cannot be opened anew, and O_NONBLOCK would be everybody's.
+    with socket.socket(fileno=os.dup(fd)) as copy:
+        return copy.send(data, socket.MSG_DONTWAIT)

@@ -52,7 +52,7 @@ class LeastLoaded:
         self._candidates = [known.get(peer) or _Candidate(peer) for peer in peers]
 
     def handle_statistics(self, peer: Peer, statistics: EngineStatistics) -> None:
-        """A snapshot of an engine; of one that takes no work it is ignored, as is the same again."""
+        """A snapshot of an engine; ignored if it is the last one, or the engine takes no work."""
         for candidate in self._candidates:
             if candidate.peer == peer and candidate.statistics is not statistics:
                 candidate.statistics, candidate.sent_since = statistics, 0

@@ -24,6 +24,7 @@ NESTING_MAX = 4
 FIREWALLS = {
     "triolet.nurseries.supervisor": "a supervisor's work is failures",
     "triolet.nurseries.child": "last words of a child that fails",
+    "triolet.nurseries.log_writer": "a mistaken log call must not end who logs",
     "triolet.runtime.llm": "an error crosses to the thread that asked, and is raised there",
     "triolet.api.connection": "a bad connection fails alone",
     "triolet.api.websocket": "a bad lane fails alone",

@@ -4,7 +4,10 @@ import fcntl
 import logging
 import os
 import pathlib
+import signal
+import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import trio
@@ -93,6 +96,54 @@ async def test_a_reader_that_never_reads_does_not_hold_the_end(
         async with open_log(LogSettings(), fd=write):
             for _ in range(100):
                 logger.info("y" * 1000)
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """For what would wait outside of trio, where no deadline of trio's reaches it; once a second
+    from then on, as the tidying after it would wait, too."""
+
+    def interrupt(*_: object) -> None:
+        raise AssertionError("the loop stood still")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+async def test_a_socket_that_nobody_reads_costs_no_time_either() -> None:
+    """As under systemd, whose journal reads from a socket that all processes share."""
+    reader, stderr = socket.socketpair()
+    with reader, stderr, interrupted_after(10):
+        reader.setblocking(False)
+        async with open_log(LogSettings(), fd=stderr.fileno()) as log:
+            for _ in range(1000):
+                logger.info("y" * 1000)
+            await trio.testing.wait_all_tasks_blocked()
+            assert log.queue
+            data = b""
+            while log.queue:
+                data += reader.recv(2**20)
+                await trio.testing.wait_all_tasks_blocked()
+        data += reader.recv(2**20)
+        assert data.count(b"\n") == 1000 == data.count(b"y" * 1000)
+        assert stderr.getblocking(), "others who write there are not touched"
+
+
+async def test_a_record_that_is_no_line_harms_nobody(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    mistaken = {"msg": "two of %s, and %d", "args": ("one",), "levelno": logging.INFO}
+    async with open_log(LogSettings(), fd=write) as log:
+        log.handle(logging.makeLogRecord(mistaken))  # by itself: pytest's handler is less patient
+        logger.info("and on")
+    lines = read_all(read).decode().splitlines()
+    assert "two of %s, and %d" in lines[0]
+    assert "TypeError" in lines[0]
+    assert lines[1].endswith("and on")
 
 
 async def test_a_reader_that_is_gone_is_no_fault() -> None:
