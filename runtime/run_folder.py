@@ -60,12 +60,12 @@ def base_folder() -> pathlib.Path:
 def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Iterator[RunFolder]:
     """Make this run's folder, remove those of dead owners, and remove ours on the way out.
 
-    Raises `PermissionError` if the folder of all runs belongs to somebody else.
+    Raises `PermissionError` if the folder of all runs belongs to somebody else, or is a link.
     """
     base = base_folder()
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if base.stat().st_uid != os.getuid():
-        raise PermissionError(f"{base} belongs to another user; set XDG_RUNTIME_DIR")
+    if base.lstat().st_uid != os.getuid() or base.is_symlink():
+        raise PermissionError(f"{base} is not our own folder; set XDG_RUNTIME_DIR")
     remove_stale(base)
     facts = RunFacts(
         run_id=run_id,
@@ -89,13 +89,13 @@ def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Itera
 
 
 def remove_stale(base: pathlib.Path) -> list[str]:
-    """Remove the folders whose owner is gone; returns their run ids."""
+    """Remove the folders whose owner is gone, and nothing else; returns their run ids."""
     removed = []
     for path in sorted(base.iterdir()):
         if path.name.startswith(_MAKING):
             continue  # another run is starting; one that died in that moment leaves 300 bytes
         folder = _read(path)
-        if folder is None or not _alive(folder.facts):
+        if _is_run(path) and (folder is None or not _alive(folder.facts)):
             shutil.rmtree(path, ignore_errors=True)
             removed.append(path.name)
     return removed
@@ -118,6 +118,14 @@ def live_runs() -> list[RunFolder]:
     base = base_folder()
     paths = sorted(base.iterdir()) if base.is_dir() else []
     return [f for path in paths if (f := _read(path)) is not None and _alive(f.facts)]
+
+
+def _is_run(path: pathlib.Path) -> bool:
+    """Whether there is nothing in it but what we put there, or a removal left half of it."""
+    try:
+        return not path.is_symlink() and set(os.listdir(path)) <= {RUN_FILE, SOCKET_FILE}
+    except OSError:
+        return False  # a file, or gone meanwhile
 
 
 def _read(path: pathlib.Path) -> RunFolder | None:

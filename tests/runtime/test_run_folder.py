@@ -56,6 +56,33 @@ def test_a_folder_in_the_making_is_left_alone(runtime_folder: pathlib.Path) -> N
         assert find_run().facts.run_id == "mine"
 
 
+def test_what_is_no_run_is_left_alone() -> None:
+    """Somebody keeps a folder of his own there, or the base has become a folder of his."""
+    kept = base_folder() / "thesis"
+    kept.mkdir(parents=True)
+    (kept / "chapter-1").write_text("years of work")
+    (base_folder() / "notes").write_text("")
+    with make_run_folder("mine", url="", model="", version=""):
+        assert sorted(os.listdir(base_folder())) == ["mine", "notes", "thesis"]
+    # A run of which a removal left half is one.
+    (kept / "chapter-1").rename(kept / "control.sock")
+    with make_run_folder("mine", url="", model="", version=""):
+        assert sorted(os.listdir(base_folder())) == ["mine", "notes"]
+
+
+def test_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
+    """In a temporary folder of everybody's, somebody else may have put one there."""
+    home = tmp_path / "home"
+    home.mkdir()
+    base_folder().symlink_to(home)
+    with (
+        pytest.raises(PermissionError, match="set XDG_RUNTIME_DIR"),
+        make_run_folder("mine", url="", model="", version=""),
+    ):
+        pass
+    assert list(home.iterdir()) == []
+
+
 def test_nothing_running_says_what_to_do() -> None:
     with pytest.raises(RunNotFound, match="triolet serve"):
         find_run()
