@@ -81,6 +81,8 @@ class CoreClient:
     # Bounded by admission, as the ledger is.
     _sinks: dict[str, RequestSink] = attrs.field(factory=dict, init=False)
     _linked: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines whose link has been up, whatever became of it, until they are forgotten.
+    _met: set[Peer] = attrs.field(factory=set, init=False)
     _ready: dict[Peer, EngineMember] = attrs.field(factory=dict, init=False)
     _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
@@ -134,11 +136,19 @@ class CoreClient:
             for member in membership.engines
             if member.state is EngineState.READY
         }
-        gone = {peer: self._cause_of(peer) for peer in self._ready.keys() - now_ready.keys()}
+        over = {peer for peer in self._met if self._is_over(peer)}
+        gone = {peer: self._cause_of(peer) for peer in over | self._ready.keys() - now_ready.keys()}
         self._ready = now_ready
         self._engines_changed()  # first: what is replayed must not go where it came from
         for peer, cause in gone.items():
             self._forget(peer, cause)
+
+    def _is_over(self, peer: Peer) -> bool:
+        """Whether this epoch of an engine will not be ready any more; it may never have been."""
+        for member in self.membership.engines:
+            if member.rank == peer.rank:
+                return member.epoch > peer.epoch or member.state is EngineState.FAILED
+        return False  # a snapshot from before its time: it was on its way for longer than the link
 
     def _cause_of(self, peer: Peer) -> str:
         for member in self.membership.engines:
@@ -149,6 +159,7 @@ class CoreClient:
     def _forget(self, peer: Peer, cause: str) -> None:
         self.channel.forget(peer)
         self._linked.discard(peer)
+        self._met.discard(peer)
         self.statistics.pop(peer, None)
         for call in self._calls.values():
             if call.peer == peer:
@@ -220,6 +231,7 @@ class CoreClient:
             case PeerUp(peer=peer):
                 self._send_through(peer, self.ledger.handle_peer_up(peer))
                 self._linked.add(peer)
+                self._met.add(peer)
                 self._engines_changed()
             case PeerDown(peer=peer):
                 self._linked.discard(peer)

@@ -11,7 +11,9 @@ from triolet.engine.messages import AddRequest, RequestOutput, Utility
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
-from triolet.transports.channel import PeerDown, PeerUp
+from triolet.runtime.messages import EngineMembership
+from triolet.tests.contracts.meshes import running
+from triolet.transports.channel import Peer, PeerDown, PeerUp
 from triolet.transports.link_decisions import Side
 from triolet.transports.memory_channel import FaultKind, NthFault
 
@@ -92,6 +94,30 @@ async def test_a_dead_engine_ends_its_streams_with_the_cause(null_folder: pathli
                 await stream.collect()
         assert len(await _tokens(bed)) == 12  # the other engine serves on
         assert bed.frontend.health().ready
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
+    null_folder: pathlib.Path, given_up: bool
+) -> None:
+    """It had linked itself already; nobody else would let go of that link."""
+    async with open_bed(null_folder) as bed:
+        early = Peer("engine", 1, 7)
+        starting = bed.directory.handle_starting(early.rank, early.epoch)
+        spoke = bed.mesh.open_spoke(early)
+        async with running(spoke):
+            spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
+            while early not in bed.hub.statistics().links:
+                await bed.client.engines_changed.wait()
+        bed.mesh.remove_spoke(early)
+        bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
+        assert early in bed.hub.statistics().links, "that snapshot does not know it yet"
+        bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
+        assert early in bed.hub.statistics().links, "it may be this epoch that starts"
+        over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
+        bed.client.apply_membership(over)
+        assert early not in bed.hub.statistics().links
+        assert len(await _tokens(bed)) == 12
 
 
 async def test_without_an_engine_the_reason_is_told(null_folder: pathlib.Path) -> None:
