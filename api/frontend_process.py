@@ -165,8 +165,11 @@ class FrontendProcess:
             try:
                 with waiting_for("orders"):
                     message, fds = await self.control.receive()
-            except MalformedMessage:
-                continue  # counted by the channel; whoever waits for an answer has a deadline
+            except MalformedMessage as error:
+                # Counted by the channel; whoever waits for an answer has a deadline.
+                if isinstance(error.known, PassConnection):
+                    self._take_connection([])
+                continue
             match message:
                 case PassConnection():
                     self._take_connection(fds)
@@ -197,7 +200,7 @@ class FrontendProcess:
         self._reports.changed()
         close_fds(fds[1:])
         if not fds:
-            return  # the root could not duplicate it; its client sees a reset there
+            return  # no room for its descriptor, here or at the root: its client sees the end
         connection = socket.socket(fileno=fds[0])
         if not self.source.put_nowait(connection):
             # The taker only starts tasks, so it is stuck or gone: a reset tells the client to

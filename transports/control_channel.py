@@ -101,7 +101,8 @@ class ControlChannel:
 
         Late handshake messages are dropped and counted. Cancellation loses nothing and leaves no
         descriptor open. Raises `trio.EndOfChannel` at the end, `trio.ClosedResourceError`;
-        `MalformedMessage` for one bad message, after which receiving goes on.
+        `MalformedMessage` for one bad message, after which receiving goes on. Of one that lost its
+        descriptors, as this process has no room for more, it says which (`known`).
         """
         while True:
             message, fds = await self.receive_any()
@@ -121,7 +122,10 @@ class ControlChannel:
             raise trio.EndOfChannel from error
         # No checkpoint from here on: the descriptors are ours and nobody else knows them.
         try:
-            fds = fds_from_ancillary(ancillary, flags)
+            try:
+                fds = fds_from_ancillary(ancillary, flags)
+            except MalformedMessage as error:
+                raise attrs.evolve(error, known=self._read_alone(data, flags)) from error
             if not data and not fds:
                 raise trio.EndOfChannel
             message, fds = self._open_datagram(data, fds)
@@ -163,6 +167,13 @@ class ControlChannel:
     def _check_open(self) -> None:
         if self._sock.fileno() < 0:
             raise trio.ClosedResourceError("this end of the control channel is closed")
+
+    def _read_alone(self, data: bytes, flags: int) -> object | None:
+        """The message of a datagram whose descriptors were cut; None if it is not whole either."""
+        try:
+            return None if flags & socket.MSG_TRUNC else self._open_datagram(data, [])[0]
+        except MalformedMessage:
+            return None
 
     def _open_datagram(self, data: bytes, fds: list[int]) -> tuple[object, list[int]]:
         """The message, and the descriptors that are its own; closes them all if it is malformed."""

@@ -39,6 +39,7 @@ from triolet.transports.control_handshake import perform_parent_handshake
 from triolet.transports.handshake_messages import PeerRefused
 
 from ..leaks import check_no_leaks
+from ..transports.test_passed_fds import no_room_for_descriptors
 
 # A test that is not over by then hangs.
 DEADLINE_S = 60.0
@@ -234,6 +235,20 @@ async def test_noise_and_orders_without_their_descriptor_are_dropped(folder: pat
         await root.control.send(PassConnection(1))
         assert (await root.get("/live"))[0] == 200
         await root.wait_load(connections_received=2)
+
+
+async def test_a_connection_that_finds_no_room_is_counted_and_closed(folder: pathlib.Path) -> None:
+    """Else the root would take it for one under way, for ever."""
+    async with open_frontend(folder) as root:
+        await root.wait_load(connections_received=0)
+        client, server = socket.socketpair()
+        with client:
+            with server, no_room_for_descriptors():
+                await root.control.send(PassConnection(1), [server.fileno()])
+                await root.wait_load(connections_received=1)
+            assert client.recv(1) == b""
+        assert (await root.get("/live"))[0] == 200
+        await root.wait_load(connections_received=2, open_connections=0)
 
 
 async def test_orders_are_heard_while_nobody_takes_connections(folder: pathlib.Path) -> None:

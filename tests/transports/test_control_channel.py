@@ -16,7 +16,7 @@ from triolet.transports.control_channel import INLINE_BYTES_MAX, ControlChannel
 from triolet.transports.handshake_messages import Ready
 from triolet.transports.passed_fds import PASSED_FDS_MAX, close_fds, seal_in_memfd
 
-from .test_passed_fds import open_fds
+from .test_passed_fds import no_room_for_descriptors, open_fds
 
 
 @attrs.frozen
@@ -155,6 +155,17 @@ async def test_too_many_descriptors_or_an_unsealed_payload_are_malformed(
             await child.receive()
         assert open_fds() == before
     close_fds([*pipe, sealed])
+
+
+async def test_a_message_whose_descriptors_find_no_room_is_known(pair: Pair) -> None:
+    """Who receives it can say what was lost, though not have it."""
+    parent, child = pair
+    await parent.send(Order(2), [0, 0])
+    with no_room_for_descriptors(), pytest.raises(MalformedMessage) as caught:
+        await child.receive()
+    assert caught.value.known == Order(2)
+    assert "more descriptors" in caught.value.reason
+    assert child.statistics().malformed == 1
 
 
 async def test_late_handshake_messages_are_dropped_with_their_descriptors(pair: Pair) -> None:

@@ -1,8 +1,10 @@
 """Descriptors beside messages: all arrive or none stays open; sealed memory or nothing."""
 
 import os
+import resource
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -21,6 +23,19 @@ from triolet.transports.passed_fds import (
 
 def open_fds() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
+
+
+@contextmanager
+def no_room_for_descriptors() -> Iterator[None]:
+    """This process has as many open as it may have."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @pytest.fixture
