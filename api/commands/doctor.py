@@ -129,7 +129,8 @@ def _memory() -> Iterator[Finding]:
     total, free = kib["MemTotal"] / 2**20, kib["MemAvailable"] / 2**20
     yield Finding("memory", f"{total:.1f} GiB, {free:.1f} GiB available")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    remedy = f"ulimit -n {_DESCRIPTORS_LEAST} or more" if soft < _DESCRIPTORS_LEAST else ""
+    # `serve` takes as many as may be had.
+    remedy = f"ulimit -n {_DESCRIPTORS_LEAST} or more" if hard < _DESCRIPTORS_LEAST else ""
     yield Finding("descriptors", f"{soft} (at most {hard})", remedy)
 
 

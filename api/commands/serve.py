@@ -5,6 +5,7 @@ and nowhere below. Must not know HTTP: the root passes connections to frontends 
 """
 
 import logging
+import resource
 import signal
 from functools import partial
 
@@ -19,9 +20,14 @@ from .exits import EXIT_ENGINE_LOST, EXIT_OK
 
 logger = logging.getLogger(__name__)
 
+# What a shell allows, mostly 1024, is there for programs that wait by select(); a frontend takes
+# twice as many connections. More than this nobody needs.
+DESCRIPTORS_WANTED = 65_536
+
 
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     """Serve until signalled; returns the exit code, raises what `Root.run` raises."""
+    _allow_descriptors()
     become_subreaper()  # workers of an engine that died are ours to reap, below
     root = Root(plan, on_event)
     stop = trio.CancelScope()
@@ -34,6 +40,14 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
         on_event(Stopped())
         nursery.cancel_scope.cancel("the server has ended")
     return EXIT_ENGINE_LOST if root.engine_lost() else EXIT_OK
+
+
+def _allow_descriptors() -> None:
+    """Raise our limit as far as anybody may, and our children's with it; never lower it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(DESCRIPTORS_WANTED, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _take_signals(

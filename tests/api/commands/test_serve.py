@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ from contextlib import contextmanager
 import attrs
 import pytest
 
+from triolet.api.commands.serve import DESCRIPTORS_WANTED
 from triolet.runtime.root import bind_listener
 
 from ...leaks import children_of
@@ -99,6 +101,24 @@ def test_a_signal_drains_and_the_end_is_good(folder: pathlib.Path, number: signa
     assert len(children) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
     assert os.listdir(folder / "triolet") == []
+
+
+def test_children_may_open_as_many_descriptors_as_the_system_allows(folder: pathlib.Path) -> None:
+    """What a shell allows is often fewer than the connections that one frontend takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, DESCRIPTORS_WANTED) - 1, hard))
+    try:
+        with open_server(folder) as server:
+            server.port()
+            limits = [
+                resource.prlimit(pid, resource.RLIMIT_NOFILE)
+                for pid in children_of(server.process.pid)
+            ]
+            server.signal(signal.SIGINT)
+            server.end()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert limits == [(min(hard, DESCRIPTORS_WANTED), hard)] * 2
 
 
 def test_the_second_signal_aborts_even_what_hangs(folder: pathlib.Path) -> None:
