@@ -10,11 +10,11 @@ import re
 from typing import Any, assert_never
 
 from llguidance import LLMatcher, LLParserLimits, regex_to_lark
-from llguidance.gbnf_to_lark import any_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from .ascii_classes import with_ascii_classes
 from .errors import InvalidParameter
-from .grammar_bounds import check_lark, check_schema
+from .grammar_bounds import RULES_MAX, check_lark, check_pattern, check_schema
 from .structured_outputs import GrammarKind, StructuredOutputs
 
 # Work and memory of one grammar. Fuel of a step and items of a step bound one mask: about 10 ms
@@ -34,6 +34,8 @@ _ENDLESS_FORMATS = ("time", "date-time", "duration")
 FORMAT_CHARACTERS_MAX = 35
 # Of a schema, what is no schema.
 _DATA = ("const", "enum", "default", "examples")
+# By what a grammar is known to be Lark, as llguidance does; but not again from each blank line.
+_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:)", re.MULTILINE)
 # What the converter from GBNF begins with.
 _CONVERTED = "%llguidance {}\n"
 # Between the tokens of JSON: no more white space than deep indentation has, or a model that likes
@@ -59,15 +61,13 @@ def lark_text(wanted: StructuredOutputs) -> str:
         case GrammarKind.JSON_OBJECT:
             return _schema_lark({"type": "object"})
         case GrammarKind.REGEX:
+            check_pattern(wanted.text)
             return f"start: /{regex_to_lark(with_ascii_classes(wanted.text), '')}/"
         case GrammarKind.CHOICE:
             return "start: " + " | ".join(map(json.dumps, _choices(wanted.text)))
         case GrammarKind.GRAMMAR:
-            try:
-                lark = any_to_lark(wanted.text)
-            except Exception as error:  # a firewall: it raises that very class for bad grammars
-                raise refused(str(error) or "is nested too deep") from error
-            lark = lark.removeprefix(_CONVERTED)
+            text = wanted.text
+            lark = text if _LARK.search(text) else _converted(text)
             check_lark(lark)
             return lark
         case _:
@@ -114,6 +114,16 @@ def _narrowed(schema: Any) -> Any:
     if found.get("format") in _ENDLESS_FORMATS:
         found.setdefault("maxLength", FORMAT_CHARACTERS_MAX)
     return found
+
+
+def _converted(gbnf: str) -> str:
+    """A GBNF grammar in Lark. The converter's time grows with the square of the rules."""
+    if gbnf.count("::=") > RULES_MAX:
+        raise refused(f"more than {RULES_MAX} rules")
+    try:
+        return str(gbnf_to_lark(gbnf)).removeprefix(_CONVERTED)
+    except Exception as error:  # a firewall: it raises that very class for bad grammars
+        raise refused(str(error) or "is nested too deep") from error
 
 
 def _schema_lark(schema: dict[str, Any] | bool) -> str:

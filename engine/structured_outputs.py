@@ -44,6 +44,11 @@ class StructuredOutputs:
         if len(self.text) > GRAMMAR_CHARACTERS_MAX:
             reason = f"must have at most {GRAMMAR_CHARACTERS_MAX} characters, not {len(self.text)}"
             raise InvalidParameter("structured_outputs", reason)
+        try:
+            self.text.encode()
+        except UnicodeEncodeError as error:  # half a pair of surrogates: no message has that
+            reason = f"must be text: its character {error.start} is none"
+            raise InvalidParameter("structured_outputs", reason) from None
 
     @classmethod
     def json(cls, schema: str | bool | Mapping[str, Any]) -> Self:

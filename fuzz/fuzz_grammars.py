@@ -23,7 +23,7 @@ from ..engine.grammar_text import check_grammar
 from ..engine.messages import RequestKey
 from ..engine.model.bundled import bundled_model_folder
 from ..engine.model_config import load_model_limits
-from ..engine.structured_outputs import GrammarKind, StructuredOutputs
+from ..engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, GrammarKind, StructuredOutputs
 from .fuzzer import Fuzzer
 from .mutation import mutate, mutate_json
 
@@ -109,6 +109,7 @@ def _costly(chance: Random) -> tuple[GrammarKind, str]:
     deep: Any = {}
     for _ in range(min(size, 300)):
         deep = {chance.choice(["items", "not", "anyOf"]): deep}
+    patterns = chance.choices(PATTERNS, k=chance.randrange(2, 20))
     doubled = "\n".join(f"r{i}: r{i + 1} r{i + 1}" for i in range(min(size, 40)))
     schemas = [
         {"$ref": "#/$defs/a0", "$defs": {**chain, f"a{size}": {"type": "null"}}},
@@ -119,12 +120,20 @@ def _costly(chance: Random) -> tuple[GrammarKind, str]:
         {"type": "string", "minLength": size, "maxLength": size * 1000},
         {"type": "array", "minItems": size},
         {"const": "ab" * size},
+        {"allOf": [{"pattern": f"{text}{i}"} for i, text in enumerate(patterns)]},
+        {"patternProperties": {f"^a{i}$": {} for i in range(size)}},
     ]
     if chance.random() < 0.6:
         return GrammarKind.JSON_SCHEMA, json.dumps(chance.choice(schemas))
     if chance.random() < 0.5:
-        texts = [f"(a{{1,{size}}}){{1,{size}}}", f"[ab]*a[ab]{{{size}}}", "(" * size + ")" * size]
+        texts = [f"(a{{1,{size}}}){{1,{size}}}", f"[ab]*a[ab]{{{size}}}", "(" * size + ")" * size,
+                 "(?i)" + "[a-\U0010ffff]" * size]  # fmt: skip
         return GrammarKind.REGEX, chance.choice(texts)
+    if chance.random() < 0.3:
+        repeated = chance.choice(["\n", " \n", 'a"\\', "/\\", "a ", "start", "::=", "<", "a::=b\n"])
+        begin = chance.choice(['start: "a"\n', "root ::= ", ""])
+        text = begin + repeated * GRAMMAR_CHARACTERS_MAX
+        return GrammarKind.GRAMMAR, text[:GRAMMAR_CHARACTERS_MAX]
     rules = "\n".join(f'r{i}: "a" r{i + 1} | "b"' for i in range(size))
     texts = [
         f'start: r0\n{doubled}\nr{min(size, 40)}: "b"?',

@@ -16,6 +16,7 @@ SERVED = [
     StructuredOutputs.choice(["a", 'quoted "b"', "\u00e9\U0001f600", "line\nbreak", ""]),
     StructuredOutputs.grammar('start: "a" | B\nB: /[0-9]+/'),
     StructuredOutputs.grammar('root ::= "a" | [0-9]+'),
+    StructuredOutputs.grammar('\n\n  start : "a"'),
 ]
 REFUSED = [
     (StructuredOutputs.json({"not": {}}), "Unimplemented keys.*not"),
@@ -31,6 +32,8 @@ REFUSED = [
     (StructuredOutputs.grammar("root ::= " + "(" * 5000), "served"),
     (StructuredOutputs.grammar("nonsense"), "served"),
     (StructuredOutputs.grammar("root ::= a"), "not found"),
+    (StructuredOutputs.grammar("\n".join(f"a{i} ::= a{i + 1}" for i in range(600))), "512 rules"),
+    (StructuredOutputs.regex("(?i)" + r"\pL" * 100), "ignores the case"),
     (StructuredOutputs(GrammarKind.CHOICE, "{}"), "array of strings"),
     (StructuredOutputs(GrammarKind.CHOICE, "[1]"), "array of strings"),
     (StructuredOutputs(GrammarKind.CHOICE, "["), "choices"),

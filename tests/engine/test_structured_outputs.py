@@ -34,3 +34,9 @@ def test_bounds() -> None:
     for choices in ([], [str(i) for i in range(CHOICES_MAX + 1)]):
         with pytest.raises(InvalidParameter, match="choices"):
             StructuredOutputs.choice(choices)
+
+
+@pytest.mark.parametrize("kind", list(GrammarKind))
+def test_what_no_message_can_carry_is_no_text(kind: GrammarKind) -> None:
+    with pytest.raises(InvalidParameter, match="structured_outputs must be text: its character 1"):
+        StructuredOutputs(kind, "a\ud800")
