@@ -53,9 +53,7 @@ class CompletionsAnswer:
             return []
         choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
         if self.teller is not None and output.logprobs is not None:
-            choice["logprobs"] = self.teller.completions(
-                None, output.logprobs, offset=offset, first=None
-            )
+            choice["logprobs"] = self.teller.completions(None, output.logprobs, offset=offset)
         if self.with_token_ids:
             choice["token_ids"] = list(output.token_ids)
         return [self._object([choice])]
@@ -71,7 +69,7 @@ class CompletionsAnswer:
         choice = _choice(index, echoed, None, None)
         if self.teller is not None and self.echoes_logprobs:
             choice["logprobs"] = self.teller.completions(
-                prompt_logprobs, None, offset=0, first=prompt_token_ids[0]
+                prompt_logprobs, None, offset=len(echoed), first=prompt_token_ids[0]
             )
         if self.with_token_ids:
             choice["prompt_token_ids"] = list(prompt_token_ids)
@@ -98,7 +96,7 @@ class CompletionsAnswer:
             first = whole.prompt_token_ids[0] if self.echoes_logprobs else None
             prompt = whole.prompt_logprobs if self.echoes_logprobs else None
             choice["logprobs"] = self.teller.completions(
-                prompt, whole.logprobs, offset=0, first=first
+                prompt, whole.logprobs, offset=len(whole.echoed), first=first
             )
         if self.prompt_teller is not None:
             choice["prompt_logprobs"] = self.prompt_teller.prompt(whole.prompt_logprobs)

@@ -5,6 +5,7 @@ whole character, and as its very bytes, which joined are the text. Must not know
 or whose tokenizer it is.
 """
 
+import codecs
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -33,42 +34,39 @@ class LogprobTeller:
         return [self._chat_entry(token, spelled) for token in logprobs]
 
     def completions(
-        self, prompt: Logprobs | None, output: Logprobs | None, *, offset: int, first: int | None
+        self,
+        prompt: Logprobs | None,
+        output: Logprobs | None,
+        *,
+        offset: int,
+        first: int | None = None,
     ) -> JsonObject:
         """The object of completions' `logprobs`: of the prompt, if told, and of the output.
 
-        `first` is the prompt's first token, which has none; `offset` where the text begins.
+        `first` is the prompt's first token, which has no logprob. `offset` is how much of the
+        choice's text comes before the output; the prompt's offsets lead up to it, whatever special
+        tokens its text leaves out.
         """
-        tokens: list[str] = []
-        values: list[float | None] = []
-        tops: list[dict[str, float] | None] = []
-        lengths: list[int] = []
+        told = _Told()
         if first is not None:
             data = self.spell([first])[0]
-            tokens.append(self._name(first, data))
-            values.append(None)
-            tops.append(None)
-            lengths.append(len(_text(data)))
-        for part in (prompt, output):
-            if part is None:
-                continue
-            spelled = self._spelled(part)
-            for token in part:
-                data = spelled[token.token_id]
-                tokens.append(self._name(token.token_id, data))
-                values.append(_bounded(token.logprob))
-                tops.append(self._top_names(token, spelled))
-                lengths.append(len(_text(data)))
-        offsets = []
-        for length in lengths:
-            offsets.append(offset)
-            offset += length
+            told.add(data, self._name(first, data), None, None)
+        self._add_all(told, prompt)
+        told.ends_at(offset)
+        self._add_all(told, output)
         return {
-            "tokens": tokens,
-            "token_logprobs": values,
-            "top_logprobs": tops,
-            "text_offset": offsets,
+            "tokens": told.tokens,
+            "token_logprobs": told.values,
+            "top_logprobs": told.tops,
+            "text_offset": told.offsets,
         }
+
+    def _add_all(self, told: "_Told", logprobs: Logprobs | None) -> None:
+        spelled = {} if logprobs is None else self._spelled(logprobs)
+        for token in logprobs or ():
+            data = spelled[token.token_id]
+            name, value = self._name(token.token_id, data), _bounded(token.logprob)
+            told.add(data, name, value, self._top_names(token, spelled))
 
     def prompt(self, logprobs: Logprobs | None) -> list[JsonObject | None]:
         """vLLM's `prompt_logprobs`: null for the first token, then objects by token id."""
@@ -109,6 +107,38 @@ class LogprobTeller:
         for token_id, value in token.top[: self.top]:
             found.setdefault(self._name(token_id, spelled[token_id]), _bounded(value))
         return found
+
+
+@attrs.define(eq=False)
+class _Told:
+    """The columns of completions' `logprobs`, token by token."""
+
+    tokens: list[str] = attrs.field(factory=list)
+    values: list[float | None] = attrs.field(factory=list)
+    tops: list[dict[str, float] | None] = attrs.field(factory=list)
+    offsets: list[int] = attrs.field(factory=list)
+    _place: int = 0
+    # A character that two tokens share is one, and comes with the second.
+    _decoder: codecs.IncrementalDecoder = attrs.field(
+        factory=lambda: codecs.getincrementaldecoder("utf-8")("replace")
+    )
+
+    def add(
+        self, data: bytes, name: str, value: float | None, top: dict[str, float] | None
+    ) -> None:
+        """The next token, which stands for these bytes."""
+        self.tokens.append(name)
+        self.values.append(value)
+        self.tops.append(top)
+        self.offsets.append(self._place)
+        self._place += len(self._decoder.decode(data))
+
+    def ends_at(self, offset: int) -> None:
+        """The text of all tokens so far ends there."""
+        self._place += len(self._decoder.decode(b"", True))
+        self._decoder.reset()
+        self.offsets = [max(0, place + offset - self._place) for place in self.offsets]
+        self._place = offset
 
 
 def make_teller(spell: Spell, top: int | None, *, by_id: bool = False) -> LogprobTeller | None:

@@ -101,7 +101,7 @@ async def test_logprobs_of_a_completion_as_lm_eval_reads_them() -> None:
     assert told["tokens"] == ["\a", "\b", "\t", "\0"]
     assert told["token_logprobs"] == [None, -0.25, -0.25, -0.25]
     assert told["top_logprobs"] == [None, {"\b": -0.25}, {"\t": -0.25}, {"\0": -0.25}]
-    assert told["text_offset"] == [0, 1, 2, 3]
+    assert told["text_offset"] == [0, 0, 1, 2]  # three tokens of two characters, and one more
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,7 +7,7 @@ from typing import Any
 from triolet.api.logprob_objects import LOGPROB_MIN, LogprobTeller, make_teller
 from triolet.runtime.generation import Logprobs
 
-SPELLED = {1: b"a", 2: b"\xe2\x82", 3: b"\xac", 4: b"a", 5: b" the", 6: b""}
+SPELLED = {1: b"a", 2: b"\xe2\x82", 3: b"\xac", 4: b"a", 5: b" the", 6: b"", 9: b"<|begin|>"}
 
 
 def spell(token_ids: Sequence[int]) -> list[bytes]:
@@ -55,25 +55,39 @@ def test_completions_tell_prompt_and_output_in_one() -> None:
     prompt = make((5, -1.0, 2, [(1, -0.5)]))
     output = make((1, -0.25, 1, [(1, -0.25)]))
     teller = LogprobTeller(spell=spell, top=1)
-    assert teller.completions(prompt, output, offset=0, first=1) == {
+    assert teller.completions(prompt, output, offset=5, first=1) == {
         "tokens": ["a", " the", "a"],
         "token_logprobs": [None, -1.0, -0.25],
         "top_logprobs": [None, {" the": -1.0, "a": -0.5}, {"a": -0.25}],
         "text_offset": [0, 1, 5],
     }
-    told = teller.completions(None, output, offset=9, first=None)
+    told = teller.completions(None, output, offset=9)
     assert (told["tokens"], told["text_offset"]) == (["a"], [9])
-    assert teller.completions(None, None, offset=0, first=None)["tokens"] == []
+    assert teller.completions(None, None, offset=0)["tokens"] == []
+
+
+def test_offsets_are_places_in_the_text() -> None:
+    prompt = make((1, -1.0, 2, []), (5, -1.0, 2, []))
+    output = make((2, -2.0, 3, []), (3, -2.0, 3, []), (4, -1.0, 1, []))
+    teller = LogprobTeller(spell=spell)
+    text = "a the" + "€a"
+    # The first token, which is special, is not in the text; two tokens share a character.
+    told: Any = teller.completions(prompt, output, offset=len("a the"), first=9)
+    assert told["text_offset"] == [0, 0, 1, 5, 5, 6]
+    assert text[6:] == "a"
+    # Of a text that was truncated the end is told.
+    told = teller.completions(prompt, None, offset=len("cut: a the"), first=9)
+    assert told["text_offset"] == [0, 5, 6]
 
 
 def test_of_two_tokens_with_one_name_the_likelier_counts() -> None:
-    told: Any = LogprobTeller(spell=spell, top=2).completions(None, OUTPUT, offset=0, first=None)
+    told: Any = LogprobTeller(spell=spell, top=2).completions(None, OUTPUT, offset=0)
     assert told["top_logprobs"][0] == {"\ufffd": -2.0, "a": -0.5}
 
 
 def test_tokens_by_their_ids() -> None:
     teller = LogprobTeller(spell=spell, top=1, by_id=True)
-    told = teller.completions(None, OUTPUT, offset=0, first=None)
+    told = teller.completions(None, OUTPUT, offset=0)
     assert told["tokens"] == ["token_id:2", "token_id:3"]
     assert teller.chat(OUTPUT)[0]["token"] == "token_id:2"
 
