@@ -165,7 +165,7 @@ class ResponseEvents:
             index = token_count - len(token_ids)
             delta = Delta(self.identity, number, text, list(token_ids), index)
         if logprobs is not None:
-            delta.logprobs = self._told(logprobs)
+            delta.logprobs = self.told(logprobs)
         return delta
 
     def end(
@@ -173,7 +173,7 @@ class ResponseEvents:
     ) -> list[Event]:
         """The events after the last token; a failed response has the terminal one alone."""
         number = LAST_OPENING_NUMBER + token_count
-        told = self._told(logprobs)
+        told = self.told(logprobs)
         part = _part(text, told)
         item = self._item(_item_status(ending), [part])
         output = [item] if self.request.generate else []
@@ -211,7 +211,7 @@ class ResponseEvents:
         self, ending: Ending, text: str, token_count: int, logprobs: Logprobs | None = None
     ) -> JsonObject:
         """The response object as it stays."""
-        output = [self._item(_item_status(ending), [_part(text, self._told(logprobs))])]
+        output = [self._item(_item_status(ending), [_part(text, self.told(logprobs))])]
         return self.final_with(ending, output if self.request.generate else [], token_count)
 
     def terminal_type(self, ending: Ending) -> str:
@@ -273,7 +273,8 @@ class ResponseEvents:
             "user": None,
         }
 
-    def _told(self, logprobs: Logprobs | None) -> list[JsonObject]:
+    def told(self, logprobs: Logprobs | None) -> list[JsonObject]:
+        """Logprobs as this protocol tells them; nothing if nobody asked."""
         if self.teller is None or logprobs is None:
             return []
         return self.teller.chat(logprobs)

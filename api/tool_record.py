@@ -2,15 +2,22 @@
 
 Sans-IO: outputs of the engine and one ending in, events out; the face is `ResponseRecord`'s. Which
 items there are is known only as the text comes, so events are made once, when their text comes, and
-kept for every reader. Numbers grow by one or jump: an event is at least the 8 × k-th where k tokens
-had come before it. The bound is the length of the model. Must not know tasks, sockets or policies.
+kept for every reader; deltas that wait for one are merged. Numbers grow by one or jump: an event is
+at least the 8 × k-th where k tokens had come before it.
+
+Ids and logprobs of tokens, for those who asked, are told by the next delta, whatever of its text
+they are; those behind the last delta by the terminal event. The bound is the length of the model.
+Must not know tasks, sockets or policies.
 """
 
 import bisect
+from array import array
+from typing import Any
 
 import attrs
 
-from ..runtime.generation import GenerationOutput
+from ..runtime.generation import GenerationOutput, Logprobs
+from ..runtime.logprobs import join
 from ..runtime.tool_calls import (
     ArgumentsPiece,
     CallBegun,
@@ -27,6 +34,10 @@ from .responses import DELTA, Ending, Event, Part, ResponseEvents, Status
 NUMBERS_OF_TOKEN = 8
 # One event: a dictionary of five to seven entries, its number and a short text.
 EVENT_BYTES = 448
+# One token's id, where ids are told: as a number in an event, and in an array.
+TOKEN_BYTES = 64
+# The arrays of one event's logprobs, beside what is in them.
+LOGPROBS_BYTES = 512
 _ARGUMENTS = "response.function_call_arguments"
 
 
@@ -38,15 +49,24 @@ class ToolRecord:
     # Output tokens so far, those without text included.
     token_count: int = attrs.field(default=0, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
-    # The items so far; the last one may be open.
+    # The items so far; the last one may be open, its text is not in it then.
     items: list[JsonObject] = attrs.field(factory=list, init=False)
 
     _parser: ToolCallParser = attrs.field(init=False)
+    # In these logprobs are arrays still, which take a twentieth of what objects do.
     _said: list[Event] = attrs.field(factory=list, init=False)
     _numbers: list[int] = attrs.field(factory=list, init=False)
     _is_open: bool = attrs.field(default=False, init=False)
+    # Of the open item.
+    _texts: list[str] = attrs.field(factory=list, init=False)
+    _logprobs: list[Logprobs] = attrs.field(factory=list, init=False)
+    # Pieces whose tokens were not told, if somebody asked for those.
+    _untold: list[GenerationOutput] = attrs.field(factory=list, init=False)
+    # All output tokens, if the request asked for them.
+    _token_ids: "array[int] | None" = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._token_ids = array("I") if self.events.request.keeps_token_ids else None
         self._parser = ToolCallParser(self.events.request.tools.calls_max)
         response = self.events.snapshot("in_progress")
         for name in ("created", "in_progress"):
@@ -64,13 +84,15 @@ class ToolRecord:
 
     @property
     def token_ids(self) -> list[int] | None:
-        """None: ids are not kept beside calls."""
-        return None
+        """All output tokens, or None when they are not kept."""
+        return None if self._token_ids is None else list(self._token_ids)
 
     @property
     def extra_bytes(self) -> int:
-        """About what it takes to keep it, beside what was said: its events."""
-        return EVENT_BYTES * len(self._said)
+        """About what it takes to keep it, beside what was said: its events, and what they tell."""
+        size = EVENT_BYTES * len(self._said) + TOKEN_BYTES * len(self._token_ids or ())
+        told = (event.get("logprobs") for event in self._said)
+        return size + sum(LOGPROBS_BYTES + 3 * x.size_bytes for x in told if type(x) is Logprobs)
 
     @property
     def last_number(self) -> int:
@@ -86,8 +108,29 @@ class ToolRecord:
         """Note the next piece."""
         assert self.ending is None
         self.token_count = output.token_count
+        if self._token_ids is not None:
+            self._token_ids.extend(output.token_ids)
+        if output.token_ids and self._tells_tokens:
+            self._untold.append(output)
         for event in self._parser.push(output.text):
             self._take(event)
+        if self._untold and self._is_open and self.items[-1]["type"] == "message":
+            self._add_text("")  # what may open a call is held back; its tokens need not be
+
+    @property
+    def _tells_tokens(self) -> bool:
+        return self.events.teller is not None or self.events.request.options.token_ids
+
+    def _tokens(self) -> JsonObject:
+        """What the next event tells of tokens."""
+        outputs, self._untold = self._untold, []
+        found: JsonObject = {}
+        if outputs and self.events.request.options.token_ids:
+            ids = [token_id for output in outputs for token_id in output.token_ids]
+            found |= {"token_ids": ids, "token_index": self.token_count - len(ids)}
+        if (logprobs := join([output.logprobs for output in outputs])) is not None:
+            found["logprobs"] = logprobs
+        return found
 
     def add_notice(self, event: Event) -> None:
         """Note what happened to the request."""
@@ -101,10 +144,32 @@ class ToolRecord:
             self._take(event)
         self._close(is_whole=ending.status is Status.COMPLETED)
         self.ending = ending
-        self._say({"type": self.events.terminal_type(ending), "response": self.snapshot()})
+        terminal = {"type": self.events.terminal_type(ending), "response": self._object()}
+        self._say({**terminal, **self._tokens()})
 
     def snapshot(self) -> JsonObject:
         """The response object as it is now."""
+        return self.told(self._object())
+
+    def told(self, value: JsonObject) -> JsonObject:
+        """An event or object with its logprobs as objects, wherever in it they are."""
+        if self.events.teller is None:
+            return value
+        found: JsonObject = self._told(value)
+        return found
+
+    def _told(self, value: Any) -> Any:
+        match value:
+            case Logprobs():
+                return self.events.told(value)
+            case dict():
+                return {name: self._told(inner) for name, inner in value.items()}
+            case list():
+                return [self._told(inner) for inner in value]
+            case _:
+                return value
+
+    def _object(self) -> JsonObject:
         if self.ending is None:
             return self.events.snapshot("in_progress")
         output = [_shown(item) for item in self.items]
@@ -139,9 +204,9 @@ class ToolRecord:
                 self._close(is_whole=True)
                 self._open_call(index, name)
             case ArgumentsPiece(text=text):
-                item = self.items[-1]
-                item["arguments"] = str(item["arguments"]) + text
-                self._say({"type": f"{_ARGUMENTS}.delta", **self._place(), "delta": text})
+                self._texts.append(text)
+                delta = {"type": f"{_ARGUMENTS}.delta", **self._place(), "delta": text}
+                self._say({**delta, **self._tokens()})
             case CallEnded():
                 self._close(is_whole=True)
 
@@ -162,9 +227,11 @@ class ToolRecord:
         self._open({**head, "call_id": f"call_{suffix}", "name": name, "arguments": ""})
 
     def _add_text(self, text: str) -> None:
-        item = self.items[-1]
-        item["_text"] = str(item["_text"]) + text
-        self._say({"type": DELTA, **self._content(), "delta": text, "logprobs": []})
+        told = {"logprobs": [], **self._tokens()}
+        if isinstance(told["logprobs"], Logprobs):
+            self._logprobs.append(told["logprobs"])
+        self._texts.append(text)
+        self._say({"type": DELTA, **self._content(), "delta": text, **told})
 
     def _close(self, *, is_whole: bool) -> None:
         if not self._is_open:
@@ -172,15 +239,16 @@ class ToolRecord:
         self._is_open = False
         item = self.items[-1]
         item["status"] = "completed" if is_whole else "incomplete"
+        text, logprobs = "".join(self._texts), join(self._logprobs)
+        self._texts, self._logprobs = [], []
         if item["type"] == "message":
-            text = str(item["_text"])
-            item["content"] = [_part(text)]
+            part = _part(text, logprobs)
+            item["_text"], item["content"] = text, [part]
             done = {"type": "response.output_text.done", **self._content(), "text": text}
-            self._say({**done, "logprobs": []})
-            self._say(
-                {"type": "response.content_part.done", **self._content(), "part": _part(text)}
-            )
+            self._say({**done, "logprobs": part["logprobs"]})
+            self._say({"type": "response.content_part.done", **self._content(), "part": part})
         else:
+            item["arguments"] = text
             arguments = {"name": item["name"], "arguments": item["arguments"]}
             self._say({"type": f"{_ARGUMENTS}.done", **self._place(), **arguments})
         self._say({"type": "response.output_item.done", "item": _shown(item), **self._index()})
@@ -205,8 +273,24 @@ def _shown(item: JsonObject) -> JsonObject:
     return {name: value for name, value in item.items() if name != "_text"}
 
 
-def _part(text: str) -> JsonObject:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+def _part(text: str, logprobs: Logprobs | None = None) -> JsonObject:
+    part: JsonObject = {"type": "output_text", "text": text, "annotations": []}
+    return {**part, "logprobs": [] if logprobs is None else logprobs}
+
+
+def _merged(run: list[Event]) -> Event:
+    """One delta that says what these say one after the other, with the number of the last."""
+    if len(run) == 1:
+        return run[0]
+    merged = {**run[-1], "delta": "".join(str(event["delta"]) for event in run)}
+    logprobs = join([x for event in run if isinstance(x := event.get("logprobs"), Logprobs)])
+    if logprobs is not None:
+        merged["logprobs"] = logprobs
+    told: list[Any] = [event for event in run if "token_ids" in event]
+    if told:
+        merged["token_ids"] = [token_id for event in told for token_id in event["token_ids"]]
+        merged["token_index"] = told[0]["token_index"]
+    return merged
 
 
 @attrs.define(eq=False)
@@ -216,7 +300,7 @@ class ToolRecordReader:
     record: ToolRecord
     place: int
     with_notices: bool = True
-    # Nothing is merged here.
+    # Deltas that were saved by merging.
     merged: int = attrs.field(default=0, init=False)
 
     @property
@@ -234,9 +318,35 @@ class ToolRecordReader:
         found: list[Part] = []
         size = 0
         while self.is_ready and size < characters_max:
-            event = self.record.said[self.place]
-            self.place += 1
-            if self.with_notices or not str(event["type"]).startswith("runtime."):
-                found.append(event)
-            size += len(str(event.get("delta", "")))
+            run = self._take_run(characters_max - size)
+            if run:
+                event = _merged(run)
+                self.merged += len(run) - 1
+                found.append(self.record.told(event))
+                size += len(str(event.get("delta", "")))
         return found
+
+    def _take_run(self, characters_max: int) -> list[Event]:
+        """The next event; of deltas those of the same item behind it. None for a notice unasked."""
+        run: list[Event] = []
+        size, said = 0, self.record.said
+        while self.is_ready and size < characters_max:
+            event = said[self.place]
+            if not self.with_notices and str(event["type"]).startswith("runtime."):
+                self.place += 1
+                continue
+            if run and not _continues(run[-1], event):
+                break
+            run.append(event)
+            self.place += 1
+            size += len(str(event.get("delta", "")))
+        return run
+
+
+def _continues(before: Event, event: Event) -> bool:
+    """Whether both are deltas of one item."""
+    return (
+        "delta" in event
+        and event["type"] == before["type"]
+        and (event["item_id"] == before["item_id"])
+    )

@@ -1,18 +1,22 @@
 """Items and events of responses with tools: however the text came, from wherever they are read."""
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
+from triolet.api.logprob_objects import make_teller
 from triolet.api.response_history import Conversation, with_output
-from triolet.api.responses import Ending, ResponseEvents, ResponseIdentity, Status
+from triolet.api.responses import DELTA, Ending, ResponseEvents, ResponseIdentity, Status
 from triolet.api.responses_request import read_response_request
 from triolet.api.tool_record import ToolRecord
 from triolet.runtime.generation import GenerationOutput, Usage
+
+from .fakes import make_logprobs
+from .records import spell
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 CALL_LONG = CALL.replace("1}}", f'{"1" * 4000}, "b": "{"é" * 1000}"}}}}')
@@ -25,9 +29,11 @@ COMPLETED = Ending(status=Status.COMPLETED, usage=Usage(3, 0))
 def make_record(*pieces: str, ending: Ending | None = COMPLETED, **more: Any) -> ToolRecord:
     values: dict[str, Any] = {"input": "a", "tools": TOOLS, **more}
     request = read_response_request(values, model="m", has_tools=True)
-    record = ToolRecord(ResponseEvents(IDENTITY, request))
+    alternatives = request.sampling.logprobs
+    record = ToolRecord(ResponseEvents(IDENTITY, request, make_teller(spell, alternatives)))
     for count, piece in enumerate(pieces, 1):
-        record.append(GenerationOutput(piece, [count], count))
+        told = None if alternatives is None else make_logprobs([count], alternatives)
+        record.append(GenerationOutput(piece, [count], count, logprobs=told))
         record.check_invariants()
     if ending is not None:
         record.end(ending)
@@ -35,11 +41,11 @@ def make_record(*pieces: str, ending: Ending | None = COMPLETED, **more: Any) ->
     return record
 
 
-def read_all(record: ToolRecord, after: int | None = None) -> list[Any]:
+def read_all(record: ToolRecord, after: int | None = None, characters: int = 1) -> list[Any]:
     reader = record.reader(after)
     found: list[Any] = []
     while reader.is_ready:
-        found += reader.take(3)
+        found += reader.take(characters)
     return found
 
 
@@ -99,6 +105,65 @@ def test_who_comes_back_gets_the_rest() -> None:
         record.reader(events[-1]["sequence_number"] + 1)
     with pytest.raises(ApiError, match="negative"):
         record.reader(-1)
+
+
+@pytest.mark.parametrize("characters", [2, 5, 1000])
+def test_deltas_that_wait_are_merged(characters: int) -> None:
+    record = make_record(*TEXT)
+    each, merged = read_all(record), read_all(record, characters=characters)
+    assert len(merged) < len(each)
+    numbers = [event["sequence_number"] for event in merged]
+    assert numbers == sorted(set(numbers))
+    for item_id in {event["item_id"] for event in each if "delta" in event}:
+        parts, whole = (
+            [event for event in events if "delta" in event and event["item_id"] == item_id]
+            for events in (each, merged)
+        )
+        assert "".join(e["delta"] for e in parts) == "".join(e["delta"] for e in whole)
+        assert parts[-1]["sequence_number"] == whole[-1]["sequence_number"]
+    others = [event for event in each if "delta" not in event]
+    assert [event for event in merged if "delta" not in event] == others
+    reader = record.reader()
+    assert len(reader.take(2**20)) + reader.merged == len(each)
+    for event in merged[:-1]:
+        following = read_all(record, event["sequence_number"])
+        assert following == each[-len(following) :]
+
+
+@pytest.mark.parametrize("characters", [1, 7, 1000])
+@pytest.mark.parametrize("text", [TEXT, CALL, "Well, <tool", " a\n"])
+def test_each_token_is_told_once(text: str, characters: int) -> None:
+    asked: dict[str, Any] = {"top_logprobs": 1, "runtime": {"token_ids": True}}
+    record = make_record(*text, **asked)
+    events = read_all(record, characters=characters)
+    ids: list[int] = []
+    logprobs: list[Any] = []
+    for event in events:
+        if "token_ids" in event:
+            assert event["token_index"] == len(ids)
+            assert len(event["logprobs"]) == len(event["token_ids"])
+            ids += event["token_ids"]
+            logprobs += event["logprobs"]
+    assert ids == list(range(1, len(text) + 1))
+    assert [entry["bytes"] for entry in logprobs] == [list(chr(i).encode()) for i in ids]
+    output: Any = record.snapshot()["output"]
+    assert events[-1]["response"]["output"] == output
+    for index, item in enumerate(output):
+        if item["type"] == "message":
+            deltas = [e for e in events if e["type"] == DELTA and e["output_index"] == index]
+            told = [entry for delta in deltas for entry in delta["logprobs"]]
+            assert item["content"][0]["logprobs"] == told
+            done = next(e for e in events if e["type"] == "response.output_item.done")
+            assert done["item"] == output[done["output_index"]]
+    plain = make_record(*text).snapshot()["output"]
+    assert [item["type"] for item in output] == [item["type"] for item in cast("Any", plain)]
+
+
+def test_token_ids_are_kept_for_who_goes_on_with_them() -> None:
+    asked: dict[str, Any] = {"input": None, "runtime": {"input_token_ids": [7]}}
+    record = make_record("a", "b", **asked)
+    assert with_output(Conversation((), [7]), record).token_ids == [7, 1, 2]
+    assert not any("token_ids" in event for event in read_all(record))
 
 
 def test_a_call_that_is_cut_is_incomplete() -> None:
