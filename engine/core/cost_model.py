@@ -3,9 +3,11 @@
 Sans-IO: arithmetic. Seconds are a linear function of three counts, found by a Kalman filter whose
 coefficients drift: what a step costs anyhow (weights are read once), what each token costs
 (products), and what each pair of a token and one before it costs (attention). A machine is shared
-and steps are held up now and then: a residual counts for no more than `CLIP` times the usual one,
-so that one pause of a second moves nothing. Must not know requests, or what is done with a
-prediction.
+and steps are held up now and then: a residual beyond `CLIP` times what was to be expected is taken
+for the noisier the larger it is, so that one pause of a second moves nothing. What was to be
+expected is more where little is known, as of the first prompt after many decodes, so that is learnt
+at once. The first steps are learnt together, the quickest first, as a pause may be among them.
+Must not know requests, or what is done with a prediction.
 """
 
 import math
@@ -15,9 +17,9 @@ import attrs
 # Variance that a coefficient gains in a step, in units of a step's noise: the filter remembers
 # about a hundred steps, some seconds.
 DRIFT = 1e-4
-# Residuals beyond so many times the usual one are cut down to that.
+# Residuals beyond so many times the expected one count as if they were that.
 CLIP = 3.0
-# Until so many steps have been seen nothing is predicted: the first are slow in their own ways.
+# Until so many steps have been seen nothing is predicted: they are slow in their own ways.
 STEPS_MIN = 8
 # Counts are divided by these, so that all three are about 1: a chunk of tokens, and their pairs
 # with a context of some hundreds.
@@ -38,9 +40,11 @@ class CostModel:
     _covariance: tuple[float, ...] = attrs.field(
         default=(VARIANCE, 0.0, 0.0, VARIANCE, 0.0, VARIANCE), init=False
     )
-    # Usual size of a residual, in seconds.
+    # Usual size of a residual where the coefficients are known, in seconds.
     _residual: float = attrs.field(default=0.0, init=False)
     _steps: int = attrs.field(default=0, init=False)
+    # Seconds, tokens and pairs of the steps seen while it is not ready.
+    _first: list[tuple[float, int, int]] = attrs.field(factory=list, init=False)
 
     @property
     def is_ready(self) -> bool:
@@ -54,14 +58,24 @@ class CostModel:
         """
         if not 0.0 < seconds < math.inf:
             return
-        counts = _counts(tokens, pairs)
-        residual = self._clipped(seconds - _dot(self._coefficients, counts), seconds)
+        if self.is_ready:
+            self._update(_counts(tokens, pairs), seconds)
+            return
+        self._first.append((seconds, tokens, pairs))
+        if len(self._first) == STEPS_MIN:
+            for early_s, *counts in sorted(self._first):
+                self._update(_counts(*counts), early_s)
+            self._first.clear()
+
+    def _update(self, counts: Vector, seconds: float) -> None:
+        residual = seconds - _dot(self._coefficients, counts)
         v00, v01, v02, v11, v12, v22 = self._covariance
         x0, x1, x2 = counts
         s0 = v00 * x0 + v01 * x1 + v02 * x2
         s1 = v01 * x0 + v11 * x1 + v12 * x2
         s2 = v02 * x0 + v12 * x1 + v22 * x2
-        gain = 1.0 / (1.0 + s0 * x0 + s1 * x1 + s2 * x2)
+        unknown = s0 * x0 + s1 * x1 + s2 * x2  # variance of the prediction itself
+        gain = 1.0 / (self._noise(residual, unknown, seconds) + unknown)
         c0, c1, c2 = self._coefficients
         step = gain * residual
         self._coefficients = (c0 + s0 * step, c1 + s1 * step, c2 + s2 * step)
@@ -101,15 +115,17 @@ class CostModel:
         below = token_s + math.sqrt(token_s * token_s + 2.0 * pair_s * seconds)
         return 2.0 * seconds / below if below > 0.0 else math.inf
 
-    def _clipped(self, residual: float, seconds: float) -> float:
-        """The residual, cut down to what is usual; what is usual follows."""
-        if self.is_ready:
-            bound = CLIP * self._residual
-            residual = max(-bound, min(bound, residual))
+    def _noise(self, residual: float, unknown: float, seconds: float) -> float:
+        """Variance of the step's noise, 1 for most; what is usual follows."""
+        size, spread = abs(residual), math.sqrt(1.0 + unknown)
+        noise = 1.0
+        if self._steps:
+            bound = CLIP * self._residual * spread
+            noise, size = max(1.0, size / bound), min(size, bound)
         rate = 1.0 / min(self._steps + 1, 50)
         # Never 0, or the bound above would hold what is learnt where it is.
-        self._residual += rate * (max(abs(residual), 0.001 * seconds) - self._residual)
-        return residual
+        self._residual += rate * (max(size / spread, 0.001 * seconds) - self._residual)
+        return noise
 
     def check_invariants(self) -> None:
         """Fails an assertion if numbers have got out of hand."""

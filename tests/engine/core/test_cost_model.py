@@ -55,6 +55,38 @@ def test_one_pause_moves_nothing_and_a_slower_machine_is_learnt() -> None:
     assert model.predict(64, 64 * 200) == pytest.approx(3 * before, rel=0.1)
 
 
+@pytest.mark.parametrize("paused", [{0}, {1}, {3}, {STEPS_MIN - 1}, {0, 1}, {2, 6}])
+def test_a_pause_among_the_first_steps_moves_nothing(paused: set[int]) -> None:
+    chance, model = random.Random(2), CostModel()
+    for number in range(3 * STEPS_MIN):
+        tokens = 200 if number % 4 == 1 else 4
+        took = seconds(tokens, 100 * tokens) * chance.uniform(0.9, 1.1)
+        model.learn(tokens, 100 * tokens, took + 3.0 * (number in paused))
+        if model.is_ready:
+            assert model.predict(4, 400) < 3 * seconds(4, 400)
+    assert model.predict(200, 20_000) == pytest.approx(seconds(200, 20_000), rel=0.5)
+
+
+@pytest.mark.parametrize("token_s", [3e-5, 1e-3, 1e-2])
+@pytest.mark.parametrize("pause_s", [0.0, 2.0])
+def test_the_first_prompt_after_many_decodes_is_learnt_at_once(
+    token_s: float, pause_s: float
+) -> None:
+    chance, model = random.Random(1), CostModel()
+
+    def learn(tokens: int, pairs: int, *, paused_s: float = 0.0) -> float:
+        took = 0.02 + token_s * tokens + 2e-9 * pairs
+        model.learn(tokens, pairs, took * chance.uniform(0.9, 1.1) + paused_s)
+        return took
+
+    for number in range(300):
+        learn(4, 2000 + number)
+    learn(256, 60_000, paused_s=pause_s)
+    for _ in range(20 if pause_s else 2):
+        took = learn(256, 60_000)
+    assert model.predict(256, 60_000) == pytest.approx(took, rel=1.0 if pause_s else 0.2)
+
+
 def test_tokens_that_fit_take_the_time_there_is() -> None:
     model = trained(2000)
     for context in (0, 100, 2000):
