@@ -18,6 +18,7 @@ from .authentication import Authentication
 from .client_addresses import LOCAL, ClientAddresses
 from .errors import draining
 from .foreign_responses import ForeignResponses
+from .input_budget import InputBudget
 from .metrics import ApiCounters, Metrics
 from .origin import OriginPolicy
 from .response_nursery import ResponseNursery
@@ -43,6 +44,7 @@ class Application:
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
     registry: ResponseRegistry = attrs.field(init=False)
+    inputs: InputBudget = attrs.field(init=False)
     responses: ResponseNursery = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
@@ -69,6 +71,7 @@ class Application:
         self._addresses = ClientAddresses(settings.limits.connections_per_address_max)
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
+        self.inputs = InputBudget(settings.limits.input_bytes_max)
         self.registry = ResponseRegistry(settings.limits, self._note_change)
         self.responses = ResponseNursery(
             self.generator, settings, self.registry, self.foreign, self.check_accepting

@@ -18,6 +18,7 @@ from .client_addresses import LOCAL
 from .errors import ApiError, internal_error
 from .http import HttpConnection
 from .http_request import HttpRequest
+from .input_budget import InputShare
 from .routes import SOCKET_PATH, authorize, dispatch
 from .websocket import run_websocket
 
@@ -44,11 +45,13 @@ async def run_connection(
     Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
     """
     limits = application.settings.limits.http
-    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits)
+    share = InputShare(application.inputs)
+    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits, share)
     try:
         with application.connection(address):
             await _run_contained(connection, application)
     finally:
+        share.release()
         await trio.aclose_forcefully(connection.stream)
 
 

@@ -83,6 +83,27 @@ def engine_error() -> ApiError:
     return ApiError(500, "The engine ended this request", "request_failed", SERVER_ERROR)
 
 
+def head_too_large() -> ApiError:
+    """The 431 for more headers than are read."""
+    return ApiError(431, "The request head is too large", "request_head_too_large")
+
+
+def body_too_large(limit: int) -> ApiError:
+    """The 413 for a body over the limit, in bytes."""
+    return ApiError(413, f"The body is over {limit} bytes", "request_too_large")
+
+
+def no_room() -> ApiError:
+    """The 503 for a large body while others fill the room for those."""
+    return ApiError(
+        503,
+        "The server has no room for so large a body now; send it again",
+        "server_overloaded",
+        SERVER_ERROR,
+        retry_after_s=RETRY_AFTER_ENGINE_S,
+    )
+
+
 def draining() -> ApiError:
     """The 503 for new work while what is in flight is being served."""
     return ApiError(

@@ -12,12 +12,14 @@ import codecs
 
 import attrs
 
+from .input_budget import InputShare
 from .limits import SocketLimits
 
 PROTOCOL_ERROR = 1002
 INVALID_TEXT = 1007
 POLICY_VIOLATION = 1008
 MESSAGE_TOO_BIG = 1009
+TRY_AGAIN_LATER = 1013
 _FIN = 0x80
 _RESERVED_BITS = 0x70
 _LENGTH = 0x7F
@@ -49,6 +51,8 @@ class FrameGuard:
     """Follows one direction of one socket. Feed it everything, in order."""
 
     limits: SocketLimits
+    # Of unfinished messages; whoever ends the connection releases it.
+    share: InputShare = attrs.field(factory=InputShare)
 
     # Bytes of the header that is being read, at most 14.
     _header: bytearray = attrs.field(factory=bytearray, init=False)
@@ -152,6 +156,8 @@ class FrameGuard:
             raise FrameViolation(
                 POLICY_VIOLATION, f"over {self.limits.fragments_per_message_max} fragments"
             )
+        if not self.share.hold(self._message_bytes):
+            raise FrameViolation(TRY_AGAIN_LATER, "no room for so large a message now")
 
     def _take_from_bucket(self, now: float) -> None:
         if self._bucket_at_s is not None:
@@ -185,6 +191,7 @@ class FrameGuard:
         elif self._opcode < _FIRST_CONTROL_OPCODE and self._is_last:
             self._check_text(b"", is_end=True)
             self._fragments = self._message_bytes = 0
+            self.share.release()
             self._decoder = None
 
     def _check_text(self, piece: bytes, *, is_end: bool) -> None:

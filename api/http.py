@@ -15,11 +15,12 @@ import msgspec
 import trio
 
 from .bounded_stream import RECEIVE_BYTES, BoundedStream
-from .errors import ApiError
+from .errors import ApiError, body_too_large, head_too_large, no_room
 from .fields import JsonObject, decode_object
 from .http_head import CONTINUE, LAST_CHUNK, read_head, write_chunk, write_head
 from .http_input import HttpInput
 from .http_request import JSON_TYPE, HttpRequest
+from .input_budget import InputShare
 from .limits import HttpLimits
 
 VERSIONS = frozenset({"1.0", "1.1"})
@@ -36,6 +37,7 @@ class HttpConnection:
 
     stream: BoundedStream
     limits: HttpLimits
+    share: InputShare = attrs.field(factory=InputShare)
 
     # Around all that is done for the client, while `reading`: cancelled when it leaves before it is
     # answered, or sends no next request in time. One for all requests: each would cost a scope.
@@ -119,7 +121,7 @@ class HttpConnection:
         # h11 has bounded what came in pieces; a head that was here at once, it takes whole.
         if self._fed - len(self._h11.trailing_data[0]) > head_bytes_max:
             self._closing = True
-            raise _head_too_large()
+            raise head_too_large()
         self.request = HttpRequest.of(event)
         if self.request.http_version not in VERSIONS:
             self._closing = True
@@ -131,15 +133,22 @@ class HttpConnection:
         self._closing |= is_old or "close" in self.request.tokens("connection")
 
     async def read_body(self) -> bytes:
-        """The whole body. Raises `ApiError` 413 (before reading, when declared) or 408."""
+        """The whole body. Raises `ApiError` 413 or 503 (before reading, when declared) or 408."""
         limit = self.limits.body_bytes_max
         assert self.request is not None
         declared = self.request.header("content-length")
         if declared is not None and int(declared) > limit:
             self._closing = True
-            raise _too_large(limit)
+            raise body_too_large(limit)
         if self._h11 is None and len(self._input.buffer) >= self._body_left:
             return self._take_counted()
+        try:
+            return await self._read_slow_body(limit)
+        finally:
+            self.share.release()
+
+    async def _read_slow_body(self, limit: int) -> bytes:
+        self._hold(self._body_left)
         with trio.move_on_after(self.limits.body_s):
             if self._h11 is not None:
                 return await self._read_uncommon_body(limit)
@@ -149,6 +158,11 @@ class HttpConnection:
             return self._take_counted()
         self._closing = True
         raise ApiError(408, f"No whole body within {self.limits.body_s:g} s", "request_timeout")
+
+    def _hold(self, size: int) -> None:
+        if not self.share.hold(size):
+            self._closing = True
+            raise no_room()
 
     def _take_counted(self) -> bytes:
         """What is here of a counted body."""
@@ -164,7 +178,8 @@ class HttpConnection:
             body += event.data
             if len(body) > limit:
                 self._closing = True
-                raise _too_large(limit)
+                raise body_too_large(limit)
+            self._hold(len(body))
         if isinstance(event, h11.ConnectionClosed):
             raise trio.BrokenResourceError("the client closed within a body")
         return bytes(body)
@@ -208,7 +223,7 @@ class HttpConnection:
     def _refuse(self, error: h11.RemoteProtocolError) -> NoReturn:
         status = error.error_status_hint
         if status == 431:
-            raise _head_too_large() from None
+            raise head_too_large() from None
         raise ApiError(status, "The request is not valid HTTP/1.1", "invalid_http") from None
 
     # ---- answers
@@ -381,11 +396,3 @@ class _WhileAnswered:
     def __exit__(self, *_: object) -> None:
         self.connection._input.tell_end(None)
         self.connection.is_gone |= self.connection._input.is_ended
-
-
-def _head_too_large() -> ApiError:
-    return ApiError(431, "The request head is too large", "request_head_too_large")
-
-
-def _too_large(limit: int) -> ApiError:
-    return ApiError(413, f"The body is over {limit} bytes", "request_too_large")

@@ -73,6 +73,9 @@ class ServerLimits:
     # the same way. A quarter: no client takes all; behind a proxy on another machine, which has
     # one address for everybody, this wants to be as large as the limit above.
     connections_per_address_max: int = 512
+    # Of bodies and messages that are not whole yet, those of all connections together; each has
+    # 64 KiB for nothing. Sixteen of the largest.
+    input_bytes_max: int = 256 * 2**20
     # Ended responses, kept for `GET`, for those who resume, and for `previous_response_id`. Beyond
     # these the oldest are forgotten. The time is a socket's age limit: a chain on one never breaks.
     ended_responses_max: int = 4096

@@ -31,8 +31,9 @@ async def open_socket(
     group afterwards. Resource handling: the connection's stream stays open, unless the socket was
     closed; whoever opened it closes it. Cancellation: ends the socket without a close frame.
     """
+    guard = FrameGuard(limits, connection.share)
     stream = FrameStream(
-        connection.stream, FrameGuard(limits), head=_handshake(key), early=connection.take_upgrade()
+        connection.stream, guard, head=_handshake(key), early=connection.take_upgrade()
     )
     is_open = False
     try:

@@ -58,6 +58,11 @@ class SocketClient:
         text = event if isinstance(event, str) else encode(event).decode()
         await self.stream.send_all(self.protocol.send(TextMessage(data=text)))
 
+    async def send_part(self, text: str, *, is_last: bool = False) -> None:
+        """One frame of a message."""
+        frame = self.protocol.send(TextMessage(data=text, message_finished=is_last))
+        await self.stream.send_all(frame)
+
     async def create(self, text: str, stream_id: str | None = None, **more: object) -> None:
         lane = {} if stream_id is None else {"stream_id": stream_id}
         await self.send({"type": "response.create", "input": text, **lane, **more})
