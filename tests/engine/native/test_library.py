@@ -58,6 +58,18 @@ def test_a_processor_runs_every_set_below_its_best(
     assert machine_isas(cpuinfo) == isas
 
 
+def test_intel_multiplies_floats_sooner_than_pairs_of_bf16(tmp_path: pathlib.Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    words = f"vendor_id\t: GenuineIntel\nmodel name\t: X\nflags\t\t: {V4} avx512_bf16\n\n"
+    cpuinfo.write_text(2 * words)
+    isas = machine_isas(cpuinfo)
+    assert isas == ("avx512", "avx512bf16", *ALL[2:])
+    assert choose_isa(isas=isas) == "avx512"
+    assert choose_isa("avx512bf16", isas=isas) == "avx512bf16"
+    cpuinfo.write_text(words.replace("avx512_bf16", ""))
+    assert machine_isas(cpuinfo) == ALL[1:]
+
+
 def test_a_platform_that_does_not_say_gets_what_all_have(tmp_path: pathlib.Path) -> None:
     assert machine_isas(tmp_path / "none") == ("plain",)
 
@@ -73,6 +85,11 @@ def test_the_variable_lowers_and_never_raises(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("TRIOLET_ISA", "avx512")
     assert choose_isa(isas=ALL[2:]) == "avx2"
     assert choose_isa("avx512", isas=ALL[2:]) == "avx2"  # as a command passes it on
+    quickest_first = ("avx512", "avx512bf16", *ALL[2:])
+    assert choose_isa(isas=quickest_first) == "avx512"
+    monkeypatch.setenv("TRIOLET_ISA", "avx512bf16")
+    assert choose_isa(isas=quickest_first) == "avx512bf16"
+    assert choose_isa(isas=ALL[1:]) == "avx512"
     monkeypatch.setenv("TRIOLET_ISA", "sse9")
     with pytest.raises(InvalidParameter, match="TRIOLET_ISA must be one of avx512bf16"):
         choose_isa(isas=ALL)
