@@ -13,6 +13,7 @@ typedef uint64_t V64 __attribute__((vector_size(4 * W)));
 typedef uint32_t V32 __attribute__((vector_size(4 * W)));
 
 // ---- comparisons: a bit for each lane, the first one lowest
+constexpr uint32_t ALL_LANES = (1u << W) - 1;
 #if defined(__AVX512F__)
 static inline uint32_t lanes_greater(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ); }
 static inline uint32_t lanes_at_least(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_GE_OQ); }
@@ -21,6 +22,10 @@ static inline uint32_t lanes_equal(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b,
 static inline uint32_t lanes_not_below(Vf a, Vf b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ); }
 static inline V64 wide_product(V64 a, V64 b) {  // of the low halves of each lane
     return (V64)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+// The upper half of each lane below the lower one: a shift would wait for the unit that multiplies.
+static inline V64 halves_swapped(V64 a) {
+    return (V64)_mm512_shuffle_epi32((__m512i)a, _MM_PERM_CDAB);
 }
 static inline V64 bits_of_sum(__m256 floats, double constant) {
     return (V64)_mm512_add_pd(_mm512_cvtps_pd(floats), _mm512_set1_pd(constant));
@@ -41,6 +46,7 @@ static inline uint32_t lanes_not_below(Vf a, Vf b) { return COMPARED(a, b, _CMP_
 static inline V64 wide_product(V64 a, V64 b) {
     return (V64)_mm256_mul_epu32((__m256i)a, (__m256i)b);
 }
+static inline V64 halves_swapped(V64 a) { return (V64)_mm256_shuffle_epi32((__m256i)a, 0xb1); }
 static inline V64 bits_of_sum(__m128 floats, double constant) {
     return (V64)_mm256_add_pd(_mm256_cvtps_pd(floats), _mm256_set1_pd(constant));
 }
@@ -60,6 +66,7 @@ static inline uint32_t lanes_not_below(Vf a, Vf b) {
 static inline V64 wide_product(V64 a, V64 b) {
     return (V64)_mm_mul_epu32((__m128i)a, (__m128i)b);
 }
+static inline V64 halves_swapped(V64 a) { return (V64)_mm_shuffle_epi32((__m128i)a, 0xb1); }
 static inline V64 low_half_plus(Vf e, double constant) {
     return (V64)_mm_add_pd(_mm_cvtps_pd(e), _mm_set1_pd(constant));
 }
@@ -137,36 +144,45 @@ static inline double exact_log(double value) {
 }
 
 // ---- random bits: Philox4x32-10
+constexpr int ROUNDS = 10;
+
+// What a row's draw is of, and the keys of all rounds.
 struct Draw {
-    uint64_t seed;
     uint32_t position, choice;
+    uint64_t keys[ROUNDS][2];
+
+    Draw(uint64_t seed, uint32_t position, uint32_t choice) : position(position), choice(choice) {
+        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+        for (auto& key : keys) {
+            key[0] = k0;
+            key[1] = k1;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+    }
 };
 
 // The 64 words of the group of tokens from `first` (a multiple of 64) on, in the order of tokens.
 static inline void random_group(const Draw& draw, uint32_t first, uint32_t* words) {
     constexpr int PAIRS = COUNTERS / W;  // vectors of even counters, and as many of odd ones
-    V64 c[2 * PAIRS][4];
+    V64 even, c[2 * PAIRS][4];
+    for (int lane = 0; lane < W / 2; lane++) even[lane] = 2 * lane;
     for (int i = 0; i < 2 * PAIRS; i++) {
-        uint64_t counter = first / GROUP * COUNTERS + i / 2 * W + i % 2;
-        for (int lane = 0; lane < W / 2; lane++) c[i][0][lane] = counter + 2 * lane;
+        c[i][0] = even + (uint64_t)(first / GROUP * COUNTERS + i / 2 * W + i % 2);
         c[i][1] = V64{} + draw.position;
         c[i][2] = V64{} + draw.choice;
         c[i][3] = V64{};
     }
     const V64 m0 = V64{} + 0xD2511F53u, m1 = V64{} + 0xCD9E8D57u;
-    uint32_t k0 = (uint32_t)draw.seed, k1 = (uint32_t)(draw.seed >> 32);
-    for (int round = 0; round < 10; round++) {
+    for (const auto& key : draw.keys)
         // The upper halves of lanes are of no meaning: products do not read them.
         for (auto& x : c) {
             V64 a = wide_product(x[0], m0), b = wide_product(x[2], m1);
-            x[0] = (b >> 32) ^ x[1] ^ (V64{} + k0);
+            x[0] = halves_swapped(b) ^ x[1] ^ (V64{} + key[0]);
             x[1] = b;
-            x[2] = (a >> 32) ^ x[3] ^ (V64{} + k1);
+            x[2] = halves_swapped(a) ^ x[3] ^ (V64{} + key[1]);
             x[3] = a;
         }
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
     for (int word = 0; word < 4; word++)
         for (int pair = 0; pair < PAIRS; pair++) {
             V64 x = (c[2 * pair][word] & 0xffffffffu) | (c[2 * pair + 1][word] << 32);

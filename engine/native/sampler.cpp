@@ -124,7 +124,7 @@ Vf noise_bound(const uint32_t* words) {
 
 int32_t draw(const float* z, long stride, const Scale& scale, const Summary& summary,
              const RowParameters& p, uint32_t position, Place last) {
-    Draw bits{p.seed, position, p.choice};
+    Draw bits(p.seed, position, p.choice);
     alignas(64) uint32_t words[GROUP];
     alignas(64) float y[GROUP];
     Winner winner;

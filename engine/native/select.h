@@ -166,6 +166,11 @@ static Place end_of_top_p(Scratch& s, const float* z, long stride, const Scale& 
         store_weights(weights, e);
         Vi found = bin_of(y);
         memcpy(bins, &found, sizeof bins);
+        if (lanes == ALL_LANES) {
+#pragma GCC unroll 16
+            for (int lane = 0; lane < W; lane++) s.bins[bins[lane]] += weights[lane];
+            continue;
+        }
         for (; lanes; lanes &= lanes - 1) {
             int lane = __builtin_ctz(lanes);
             s.bins[bins[lane]] += weights[lane];
