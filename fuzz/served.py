@@ -52,6 +52,8 @@ DESCRIPTORS_LOOK_S = 0.01
 FAULT_STATUSES = frozenset(
     {400, 401, 403, 404, 405, 408, 409, 411, 413, 414, 415, 422, 426, 429, 431, 501, 503, 505}
 )
+# The answer to a head that was sent at once, when the machine stood still before it was read.
+CAME_LATE = b"HTTP/1.1 408 "
 GOOD_STATUSES = frozenset({100, 101, 200, 204})
 PLAIN = b'{"input":"hi","max_output_tokens":2}'
 

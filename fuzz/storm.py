@@ -15,7 +15,7 @@ import trio
 from .fuzz_connections import draw_connection
 from .fuzz_frames import read_close_code
 from .process_watch import ProcessWatch, ServerHurt
-from .served import PLAIN, split_answer
+from .served import CAME_LATE, PLAIN, split_answer
 from .tcp_client import RECEIVE_BYTES, Ending, converse, reset
 from .websocket_frames import HANDSHAKE, draw_script, frame
 
@@ -125,6 +125,9 @@ async def press_frames(storm: Storm, chance: Random) -> int:
         storm.reached["frames cut off by RST, not counted"] += len(script.frames)
         return 0
     left = await converse(storm.address, (data,), Ending.HALF, deadline_s=DEADLINE_S)
+    if left.received.startswith(CAME_LATE):
+        storm.reached["came late, not counted"] += 1
+        return 0
     code = read_close_code(left.received) if left.received else None
     storm.reached[f"closed with {code}"] += 1
     if left.was_reset and code is None:
