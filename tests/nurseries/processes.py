@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import trio
+import trio.testing
 
 from triolet.nurseries.process import Process, ProcessSpec
 from triolet.nurseries.shutdown_ladder import LadderTimes
@@ -20,6 +21,8 @@ HASTY = LadderTimes(ask_s=0.02, terminate_s=0.02, kill_s=30)
 
 # A test that is not over by then hangs.
 DEADLINE_S = 60.0
+# So long nothing happens here before a condition is looked at again.
+IDLE_S = 0.005
 
 
 def spec_of(module: str, *, name: str = "", rank: int = 0, child_of_child: str = "") -> ProcessSpec:
@@ -60,6 +63,11 @@ async def wait_pid_gone(pid: int) -> None:
         await trio.lowlevel.wait_readable(pidfd)
     finally:
         os.close(pidfd)
+
+
+async def look_again() -> None:
+    """Between two looks at what other processes bring about: they need the processor now."""
+    await trio.testing.wait_all_tasks_blocked(IDLE_S)
 
 
 def see_stopped(pidfd: int) -> None:

@@ -17,6 +17,7 @@ from .processes import (
     DEADLINE_S,
     HASTY,
     PATIENT,
+    look_again,
     receive_ready,
     receive_word,
     see_dead,
@@ -45,7 +46,7 @@ class Keeper:
 
     async def wait_warm(self) -> KeptProcess:
         while self.kept is None or not self.kept.warm:
-            await trio.lowlevel.checkpoint()
+            await look_again()
         return self.kept
 
 
@@ -77,7 +78,7 @@ async def test_one_that_is_taken_over_goes_on_with_what_it_had_said() -> None:
 async def test_one_may_be_taken_before_it_is_warm() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         while keeper.kept is None:
-            await trio.lowlevel.checkpoint()
+            await look_again()
         spawned = keeper.kept.take()
         assert spawned is not None
         async with open_process(ProcessSpec("taken", "", spawned=spawned)) as process:
@@ -123,7 +124,7 @@ async def test_one_that_is_being_ended_is_not_taken() -> None:
     spec = spec_of("slow_to_stop")
     async with open_keeper(spec, warm_up_s=0.0) as keeper:
         while keeper.kept is None or not keeper.kept.process.asked_to_stop:
-            await trio.lowlevel.checkpoint()
+            await look_again()
         assert keeper.kept.process.exit is None
         assert keeper.kept.take() is None
         await keeper.over.wait()

@@ -21,6 +21,8 @@ from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.events import RunEvent
 from triolet.runtime.membership import FrontendDirectory
 
+from ..nurseries.processes import look_again
+
 ACTING_ENGINE = "triolet.tests.runtime.children.acting_engine"
 ACTING_FRONTEND = "triolet.tests.runtime.children.acting_frontend"
 # A test that is not over by then hangs.
@@ -87,7 +89,7 @@ async def wait_waits_for(what: str) -> None:
     """Until some task of this process says that it waits for this."""
     with trio.fail_after(DEADLINE_S):  # of its own: callers may be shielded
         while not any(node.waiting_for == what for node in _walk(task_tree())):
-            await trio.lowlevel.checkpoint()
+            await look_again()
 
 
 def _walk(node: TaskNode) -> Iterator[TaskNode]:

@@ -35,6 +35,7 @@ from triolet.transports.control_channel import ControlChannel
 from triolet.transports.handshake_messages import HandshakeTimeout
 
 from ..leaks import check_no_leaks
+from ..nurseries.processes import look_again
 from .acting import (
     ACTING_ENGINE,
     DEADLINE_S,
@@ -88,7 +89,7 @@ class Owner:
         """Until the death was told; in a cancelled task, too."""
         with trio.CancelScope(shield=True):
             while not self.gone:
-                await trio.lowlevel.checkpoint()
+                await look_again()
 
     async def wait_ready(self) -> ChildLife:
         life = await self.diary.wait_for(ChildLife)

@@ -30,6 +30,7 @@ from triolet.runtime.run_folder import find_run
 
 from ..checkpoints import cancel_at_nth_checkpoint
 from ..leaks import check_no_leaks
+from ..nurseries.processes import look_again
 from .acting import (
     ACTING_ENGINE,
     ACTING_FRONTEND,
@@ -180,7 +181,7 @@ async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> N
 async def test_the_tree_shows_what_still_boots() -> None:
     async with open_bed(plan_of(engine=["ready", "hang"])) as bed:
         while {event.child for event in bed.diary.of(ChildProgress)} < {"engine 0", "engine 1"}:
-            await trio.lowlevel.checkpoint()
+            await look_again()
         tree = await bed.tree_with({"frontend 0": "", "engine 0": "", "engine 1": ""})
     places = {process.name: process for process in tree.processes}
     assert list(places) == ["frontend 0", "engine 0", "engine 1"]

@@ -16,7 +16,7 @@ from triolet.runtime.events import ChildGone, ChildReady, ChildStarting
 from triolet.runtime.spares import CalmBell, Spares
 
 from ..leaks import check_no_leaks
-from ..nurseries.processes import see_stopped
+from ..nurseries.processes import look_again, see_stopped
 from .acting import ACTING_ENGINE, DEADLINE_S, Diary, acting_fleet, acting_settings, wait_waits_for
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ class Bed:
                 if tree.facts["phase"] == "warm" and tree.pid != other_than:
                     assert tree.name == NAME
                     return tree.pid
-            await trio.lowlevel.checkpoint()
+            await look_again()
 
     async def wait_ready(self, count: int) -> int:
         """The epoch of the so-manieth that was ready."""
@@ -137,13 +137,13 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
         bed.fleet.processes.on_event = kill_first
         os.kill(bed.life_pid(), signal.SIGKILL)
         while 0 not in bed.fleet.processes.lives or bed.fleet.processes.lives[0].epoch < 3:
-            await trio.lowlevel.checkpoint()
+            await look_again()
 
 
 async def test_of_several_the_warm_one_is_taken_first() -> None:
     async with open_bed("ready", count=2) as bed:
         while [tree.facts["phase"] for tree in bed.spares.trees()] != ["warm", "warm"]:
-            await trio.lowlevel.checkpoint()
+            await look_again()
         first, second = bed.spares.trees()
         os.kill(bed.life_pid(), signal.SIGKILL)
         await bed.wait_ready(2)

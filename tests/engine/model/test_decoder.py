@@ -68,17 +68,27 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=list(MODELS))
-def model(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Model:
-    return load_dummy(tmp_path, **MODELS[request.param])
+@pytest.fixture(scope="module", params=list(MODELS))
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    return load_dummy(tmp_path_factory.mktemp("model"), **MODELS[request.param])
+
+
+@pytest.fixture(scope="module")
+def expected(model: Model) -> Tensor:
+    """The logits of the whole prompt, by one thread; no test changes them."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return whole_prompt(model)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def whole_prompt(model: Model) -> Tensor:
     return Driver(model, [TABLE]).step([(0, 0, TOKENS)])
 
 
-def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Model) -> None:
-    expected = whole_prompt(model)
+def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Model, expected: Tensor) -> None:
     for size in (1, 7, 16, 64):
         driver = Driver(model, [TABLE])
         parts = [
@@ -88,8 +98,7 @@ def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Model) -> None:
         assert torch.equal(torch.cat(parts), expected), f"chunks of {size}"
 
 
-def test_neighbours_do_not_change_bits(model: Model) -> None:
-    expected = whole_prompt(model)
+def test_neighbours_do_not_change_bits(model: Model, expected: Tensor) -> None:
     for others in (1, 2, 7):
         tables = [list(range(10 * row, 10 * row + 10)) for row in range(others + 1)]
         driver = Driver(model, tables)
@@ -101,8 +110,7 @@ def test_neighbours_do_not_change_bits(model: Model) -> None:
         assert torch.equal(logits[begin : begin + LENGTH], expected), f"{others} neighbours"
 
 
-def test_decode_beside_prefill_gives_the_bits_of_a_prefill(model: Model) -> None:
-    expected = whole_prompt(model)
+def test_decode_beside_prefill_gives_the_bits_of_a_prefill(model: Model, expected: Tensor) -> None:
     driver = Driver(model, [TABLE, list(range(10, 20)), list(range(20, 30))])
     driver.step([(0, 0, TOKENS[:140])])
     for index in range(140, LENGTH):
@@ -113,22 +121,23 @@ def test_decode_beside_prefill_gives_the_bits_of_a_prefill(model: Model) -> None
         assert torch.equal(logits[row], expected[index]), index
 
 
-def test_the_block_table_does_not_change_bits(model: Model) -> None:
-    expected = whole_prompt(model)
+def test_the_block_table_does_not_change_bits(model: Model, expected: Tensor) -> None:
     scattered = Driver(model, [[251, 3, 77, 4, 200, 9, 8, 7, 100, 1]]).step([(0, 0, TOKENS)])
     assert torch.equal(scattered, expected)
 
 
-def test_what_an_earlier_request_left_in_a_block_does_not_change_bits(model: Model) -> None:
-    expected = whole_prompt(model)
+def test_what_an_earlier_request_left_in_a_block_does_not_change_bits(
+    model: Model, expected: Tensor
+) -> None:
     driver = Driver(model, [TABLE])
     driver.step([(0, 0, random_tokens(160, seed=9))])
     assert torch.equal(driver.step([(0, 0, TOKENS)]), expected)
 
 
 @pytest.mark.parametrize("threads", [2, 3])
-def test_the_number_of_threads_does_not_change_bits(model: Model, threads: int) -> None:
-    expected = whole_prompt(model)
+def test_the_number_of_threads_does_not_change_bits(
+    model: Model, expected: Tensor, threads: int
+) -> None:
     torch.set_num_threads(threads)
     assert torch.equal(whole_prompt(model), expected)
     driver = Driver(model, [TABLE])
@@ -141,12 +150,11 @@ def test_the_number_of_threads_does_not_change_bits(model: Model, threads: int) 
     assert torch.equal(torch.cat(parts), expected)
 
 
-def test_logits_are_neither_flat_nor_infinite(model: Model) -> None:
-    logits = whole_prompt(model)
-    assert logits.dtype == torch.float32
-    assert torch.isfinite(logits).all()
-    assert (logits.std(-1) > 0.1).all()
-    assert len(set(logits.argmax(-1).tolist())) > 10
+def test_logits_are_neither_flat_nor_infinite(expected: Tensor) -> None:
+    assert expected.dtype == torch.float32
+    assert torch.isfinite(expected).all()
+    assert (expected.std(-1) > 0.1).all()
+    assert len(set(expected.argmax(-1).tolist())) > 10
 
 
 def test_without_wanted_logits_none_are_computed(tmp_path: pathlib.Path) -> None:
