@@ -96,11 +96,11 @@ class SamplingParams:
     """How tokens are chosen, what is told of them, and when a request ends.
 
     `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off; their order
-    is temperature, top_k, top_p, min_p (as vLLM's). None of these four and of `repetition_penalty`
-    leaves them to the model's `generation_config.json`; what that leaves out is 1 for temperature
-    and penalty, and no filter. `seed` None lets admission choose one, so that a replay draws the
-    same tokens; the `n` choices of one request share it and draw differently all the same.
-    `max_tokens` None means up to the model's length.
+    is temperature, top_k, top_p, min_p (as that of `transformers`; vLLM has min_p first). None of
+    these four and of `repetition_penalty` leaves them to the model's `generation_config.json`; what
+    that leaves out is 1 for temperature and penalty, and no filter. `seed` None lets admission
+    choose one, so that a replay draws the same tokens; the `n` choices of one request share it and
+    draw differently all the same. `max_tokens` None means up to the model's length.
 
     `frequency_penalty` and `presence_penalty` look at output tokens, `repetition_penalty` at the
     prompt's, too. `logit_bias` is added to the logits of its ids. `allowed_token_ids` forbids all

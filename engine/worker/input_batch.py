@@ -43,6 +43,17 @@ class HeldRow:
     seen: dict[int, int] | None
     # The ids of its prompt are placeholders.
     is_embedded: bool = False
+    # `bad_words` of one token, and the others by the token before their last: hundreds of them are
+    # looked at for each token.
+    _bad_alone: list[int] = attrs.field(factory=list, init=False)
+    _bad_after: dict[int, list[list[int]]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for word in self.sampling.bad_words:
+            if len(word) == 1:
+                self._bad_alone.append(word[0])
+            else:
+                self._bad_after.setdefault(word[-2], []).append(word)
 
     @property
     def output_tokens(self) -> int:
@@ -52,10 +63,10 @@ class HeldRow:
     def forbidden(self) -> list[int]:
         """The ids that min_tokens and bad words forbid for the next token."""
         sampling, tokens = self.sampling, self.token_ids
-        forbidden: list[int] = []
+        forbidden = self._bad_alone.copy()
         if sampling.min_tokens > len(tokens) - self.prompt_tokens:
             forbidden += sampling.suppressed_until_min
-        for word in sampling.bad_words:
+        for word in self._bad_after.get(tokens[-1], ()):
             begin = len(tokens) - len(word) + 1
             if begin >= self.prompt_tokens and tokens[begin:] == word[:-1]:
                 forbidden.append(word[-1])

@@ -116,14 +116,17 @@ def test_tokens_are_counted_where_a_penalty_asks_for_it() -> None:
 
 
 def test_bad_words_forbid_their_last_token_after_the_rest() -> None:
-    sampling = asking(bad_words=[[7], [11, 12, 8], [10, 9], [12, 12, 5]])
+    words = [[7], [11, 12, 8], [10, 9], [12, 12, 5], [12, 6], [10, 11, 12, 4]]
+    sampling = asking(bad_words=words)
     batch = make_batch()
     new = new_row(0, token_ids=[10, 11, 12], prompt_tokens=1, sampling=sampling)
     batch.take_step(compute(1, new=[new]))
-    assert batch.rows[0].forbidden() == [7, 8]
+    assert sorted(batch.rows[0].forbidden()) == [6, 7, 8]
     # What the prompt ends with is not the output.
     batch.take_step(compute(2, finished=[0], new=[attrs.evolve(new, prompt_tokens=2)]))
-    assert batch.rows[0].forbidden() == [7]
+    assert sorted(batch.rows[0].forbidden()) == [6, 7]
+    batch.take_step(compute(3, finished=[0], new=[attrs.evolve(new, prompt_tokens=3)]))
+    assert sorted(batch.rows[0].forbidden()) == [7]
 
 
 def test_tokens_are_suppressed_until_there_are_enough() -> None:
