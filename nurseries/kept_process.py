@@ -12,6 +12,7 @@ from typing import TypeVar
 import attrs
 import trio
 
+from .child_pids import child_pids
 from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
 from .error_groups import single_errors_unwrapped
 from .process import Process, ProcessDied, ProcessSpec, open_process
@@ -35,15 +36,16 @@ class KeptProcess:
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
 
     def take(self) -> Spawned | None:
-        """Take it over at once; None if it was taken, or is dead or stopped and therefore ended.
+        """Take it over at once; None if it was taken, or is of no use and therefore ended.
 
-        Either way it is kept no longer. The caller must own what it gets before the loop goes on.
+        Of use is one that neither is dead or stopped nor has a child that is. Either way it is kept
+        no longer. The caller must own what it gets before the loop goes on.
         """
         if self._scope.cancel_called:
             return None
         self._scope.cancel("it is taken over, or of no use")
         pid = self.process.pid
-        if self.process.exit is not None or is_exiting(pid) or is_stopped(pid):
+        if any(is_exiting(each) or is_stopped(each) for each in (pid, *child_pids(pid))):
             return None
         return self.process.hand_over()
 

@@ -9,6 +9,8 @@ import attrs
 import pytest
 import trio
 
+from triolet.nurseries.child_pids import child_pids
+from triolet.nurseries.death_watch import is_stopped
 from triolet.nurseries.kept_process import KeptProcess, keep_process
 from triolet.nurseries.process import Process, ProcessSpec, open_process
 
@@ -110,6 +112,19 @@ async def test_a_stopped_one_is_not_taken_and_is_ended() -> None:
         assert kept.take() is None
         await keeper.over.wait()
         assert kept.process.exit is not None
+
+
+async def test_one_whose_own_child_is_stopped_is_not_taken() -> None:
+    spec = attrs.evolve(spec_of("waits_with_ahead"), ahead=("obedient",))
+    async with open_keeper(spec) as keeper:
+        kept = await keeper.wait_warm()
+        (child,) = child_pids(kept.process.pid)
+        os.kill(child, signal.SIGSTOP)
+        while not is_stopped(child):
+            await trio.lowlevel.checkpoint()
+        assert kept.take() is None
+        await keeper.over.wait()
+        await wait_pid_gone(child)
 
 
 async def test_one_that_says_nothing_is_ended() -> None:
