@@ -7,13 +7,16 @@ For tests of any room: `with check_no_leaks(): …` around the whole life of wha
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import attrs
 
 # Trio keeps idle worker threads for ten seconds; while they work they are called otherwise.
 IDLE_TRIO_THREAD = "Trio thread "
+# What trio starts while it is imported. Who is killed meanwhile leaves it to us who adopt orphans,
+# and it ends by itself in some milliseconds.
+STARTED_BY_IMPORTS = "ldconfig"
 
 
 @attrs.frozen
@@ -35,6 +38,7 @@ def check_no_leaks() -> Iterator[None]:
     """Fail if the block leaves more than it found. Says nothing if the block raises anyway."""
     before = holdings()
     yield
+    _wait_for_what_imports_started()
     after = holdings()
     left = {
         "file descriptors": _new(before.fds, after.fds),
@@ -42,6 +46,13 @@ def check_no_leaks() -> Iterator[None]:
         "threads": _new(before.threads, after.threads),
     }
     assert not any(left.values()), f"left behind: { {k: v for k, v in left.items() if v} }"
+
+
+def _wait_for_what_imports_started() -> None:
+    for pid, command in children_of(os.getpid()).items():
+        if command == STARTED_BY_IMPORTS:
+            with suppress(ChildProcessError):  # its parent here has read its exit
+                os.waitpid(pid, 0)
 
 
 def children_of(parent_pid: int) -> dict[int, str]:
