@@ -102,11 +102,16 @@ class StructuredOutputsField:
         if not isinstance(value, dict):
             raise wrong_type(path, "an object", value)
         given = {name: item for name, item in value.items() if item is not None}
-        unknown = [name for name in given if name not in _READERS]
+        # vLLM's clients send all of its options; one that is off asks for nothing.
+        unknown = [name for name in given if name not in _READERS and given[name] is not False]
         if unknown:
             reason = f"is not served; one of {', '.join(_READERS)} is"
             raise unsupported(f"{path}.{unknown[0][:200]}", reason)
-        forms = [_READERS[name](item, f"{path}.{name}") for name, item in given.items()]
+        forms = [
+            _READERS[name](item, f"{path}.{name}")
+            for name, item in given.items()
+            if name in _READERS
+        ]
         found = [form for form in forms if form is not None]
         if len(found) > 1:
             raise bad_field(path, f"must have only one of {', '.join(given)}")

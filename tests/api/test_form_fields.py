@@ -27,6 +27,11 @@ SHARED: list[tuple[dict[str, Any], StructuredOutputs | None]] = [
     ({"structured_outputs": {"json_object": True}}, StructuredOutputs.json_object()),
     ({"structured_outputs": {"json_object": False}}, None),
     ({"structured_outputs": {}}, None),
+    (
+        {"structured_outputs": {"regex": "a+", "disable_fallback": False, "choice": None}},
+        StructuredOutputs.regex("a+"),
+    ),
+    ({"structured_outputs": {"json": False}}, StructuredOutputs.json("false")),
     ({"guided_json": SCHEMA}, JSON),
     ({"guided_regex": "a+"}, StructuredOutputs.regex("a+")),
     ({"guided_choice": ["a"]}, StructuredOutputs.choice(["a"])),
@@ -51,6 +56,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"structured_outputs": {"json": DEEP}}, "structured_outputs.json"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
+    (
+        {"structured_outputs": {"disable_any_whitespace": True}},
+        "structured_outputs.disable_any_whitespace",
+    ),
     ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
     ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),
     ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex"),
