@@ -1,16 +1,19 @@
 """Logprobs as OpenAI's protocols and vLLM's fields tell them.
 
-Sans-IO: arrays in, JSON objects out. A token is told as text, with U+FFFD for bytes that are no
-whole character, and as its very bytes, which joined are the text. Must not know requests, frames,
-or whose tokenizer it is.
+Sans-IO: arrays in, JSON out. A token is told as text, with U+FFFD for bytes that are no whole
+character, and as its very bytes, which joined are the text. Entries are JSON text already, put
+together from what is constant of each token: there may be millions of them in one answer, and as
+objects they would take ten times the memory, and the loop six times as long. Must not know
+requests, frames, or whose tokenizer it is.
 """
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import attrs
+import msgspec
 
-from ..runtime.generation import Logprobs, TokenLogprob
+from ..runtime.generation import Logprobs
 from .fields import JsonObject
 
 # OpenAI's for a token that cannot come; JSON has no infinity.
@@ -18,6 +21,8 @@ LOGPROB_MIN = -9999.0
 
 # What each token id stands for.
 Spell = Callable[[Sequence[int]], list[bytes]]
+# One token's, as JSON text.
+Entry = msgspec.Raw
 
 
 @attrs.frozen(kw_only=True)
@@ -28,10 +33,16 @@ class LogprobTeller:
     top: int = 0
     by_id: bool = False
 
-    def chat(self, logprobs: Logprobs) -> list[JsonObject]:
+    def chat(self, logprobs: Logprobs) -> list[Entry]:
         """Entries of chat completions' `logprobs.content`, and of Responses' `logprobs`."""
         spelled = self._spelled(logprobs)
-        return [self._chat_entry(token, spelled) for token in logprobs]
+        heads = {i: self._chat_head(i, data) for i, data in spelled.items()}
+        entries = []
+        for own, value, ids, values in self._positions(logprobs):
+            top = ",".join([f"{heads[i]}{_number(v)}}}" for i, v in zip(ids, values, strict=True)])
+            text = f'{heads[own]}{_number(value)},"top_logprobs":[{top}]}}'
+            entries.append(Entry(text.encode()))
+        return entries
 
     def completions(
         self,
@@ -62,51 +73,53 @@ class LogprobTeller:
         }
 
     def _add_all(self, told: "_Told", logprobs: Logprobs | None) -> None:
-        spelled = {} if logprobs is None else self._spelled(logprobs)
-        for token in logprobs or ():
-            data = spelled[token.token_id]
-            name, value = self._name(token.token_id, data), _bounded(token.logprob)
-            told.add(data, name, value, self._top_names(token, spelled))
+        if logprobs is None:
+            return
+        spelled = self._spelled(logprobs)
+        names = {i: self._name(i, data) for i, data in spelled.items()}
+        for own, value, ids, values in self._positions(logprobs):
+            name, bounded = names[own], _bounded(value)
+            # The token itself first; of several with one name the most likely counts.
+            tops = {name: bounded}
+            for i, v in zip(ids, values, strict=True):
+                tops.setdefault(names[i], _bounded(v))
+            told.add(spelled[own], name, bounded, tops)
 
-    def prompt(self, logprobs: Logprobs | None) -> list[JsonObject | None]:
+    def prompt(self, logprobs: Logprobs | None) -> list[Entry | None]:
         """vLLM's `prompt_logprobs`: null for the first token, then objects by token id."""
-        found: list[JsonObject | None] = [None]
+        found: list[Entry | None] = [None]
         if logprobs is None:
             return found
-        spelled = self._spelled(logprobs)
-        for token in logprobs:
-            entry: JsonObject = {}
-            for rank, (token_id, value) in enumerate(token.top[: self.top], 1):
-                entry[str(token_id)] = _ranked(value, rank, spelled[token_id])
-            own = spelled[token.token_id]
-            entry[str(token.token_id)] = _ranked(token.logprob, token.rank, own)
-            found.append(entry)
+        heads = {i: _prompt_head(i, data) for i, data in self._spelled(logprobs).items()}
+        for place, (own, value, ids, values) in enumerate(self._positions(logprobs)):
+            ranked = [
+                f'{heads[i]}{rank},"logprob":{_number(v)}}}'
+                for rank, (i, v) in enumerate(zip(ids, values, strict=True), 1)
+                if i != own
+            ]
+            ranked.append(f'{heads[own]}{logprobs.ranks[place]},"logprob":{_number(value)}}}')
+            found.append(Entry(f"{{{','.join(ranked)}}}".encode()))
         return found
+
+    def _positions(
+        self, logprobs: Logprobs
+    ) -> Iterator[tuple[int, float, Sequence[int], Sequence[float]]]:
+        """Of each token its id and logprob, and those of the most likely ones."""
+        all_ids, all_values = logprobs.token_ids, logprobs.logprobs
+        for begin in range(0, len(all_ids), logprobs.width):
+            tops = slice(begin + 1, begin + 1 + min(self.top, logprobs.width - 1))
+            yield all_ids[begin], all_values[begin], all_ids[tops], all_values[tops]
 
     def _spelled(self, logprobs: Logprobs) -> dict[int, bytes]:
         ids = sorted(set(logprobs.token_ids))
         return dict(zip(ids, self.spell(ids), strict=True))
 
-    def _chat_entry(self, token: TokenLogprob, spelled: dict[int, bytes]) -> JsonObject:
-        entry = self._named(token.token_id, token.logprob, spelled)
-        top = token.top[: self.top]
-        entry["top_logprobs"] = [self._named(i, value, spelled) for i, value in top]
-        return entry
-
-    def _named(self, token_id: int, value: float, spelled: dict[int, bytes]) -> JsonObject:
-        data = spelled[token_id]
-        name = self._name(token_id, data)
-        return {"token": name, "logprob": _bounded(value), "bytes": list(data)}
+    def _chat_head(self, token_id: int, data: bytes) -> str:
+        name = _json(self._name(token_id, data))
+        return f'{{"token":{name},"bytes":{_json(list(data))},"logprob":'
 
     def _name(self, token_id: int, data: bytes) -> str:
         return f"token_id:{token_id}" if self.by_id else _text(data)
-
-    def _top_names(self, token: TokenLogprob, spelled: dict[int, bytes]) -> dict[str, float]:
-        """The token itself first; of several with one name the most likely counts."""
-        found = {self._name(token.token_id, spelled[token.token_id]): _bounded(token.logprob)}
-        for token_id, value in token.top[: self.top]:
-            found.setdefault(self._name(token_id, spelled[token_id]), _bounded(value))
-        return found
 
 
 @attrs.define(eq=False)
@@ -150,9 +163,17 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
+def _prompt_head(token_id: int, data: bytes) -> str:
+    return f'"{token_id}":{{"decoded_token":{_json(_text(data))},"rank":'
+
+
+def _number(value: float) -> str:
+    return repr(_bounded(value))
+
+
 def _bounded(value: float) -> float:
-    return max(value, LOGPROB_MIN)
+    return value if value > LOGPROB_MIN else LOGPROB_MIN
 
 
-def _ranked(value: float, rank: int, data: bytes) -> JsonObject:
-    return {"logprob": _bounded(value), "rank": rank, "decoded_token": _text(data)}
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -22,7 +22,7 @@ import msgspec
 from ..runtime.generation import Logprobs, Usage
 from .errors import ApiError
 from .fields import JsonObject
-from .logprob_objects import LogprobTeller
+from .logprob_objects import Entry, LogprobTeller
 from .responses_request import ResponseRequest
 
 Event = JsonObject
@@ -88,7 +88,7 @@ class Delta:
     token_ids: list[int] | None = None
     token_index: int = 0
     # Of the tokens that it covers, if they were asked for.
-    logprobs: list[JsonObject] | None = None
+    logprobs: list[Entry] | None = None
 
     def event(self) -> Event:
         """The same as an object."""
@@ -273,7 +273,7 @@ class ResponseEvents:
             "user": None,
         }
 
-    def told(self, logprobs: Logprobs | None) -> list[JsonObject]:
+    def told(self, logprobs: Logprobs | None) -> list[Entry]:
         """Logprobs as this protocol tells them; nothing if nobody asked."""
         if self.teller is None or logprobs is None:
             return []
@@ -296,7 +296,7 @@ def _item_status(ending: Ending) -> str:
     return "completed" if ending.status is Status.COMPLETED else "incomplete"
 
 
-def _part(text: str, logprobs: list[JsonObject]) -> JsonObject:
+def _part(text: str, logprobs: list[Entry]) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 

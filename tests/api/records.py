@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from triolet.api.live_response import LiveResponse
 from triolet.api.logprob_objects import make_teller
 from triolet.api.response_history import Conversation
@@ -30,8 +32,14 @@ class Reader(Protocol):
 
 
 def taken(reader: Reader, characters_max: int = 2**30) -> list[Event]:
-    """What a reader takes, as objects."""
-    return [event_of(part) for part in reader.take(characters_max)]
+    """What a reader takes, as a client reads it."""
+    events: list[Event] = as_read([event_of(part) for part in reader.take(characters_max)])
+    return events
+
+
+def as_read(value: object) -> Any:
+    """JSON as a client reads it: parts of it may be text already."""
+    return msgspec.json.decode(msgspec.json.encode(value))
 
 
 def spell(token_ids: Sequence[int]) -> list[bytes]:

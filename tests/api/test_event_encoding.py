@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from triolet.api.event_encoding import encode_part
 from triolet.api.responses import Delta, Event, ResponseIdentity
 
+from .records import as_read
+
 IDENTITY = ResponseIdentity(response_id="resp_1", item_id='msg_é"1', created_at=1, model="m")
 
 
@@ -21,8 +23,9 @@ def test_a_delta_is_its_object(
 ) -> None:
     delta = Delta(IDENTITY, number, text, token_ids, 7)
     if number % 2:
-        delta.logprobs = [{"token": text, "logprob": -0.5, "bytes": [1], "top_logprobs": []}]
-    expected = delta.event()
+        entry = {"token": text, "logprob": -0.5, "bytes": [1], "top_logprobs": []}
+        delta.logprobs = [msgspec.Raw(msgspec.json.encode(entry))]
+    expected = as_read(delta.event())
     if stream_id is not None:
         expected["stream_id"] = stream_id
     assert msgspec.json.decode(encode_part(delta, stream_id)) == expected

@@ -7,6 +7,8 @@ from typing import Any
 from triolet.api.logprob_objects import LOGPROB_MIN, LogprobTeller, make_teller
 from triolet.runtime.generation import Logprobs
 
+from .records import as_read
+
 SPELLED = {1: b"a", 2: b"\xe2\x82", 3: b"\xac", 4: b"a", 5: b" the", 6: b"", 9: b"<|begin|>"}
 
 
@@ -33,7 +35,7 @@ def test_nobody_who_asks_is_nobody_to_tell() -> None:
 
 
 def test_entries_of_chat_have_text_and_very_bytes() -> None:
-    first, second = TELLER.chat(OUTPUT)
+    first, second = as_read(TELLER.chat(OUTPUT))
     assert (first["token"], first["logprob"], first["bytes"]) == ("\ufffd", -2.0, [0xE2, 0x82])
     assert first["top_logprobs"] == [
         {"token": "a", "logprob": -0.5, "bytes": [97]},
@@ -44,11 +46,19 @@ def test_entries_of_chat_have_text_and_very_bytes() -> None:
     assert bytes(whole[0] + whole[1]).decode() == "€"
 
 
+def test_what_is_no_number_is_told_as_one() -> None:
+    odd = make((1, float("nan"), 1, [(2, float("-inf"))]))
+    (entry,) = as_read(TELLER.chat(odd))
+    assert (entry["logprob"], entry["top_logprobs"][0]["logprob"]) == (LOGPROB_MIN, LOGPROB_MIN)
+    assert TELLER.completions(None, odd, offset=0)["token_logprobs"] == [LOGPROB_MIN]
+    assert as_read(TELLER.prompt(odd))[1]["1"]["logprob"] == LOGPROB_MIN
+
+
 def test_no_more_alternatives_than_were_asked_for() -> None:
-    assert LogprobTeller(spell=spell, top=1).chat(OUTPUT)[0]["top_logprobs"] == [
+    assert as_read(LogprobTeller(spell=spell, top=1).chat(OUTPUT))[0]["top_logprobs"] == [
         {"token": "a", "logprob": -0.5, "bytes": [97]}
     ]
-    assert LogprobTeller(spell=spell).chat(OUTPUT)[0]["top_logprobs"] == []
+    assert as_read(LogprobTeller(spell=spell).chat(OUTPUT))[0]["top_logprobs"] == []
 
 
 def test_completions_tell_prompt_and_output_in_one() -> None:
@@ -89,11 +99,11 @@ def test_tokens_by_their_ids() -> None:
     teller = LogprobTeller(spell=spell, top=1, by_id=True)
     told = teller.completions(None, OUTPUT, offset=0)
     assert told["tokens"] == ["token_id:2", "token_id:3"]
-    assert teller.chat(OUTPUT)[0]["token"] == "token_id:2"
+    assert as_read(teller.chat(OUTPUT))[0]["token"] == "token_id:2"
 
 
 def test_a_prompts_in_vllms_shape() -> None:
-    first, second, third = LogprobTeller(spell=spell, top=1).prompt(OUTPUT)
+    first, second, third = as_read(LogprobTeller(spell=spell, top=1).prompt(OUTPUT))
     assert first is None
     assert second == {
         "1": {"logprob": -0.5, "rank": 1, "decoded_token": "a"},

@@ -10,7 +10,7 @@ from triolet.api.errors import ApiError
 from triolet.api.response_record import RecordReader, ResponseRecord
 from triolet.api.responses import DELTA, Event
 
-from .records import COMPLETED, make_record, say, taken
+from .records import COMPLETED, as_read, make_record, say, taken
 
 ALL = 2**30
 
@@ -230,7 +230,7 @@ def test_logprobs_go_with_their_tokens_from_any_number(
     first = max(0, (-1 if starting_after is None else starting_after) - 3)
     assert told_in(events) == [[token_id] for token_id in range(first, len(texts))]
     if is_ended:
-        whole: Any = record.snapshot()
+        whole = as_read(record.snapshot())
         entries = whole["output"][0]["content"][0]["logprobs"]
         assert [entry["bytes"] for entry in entries] == [[i] for i in range(len(texts))]
         assert whole["top_logprobs"] == 1

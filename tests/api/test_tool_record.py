@@ -16,7 +16,7 @@ from triolet.api.tool_record import ToolRecord
 from triolet.runtime.generation import GenerationOutput, Usage
 
 from .fakes import make_logprobs
-from .records import spell
+from .records import as_read, spell
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 CALL_LONG = CALL.replace("1}}", f'{"1" * 4000}, "b": "{"é" * 1000}"}}}}')
@@ -45,7 +45,7 @@ def read_all(record: ToolRecord, after: int | None = None, characters: int = 1) 
     reader = record.reader(after)
     found: list[Any] = []
     while reader.is_ready:
-        found += reader.take(characters)
+        found += as_read(reader.take(characters))
     return found
 
 
@@ -146,7 +146,7 @@ def test_each_token_is_told_once(text: str, characters: int) -> None:
             logprobs += event["logprobs"]
     assert ids == list(range(1, len(text) + 1))
     assert [entry["bytes"] for entry in logprobs] == [list(chr(i).encode()) for i in ids]
-    output: Any = record.snapshot()["output"]
+    output = as_read(record.snapshot())["output"]
     assert events[-1]["response"]["output"] == output
     for index, item in enumerate(output):
         if item["type"] == "message":
