@@ -70,7 +70,8 @@ class Executor:
         """Background task `executor`: rings and workers, until it is cancelled.
 
         Starts with what all workers agree on. Raises `ProcessDied` of the worker that died first,
-        `HandshakeError`, `BootRefused` (of several ranks in a group), or `WorkersDisagree`.
+        `HandshakeError`, `BootRefused` (of several ranks in a group), `WorkersDisagree`, or
+        `StepTimeout` of a step that is late.
         Resource handling: workers, rings and their descriptors are gone afterwards.
         Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
         """
@@ -87,6 +88,7 @@ class Executor:
                 run_pool = partial(run_process_pool, specs, ready=self._ready)
                 pool = await start_service(nursery, run_pool, name="worker-pool")
                 self._rings.close_workers_ends()
+                await start_service(nursery, self._rings.run_deadline, name="step-deadline")
                 self._workers = [worker for _, worker in pool.value]
                 task_status.started(self._agreed())
 
@@ -140,7 +142,7 @@ class Executor:
         self._rings.submit_mask(mask)
 
     async def result(self, number: int) -> StepResult:
-        """See `StepRings.result`. A worker's death cancels this: `run` tells of it."""
+        """See `StepRings.result`. A worker's death or silence cancels this: `run` tells of it."""
         return await self._rings.result(number)
 
     # ---- looking on

@@ -136,7 +136,7 @@ FRONTEND_TASKS = (
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
     "worker-pool", "worker-0", "input-handler", "orphan-watch", "utilities", "grammar-compiler",
-    "step-loop", "control", "tree-request",
+    "step-deadline", "step-loop", "control", "tree-request",
 )  # fmt: skip
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
 # Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time.

@@ -1,7 +1,9 @@
 """Steps out and answers in over real rings, with the workers played by the test: no process."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import attrs
 import pytest
@@ -18,6 +20,7 @@ from triolet.engine.step_messages import (
     StepResult,
 )
 from triolet.engine.step_rings import RESULT_SLOT_BYTES, RING_SLOTS, STEP_SLOT_BYTES, StepRings
+from triolet.nurseries.error_groups import single_errors_unwrapped
 from triolet.tests.engine.steps import LONG_PROMPT_TOKENS, first_step
 from triolet.tests.leaks import check_no_leaks, holdings
 from triolet.transports.codec import Codec
@@ -58,6 +61,15 @@ def open_rings(workers: int) -> Iterator[tuple[StepRings, list[Worker]]]:
             )
         rings.close_workers_ends()
         yield rings, played
+
+
+async def watched(rings: StepRings, wait: Callable[[], Awaitable[object]]) -> None:
+    """Wait as an engine does, beside the task that watches the deadline."""
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(rings.run_deadline)
+            await wait()
+            nursery.cancel_scope.cancel("nothing is waited for any more")
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -114,10 +126,57 @@ async def test_a_late_step_names_the_silent_ranks(
             played[rank].answer(StepResult(8, [], []))
         began = trio.current_time()
         with pytest.raises(StepTimeout) as caught:
-            await rings.result(8)
+            await watched(rings, partial(rings.result, 8))
         assert trio.current_time() - began == TIMEOUT_S  # the mock clock's
         silent = tuple(rank for rank in range(workers) if rank not in answering)
         assert (caught.value.step, caught.value.ranks) == (8, silent)
+
+
+async def test_a_step_has_its_time_whatever_the_ones_before_it_took(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The deadline counts from when a result is waited for; nothing is late while none is."""
+    with open_rings(1) as (rings, [worker]):
+        began = math.nan
+
+        async def answer_after(number: int, seconds: float) -> None:
+            await trio.sleep(seconds)
+            worker.answer(StepResult(number, [], []))
+
+        async def wait_for_all() -> None:
+            nonlocal began
+            await trio.sleep(3 * TIMEOUT_S)
+            for number in (1, 2, 3):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(answer_after, number, TIMEOUT_S * 0.7)
+                    await rings.result(number)
+            await trio.sleep(3 * TIMEOUT_S)
+            began = trio.current_time()
+            await rings.result(4)
+
+        with pytest.raises(StepTimeout) as caught:
+            await watched(rings, wait_for_all)
+        assert caught.value.step == 4
+        assert trio.current_time() - began == TIMEOUT_S
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_an_answer_that_is_there_counts_however_late_it_is_seen(
+    workers: int, mock_clock: trio.testing.MockClock
+) -> None:
+    """A process that was stopped finds answers and its deadline at once, in any order."""
+    with open_rings(workers) as (rings, played):
+
+        async def stop_and_go_on() -> None:
+            for number in range(1, 21):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(rings.result, number)
+                    await trio.testing.wait_all_tasks_blocked()
+                    for worker in played:
+                        worker.answer(StepResult(number, [], []))
+                    mock_clock.jump(2 * TIMEOUT_S)
+
+        await watched(rings, stop_and_go_on)
 
 
 async def test_what_is_too_large_for_a_slot_goes_beside_it() -> None:
