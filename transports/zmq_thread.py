@@ -247,19 +247,28 @@ class SocketThread:
             for socket in self.sockets.sockets().values():
                 poller.register(socket, select.POLLIN)
             os.eventfd_write(self._task_bell, 1)
-            more = True
+            largest = _RECEIVES_PER_ROUND  # as if: what came before we slept was not told of
             while not self._stopping:
-                more = self._round(poller, more)
+                largest = self._round(poller, largest)
             self._send_commands(poller, math.inf)
         finally:
             self.sockets.close()
 
-    def _round(self, poller: select.poll, more: bool) -> bool:
-        """One look at everything, at once if there may be `more`; whether there is now."""
+    def _round(self, poller: select.poll, largest: int) -> int:
+        """One look at everything, at once if there may be more; the largest burst that came.
+
+        `largest`: that of the round before. The bell is rung as the last act before the sleep: rung
+        earlier, the loop wakes up while we still need the GIL, and both wait for it in turn.
+        """
         # Flag first, then look: a command appended in between is seen here or rings.
         self.rounds += 1
         self._thread_awake = False
-        busy = more or self._commands or self._stopping
+        busy = largest == _RECEIVES_PER_ROUND or self._commands or self._stopping
+        if self._arrivals and not self._task_awake:
+            self._task_awake = True
+            os.eventfd_write(self._task_bell, 1)
+        if largest >= _FLOOD_BURST:
+            select.select((), (), (), _FLOOD_PAUSE_S)
         for descriptor, _ in poller.poll(0 if busy else None):
             if descriptor == self._thread_bell:
                 os.eventfd_read(self._thread_bell)
@@ -271,12 +280,7 @@ class SocketThread:
             if burst:
                 self._arrivals.append(Burst(key, burst))
                 largest = max(largest, len(burst))
-        if self._arrivals and not self._task_awake:
-            self._task_awake = True
-            os.eventfd_write(self._task_bell, 1)
-        if largest >= _FLOOD_BURST:
-            select.select((), (), (), _FLOOD_PAUSE_S)
-        return largest == _RECEIVES_PER_ROUND
+        return largest
 
     def _send_commands(self, poller: select.poll, limit: float) -> None:
         commands = self._commands

@@ -21,6 +21,8 @@ from .statement_steps import Steps, Wanted, taken_apart
 
 THREAD_BELL, TASK_BELL = 100, 101
 MESSAGES = 3
+# As if the last round had taken all it may: then the thread looks again before it sleeps.
+ROOM = 512
 # Statements of one side, of the other, of the first again: a round of the thread has some twenty,
 # and with sixty it is back where it waits.
 SCHEDULES = list(itertools.product(range(45), range(30), (0, 5, 60)))
@@ -110,10 +112,9 @@ class World:
         self.bridge._thread_bell, self.bridge._task_bell = THREAD_BELL, TASK_BELL
         self.bridge.bound = ""
 
-    def thread(self) -> Steps:
-        more = True
+    def thread(self, largest: int = ROOM) -> Steps:
         while True:
-            more = yield from ROUND(self.bridge, None, more)
+            largest = yield from ROUND(self.bridge, None, largest)
 
     def interleave(self, first: Steps, second: Steps, schedule: tuple[int, ...]) -> None:
         """As scheduled, beginning with `second`, then both until neither can go on."""
@@ -148,10 +149,11 @@ def _receive_all(schedule: tuple[int, ...]) -> list[object]:
 
     def thread() -> Steps:
         # A message comes before each of the first rounds, then none.
+        largest = ROOM
         for number in range(MESSAGES):
             world.sockets.incoming.append(bytes([number]))
-            yield from ROUND(world.bridge, None, True)
-        yield from world.thread()
+            largest = yield from ROUND(world.bridge, None, ROOM)
+        yield from world.thread(largest)
 
     task = HAND_OVER(world.bridge, trio.TASK_STATUS_IGNORED)
     world.interleave(task, thread(), schedule)
