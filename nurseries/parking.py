@@ -52,17 +52,25 @@ class ParkingPlace:
         """Whether a task sleeps here."""
         return self._task is not None and self._task.custom_sleep_data is self
 
-    @coroutine
-    def park(self) -> Generator[object, Any, None]:
-        """Sleep until `wake`. Raises `BusyResourceError` while another task sleeps here.
+    def order(self) -> object:
+        """What the task in hand yields to trio at once, to sleep here; it then unwraps the answer.
 
-        A checkpoint. Cancellation frees the place at once.
+        For generators that are waits themselves, which need not make another one to `park`. Raises
+        `BusyResourceError` while another task sleeps here.
         """
         if self._task is not None and self._task.custom_sleep_data is self:
             raise BusyResourceError("another task sleeps here")
         task = self._task = current_task()
         task.custom_sleep_data = self
-        (yield _ORDER_TO_SLEEP).unwrap()  # without a name: an error would make a circle of it
+        return _ORDER_TO_SLEEP
+
+    @coroutine
+    def park(self) -> Generator[object, Any, None]:
+        """Sleep until `wake`; raises as `order`.
+
+        A checkpoint. Cancellation frees the place at once.
+        """
+        (yield self.order()).unwrap()  # without a name: an error would make a circle of it
 
     def wake(self, _: object = None) -> None:
         """Wake who sleeps here, if one does; it runs in the next turn of the loop.

@@ -14,7 +14,9 @@ instead (`follow`): then a token costs no switch of tasks at all, and while earl
 taken it costs no call either.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Generator
+from types import coroutine
+from typing import Any
 
 import attrs
 import trio
@@ -29,7 +31,51 @@ def _no_text(_: list[int]) -> str:
 
 
 @attrs.define(eq=False)
-class MergedSlot:
+class Outlet:
+    """What one task takes outputs from, or somebody who is called instead."""
+
+    # `take_nowait` may have something to say: what waits, an end, the close.
+    is_ready: bool = attrs.field(default=False, init=False)
+    _consumer: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
+    # Called once there is something to take: wakes the consumer, or is what follows. It is told
+    # whether the end, or a failure, has come.
+    _on_ready: Callable[[bool], None] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._on_ready = self._consumer.wake
+
+    def follow(self, on_ready: Callable[[bool], None]) -> None:
+        """Have `on_ready` called for what is put or fails from now on: it takes, or remembers.
+
+        It is told whether the end, or a failure, has come.
+        What is put while something waits is not told, but for the end and a failure. It runs in the
+        task that puts, which serves all requests: it must not raise.
+        """
+        self._on_ready = on_ready
+
+    @coroutine
+    def take(self) -> Generator[object, Any, GenerationOutput]:
+        """Wait until there is something and take it: for `await`, not for a task of its own.
+
+        Raises what `take_nowait` does, and `BusyResourceError` when another task waits. A
+        checkpoint in every case. Cancellation loses nothing.
+        """
+        while True:
+            if self.is_ready:
+                yield from trio.lowlevel.checkpoint().__await__()  # noqa: ASYNC105
+            else:
+                (yield self._consumer.order()).unwrap()
+            output = self.take_nowait()
+            if output is not None:
+                return output
+
+    def take_nowait(self) -> GenerationOutput | None:
+        """What is there, or None while nothing is."""
+        raise NotImplementedError
+
+
+@attrs.define(eq=False)
+class MergedSlot(Outlet):
     """Merges outputs of one request, of one choice; one task takes.
 
     With `only_when_finished` the consumer is woken by the last output alone, for those who want
@@ -52,23 +98,6 @@ class MergedSlot:
     _closed: bool = attrs.field(default=False, init=False)
     # It was closed or has failed: what is put goes nowhere.
     _deaf: bool = attrs.field(default=False, init=False)
-    # `take` has something to say: what waits (unless only the whole is wanted), an end, the close.
-    is_ready: bool = attrs.field(default=False, init=False)
-    _consumer: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
-    # Called once there is something to take: wakes the consumer, or is what follows.
-    _on_ready: Callable[[bool], None] = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._on_ready = self._consumer.wake
-
-    def follow(self, on_ready: Callable[[bool], None]) -> None:
-        """Have `on_ready` called for what is put or fails from now on: it takes, or remembers.
-
-        It is told whether the end, or a failure, has come.
-        What is put while something waits is not told, but for the end and a failure. It runs in the
-        task that puts, which serves all requests: it must not raise.
-        """
-        self._on_ready = on_ready
 
     def put_token(self, token_id: int) -> None:
         """As `put` of an output that has this token, its text, and no more."""
@@ -126,30 +155,12 @@ class MergedSlot:
         """How many tokens the consumer has not taken yet."""
         return sum(len(output.token_ids) for output in self._waiting) + len(self._token_ids)
 
-    async def take(self) -> GenerationOutput:
-        """Wait until there is something and take all of it up to the next event, merged.
+    def take_nowait(self) -> GenerationOutput | None:
+        """All that is there up to the next event, merged; None when there is nothing yet.
 
         Raises what `fail` was given, once everything before it was taken; `ClosedResourceError`
-        after `close`; `BusyResourceError` when another task waits. A checkpoint in every case.
-        Cancellation loses nothing.
+        after `close`.
         """
-        while True:
-            await self.wait_ready()
-            output = self.take_nowait()
-            if output is not None:
-                return output
-
-    def wait_ready(self) -> Awaitable[None]:
-        """Wait until there is something, as another may see it first; a checkpoint in every case.
-
-        Raises `BusyResourceError` when another task waits.
-        """
-        if self.is_ready:
-            return trio.lowlevel.checkpoint()  # noqa: ASYNC105 - the caller awaits it
-        return self._consumer.park()
-
-    def take_nowait(self) -> GenerationOutput | None:
-        """The same, or None when there is nothing yet. Raises as `take`."""
         if not self.is_ready:
             return None
         if self._waiting:

@@ -22,6 +22,10 @@ def piece(first: int, count: int = 1, *, finish: FinishReason | None = None) -> 
     return GenerationOutput(text_of(ids), ids, first + count, finish_reason=finish)
 
 
+async def take(slot: MergedSlot) -> None:
+    await slot.take()
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=20))
 def test_merging_keeps_every_token_in_order(counts: list[int]) -> None:
     outputs, first = [], 0
@@ -167,7 +171,7 @@ async def test_closing_wakes_and_drops() -> None:
 async def test_a_second_consumer_is_refused() -> None:
     slot = MergedSlot()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(slot.take)
+        nursery.start_soon(take, slot)
         await trio.testing.wait_all_tasks_blocked()
         with pytest.raises(trio.BusyResourceError):
             await slot.take()
@@ -197,7 +201,7 @@ async def test_cancellation_loses_nothing(autojump_clock: trio.testing.MockClock
 async def test_put_and_cancel_at_once_lose_nothing() -> None:
     slot = MergedSlot()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(slot.take)
+        nursery.start_soon(take, slot)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel("first")
         slot.put(piece(0))
