@@ -7,7 +7,6 @@ not know heads, keys or routes: the handshake was checked before.
 """
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -276,7 +275,8 @@ class SocketSession:
         self._overloads += 1
         if self._overloads == self.limits.overloads_max and self._refusal is None:
             self._refusal = refused
-            self._start(self._leave_overload, name="socket-overload")
+            # The client may come by another connection: another frontend may have room.
+            self._start(self._leave, overloaded(), TRY_AGAIN_LATER, name="socket-overload")
 
     async def _run_response(self, request: ResponseRequest) -> None:
         responses, lane = self.application.responses, request.stream_id
@@ -331,33 +331,34 @@ class SocketSession:
             return
 
     async def _retire(self) -> None:
-        """On a drain or at the age limit: take nothing new, end what runs, close."""
+        """On a drain: take nothing new, end what runs, close. At the age limit the same, in a task
+        of its own, as a drain may still come.
+        """
         with trio.move_on_after(self.limits.age_s):
             await self.application.wait_drain_begun()
-        self._refusal = draining() if self.application.is_draining else too_old()
-        deadline = self.application.drain_deadline
-        if self._wants_events and deadline is not None:
+        if not self.application.is_draining:
+            self._refusal = too_old()
+            self._start(self._leave, too_old(), GOING_AWAY, name="socket-age")
+            await self.application.wait_drain_begun()
+        self._refusal, deadline = draining(), self.application.drain_deadline
+        assert deadline is not None
+        if self._wants_events:
             left_ms = max(0, round((deadline - trio.current_time()) * 1000))
             self._put_notice({"type": "runtime.draining", "deadline_ms": left_ms})
-        with trio.move_on_at(math.inf if deadline is None else deadline):
+        with trio.move_on_at(deadline):
             await self._wait_idle()
-        if self.application.is_draining:
-            await self.close(SERVICE_RESTART, "the server is restarting")
-        else:
-            await self._tell_and_close(too_old(), GOING_AWAY)
+        await self.close(SERVICE_RESTART, "the server is restarting")
 
-    async def _leave_overload(self) -> None:
-        """Tell the client to come by another connection: another frontend may have room."""
+    async def _leave(self, error: ApiError, code: int) -> None:
+        """End when nothing runs any more. The error goes before the close frame, as an event of no
+        lane: clients read its code.
+        """
         await self._wait_idle()
-        await self._tell_and_close(overloaded(), TRY_AGAIN_LATER)
-
-    async def _wait_idle(self) -> None:
-        """Nothing runs here and everything was written."""
-        await self.writer.wait_idle(lambda: bool(self.lanes.active))
-
-    async def _tell_and_close(self, error: ApiError, code: int) -> None:
-        """The error goes before the close frame, as an event of no lane: clients read its code."""
         self._put_notice(error_event(error, None))
         with trio.move_on_after(self.limits.close_s):
             await self._wait_idle()
         await self.close(code, error.message)
+
+    async def _wait_idle(self) -> None:
+        """Nothing runs here and everything was written."""
+        await self.writer.wait_idle(lambda: bool(self.lanes.active))

@@ -378,20 +378,22 @@ async def test_a_drain_ends_what_runs_then_closes_with_1012(
         assert trio.current_time() < 8
 
 
+@pytest.mark.parametrize("age_s", [1000, 5], ids=["young", "at its age limit"])
 async def test_a_drain_cuts_what_outstays_the_grace(
-    autojump_clock: trio.testing.MockClock,
+    age_s: float, autojump_clock: trio.testing.MockClock
 ) -> None:
     generator = FakeGenerator(SLOW)
-    application = make_application(generator)
+    application = make_application(generator, limits=limited(age_s=age_s, ping_s=999))
     async with trio.open_nursery() as nursery, open_socket(application) as client:
         await client.create("hi", "a")
         await client.receive_until("response.output_text.delta")
+        await trio.sleep(10)
         nursery.start_soon(application.drain, 10)
         while await client.receive() is not None:
             pass
         assert client.closed is not None
         assert client.closed[0] == 1012
-        assert 9 < trio.current_time() < 20
+        assert 19 < trio.current_time() < 30
     assert len(generator.aborted) == 1
 
 
