@@ -127,7 +127,11 @@ def test_cuts_change_nothing(parts: list[str], cuts: list[int]) -> None:
     assert parsed(*pieces) == parsed(text)
 
 
-@given(st.dictionaries(st.text(), st.recursive(st.text() | st.none(), st.lists), max_size=3))
+@given(
+    st.dictionaries(
+        st.text(), st.recursive(st.text() | st.none(), st.lists, max_leaves=12), max_size=3
+    )
+)
 def test_any_arguments_are_read_back(arguments: dict[str, object]) -> None:
     text = json.dumps(arguments)
     written = f'<tool_call>\n{{"name": "f", "arguments": {text}}}\n</tool_call>'
