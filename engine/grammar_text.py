@@ -17,12 +17,13 @@ from .errors import InvalidParameter
 from .grammar_bounds import RULES_MAX, check_lark, check_pattern, check_schema
 from .structured_outputs import GrammarKind, StructuredOutputs
 
-# Work and memory of one grammar. Fuel of a step and items of a step bound one mask: about 10 ms
-# each; a lexer state has up to 2 kB. The first fuel and the sizes bound the compilation.
+# Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
+# about 10 ms, the second to 200 ms (`matched_grammar` bounds them together; grammars in use have
+# under 2000); a lexer state has up to 2 kB. The first fuel and the sizes bound the compilation.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
     step_lexer_fuel=100_000,
-    step_max_items=50_000,
+    step_max_items=5_000,
     max_lexer_states=20_000,
     max_grammar_size=200_000,
     verbose_errors=False,

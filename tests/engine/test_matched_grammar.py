@@ -6,10 +6,28 @@ import pytest
 
 from triolet.engine.core.grammar import mask_bytes
 from triolet.engine.grammar_compiler import GrammarCompiler
-from triolet.engine.matched_grammar import MatchedGrammar
+from triolet.engine.matched_grammar import SPARE_S, TOKEN_S, TOO_SLOW, MatchedGrammar
 from triolet.engine.structured_outputs import StructuredOutputs
 
 from .grammars import EOS, VOCAB_SIZE, accepted, allowed, encode, make_compiler, make_order
+
+
+class Clock:
+    """Goes on by so much between the beginning and the end of a piece of work."""
+
+    def __init__(self, work_s: float) -> None:
+        self.now, self.work_s, self.asked = 0.0, work_s, 0
+
+    def __call__(self) -> float:
+        self.asked += 1
+        self.now += self.work_s * (self.asked % 2 == 0)
+        return self.now
+
+
+def timed(wanted: StructuredOutputs, work_s: float, ignored: frozenset[int]) -> MatchedGrammar:
+    """A grammar each of whose masks and tokens takes so long."""
+    matcher = make_compiler().compile(make_order(wanted))._matcher
+    return MatchedGrammar(matcher, ignored, Clock(work_s))
 
 
 def is_terminated(grammar: MatchedGrammar) -> bool:
@@ -102,3 +120,41 @@ def test_a_mask_is_a_function_of_the_tokens(compiler: GrammarCompiler) -> None:
     before = bytes(row)
     first.fill_mask(memoryview(row))
     assert bytes(row) == before
+
+
+@pytest.mark.parametrize("ignored", [frozenset[int](), frozenset({EOS})])
+def test_one_that_takes_too_long_allows_nothing_more(ignored: frozenset[int]) -> None:
+    """Each token costs twice what it is given, so the spare time lasts for so many."""
+    grammar = timed(StructuredOutputs.grammar('start: ("a" "a")*'), TOKEN_S, ignored)
+    [letter] = encode("a")
+    taken = 0
+    while allowed(grammar):
+        assert not grammar.failure
+        assert grammar.accept(letter)
+        taken += 1
+    assert taken == pytest.approx(SPARE_S / TOKEN_S, abs=2)
+    assert grammar.failure == TOO_SLOW
+    assert not grammar.accept(letter)
+    assert not is_terminated(grammar), "it was cut short"
+
+
+def test_one_that_takes_its_time_goes_on() -> None:
+    grammar = timed(StructuredOutputs.regex("a*"), TOKEN_S / 2.1, frozenset())
+    [letter] = encode("a")
+    for _ in range(int(3 * SPARE_S / TOKEN_S)):
+        assert letter in allowed(grammar)
+        assert grammar.accept(letter)
+
+
+def test_a_grammar_that_can_be_read_in_many_ways_ends_its_request(
+    compiler: GrammarCompiler,
+) -> None:
+    """Unbounded, its masks would take seconds before it is through."""
+    wanted = StructuredOutputs.grammar("start: e\ne: e e | e e e | /[a-z]/")
+    grammar = compiler.compile(make_order(wanted))
+    [letter] = encode("a")
+    for _ in range(200):
+        if not allowed(grammar):
+            break
+        grammar.accept(letter)
+    assert grammar.failure == TOO_SLOW or "oo many items" in grammar.failure
