@@ -9,7 +9,8 @@ import contextlib
 import pathlib
 import random
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import attrs
 import trio
@@ -24,7 +25,7 @@ from .checkers import (
     Expected,
     QuietLook,
     judge_abort,
-    judge_facts,
+    judge_free,
     judge_quiet,
     judge_root_death,
     judge_stream,
@@ -51,6 +52,7 @@ SEGMENT_FAULTS = len(DECK)
 BYSTANDERS_HTTP, BYSTANDERS_SOCKETS = 2, 2
 # A quiet run is as it was within this: the last abort, the last close, the last report of load.
 QUIET_S = 20.0
+SETTLED_LOOK_S = 0.1
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
 # Ways to abort that are tried alone, in turn: after each segment one over SSE, one on a socket.
@@ -96,6 +98,23 @@ def log_violations(log: str) -> list[Violation]:
         for word in ("Traceback", "given up")
         if word in line
     ]
+
+
+async def settled(
+    look: Callable[[], Awaitable[QuietLook]],
+    judge: Callable[[QuietLook], list[Violation]],
+    seconds: float,
+) -> list[Violation]:
+    """Look until nothing is wrong; what still is after so many seconds."""
+    deadline_s = trio.current_time() + seconds
+    while True:
+        try:
+            found = judge(await look())
+        except ControlCallFailed as failed:
+            found = [Violation("I8", f"the run's tree: {failed}")]
+        if not found or trio.current_time() > deadline_s:
+            return found
+        await trio.sleep(SETTLED_LOOK_S)
 
 
 @attrs.define(eq=False)
@@ -187,16 +206,7 @@ class Campaign:
         """Wait until the run is as it was; what still is not after a while is a violation."""
         baseline = self._baseline
         assert baseline is not None
-        found: list[Violation] = [Violation("I8", "the run's tree could not be asked for")]
-        deadline_s = trio.current_time() + QUIET_S * self.options.patience
-        while found and trio.current_time() < deadline_s:
-            try:
-                found = judge_quiet(baseline, await self.served.quiet_look())
-            except ControlCallFailed as failed:
-                found = [Violation("I8", f"the run's tree: {failed}")]
-            if found:
-                await trio.sleep(0.1)
-        self.report.violations += found
+        self.report.violations += await self._settled(partial(judge_quiet, baseline))
         self.report.checks.update(["I4", "I5", "I6", "I9"])
 
     async def _check_abort(self, kind: FaultKind, transport: Transport) -> None:
@@ -215,18 +225,20 @@ class Campaign:
         async with trio.open_nursery() as nursery:
             await runner.run(fault, outcome, nursery)
         at_end = await self._engine_steps()
-        free: list[Violation] = [Violation("I12", "not looked at")]
-        while free:
-            look = await self.served.quiet_look()
-            free = [v for place in look.places for v in judge_facts(place, look.places[place])]
+        kept = await self._settled(judge_free)
         when_free = await self._engine_steps()
         self.report.violations += [
             *outcome.violations,
+            *kept,
             *([Violation("I14", f"an abort without load: {outcome.void}")] if outcome.void else []),
             *judge_abort(at_end, when_free, self.options.step_s(), self.options.patience),
         ]
-        self.report.checks.update(["I12"])
+        if self.options.step_s():  # else no number of steps is too many
+            self.report.checks.update(["I12"])
         self._judge(runner.histories, runner)
+
+    async def _settled(self, judge: Callable[[QuietLook], list[Violation]]) -> list[Violation]:
+        return await settled(self.served.quiet_look, judge, QUIET_S * self.options.patience)
 
     async def _engine_steps(self) -> dict[str, int]:
         processes = await self.served.processes()

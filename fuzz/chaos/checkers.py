@@ -160,9 +160,8 @@ def _names(message: str, engine: str) -> bool:
 
 def judge_quiet(baseline: QuietLook, now: QuietLook) -> list[Violation]:
     """I4, I5, I6, I9: a quiet run holds what it held before, and everything of it is free."""
-    found = [*_judge_processes(baseline, now)]
+    found = [*_judge_processes(baseline, now), *judge_free(now)]
     for place, look in now.places.items():
-        found += judge_facts(place, look)
         before = baseline.places.get(place)
         if before is not None:
             found += _judge_holdings(place, before, look)
@@ -188,8 +187,12 @@ def _judge_processes(baseline: QuietLook, now: QuietLook) -> Iterator[Violation]
         yield Violation("I5", f"dead processes that nobody has reaped: {list(now.zombies)}")
 
 
-def judge_facts(place: str, look: Look) -> Iterator[Violation]:
-    """I4 for one process: nothing runs or waits, every block is free."""
+def judge_free(now: QuietLook) -> list[Violation]:
+    """I4: nothing runs or waits, and every block is free."""
+    return [v for place, look in now.places.items() for v in _judge_facts(place, look)]
+
+
+def _judge_facts(place: str, look: Look) -> Iterator[Violation]:
     facts = look.facts
     for name in ("running", "waiting", "requests"):
         if facts.get(name, 0) != 0:
