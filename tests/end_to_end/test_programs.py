@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from ..house import ROOT
-from .server import DEADLINE_S, MARK, marked_processes
+from .server import DEADLINE_S, MARK, marked_processes, open_server
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -46,6 +46,17 @@ async def test_the_example_of_embedding() -> None:
     assert free is not None, output
     assert free[1] == free[2] != "0"
     assert output.count("[length]") == output.count("[cancelled]") == 1
+
+
+async def test_the_example_of_lanes(tmp_path: pathlib.Path) -> None:
+    async with open_server(tmp_path, "--executor", "null", "--null-step", "0.02") as server:
+        url = server.url.replace("http", "ws") + "/v1/responses"
+        code, output, errors = await run_program(ROOT / "examples" / "lanes.py", url)
+    assert (code, errors) == (0, "")
+    lanes = [line.partition(": ")[0] for line in output.splitlines()]
+    assert lanes.count("fox") > 2 < lanes.count("owl")
+    first, last = lanes.index("owl"), len(lanes) - 1 - lanes[::-1].index("fox")
+    assert first < last, "they come side by side"
 
 
 async def test_the_blocking_face_answers_two_prompts_and_closes() -> None:
