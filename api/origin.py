@@ -2,8 +2,9 @@
 
 Sans-IO: strings in, verdict out. A web page may open `ws://127.0.0.1:8000` or post to it without
 asking anyone (sockets know no CORS), and a name that an attacker rebinds to 127.0.0.1 arrives with
-that name in `Host`. So the host must be a loopback name or a configured one, and a browser's
-`Origin`, when sent, must be the very host asked or on the allow-list. Must not know keys or routes.
+that name in `Host`. So the host must be localhost, a configured name, or an address: only names can
+be rebound, and probes and neighbours have no name for us. A browser's `Origin`, when sent, must be
+the very host asked or on the allow-list. Must not know keys or routes.
 """
 
 import ipaddress
@@ -15,7 +16,7 @@ import attrs
 
 from .errors import ApiError
 
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+LOCALHOST = "localhost"
 # Written in a list of allowed hosts or origins, it allows all.
 ANY = "*"
 # Clients say the same few all the time. Each is at most a head long.
@@ -41,18 +42,20 @@ def split_host(value: str) -> tuple[str, int | None] | None:
     return (name, port) if name else None
 
 
-def _is_loopback(name: str) -> bool:
-    if name in LOOPBACK_NAMES or name.endswith(".localhost"):
+def _cannot_be_rebound(name: str) -> bool:
+    """Whether nobody elsewhere decides what it means: a name of this machine, or an address."""
+    if name == LOCALHOST or name.endswith(f".{LOCALHOST}"):
         return True
     try:
-        return ipaddress.ip_address(name).is_loopback
+        ipaddress.ip_address(name)
     except ValueError:
         return False
+    return True
 
 
 @attrs.frozen
 class OriginPolicy:
-    """`hosts`: names beside loopback ones, without ports. `origins`: `scheme://name[:port]`."""
+    """`hosts`: names beside localhost, without ports. `origins`: `scheme://name[:port]`."""
 
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
@@ -69,16 +72,16 @@ class OriginPolicy:
         return cls(frozenset(names), frozenset(_normal_origin(origin) for origin in origins))
 
     def check_host(self, host: str) -> None:
-        """Raise `ApiError` 403 when the `Host` header names neither us nor loopback."""
+        """Raise `ApiError` 403 for a name in the `Host` header that is none of ours."""
         split = split_host(host)
         if split is None:
             raise ApiError(400, "The Host header is not a host name", "invalid_host")
         name = split[0]
-        if ANY in self.hosts or name in self.hosts or _is_loopback(name):
+        if ANY in self.hosts or name in self.hosts or _cannot_be_rebound(name):
             return
         raise ApiError(
             403,
-            "This server does not answer for that host name; its operator can allow it",
+            "This server does not answer for that host name; its operator can, with --allowed-host",
             "host_not_allowed",
         )
 

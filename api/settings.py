@@ -19,7 +19,7 @@ RESUME_KEEP_S = 60.0
 
 @attrs.frozen(kw_only=True)
 class ServeSettings:
-    """How the edge serves. `allowed_hosts` are names beside loopback's, `allowed_origins` are
+    """How the edge serves. `allowed_hosts` are names beside localhost, `allowed_origins` are
     `scheme://name[:port]`; `*` allows all. Without `api_keys` everyone is one principal.
     """
 

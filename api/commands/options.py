@@ -129,7 +129,8 @@ class ServeOptions:
         bool, Parameter(help="Tell metrics under vLLM's names, too, for its dashboards.")
     ] = False
     allowed_host: Annotated[
-        tuple[str, ...], Parameter(help="Host header to accept besides loopback names.", **_LIST)
+        tuple[str, ...],
+        Parameter(help="Host header to accept besides localhost and addresses.", **_LIST),
     ] = ()
     allowed_origin: Annotated[
         tuple[str, ...], Parameter(help="Browser origin to accept besides our own.", **_LIST)

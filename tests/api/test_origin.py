@@ -13,7 +13,7 @@ POLICY = OriginPolicy.of(("api.example",), ("https://app.example",))
 @pytest.mark.parametrize(
     "host",
     ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "127.8.8.8", "API.example:443",
-     "a.localhost", "localhost."],
+     "a.localhost", "localhost.", "10.0.0.1:8000", "0.0.0.0", "[2001:db8::1]:80"],
 )  # fmt: skip
 def test_own_names_pass(host: str) -> None:
     POLICY.check_host(host)
@@ -23,7 +23,9 @@ def test_own_names_pass(host: str) -> None:
     ("host", "status"),
     [
         ("evil.example", 403),
-        ("10.0.0.1", 403),
+        ("10.0.0.1.evil.example", 403),
+        ("2130706433", 403),
+        ("0x7f.1", 403),
         ("localhost.evil.example", 403),
         ("api.example.evil", 403),
         ("user@localhost", 400),
