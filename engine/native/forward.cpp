@@ -69,16 +69,26 @@ private:
         return from < total;
     }
 
+    // This thread's items of the current part, each with the one that comes next (-1: none). A
+    // piece is taken before the one before is computed, so that its weights can be fetched.
+    template <class Work>
+    void for_pieces(int items, Work work) {
+        int size = std::max(1, items / (threads * SHARES)), from, to, next_from, next_to;
+        for (bool more = next_piece(items, size, from, to); more; from = next_from, to = next_to) {
+            more = next_piece(items, size, next_from, next_to);
+            for (int item = from; item < to; item++)
+                work(item, item + 1 < to ? item + 1 : more ? next_from : -1);
+        }
+        part++;
+    }
+
     template <class Finish>
     void multiply(const Product& p, int outputs, Finish finish) {
-        int panels = outputs / PANEL, from, to;
-        int size = std::max(1, panels / (threads * SHARES));
-        while (next_piece(panels, size, from, to))
-            for (int panel = from; panel < to; panel++)
-                multiply_panel(p, panel, panel + 1 < to, [&](int row, const float* outputs) {
-                    finish(row, panel * PANEL, outputs);
-                });
-        part++;
+        for_pieces(outputs / PANEL, [&](int panel, int next) {
+            multiply_panel(p, panel, next, [&](int row, const float* outputs) {
+                finish(row, panel * PANEL, outputs);
+            });
+        });
     }
 
     void begin_with(const float* given, float* out) {
@@ -186,21 +196,22 @@ private:
     }
 
     void expert_gate_up(const LayerWeights& w, const Routing& r) {
-        int width = m.expert_intermediate_padded, panels = 2 * width / PANEL, from, to;
-        int pieces = *r.busy_count * panels;
-        while (next_piece(pieces, std::max(1, pieces / (threads * SHARES)), from, to))
-            for (int piece = from; piece < to; piece++) {
-                int expert = r.busy[piece / panels], panel = piece % panels;
-                int first = r.begins[expert], rows = r.begins[expert + 1] - first;
-                const bf16* weight = w.experts_gate_up + 2L * expert * width * m.hidden_padded;
-                Product p{s.x, m.hidden_padded, weight, m.hidden_padded / 2, rows, r.tokens + first};
-                bool more = piece + 1 < to && panel + 1 < panels;
-                multiply_panel(p, panel, more, [&](int row, const float* outputs) {
-                    Act* out = s.gated + (long)(first + row) * width + panel * PANEL / 2;
-                    store_gated(outputs, nullptr, m.gelu, out);
-                });
-            }
-        part++;
+        int width = m.expert_intermediate_padded, panels = 2 * width / PANEL;
+        // Panels of all experts lie one after the other.
+        auto place = [&](int piece) {
+            return (long)r.busy[piece / panels] * panels + piece % panels;
+        };
+        for_pieces(*r.busy_count * panels, [&](int piece, int next) {
+            int expert = r.busy[piece / panels], panel = piece % panels;
+            int first = r.begins[expert], rows = r.begins[expert + 1] - first;
+            Product p{s.x, m.hidden_padded, w.experts_gate_up, m.hidden_padded / 2, rows,
+                      r.tokens + first};
+            auto finish = [&](int row, const float* outputs) {
+                Act* out = s.gated + (long)(first + row) * width + panel * PANEL / 2;
+                store_gated(outputs, nullptr, m.gelu, out);
+            };
+            multiply_panel(p, place(piece), next < 0 ? -1 : place(next), finish);
+        });
     }
 
     // A thread has some columns of all experts, so that it adds them up in order.
@@ -213,7 +224,8 @@ private:
                 Product p{s.gated + (long)first * width, width, weight, width / 2,
                           r.begins[expert + 1] - first};
                 for (int panel = from; panel < to; panel++)
-                    multiply_panel(p, panel, panel + 1 < to, [&](int row, const float* outputs) {
+                    multiply_panel(p, panel, panel + 1 < to ? panel + 1 : -1,
+                                   [&](int row, const float* outputs) {
                         long token = rows.token(r.tokens[first + row]);
                         float* hidden = s.hidden + token * m.hidden_padded + panel * PANEL;
                         Vf share = vset(r.pair_shares[first + row]);
@@ -228,38 +240,38 @@ private:
     // queries alone only the rows that go on are computed.
     void query_key_value(int layer, const LayerWeights& w, const Act* x) {
         int columns = unit_columns(m), heads = columns / m.head_padded;
-        int units = (all_heads(m) + heads - 1) / heads, from, to;
+        int units = (all_heads(m) + heads - 1) / heads;
         float* values = s.unit + (long)thread * UNIT_ROWS * columns;
         HeadWriter writer{m, b, s, layer, w};
-        while (next_piece(units, std::max(1, units / (threads * SHARES)), from, to))
-            for (int u = from; u < to; u++) {
-                const int32_t* tokens = (u + 1) * heads <= m.heads ? rows.tokens : nullptr;
-                int count = tokens ? rows.count : b.tokens;
-                for (int first = 0; first < count; first += UNIT_ROWS) {
-                    UnitRows part{tokens, first, std::min(UNIT_ROWS, count - first)};
-                    multiply_unit(w, x, part, u, values);
-                    for (int h = 0; h < heads && u * heads + h < all_heads(m); h++)
-                        writer.finish_head(u * heads + h, part, values + h * m.head_padded, columns);
-                }
+        for_pieces(units, [&](int u, int next) {
+            const int32_t* tokens = (u + 1) * heads <= m.heads ? rows.tokens : nullptr;
+            int count = tokens ? rows.count : b.tokens;
+            for (int first = 0; first < count; first += UNIT_ROWS) {
+                UnitRows part{tokens, first, std::min(UNIT_ROWS, count - first)};
+                multiply_unit(w, x, part, u, first == 0 ? next : -1, values);
+                for (int h = 0; h < heads && u * heads + h < all_heads(m); h++)
+                    writer.finish_head(u * heads + h, part, values + h * m.head_padded, columns);
             }
-        part++;
+        });
     }
 
     void multiply_unit(const LayerWeights& w, const Act* x, const UnitRows& part, int unit,
-                       float* values) {
-        int columns = unit_columns(m);
+                       int next_unit, float* values) {
+        int columns = unit_columns(m), panels = columns / PANEL;
         long width = m.hidden_padded;
         Product p{x, width, w.query_key_value, width / 2, part.count, nullptr};
         if (part.tokens)
             p.row_of = part.tokens + part.first;
         else
             p.a += part.first * width;
-        for (int column = 0; column < columns; column += PANEL)
-            multiply_panel(p, ((long)unit * columns + column) / PANEL, part.first == 0,
-                           [&](int row, const float* outputs) {
-                               memcpy(values + (long)row * columns + column, outputs,
-                                      PANEL * sizeof(float));
-                           });
+        for (int i = 0; i < panels; i++) {
+            int next = i + 1 < panels && part.first == 0 ? unit * panels + i + 1
+                       : next_unit >= 0                  ? next_unit * panels
+                                                         : -1;
+            multiply_panel(p, unit * panels + i, next, [&](int row, const float* outputs) {
+                memcpy(values + (long)row * columns + i * PANEL, outputs, PANEL * sizeof(float));
+            });
+        }
     }
 
     void attend(int layer) {

@@ -27,17 +27,28 @@ struct Product {
     const int32_t* row_of = nullptr;  // where each row is in `a`; null: one after the other
 };
 
-// What a tile's loop fetches for later: `lines` cache lines from `from` on, two each turn, so that
-// two tiles fetch a whole panel.
-struct Fetch {
+// So few tiles go through a panel side by side, one stretch of it after the other, and fetch the
+// next stretch meanwhile. Intel's processors are quicker so, and get the objects without bf16.
+#if defined(__AVX512F__) && !defined(__AVX512BF16__)
+constexpr int TILES_ABREAST = 2;
+#else
+constexpr int TILES_ABREAST = 0;
+#endif
+constexpr long STRETCH = 64;  // pairs of inputs, 16 KiB of weights
+
+// Turns of a tile's loop: pairs [begin, end) of inputs; and what is fetched in them for later,
+// `lines` cache lines from `from` on.
+struct Turns {
+    long begin, end;
     const char* from;
     long lines;
 };
 
-// Not merged into its callers: the compiler would run out of registers.
-template <int ROWS>
+// Fetches LINES cache lines a turn. Sums of all but the first turns go on from `out`. Not merged
+// into its callers: the compiler would run out of registers.
+template <int ROWS, int LINES>
 static __attribute__((noinline)) void multiply_tile(const Product& p, int row, const bf16* panel,
-                                                    float* out, Fetch fetch) {
+                                                    float* out, Turns turns) {
     const Act* a[ROWS];
     for (int i = 0; i < ROWS; i++)
         a[i] = p.a + (p.row_of ? p.row_of[row + i] : row + i) * p.a_stride;
@@ -46,48 +57,80 @@ static __attribute__((noinline)) void multiply_tile(const Product& p, int row, c
         const bf16* b[TILE_VECTORS];
         for (int j = 0; j < TILE_VECTORS; j++) b[j] = panel + 2 * (column + j * W);
         for (int i = 0; i < ROWS; i++)
-            for (int j = 0; j < TILE_VECTORS; j++) c[i][j] = vset(0.f);
-        long k = 0, fetching = column == 0 ? std::min((fetch.lines + 1) / 2, p.pairs) : 0;
-        for (; k < fetching; k++) {
-            _mm_prefetch(fetch.from + k * 128, _MM_HINT_T1);
-            _mm_prefetch(fetch.from + k * 128 + 64, _MM_HINT_T1);
+            for (int j = 0; j < TILE_VECTORS; j++)
+                c[i][j] = turns.begin ? vload(out + i * PANEL + column + j * W) : vset(0.f);
+        long k = turns.begin, fetching = column ? 0 : (turns.lines + LINES - 1) / LINES;
+        const char* from = turns.from;
+        for (fetching = std::min(k + fetching, turns.end); k < fetching; k++) {
+            for (int i = 0; i < LINES; i++, from += LINE) _mm_prefetch(from, _MM_HINT_T1);
             multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         }
-        for (; k < p.pairs; k++) multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
+        for (; k < turns.end; k++)
+            multiply_pairs<ROWS, TILE_VECTORS>(c, a, 2 * k, b, k * PAIR_ROW);
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < TILE_VECTORS; j++)
                 vstore(out + i * PANEL + column + j * W, c[i][j]);
     }
 }
 
+template <int LINES>
 static inline void multiply_rows(const Product& p, int rows, int row, const bf16* panel, float* out,
-                                 Fetch fetch) {
+                                 Turns turns) {
     switch (rows) {
-        case 1: return multiply_tile<1>(p, row, panel, out, fetch);
-        case 2: return multiply_tile<2>(p, row, panel, out, fetch);
-        case 3: return multiply_tile<3>(p, row, panel, out, fetch);
-        case 4: return multiply_tile<4>(p, row, panel, out, fetch);
+        case 1: return multiply_tile<1, LINES>(p, row, panel, out, turns);
+        case 2: return multiply_tile<2, LINES>(p, row, panel, out, turns);
+        case 3: return multiply_tile<3, LINES>(p, row, panel, out, turns);
+        case 4: return multiply_tile<4, LINES>(p, row, panel, out, turns);
 #if defined(__AVX2__)
-        case 5: return multiply_tile<5>(p, row, panel, out, fetch);
-        case 6: return multiply_tile<6>(p, row, panel, out, fetch);
+        case 5: return multiply_tile<5, LINES>(p, row, panel, out, turns);
+        case 6: return multiply_tile<6, LINES>(p, row, panel, out, turns);
 #endif
     }
 }
 
-// All rows of one panel; `finish(row, outputs)` takes each row's 64 outputs. Tiles are of even
-// height. While they compute, the next panel is fetched, a share of it in each tile. A lone tile
-// goes through memory in order, and the processor fetches that sooner than it could be told to.
+static inline long lines_of(long pairs) { return pairs * PAIR_ROW * (long)sizeof(bf16) / LINE; }
+
+// All rows of one panel, in one tile or two; of panel `next` (null: none) the first stretch is
+// fetched.
 template <class Finish>
-static inline void multiply_panel(const Product& p, long panel_index, bool more, Finish finish) {
+static inline void multiply_abreast(const Product& p, const bf16* panel, const bf16* next,
+                                    Finish finish) {
+    float out[2 * TILE_ROWS * PANEL];
+    int first = p.rows > TILE_ROWS ? (p.rows + 1) / 2 : p.rows, rest = p.rows - first;
+    for (long begin = 0; begin < p.pairs; begin += STRETCH) {
+        long end = std::min(begin + STRETCH, p.pairs), later = end < p.pairs ? end : 0;
+        const char* ahead = (const char*)(later ? panel + later * PAIR_ROW : next);
+        long lines = ahead ? lines_of(std::min(STRETCH, p.pairs - later)) : 0, half = lines / 2;
+        if (rest == 0) {
+            multiply_rows<4>(p, first, 0, panel, out, {begin, end, ahead, lines});
+            continue;
+        }
+        multiply_rows<2>(p, first, 0, panel, out, {begin, end, ahead, half});
+        multiply_rows<2>(p, rest, first, panel, out + first * PANEL,
+                         {begin, end, ahead + half * LINE, half});
+    }
+    for (int row = 0; row < p.rows; row++) finish(row, out + row * PANEL);
+}
+
+// All rows of one panel; `finish(row, outputs)` takes each row's 64 outputs. Tiles are of even
+// height. Several fetch panel `next_index` (-1: none) while they compute, a share of it in each. A
+// lone tile goes through memory in order, and most processors fetch that sooner than they could be
+// told to.
+template <class Finish>
+static inline void multiply_panel(const Product& p, long panel_index, long next_index,
+                                  Finish finish) {
     const bf16* panel = p.weight + panel_index * p.pairs * PAIR_ROW;
-    const char* next = (const char*)(panel + p.pairs * PAIR_ROW);
+    const bf16* next = next_index < 0 ? nullptr : p.weight + next_index * p.pairs * PAIR_ROW;
     int tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
-    long lines = p.pairs * PAIR_ROW * 2 / 64;
-    long share = more && tiles > 1 ? std::min((lines + tiles - 1) / tiles, 2 * p.pairs) : 0;
+    if constexpr (TILES_ABREAST > 0)
+        if (tiles <= TILES_ABREAST) return multiply_abreast(p, panel, next, finish);
+    long share = (lines_of(p.pairs) + tiles - 1) / std::max(1, tiles);
+    share = next && tiles > 1 ? std::min(share, 2 * p.pairs) : 0;
     float out[TILE_ROWS * PANEL];
     for (int tile = 0, row = 0; tile < tiles; tile++) {
         int rows = (p.rows - row + (tiles - tile) - 1) / (tiles - tile);
-        multiply_rows(p, rows, row, panel, out, {next + tile * share * 64, share});
+        const char* from = (const char*)next + tile * share * LINE;
+        multiply_rows<2>(p, rows, row, panel, out, {0, p.pairs, from, share});
         for (int i = 0; i < rows; i++) finish(row + i, out + i * PANEL);
         row += rows;
     }

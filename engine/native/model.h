@@ -14,6 +14,7 @@
 #include "vec.h"
 
 constexpr int PANEL = 64;         // outputs of one packed panel
+constexpr int LINE = 64;          // bytes of a cache line; what two threads write is as far apart
 constexpr int BLOCK_TOKENS = 16;  // tokens of one KV block
 constexpr int GATE_GROUP = 16;    // outputs of gate, then as many of up
 

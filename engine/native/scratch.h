@@ -5,7 +5,6 @@
 #include "attention.h"
 #include "experts.h"
 
-constexpr int LINE = 64;        // bytes; what two threads write is apart by so many
 constexpr int PARTS = 6;        // counted parts of a layer, at most
 constexpr int UNIT_ROWS = 48;   // of a unit of heads: their products stay in the first cache
 constexpr int FEW_TOKENS = 4;   // so few rows are normed by every thread, which spares a meeting
