@@ -15,7 +15,7 @@ to go on from. What a hit covers is never written to: the table goes on in a blo
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import attrs
 
@@ -58,14 +58,16 @@ class KVCacheManager:
         unheld = sum(self.pool.references(block_id) == 0 for block_id in hit)
         return self.blocks_missing(request, len(request.token_ids)) - len(hit) + unheld
 
-    def blocks_freed_by(self, victims: list[Request], hit: list[int]) -> int:
-        """How many blocks become free if all of `victims` give theirs back; none of `hit`."""
-        kept = set(hit)
-        released = Counter(block_id for victim in victims for block_id in victim.block_ids)
-        return sum(
-            count == self.pool.references(block_id) and block_id not in kept
-            for block_id, count in released.items()
-        )
+    def blocks_freed_by(self, victim: Request, released: Counter[int], hit: Set[int]) -> int:
+        """How many more blocks become free if `victim` gives its own back; none of `hit`.
+
+        `released` are those that others give back, by how often; the victim's are added.
+        """
+        freed = 0
+        for block_id in victim.block_ids:
+            released[block_id] += 1
+            freed += released[block_id] == self.pool.references(block_id) and block_id not in hit
+        return freed
 
     def admit(self, request: Request, hit: list[int]) -> None:
         """Its table: the hit, then blocks for the rest of its tokens. The caller knows of room."""

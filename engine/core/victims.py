@@ -4,6 +4,7 @@ Sans-IO: pure functions. Nobody chosen here is in flight but the youngest of tho
 one is waited for. Must not know why somebody needs room.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 
 from .kv_cache_manager import KVCacheManager
@@ -38,9 +39,14 @@ def victims_for_admission(
     victims: list[Request] = []
     if blocks <= 0 and places <= 0:
         return victims
-    for paused in reversed(running):
-        if not paused.has_credit:
-            victims.append(paused)
-            if len(victims) >= places and kv_cache.blocks_freed_by(victims, hit) >= blocks:
-                return victims
+    paused = [request for request in reversed(running) if not request.has_credit]
+    # While somebody waits this is asked in every step: what is plain is not counted block by block.
+    if len(paused) < places or sum(len(request.block_ids) for request in paused) < blocks:
+        return None
+    released, kept = Counter[int](), frozenset(hit)
+    for request in paused:
+        victims.append(request)
+        blocks -= kv_cache.blocks_freed_by(request, released, kept)
+        if len(victims) >= places and blocks <= 0:
+            return victims
     return None
