@@ -96,7 +96,7 @@ class _Run:
         options = request.options
         opening = generator.generate(
             prompt_of(response.conversation, request.instructions, request.tools),
-            request.sampling if request.generate else SamplingParams(max_tokens=1),
+            request.sampling if request.generate else _prompt_alone(request.sampling),
             request_id=response.response_id,
             principal=response.principal,
             cache_salt=options.cache_salt,
@@ -142,6 +142,11 @@ class _Run:
                     return
         except Exception as failure:
             self.fail(failure)
+
+
+def _prompt_alone(sampling: SamplingParams) -> SamplingParams:
+    """For a prompt that is only computed: what decides about it, and the one token it takes."""
+    return SamplingParams(max_tokens=1, truncate_prompt_tokens=sampling.truncate_prompt_tokens)
 
 
 def _ending_of(reason: FinishReason, usage: Usage) -> Ending:

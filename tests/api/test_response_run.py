@@ -14,6 +14,7 @@ from triolet.api.response_run import run_response
 from triolet.api.responses import Status
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
+from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
 
 from .fakes import Fail, FakeGenerator, Say
@@ -53,9 +54,11 @@ async def test_a_response_that_is_kept_keeps_nothing_of_its_request() -> None:
 
 async def test_without_output_the_prompt_alone_is_computed() -> None:
     generator = FakeGenerator()
-    response = await run(generator, generate=False, max_output_tokens=50)
+    runtime = {"truncate_prompt_tokens": 7, "seed": 3}
+    response = await run(generator, generate=False, max_output_tokens=50, runtime=runtime)
     (call,) = generator.calls
-    assert (call.params.max_tokens, call.streaming) == (1, False)
+    expected = SamplingParams(max_tokens=1, truncate_prompt_tokens=7)
+    assert (call.params, call.streaming) == (expected, False)
     assert status_of(response) == (Status.COMPLETED, None)
     assert (response.record.text, response.record.token_count) == ("", 0)
 
