@@ -10,6 +10,9 @@ from .model_folder import Fields
 
 # Published models have up to a few hundred.
 EXPERTS_MAX = 2**12
+# In all layers together: each has three tensors, all planned before a file is opened. Published
+# models have some 20 thousand.
+EXPERTS_ALL_MAX = 2**17
 WIDTH_MAX = 2**20  # no published model comes near
 STEP_MAX = 2**12  # of layers; a model has no more than so many
 EXPERTS_DEFAULT, CHOSEN_DEFAULT, WIDTH_DEFAULT = 128, 8, 768
@@ -47,6 +50,9 @@ def read_experts(fields: Fields, layers: int) -> tuple[Experts | None, frozenset
     )
     if not count or not sparse:
         return None, frozenset()
+    if count * len(sparse) > EXPERTS_ALL_MAX:
+        reason = f"of {len(sparse)} layers are more than {EXPERTS_ALL_MAX} together"
+        raise fields.fault("num_experts", reason)
     experts = Experts(
         count=count,
         chosen=fields.integer("num_experts_per_tok", EXPERTS_MAX, default=CHOSEN_DEFAULT),

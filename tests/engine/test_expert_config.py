@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.expert_config import EXPERTS_MAX, Experts, read_experts
+from triolet.engine.expert_config import EXPERTS_ALL_MAX, EXPERTS_MAX, Experts, read_experts
 from triolet.engine.model_folder import Fields
 
 USUAL = Experts(count=6, chosen=2, intermediate_size=768, normalized=False)
@@ -39,6 +39,14 @@ def test_defaults_are_those_of_the_format() -> None:
 @pytest.mark.parametrize("values", [{"num_experts": 0}, {"mlp_only_layers": [0, 1, 2, 3]}])
 def test_without_layers_that_have_them_there_are_no_experts(values: dict[str, Any]) -> None:
     assert read(**values) == (None, frozenset())
+
+
+def test_experts_of_all_layers_together_are_bounded() -> None:
+    layers = EXPERTS_ALL_MAX // EXPERTS_MAX
+    experts, _ = read(layers, num_experts=EXPERTS_MAX)
+    assert experts is not None
+    with pytest.raises(ModelFolderError, match="num_experts of 33 layers are more than"):
+        read(layers + 1, num_experts=EXPERTS_MAX)
 
 
 @pytest.mark.parametrize(
