@@ -99,12 +99,15 @@ def lines(
     for variation in chosen:
         sent = replays(requests, alone.streams, seed) if variation.replayed else requests
         outcome = run(folder, settings, variation, sent, seed=seed)
-        identical = sum(
-            outcome.streams.get(one.request_id) == _expected(one, alone.streams) for one in sent
-        )
+        identical = count_identical(sent, alone.streams, outcome.streams)
         yield Line(executor, variation.name, len(sent), identical, outcome)
 
 
-def _expected(request: AddRequest, alone: Mapping[str, Stream]) -> Stream:
-    """What it gets beside the tokens that it had."""
-    return alone[request.request_id].rest(len(request.output_token_ids))
+def count_identical(
+    sent: Sequence[AddRequest], alone: Mapping[str, Stream], found: Mapping[str, Stream]
+) -> int:
+    """How many streams are those of the request alone, beside the tokens that it had already."""
+    return sum(
+        found.get(one.request_id) == alone[one.request_id].rest(len(one.output_token_ids))
+        for one in sent
+    )

@@ -1,5 +1,6 @@
 """The small form of `python -m tests.bitwise`, and that it sees bits that differ."""
 
+import attrs
 import pytest
 
 from triolet.engine.model.bundled import bundled_model_folder
@@ -7,7 +8,7 @@ from triolet.engine.model_config import load_model_limits
 from triolet.tests.accuracy.tables import serves
 
 from .requests import draw_requests
-from .table import EXECUTORS, lines, variations
+from .table import EXECUTORS, count_identical, lines, variations
 
 pytestmark = pytest.mark.slow
 TOKENS = 12
@@ -34,11 +35,23 @@ def test_ways_are_chosen_by_parts_of_their_names() -> None:
         variations(TOKENS, ["tiny pool"])
 
 
-def test_a_mode_that_promises_nothing_is_seen_to_differ() -> None:
+def test_a_bit_that_differs_is_seen() -> None:
+    """Planted: whether a mode that promises nothing differs is a matter of the machine."""
     folder = bundled_model_folder()
     vocabulary = load_model_limits(folder).vocab_size
-    requests = draw_requests(6, tokens=TOKENS, vocabulary=vocabulary, seed=5)
-    alone, together = lines(folder, "torch", requests, variations(TOKENS)[:1], bitwise=False)
+    requests = draw_requests(3, tokens=TOKENS, vocabulary=vocabulary, seed=5)
+    (alone,) = lines(folder, "torch", requests, ())
     assert alone.good
-    assert not together.good
-    assert str(together).endswith("DIFFERENT")
+    streams = alone.outcome.streams
+    assert count_identical(requests, streams, streams) == 3
+    name, stream = next((n, s) for n, s in streams.items() if s.logprobs)
+    last = bytes([stream.logprobs[-1] ^ 1])
+    for wrong in (
+        attrs.evolve(stream, logprobs=stream.logprobs[:-1] + last),
+        attrs.evolve(stream, token_ids=(*stream.token_ids[:-1], stream.token_ids[-1] ^ 1)),
+    ):
+        identical = count_identical(requests, streams, {**streams, name: wrong})
+        assert identical == 2
+        line = attrs.evolve(alone, identical=identical)
+        assert not line.good
+        assert str(line).endswith("DIFFERENT")
