@@ -245,10 +245,12 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
         raise
     finally:
         plan.on_gone(cause)
-        if life is not None:
-            await life.wait_workers_gone()
-        if on_end is not None:
-            plan.on_event(on_end)
+        try:
+            if life is not None:
+                await life.wait_workers_gone()
+        finally:
+            if on_end is not None:
+                plan.on_event(on_end)
 
 
 def _predicate(error: Exception) -> str:

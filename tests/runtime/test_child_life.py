@@ -216,6 +216,21 @@ async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> N
                 await owner.wait_gone()
                 worker.kill()
     assert owner.gone == ["it was stopped"]
+    assert owner.diary.of(ChildStopped) == [ChildStopped("engine 0", 1)]
+
+
+async def test_a_death_is_told_although_all_is_stopped_while_its_workers_end() -> None:
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"workers {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGKILL)
+                await wait_waits_for("a worker of the dead engine to be gone")
+                nursery.cancel_scope.cancel("the test stops the life")
+                worker.kill()
+    assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
 
 
 async def test_a_cancelled_life_does_not_wait_for_a_worker_for_ever(
