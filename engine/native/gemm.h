@@ -34,7 +34,9 @@ constexpr int TILES_ABREAST = 2;
 #else
 constexpr int TILES_ABREAST = 0;
 #endif
-constexpr long STRETCH = 64;  // pairs of inputs, 16 KiB of weights
+constexpr long STRETCH = 128;  // pairs of inputs, 32 KiB of weights
+// Shorter panels are of models so small that a cache has all of them.
+constexpr long ABREAST_PAIRS = 2 * STRETCH;
 
 // Turns of a tile's loop: pairs [begin, end) of inputs; and what is fetched in them for later,
 // `lines` cache lines from `from` on.
@@ -123,7 +125,8 @@ static inline void multiply_panel(const Product& p, long panel_index, long next_
     const bf16* next = next_index < 0 ? nullptr : p.weight + next_index * p.pairs * PAIR_ROW;
     int tiles = (p.rows + TILE_ROWS - 1) / TILE_ROWS;
     if constexpr (TILES_ABREAST > 0)
-        if (tiles <= TILES_ABREAST) return multiply_abreast(p, panel, next, finish);
+        if (tiles <= TILES_ABREAST && p.pairs >= ABREAST_PAIRS)
+            return multiply_abreast(p, panel, next, finish);
     long share = (lines_of(p.pairs) + tiles - 1) / std::max(1, tiles);
     share = next && tiles > 1 ? std::min(share, 2 * p.pairs) : 0;
     float out[TILE_ROWS * PANEL];

@@ -83,6 +83,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 # What layers are made of, for what is not compared with a reference.
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
+    # Few rows of a product of so many inputs are computed stretch by stretch.
+    "a wide MLP": {"intermediate_size": 600},
     "experts": {"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS},
     "norms at the end": {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 40},
 }
@@ -121,7 +123,7 @@ def test_a_row_has_the_same_bits_in_any_company(
     whole = Driver(model, [list(range(13))]).step([(0, 0, tokens)])
 
     chunks = Driver(model, [list(range(30, 43))])
-    parts = [(0, 1), (1, 18), (19, 64), (83, 1), (84, 66)]
+    parts = [(0, 1), (1, 7), (8, 11), (19, 64), (83, 1), (84, 66)]
     chunked = [chunks.step([(0, begin, tokens[begin : begin + n])]) for begin, n in parts]
     assert numpy.array_equal(numpy.concatenate(chunked), whole)
 
