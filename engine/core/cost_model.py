@@ -51,6 +51,11 @@ class CostModel:
         """Whether enough steps were seen to predict another."""
         return self._steps >= STEPS_MIN
 
+    @property
+    def is_learning(self) -> bool:
+        """Whether steps are timed, but too few were seen yet to predict another."""
+        return bool(self._first)
+
     def learn(self, tokens: int, pairs: int, seconds: float) -> None:
         """A step of so many tokens, and pairs of one and one before it, has taken so long.
 

@@ -143,11 +143,11 @@ class Scheduler:
         """
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
-        larger = 0 if self._watched else self.unwatched_tokens
-        draft = StepDraft(max(self.max_num_batched_tokens, larger))
         # `is_runnable`, written out: every request in every step.
         runnable = [each for each in self.running if each.total_tokens < each.tokens_max]
         time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
+        larger = 0 if self._watched or time.is_blind(self._completed) else self.unwatched_tokens
+        draft = StepDraft(max(self.max_num_batched_tokens, larger))
         # Whoever lost its place in this step does not come back in the same one, nor does anybody
         # take the blocks before those who run have had theirs in the next.
         if self._schedule_running(draft, runnable, time):

@@ -29,6 +29,13 @@ class TimeBudget:
     _left_s: float | None = attrs.field(default=None, init=False)
     _chunks: int = attrs.field(default=0, init=False)
 
+    def is_blind(self, steps_completed: int) -> bool:
+        """Whether nothing tells yet how long a step of many tokens takes, and something soon will.
+
+        Of a large model the largest step could exceed what is taken for a worker's death.
+        """
+        return bool(self.target_s) and (not steps_completed or self.model.is_learning)
+
     def cut(self, count: int, context: int) -> int:
         """How many of the next `count` tokens behind `context` others may be computed; 1 or more.
 

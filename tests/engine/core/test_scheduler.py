@@ -5,6 +5,7 @@ import random
 import attrs
 import pytest
 
+from triolet.engine.core.cost_model import STEPS_MIN
 from triolet.engine.core.request import Request, RequestStatus, make_request
 from triolet.engine.core.scheduler import Scheduler, make_scheduler
 from triolet.engine.messages import AddRequest, FinishReason
@@ -130,6 +131,22 @@ def test_steps_are_larger_while_nobody_watches() -> None:
         b.scheduler.end(request, FinishReason.ABORT)
     b.add(14, merge_s=1.0)
     assert b.step().token_counts == [14]
+
+
+def test_steps_are_no_larger_before_their_time_is_known() -> None:
+    def second_step(times_s: list[float]) -> int:
+        b = bench(kv_blocks=40, unwatched_tokens=16)
+        b.scheduler.step_time_target_s = 1000.0
+        for _ in range(3):
+            b.add(20, merge_s=1.0)
+        assert sum(b.step().token_counts) == 8, "nothing was computed yet"
+        for seconds in times_s:
+            b.scheduler.cost_model.learn(8, 0, seconds)
+        return sum(b.step().token_counts)
+
+    assert second_step([]) == 16, "an executor that tells no times"
+    assert second_step([0.1]) == second_step([0.1] * (STEPS_MIN - 1)) == 8, "too few to know"
+    assert second_step([0.1] * STEPS_MIN) == 16
 
 
 def test_no_more_run_than_the_budget_has_tokens() -> None:
