@@ -128,7 +128,8 @@ def _ending(
     history: StreamHistory, disturbances: Sequence[Disturbance], engines: int
 ) -> Iterator[Violation]:
     """I3 and I7: one end, and a bad one only where a death explains it."""
-    deaths = [d for d in disturbances if d.is_death and d.meets(history.started_s, history.ended_s)]
+    every = [d for d in disturbances if d.is_death]
+    deaths = [d for d in every if d.meets(history.started_s, history.ended_s)]
     told = f"{history.name}: {history.code or history.ending}: {history.message}"
     match history.ending:
         case None | Ending.HANGING:
@@ -145,6 +146,8 @@ def _ending(
         case Ending.FAILED | Ending.REFUSED:
             yield Violation("I13", f"{told}: not an error that a death calls for")
         case Ending.LOST:
+            # A stream may begin on a connection whose frontend has died and has a successor by now.
+            deaths = [d for d in every if d.meets(history.connected_s, history.ended_s)]
             wanted = None if history.frontend is None else f"frontend {history.frontend}"
             if not any(
                 d.place == wanted if wanted else d.place.startswith("frontend") for d in deaths

@@ -48,6 +48,8 @@ class StreamHistory:
     script: int
     transport: Transport
     started_s: float
+    # When its connection was opened, which may have carried others before it.
+    connected_s: float = attrs.Factory(lambda self: self.started_s, takes_self=True)
     response_id: str = attrs.field(default="", init=False)
     token_ids: list[int] = attrs.field(factory=list, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)

@@ -94,10 +94,11 @@ class Bystanders:
             except Lost:
                 await trio.sleep(BACKOFF_S)
 
-    def begin(self, lane: str) -> tuple[Script, StreamHistory]:
-        """A next stream on a lane."""
+    def begin(self, lane: str, connected_s: float) -> tuple[Script, StreamHistory]:
+        """A next stream on a lane of a socket that was opened at `connected_s`."""
         script = self.chance.choice(BYSTANDERS)
         history = start_history(f"{self._name()} lane {lane}", script, Transport.SOCKET)
+        history.connected_s = connected_s
         self.histories.append(history)
         return script, history
 
@@ -112,6 +113,7 @@ class _Lanes:
 
     bystanders: Bystanders
     connection: SocketConnection
+    _connected_s: float = attrs.field(factory=trio.current_time, init=False)
     _running: dict[str, StreamHistory] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> None:
@@ -134,7 +136,7 @@ class _Lanes:
                 history.give_up(trio.current_time())
 
     async def _begin(self, lane: str) -> None:
-        script, self._running[lane] = self.bystanders.begin(lane)
+        script, self._running[lane] = self.bystanders.begin(lane, self._connected_s)
         await self.connection.create(script.body(stream_id=lane))
 
     async def _take(self, event: dict[str, object]) -> None:

@@ -37,6 +37,17 @@ def lost(*events: dict[str, Any]) -> StreamHistory:
     return history
 
 
+def test_a_stream_may_begin_on_a_connection_that_is_dead_by_then() -> None:
+    """Its frontend died, and has a successor, while nothing was read from the connection."""
+    death = attrs.evolve(FRONTEND_DEATH, since_s=8.0, until_s=8.5)
+    history = lost()
+    history.connected_s = 7.0
+    assert judge_stream(history, EXPECTED, [death], engines=2) == []
+    history.connected_s = 9.0
+    (violation,) = judge_stream(history, EXPECTED, [death], engines=2)
+    assert violation.invariant == "I7"
+
+
 def hanging() -> StreamHistory:
     history = history_of(created(), delta(0))
     history.give_up(50.0)
