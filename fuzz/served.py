@@ -4,7 +4,6 @@ For fuzzers of what clients send: after any of it, the server must still serve, 
 have failed nowhere. Must not know what was sent.
 """
 
-import contextlib
 import json
 import os
 import pathlib
@@ -27,6 +26,7 @@ from ..engine.model.bundled import bundled_model_folder
 from ..nurseries.error_groups import single_errors_unwrapped
 from ..nurseries.service import open_service
 from .bed import Bed, open_bed
+from .chaos.observers import descriptors
 from .tcp_client import Ending, converse
 
 T = TypeVar("T")
@@ -43,7 +43,6 @@ LIMITS = ServerLimits(
 )
 # For one connection, and for the server to let go of all; far above what the limits make of it.
 DEADLINE_S = 60.0
-OWN_DESCRIPTORS = "/proc/self/fd"
 # In so many looks may one be open that is nobody's: a thread reads a file, a look at one's own is
 # one. Looks, since a machine that keeps us from looking keeps the thread from closing as well.
 DESCRIPTORS_LOOKS = 100
@@ -65,7 +64,7 @@ class Served:
     address: tuple[str, int]
     application: Application
     bed: Bed
-    descriptors_before: frozenset[str]
+    descriptors_before: frozenset[tuple[int, str]]
 
     async def check_unharmed(self) -> None:
         """It serves a plain request, and then holds nothing of anybody's."""
@@ -89,7 +88,7 @@ class Served:
         while self.application.counters.connections_active or self.active_requests:
             await trio.lowlevel.checkpoint()
 
-    async def _wait_descriptors(self) -> list[str]:
+    async def _wait_descriptors(self) -> list[tuple[int, str]]:
         """Those that are new and stay: others of this process's threads come and go meanwhile."""
         held = open_descriptors() - self.descriptors_before
         for _ in range(DESCRIPTORS_LOOKS):
@@ -174,13 +173,9 @@ def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:
     return partial(serve_each, handle=handle)
 
 
-def open_descriptors() -> frozenset[str]:
+def open_descriptors() -> frozenset[tuple[int, str]]:
     """Descriptors of this process, each with what it is: a number alone is soon somebody else's."""
-    found = set()
-    for name in os.listdir(OWN_DESCRIPTORS):
-        with contextlib.suppress(FileNotFoundError):  # as that of the listing itself
-            found.add(f"{name} is {os.readlink(f'{OWN_DESCRIPTORS}/{name}')}")
-    return frozenset(found)
+    return frozenset(descriptors(os.getpid()).items())
 
 
 def split_answer(data: bytes) -> tuple[int, bytes, bytes]:

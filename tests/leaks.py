@@ -12,6 +12,8 @@ from pathlib import Path
 
 import attrs
 
+from triolet.fuzz.chaos.observers import descriptors
+
 # Trio keeps idle worker threads for ten seconds; while they work they are called otherwise.
 IDLE_TRIO_THREAD = "Trio thread "
 # What trio starts while it is imported. Who is killed meanwhile leaves it to us who adopt orphans,
@@ -30,7 +32,7 @@ class Holdings:
 
 def holdings() -> Holdings:
     """Look it up now. Zombies are children, too."""
-    return Holdings(_fds(), children_of(os.getpid()), _threads())
+    return Holdings(descriptors(os.getpid()), children_of(os.getpid()), _threads())
 
 
 @contextmanager
@@ -74,16 +76,6 @@ def children_of(parent_pid: int) -> dict[int, str]:
 def process_exists(pid: int) -> bool:
     """Whether `pid` is alive or unreaped."""
     return Path(f"/proc/{pid}").exists()
-
-
-def _fds() -> dict[int, str]:
-    found = {}
-    for number in map(int, os.listdir("/proc/self/fd")):
-        try:
-            found[number] = os.readlink(f"/proc/self/fd/{number}")
-        except FileNotFoundError:
-            continue  # the descriptor of the listing itself
-    return found
 
 
 def _threads() -> dict[int, str]:

@@ -62,14 +62,21 @@ def marked(mark: str) -> frozenset[int]:
     return frozenset(found)
 
 
-def open_files(pid: int) -> list[str]:
-    """What each of its descriptors points to."""
-    found = []
-    with contextlib.suppress(OSError):
-        for name in os.listdir(PROC / str(pid) / "fd"):
-            with contextlib.suppress(OSError):
-                found.append(os.readlink(PROC / str(pid) / "fd" / name))
+def descriptors(pid: int) -> dict[int, str]:
+    """{descriptor: what it points to} of a process. Raises `OSError` when it is gone."""
+    folder, found = PROC / str(pid) / "fd", {}
+    for name in os.listdir(folder):
+        # It may be closed by now; if the process is our own, that of the listing is.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[int(name)] = os.readlink(folder / name)
     return found
+
+
+def open_files(pid: int) -> list[str]:
+    """What each of its descriptors points to; [] when it is gone."""
+    with contextlib.suppress(OSError):
+        return list(descriptors(pid).values())
+    return []
 
 
 def resident_bytes(pid: int) -> int:
