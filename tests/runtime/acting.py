@@ -3,8 +3,8 @@
 import itertools
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import attrs
@@ -14,13 +14,16 @@ import trio.testing
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain
+from triolet.nurseries.service import open_service
 from triolet.nurseries.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.child_life import ChildLife
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.events import RunEvent
+from triolet.runtime.frontend_fleet import FrontendFleet
 from triolet.runtime.membership import FrontendDirectory
 
+from ..leaks import check_no_leaks
 from ..nurseries.processes import look_again
 
 ACTING_ENGINE = "triolet.tests.runtime.children.acting_engine"
@@ -74,6 +77,26 @@ def acting_fleet(settings: RuntimeSettings, diary: Diary) -> EngineFleet:
         on_event=diary,
         module=ACTING_ENGINE,
     )
+
+
+@attrs.define(eq=False)
+class EngineBed:
+    """A fleet of acting engines, and what it told."""
+
+    settings: RuntimeSettings
+    diary: Diary = attrs.field(factory=Diary)
+    fleet: EngineFleet = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.fleet = acting_fleet(self.settings, self.diary)
+
+
+@asynccontextmanager
+async def running(fleet: EngineFleet | FrontendFleet) -> AsyncIterator[None]:
+    """Run a fleet during the block, which must not last; nothing of it is left then."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_service(fleet.run, name="fleet"):
+            yield
 
 
 async def facts_of(life: ChildLife) -> dict[str, Any]:

@@ -12,22 +12,19 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendAddress
-from triolet.nurseries.service import open_service
 from triolet.runtime.config import RuntimeSettings
-from triolet.runtime.engine_fleet import ENGINE_MODULE, EngineFleet
+from triolet.runtime.engine_fleet import ENGINE_MODULE
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
 from triolet.runtime.health import EngineState
 from triolet.runtime.messages import EngineMembership
 
-from ..leaks import check_no_leaks
 from .acting import (
-    DEADLINE_S,
-    Diary,
-    acting_fleet,
+    EngineBed,
     acting_settings,
     dummy_process,
     facts_of,
+    running,
     wait_waits_for,
 )
 
@@ -42,16 +39,7 @@ STARTING, READY, RESTARTING, FAILED = (
 
 
 @attrs.define(eq=False)
-class Bed:
-    """A fleet of acting engines, and what it told."""
-
-    settings: RuntimeSettings
-    diary: Diary = attrs.field(factory=Diary)
-    fleet: EngineFleet = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.fleet = acting_fleet(self.settings, self.diary)
-
+class Bed(EngineBed):
     def states(self, rank: int = 0) -> list[tuple[int, EngineState]]:
         """Every (epoch, state) that the snapshots gave this rank, without repeats."""
         snapshots: list[EngineMembership] = self.diary.of(EngineMembership)
@@ -85,9 +73,8 @@ class Bed:
 @asynccontextmanager
 async def open_bed(settings: RuntimeSettings) -> AsyncIterator[Bed]:
     bed = Bed(settings)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(bed.fleet.run, name="engines"):
-            yield bed
+    async with running(bed.fleet):
+        yield bed
 
 
 async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:

@@ -15,14 +15,12 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendMembership
-from triolet.nurseries.service import open_service
 from triolet.nurseries.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ChildFailed, ChildGone, ChildProgress, ChildReady
 from triolet.runtime.frontend_fleet import FrontendFleet
 from triolet.runtime.messages import EngineMembership
 
-from ..leaks import check_no_leaks
-from .acting import ACTING_FRONTEND, DEADLINE_S, Diary, acting_settings, facts_of, fill
+from .acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, running
 
 pytestmark = pytest.mark.slow
 
@@ -80,9 +78,8 @@ async def answer_of(client: socket.socket) -> str:
 @asynccontextmanager
 async def open_bed(*acts: list[str]) -> AsyncIterator[Bed]:
     bed = Bed(acts)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(bed.fleet.run, name="frontends"):
-            yield bed
+    async with running(bed.fleet):
+        yield bed
 
 
 async def test_a_connection_goes_to_a_frontend_by_its_descriptor() -> None:

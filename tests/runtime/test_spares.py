@@ -9,30 +9,30 @@ import attrs
 import pytest
 import trio
 
-from triolet.nurseries.service import open_service
-from triolet.runtime.config import RuntimeSettings
-from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.events import ChildGone, ChildReady, ChildStarting
 from triolet.runtime.spares import CalmBell, Spares
 
 from ..leaks import check_no_leaks
 from ..nurseries.processes import look_again, see_stopped
-from .acting import ACTING_ENGINE, DEADLINE_S, Diary, acting_fleet, acting_settings, wait_waits_for
+from .acting import (
+    ACTING_ENGINE,
+    DEADLINE_S,
+    EngineBed,
+    acting_settings,
+    running,
+    wait_waits_for,
+)
 
 pytestmark = pytest.mark.slow
 NAME = "spare engine 0"
 
 
 @attrs.define(eq=False)
-class Bed:
+class Bed(EngineBed):
     """A fleet of one acting engine with a spare."""
 
-    settings: RuntimeSettings
-    diary: Diary = attrs.field(factory=Diary)
-    fleet: EngineFleet = attrs.field(init=False)
-
     def __attrs_post_init__(self) -> None:
-        self.fleet = acting_fleet(self.settings, self.diary)
+        super().__attrs_post_init__()
         self.spares.calm_s = 0.0
 
     @property
@@ -61,10 +61,9 @@ class Bed:
 @asynccontextmanager
 async def open_bed(*acts: str, count: int = 1) -> AsyncIterator[Bed]:
     bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count))
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_service(bed.fleet.run, name="engines"):
-            bed.fleet.start_spares()
-            yield bed
+    async with running(bed.fleet):
+        bed.fleet.start_spares()
+        yield bed
 
 
 async def test_the_next_life_is_the_spare_that_waited() -> None:
