@@ -38,7 +38,7 @@ types: $(VENV)/installed-for-tests
 		--cache-dir "$(CURDIR)/.cache/mypy" -p triolet
 
 bench: $(VENV)/installed-for-tests $(VENV)/native
-	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m triolet.bench
 
 # Clients of others, each once against the server, from an environment of their own.
 clients: $(VENV)/installed-for-tests
@@ -47,7 +47,7 @@ clients: $(VENV)/installed-for-tests
 	$(BIN)/python -m tests.other_clients $(CLIENTS)/bin/python
 
 clean:
-	rm -rf $(VENV) .cache build *.egg-info engine/native/*.so
+	rm -rf $(VENV) .cache build *.egg-info engine/kernels/*.so
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -63,7 +63,7 @@ $(VENV)/installed-for-tests: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/installed
 
 # Kernels of sources that have changed since the installation. Without a compiler torch serves.
-$(VENV)/native: $(wildcard engine/native/*.cpp engine/native/*.h) engine/native/build.py
+$(VENV)/native: $(wildcard engine/kernels/*.cpp engine/kernels/*.h) engine/kernels/build.py
 	@$(MAKE) --no-print-directory $(VENV)/installed
-	@$(BIN)/python -m triolet.engine.native.build || true
+	@$(BIN)/python -m triolet.engine.kernels.build || true
 	@touch $@

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .engine.sampling_params import SamplingParams
     from .engine.structured_outputs import StructuredOutputs
-    from .runtime.generation import ChatPrompt
+    from .runtime.frontend.generation import ChatPrompt
     from .runtime.llm import LLM
-    from .runtime.prompt_embeds import PromptEmbeds
     from .runtime.runtime import Runtime, open_runtime
+    from .runtime.text.prompt_embeds import PromptEmbeds
 
 __version__ = "0.1.0"
 
@@ -29,9 +29,9 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "ChatPrompt": ".runtime.generation",
+    "ChatPrompt": ".runtime.frontend.generation",
     "LLM": ".runtime.llm",
-    "PromptEmbeds": ".runtime.prompt_embeds",
+    "PromptEmbeds": ".runtime.text.prompt_embeds",
     "Runtime": ".runtime.runtime",
     "SamplingParams": ".engine.sampling_params",
     "StructuredOutputs": ".engine.structured_outputs",

@@ -13,16 +13,11 @@ import trio
 from cyclopts import App, Parameter
 
 from . import __version__
-from .api.commands.options import (
-    ChatOptions,
-    EngineOptions,
-    FileOptions,
-    ServeOptions,
-)
+from .api.commands.options import ChatOptions, EngineOptions, FileOptions, ServeOptions
 from .api.commands.plan import RareSettings, log_settings, make_plan
 from .api.commands.sources import Sources, check_written, environment, settings_file
-from .engine.errors import InvalidParameter
-from .fuzz.bench.options import (
+from .bench.load.options import BenchOptions
+from .bench.options import (
     FloorOptions,
     LatencyOptions,
     PrefixOptions,
@@ -30,8 +25,8 @@ from .fuzz.bench.options import (
     ThroughputOptions,
     TimelineOptions,
 )
+from .engine.errors import InvalidParameter
 from .fuzz.chaos.options import ChaosOptions
-from .fuzz.load.options import BenchOptions
 
 HELP = """Serve a large language model; its token streams come back.
 
@@ -175,8 +170,8 @@ def bench_load(
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Press a running server, or one started for it, with one load."""
-    from .fuzz.bench.commands import load
-    from .fuzz.load.runner import ServerGone
+    from .bench.commands import load
+    from .bench.load.runner import ServerGone
 
     _run_bench(load, model, options, engine, ServerGone)
 
@@ -193,8 +188,8 @@ def throughput(
 
     With `--against transformers` its `generate` answers the same prompts in turns with ours.
     """
-    from .fuzz.bench.commands import throughput as run_throughput
-    from .fuzz.bench.reference import ReferenceUnusable
+    from .bench.commands import throughput as run_throughput
+    from .bench.serving.reference import ReferenceUnusable
 
     _run_bench(run_throughput, model, options, engine, ReferenceUnusable)
 
@@ -211,8 +206,8 @@ def timeline(
 
     Both note the parts of their steps in a mapped file; nothing else is different from serving.
     """
-    from .fuzz.bench.commands import timeline as run_timeline
-    from .fuzz.bench.timeline import TimelineEmpty
+    from .bench.commands import timeline as run_timeline
+    from .bench.steps.timeline import TimelineEmpty
 
     _run_bench(run_timeline, model, options, engine, TimelineEmpty)
 
@@ -229,8 +224,8 @@ def latency(
 
     Shows tokens a second, time to the first token and between tokens, and CPU of each process.
     """
-    from .fuzz.bench.commands import latency as run_latency
-    from .fuzz.load.runner import ServerGone
+    from .bench.commands import latency as run_latency
+    from .bench.load.runner import ServerGone
 
     _run_bench(run_latency, model, options, engine, ServerGone)
 
@@ -244,7 +239,7 @@ def startup(
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Time `triolet serve`: from the command to ready, from its worker's death to ready again."""
-    from .fuzz.bench.commands import startup as run_startup
+    from .bench.commands import startup as run_startup
     from .fuzz.chaos.clients import Lost
     from .fuzz.chaos.waits import NotInTime
 
@@ -263,7 +258,7 @@ def prefix(
 
     Hit rate and time to the first token, with the cache and without, the same turns in turns.
     """
-    from .fuzz.bench.commands import prefix as run_prefix
+    from .bench.commands import prefix as run_prefix
 
     _run_bench(run_prefix, model, options, engine)
 
@@ -281,7 +276,7 @@ def floor(
     Steps are computed in this process, without an engine around them; `--threads 0` takes every
     core. Of dense models.
     """
-    from .fuzz.bench.commands import floor as run_floor
+    from .bench.commands import floor as run_floor
 
     _run_bench(run_floor, model, options, engine)
 
@@ -335,7 +330,7 @@ def _run_bench(
 ) -> None:
     from .api.commands.exits import errors_as_sentences
     from .api.commands.report import make_report
-    from .fuzz.termination import until_terminated
+    from .api.commands.termination import until_terminated
 
     with errors_as_sentences(*errors), make_report() as report:
         run = partial(measure, model, options, engine=attrs.asdict(engine), on_event=report)

@@ -11,19 +11,19 @@ from contextlib import contextmanager
 import attrs
 import trio
 
-from ..runtime.admission import ignore_load
-from ..runtime.generation import Generator
-from ..runtime.tool_calls import has_tool_calls
-from .authentication import Authentication
-from .client_addresses import LOCAL, ClientAddresses
+from ..runtime.frontend.admission import ignore_load
+from ..runtime.frontend.generation import Generator
+from ..runtime.text.tool_calls import has_tool_calls
 from .errors import draining
-from .foreign_responses import ForeignResponses
-from .input_budget import InputBudget
-from .metrics import ApiCounters, Metrics
-from .origin import OriginPolicy
-from .response_nursery import ResponseNursery
-from .response_registry import ResponseRegistry
-from .root_calls import RootCalls
+from .http.authentication import Authentication
+from .http.client_addresses import LOCAL, ClientAddresses
+from .http.input_budget import InputBudget
+from .http.origin import OriginPolicy
+from .metrics.families import ApiCounters, Metrics
+from .responses.foreign import ForeignResponses
+from .responses.root_calls import RootCalls
+from .responses.service import ResponseNursery
+from .responses.store import ResponseRegistry
 from .settings import ServeSettings
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.

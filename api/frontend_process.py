@@ -16,19 +16,14 @@ import msgspec
 import trio
 
 from ..engine.errors import EngineError
-from ..engine.messages import (
-    Drain,
-    TreeReply,
-    TreeRequest,
-)
-from ..nurseries.child import ChildFds, run_child
-from ..nurseries.heap import settle_heap
-from ..nurseries.log_writer import open_log
-from ..nurseries.service import open_service
-from ..nurseries.task_tree import ProcessTree, task_tree
-from ..nurseries.waiting import waiting_for
-from ..runtime.frontend import Frontend
-from ..runtime.input_processor import InputProcessor
+from ..engine.messages import Drain, TreeReply, TreeRequest
+from ..nurseries.logs.writer import open_log
+from ..nurseries.processes.child import ChildFds, run_child
+from ..nurseries.processes.heap import settle_heap
+from ..nurseries.tasks.service import open_service
+from ..nurseries.tasks.task_tree import ProcessTree, task_tree
+from ..nurseries.tasks.waiting import waiting_for
+from ..runtime.frontend.frontend import Frontend
 from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -42,17 +37,18 @@ from ..runtime.messages import (
     RootReply,
 )
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
-from ..transports.channel import Peer
+from ..runtime.text.input_processor import InputProcessor
 from ..transports.codec import MalformedMessage
-from ..transports.control_channel import ControlChannel
-from ..transports.control_handshake import ChildHandshake, perform_child_handshake
-from ..transports.passed_fds import close_fds
+from ..transports.control.channel import ControlChannel
+from ..transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ..transports.control.passed_fds import close_fds
+from ..transports.links.channel import Peer
 from .application import Application
-from .connection_source import QueueSource, open_queue_source
-from .foreign_responses import ForeignResponses
-from .load_reports import LoadReports
-from .root_calls import RootCalls
-from .server import serve_connections
+from .responses.foreign import ForeignResponses
+from .responses.root_calls import RootCalls
+from .serving.connection_source import QueueSource, open_queue_source
+from .serving.load_reports import LoadReports
+from .serving.server import serve_connections
 from .settings import FrontendSettings
 
 

@@ -6,7 +6,8 @@ python examples/embed.py
 import trio
 
 import triolet
-from triolet import SamplingParams
+
+from .. import SamplingParams
 
 
 async def tell(runtime: triolet.Runtime, prompt: str, max_tokens: int) -> None:

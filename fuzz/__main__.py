@@ -16,15 +16,15 @@ import trio
 from cyclopts import App, Parameter, validators
 
 from ..engine.errors import InvalidParameter
-from ..nurseries.error_groups import single_errors_unwrapped
+from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
 from .chaos.waits import NotInTime
+from .doubles.tcp_client import ServerStuck
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
+from .fuzzers.registry import FUZZERS
+from .fuzzers.storm import Press, Storm, press_frames, press_handshake
 from .process_watch import ProcessWatch, ServerHurt, ServerUnknown
-from .registry import FUZZERS
-from .storm import Press, Storm, press_frames, press_handshake
-from .tcp_client import ServerStuck
 
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
 # As one: a fixed seed makes `make test` the same for everybody.
@@ -151,7 +151,7 @@ def canary(*, seed: Seed = SMOKE_SEED) -> None:
 @app.command
 def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> None:
     """End requests in every way there is over a real engine; then every block must be free."""
-    from .kv_accounting import account
+    from .fuzzers.kv_accounting import account
 
     started = time.monotonic()
     accounts = trio.run(account, requests, seed)

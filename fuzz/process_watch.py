@@ -6,8 +6,8 @@ Must not know what the server was pressed with.
 
 import attrs
 
-from ..runtime.run_folder import live_runs
-from .load.process_costs import Cost, costs_of_tree
+from ..runtime.processes.run_folder import live_runs
+from .process_costs import Cost, costs_of_tree
 
 # Allocators and caches fill in the first part of a run; what grows afterwards is a leak.
 WARM_SHARE = 0.3

@@ -13,9 +13,9 @@ import attrs
 
 from ..engine.config import EngineSettings, check_at_least, check_type
 from ..engine.errors import InvalidParameter
-from ..nurseries.log_lines import LogSettings
-from ..nurseries.shutdown_ladder import LadderTimes
-from ..nurseries.supervision_policy import SupervisionPolicy
+from ..nurseries.logs.lines import LogSettings
+from ..nurseries.processes.shutdown_ladder import LadderTimes
+from ..nurseries.tasks.supervision_policy import SupervisionPolicy
 from .errors import RETRY_AFTER_S
 
 

@@ -15,10 +15,10 @@ import trio
 
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
-from ..nurseries.error_groups import single_errors_unwrapped
+from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
-from .generation import (
+from .frontend.generation import (
     ChatPrompt,
     Choice,
     GenerationStream,

@@ -9,8 +9,8 @@ import enum
 import attrs
 
 from ..engine.messages import Drain, EngineReady, TreeReply, TreeRequest
-from .control_server import ControlCall
-from .health import EngineState
+from .frontend.health import EngineState
+from .processes.control_server import ControlCall
 
 
 @attrs.frozen(kw_only=True)

@@ -28,28 +28,28 @@ from ..engine.messages import (
     Utility,
 )
 from ..engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
-from ..nurseries.error_groups import single_errors_unwrapped
-from ..nurseries.service import open_service
-from ..nurseries.waiting import waiting_for
-from ..transports.channel import HubEnd, Peer
+from ..nurseries.tasks.error_groups import single_errors_unwrapped
+from ..nurseries.tasks.service import open_service
+from ..nurseries.tasks.waiting import waiting_for
 from ..transports.codec import Codec
 from ..transports.endpoint import abstract_endpoint
-from ..transports.zmq_channel import HubChannel, open_hub
-from .admission import Admission
+from ..transports.links.channel import HubEnd, Peer
+from ..transports.links.zmq_channel import HubChannel, open_hub
 from .config import RuntimeSettings
-from .core_client import CoreClient
-from .engine_fleet import EngineFleet
 from .errors import NoEngine
 from .events import OnEvent, ignore_event
-from .frontend import Frontend
-from .health import EngineState
-from .input_processor import InputProcessor
-from .ledger import Ledger
-from .load_balancer import LeastLoaded
-from .membership import FrontendDirectory
-from .output_handler import run_output_handler
-from .platform import check_platform
-from .stats_updater import run_stats_updater
+from .frontend.admission import Admission
+from .frontend.core_client import CoreClient
+from .frontend.frontend import Frontend
+from .frontend.health import EngineState
+from .frontend.ledger import Ledger
+from .frontend.load_balancer import LeastLoaded
+from .frontend.output_handler import run_output_handler
+from .frontend.stats_updater import run_stats_updater
+from .processes.engine_fleet import EngineFleet
+from .processes.membership import FrontendDirectory
+from .processes.platform import check_platform
+from .text.input_processor import InputProcessor
 
 _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
 

@@ -30,12 +30,15 @@ BANNED = {"asyncio", "multiprocessing", "pickle", "cloudpickle", "marshal", "she
 # Where a banned module is the lesser evil, and why.
 BANNED_EXCEPT = {
     ("triolet.runtime.llm", "threading"),  # the blocking face runs trio in a thread of its own
-    ("triolet.nurseries.process", "threading"),  # asserts the spawning thread; starts none
+    (
+        "triolet.nurseries.processes.process",
+        "threading",
+    ),  # asserts the spawning thread; starts none
 }
 
 # The yardstick of a benchmark, a process of its own that nothing of the house computes with; and
 # what lets a fuzzer press the torch runner, inside a function.
-TORCH_BESIDE = ("triolet.fuzz.bench.transformers_process", "triolet.fuzz.given_logits")
+TORCH_BESIDE = ("triolet.bench.serving.transformers_process", "triolet.fuzz.doubles.given_logits")
 
 
 def _internal(module: Module) -> set[tuple[str, int]]:
@@ -72,13 +75,15 @@ def test_runtime_and_api_see_only_the_public_face_of_the_engine() -> None:
         if _room(target) == "engine"
         and target != "triolet.engine"
         and target.split(".")[2] not in ENGINE_FACE
-        and not target.startswith(("triolet.engine.model.bundled", "triolet.engine.native.library"))
+        and not target.startswith(
+            ("triolet.engine.model.bundled", "triolet.engine.kernels.library")
+        )
     ]
     assert not wrong
 
 
 def test_engine_core_and_worker_never_import_each_other() -> None:
-    of_worker = ("triolet.engine.worker", "triolet.engine.model.", "triolet.engine.native.")
+    of_worker = ("triolet.engine.worker", "triolet.engine.model.", "triolet.engine.kernels.")
     wrong = []
     for module in house_modules():
         inside_worker = module.name.startswith(of_worker)
@@ -170,7 +175,7 @@ def test_what_is_reached_by_name_exists() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.fullmatch(r"triolet(\.[a-z_]+)+", node.value)
     }
-    assert {"triolet.engine.process", "triolet.api.frontend_process"} <= names
+    assert {"triolet.engine.process.main", "triolet.api.frontend_process"} <= names
     known = {module.name for module in house_modules()}
     assert names <= known
     for name in names:

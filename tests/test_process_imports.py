@@ -28,14 +28,14 @@ ROOMS = {"engine", "runtime", "nurseries", "transports"}
 # Of the edge, what a command needs that serves; not what a frontend serves with.
 EDGE_OF_ROOT = {"commands", "errors", "limits", "origin", "response_id", "settings"}
 PROCESSES = {
-    ("triolet.runtime.root",): (COMMON, ROOMS),
+    ("triolet.runtime.processes.root",): (COMMON, ROOMS),
     # The live root of `triolet serve`, all that its command imports by and by.
     (
         "triolet.api.commands.exits",
         "triolet.api.commands.plan",
         "triolet.api.commands.serve",
     ): (COMMON, ROOMS | {"api"}),
-    ("triolet.engine.process",): (
+    ("triolet.engine.process.main",): (
         COMMON | {"zmq", "llguidance"}, {"engine", "nurseries", "transports"},
     ),
     ("triolet.engine.worker.process",): (COMMON, {"engine", "nurseries", "transports"}),

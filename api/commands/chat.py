@@ -15,9 +15,9 @@ import trio
 
 from ...engine.errors import EngineError
 from ...engine.sampling_params import SamplingParams
-from ...nurseries.background import start_background_task_soon
+from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.events import OnEvent
-from ...runtime.generation import ChatPrompt
+from ...runtime.frontend.generation import ChatPrompt
 from ...runtime.runtime import Runtime, open_runtime
 from .options import ChatOptions
 

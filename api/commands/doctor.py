@@ -21,11 +21,11 @@ import msgspec
 from ... import __version__
 from ...engine.errors import EngineError
 from ...engine.host import cores
+from ...engine.kernels.library import machine_isas, native_fault, open_library
 from ...engine.model.bundled import bundled_model_folder
-from ...engine.model_config import load_model_limits
-from ...engine.native.library import machine_isas, native_fault, open_library
-from ...runtime.platform import UnsupportedPlatform, check_platform
-from ...runtime.run_folder import base_folder, live_runs
+from ...engine.model_config.config import load_model_limits
+from ...runtime.processes.platform import UnsupportedPlatform, check_platform
+from ...runtime.processes.run_folder import base_folder, live_runs
 from .sources import PREFIX
 
 # What decides how fast a CPU computes, as `/proc/cpuinfo` spells it.

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ...engine.errors import EngineError, InvalidParameter
-from ...nurseries.error_groups import single_error
-from ...nurseries.supervisor import RestartLimitExceeded
-from ...runtime.control_server import ControlCallFailed
+from ...nurseries.tasks.error_groups import single_error
+from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...runtime.errors import NoEngineLeft, RunNotFound
-from ...runtime.platform import UnsupportedPlatform
-from ...runtime.root import PortInUse
+from ...runtime.processes.control_server import ControlCallFailed
+from ...runtime.processes.platform import UnsupportedPlatform
+from ...runtime.processes.root import PortInUse
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -15,9 +15,9 @@ from ... import __version__
 from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
-from ...engine.model_config import load_model_config, load_model_limits
-from ...nurseries.log_lines import FORMATS, LEVELS, LogSettings
-from ...nurseries.shutdown_ladder import LadderTimes
+from ...engine.model_config.config import load_model_config, load_model_limits
+from ...nurseries.logs.lines import FORMATS, LEVELS, LogSettings
+from ...nurseries.processes.shutdown_ladder import LadderTimes
 from ...runtime.config import (
     GENERATION_CONFIG_AUTO,
     AdmissionLimits,
@@ -27,10 +27,10 @@ from ...runtime.config import (
     StreamSettings,
     SupervisionSettings,
 )
-from ...runtime.root import ServePlan
+from ...runtime.processes.root import ServePlan
+from ..http.origin import OriginPolicy
 from ..limits import MERGE_MS_MAX, ServerLimits
-from ..origin import OriginPolicy
-from ..response_id import FRONTENDS_MAX
+from ..openai.response_id import FRONTENDS_MAX
 from ..settings import RESUME_KEEP_S, FrontendSettings, ServeSettings, settings_to_text
 
 RESTARTS, LOGS = SupervisionSettings(), LogSettings()

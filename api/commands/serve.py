@@ -11,11 +11,11 @@ from functools import partial
 
 import trio
 
-from ...nurseries.log_writer import open_log
-from ...nurseries.service import start_service
-from ...nurseries.subreaper import become_subreaper, run_reaper
+from ...nurseries.logs.writer import open_log
+from ...nurseries.processes.subreaper import become_subreaper, run_reaper
+from ...nurseries.tasks.service import start_service
 from ...runtime.events import OnEvent, Stopped
-from ...runtime.root import Root, ServePlan
+from ...runtime.processes.root import Root, ServePlan
 from .exits import EXIT_ENGINE_LOST, EXIT_OK
 
 logger = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ gathered.
 
 import msgspec
 
-from ...nurseries.task_tree import ProcessTree, render_tree
-from ...runtime.control_server import ControlCall, ask_run
-from ...runtime.run_folder import find_run
+from ...nurseries.tasks.task_tree import ProcessTree, render_tree
+from ...runtime.processes.control_server import ControlCall, ask_run
+from ...runtime.processes.run_folder import find_run
 
 
 async def tree_text(run_id: str | None, *, as_json: bool) -> str:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from ..model_config import NO_WINDOW
+from ..model_config.config import NO_WINDOW
 from .layers import exp2_
 
 KEY_TILE_TOKENS = 64

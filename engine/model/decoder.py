@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..model_config import ModelConfig
+from ..model_config.config import ModelConfig
 from .attention import AttentionPlan, AttentionShape, KvCache, plan_attention, write_cache
 from .layers import Linear, RmsNorm, padded_rows, silu_and_multiply, softcap_
 from .plain_attention import plan_plain_attention

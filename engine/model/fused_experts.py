@@ -10,7 +10,7 @@ Sans-IO: arithmetic on header entries. Must not know files or values.
 
 import attrs
 
-from ..expert_config import EXPERTS_MAX
+from ..model_config.experts import EXPERTS_MAX
 from .safetensors_reader import ITEM_BYTES, TensorEntry
 
 GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"

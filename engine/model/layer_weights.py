@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..model_config import GELU_TANH, ModelConfig
+from ..model_config.config import GELU_TANH, ModelConfig
 from .decoder import Decoder, DecoderLayer, GatedMlp, Mlp
 from .experts import ExpertsMlp
 from .layers import Linear, RmsNorm, gelu_and_multiply, make_linear, silu_and_multiply

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..errors import ModelFolderError
 from ..host import memory_bytes
-from ..model_config import (
+from ..model_config.config import (
     GEMMA3,
     GEMMA3_MULTIMODAL,
     LLAMA,

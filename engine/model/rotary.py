@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..rope_config import Rope
+from ..model_config.rope import Rope
 from .layers import PIECE_ITEMS
 from .rotary_frequencies import rotary_frequencies, rotary_scale
 

@@ -6,7 +6,7 @@ sequences.
 
 import math
 
-from ..rope_config import LinearScaling, Llama3Scaling, Rope, YarnScaling
+from ..model_config.rope import LinearScaling, Llama3Scaling, Rope, YarnScaling
 
 # Bounds of YaRN's blend that coincide are held so far apart, in channels, as `transformers` does.
 BLEND_CHANNELS_MIN = 0.001

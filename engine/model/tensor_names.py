@@ -6,7 +6,7 @@ Sans-IO. Must not know files, shapes or what computes.
 import re
 from types import MappingProxyType
 
-from ..model_config import GEMMA3_MULTIMODAL
+from ..model_config.config import GEMMA3_MULTIMODAL
 from .weight_folder import Rename, same_name
 
 # As published, and as `transformers` saved it for a time.

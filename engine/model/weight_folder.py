@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager
 import attrs
 
 from ..errors import ModelFolderError
-from ..model_config import CONFIG_FILE
-from ..model_folder import read_object
+from ..model_config.config import CONFIG_FILE
+from ..model_config.folder import read_object
 from .fused_experts import separate_experts
 from .safetensors_reader import FLOATS, SafetensorsFile, TensorEntry, open_safetensors
 

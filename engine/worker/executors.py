@@ -27,7 +27,7 @@ def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerEx
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     match settings.executor:
         case "null":
-            from .null_executor import NullExecutor
+            from .null.executor import NullExecutor
 
             return NullExecutor(settings, rank, pause)
         case "native":
@@ -41,21 +41,21 @@ def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerEx
 
 
 def _native(settings: EngineSettings, rank: int) -> WorkerExecutor:
-    from .native_executor import NativeExecutor
+    from .native.executor import NativeExecutor
 
     return NativeExecutor(settings, rank)
 
 
 def _torch(settings: EngineSettings, rank: int) -> WorkerExecutor:
-    from .torch_executor import TorchExecutor
+    from .torch.executor import TorchExecutor
 
     return TorchExecutor(settings, rank)
 
 
 def _best(settings: EngineSettings, rank: int) -> WorkerExecutor:
     """Native where it serves the model, else torch; a choice that costs speed is told."""
-    from ..model_config import load_model_config
-    from .native_executor import native_fault
+    from ..model_config.config import load_model_config
+    from .native.executor import native_fault
 
     if fault := native_fault(settings, load_model_config(settings.model)):
         logger.warning("computing with torch, which is slower: %s", fault)

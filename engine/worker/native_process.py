@@ -5,8 +5,8 @@ this one has time. Told of another executor it is a worker like any other. Must 
 `process` does.
 """
 
-from ...nurseries.child import run_child
-from . import native_executor
+from ...nurseries.processes.child import run_child
+from .native import executor as native_executor
 from .process import main
 
 __all__ = ["main", "native_executor"]

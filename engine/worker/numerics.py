@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from ..config import EngineSettings
 from ..model.weight_folder import numerics_files
-from ..model_config import CONFIG_FILE, ModelConfig
+from ..model_config.config import CONFIG_FILE, ModelConfig
 
 
 def file_digest(path: pathlib.Path) -> str:

@@ -17,22 +17,22 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.child import ChildFds, run_child
-from ...nurseries.heap import settle_heap
-from ...nurseries.service import open_service
-from ...nurseries.task_tree import ProcessTree, task_tree
-from ...nurseries.waiting import waiting_for
+from ...nurseries.processes.child import ChildFds, run_child
+from ...nurseries.processes.heap import settle_heap
+from ...nurseries.tasks.service import open_service
+from ...nurseries.tasks.task_tree import ProcessTree, task_tree
+from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import MalformedMessage
-from ...transports.control_channel import ControlChannel
-from ...transports.control_handshake import ChildHandshake, perform_child_handshake
-from ...transports.passed_fds import close_fds
-from ...transports.ring_memory import READER_FDS
-from ...transports.shm_ring import RingReader, RingWriter
+from ...transports.control.channel import ControlChannel
+from ...transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ...transports.control.passed_fds import close_fds
+from ...transports.rings.ring_memory import READER_FDS
+from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
 from ..errors import EngineError
 from ..messages import BootPhase, TreeReply, TreeRequest
+from ..process.step_recorder import open_recorder
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
-from ..step_recorder import open_recorder
 from .executor_interface import Pause, WorkerExecutor
 from .executors import make_executor
 from .step_loop import StepLoop, StopSignal

@@ -15,15 +15,9 @@ import attrs
 import trio
 
 from ...transports.codec import Codec
-from ...transports.shm_ring import RingClosed, RingReader, RingWriter
-from ..step_messages import (
-    Mask,
-    Step,
-    StepFailure,
-    StepResult,
-    make_ring_codecs,
-)
-from ..step_recorder import NO_RECORDER, Span, StepRecorder
+from ...transports.rings.shm_ring import RingClosed, RingReader, RingWriter
+from ..process.step_recorder import NO_RECORDER, Span, StepRecorder
+from ..step_messages import Mask, Step, StepFailure, StepResult, make_ring_codecs
 from .executor_interface import WorkerExecutor
 
 

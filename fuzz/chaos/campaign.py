@@ -16,9 +16,9 @@ import attrs
 import trio
 
 from ...engine.model.bundled import bundled_model_folder
-from ...engine.model_config import load_model_limits
-from ...nurseries.error_groups import single_error
-from ...runtime.control_server import ControlCallFailed
+from ...engine.model_config.config import load_model_limits
+from ...nurseries.tasks.error_groups import single_error
+from ...runtime.processes.control_server import ControlCallFailed
 from . import faults
 from .checkers import (
     Disturbance,
@@ -30,14 +30,7 @@ from .checkers import (
     judge_root_death,
     judge_stream,
 )
-from .fault_plan import (
-    DECK,
-    Fault,
-    FaultKind,
-    Transport,
-    digest,
-    make_plan,
-)
+from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
 from .load import Bystanders, run_script

@@ -13,7 +13,7 @@ from functools import partial
 import attrs
 import trio
 
-from ...nurseries.task_tree import ProcessTree
+from ...nurseries.tasks.task_tree import ProcessTree
 from . import faults
 from .checkers import Disturbance, judge_epochs, judge_health
 from .clients import EventConnection, Lost, open_events, reset

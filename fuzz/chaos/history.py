@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from ...api.response_id import frontend_of
+from ...api.openai.response_id import frontend_of
 from .fault_plan import Transport
 
 # The events before the first delta are numbered 0 to 3, the delta of token k (from 1) 3 + k.

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from rich.table import Table
 
-from ..load.measures import percentile
+from ...bench.load.measures import percentile
 from .fault_plan import FaultKind
 from .history import Ending, StreamHistory, Violation
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from ...engine.worker.null_executor import null_token
+from ...engine.worker.null.executor import null_token
 from .history import Violation
 
 PROMPTS = (

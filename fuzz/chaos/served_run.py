@@ -19,9 +19,9 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.task_tree import ProcessTree
-from ...runtime.control_server import ControlCall, ControlCallFailed, ask_run
-from ...runtime.run_folder import RUN_FILE, RunFacts, RunFolder
+from ...nurseries.tasks.task_tree import ProcessTree
+from ...runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from ...runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
 from .checkers import Look, QuietLook
 from .clients import Lost, ask
 from .observers import (

@@ -14,7 +14,7 @@ import transformers
 from tokenizers import Tokenizer
 from torch.nn import functional
 
-from triolet.engine.model.bundled.generator import draw_document
+from triolet.tools.bundled_model.generator import draw_document
 
 from .scored import Scorer
 

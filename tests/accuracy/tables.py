@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.model_config import load_model_config
-from triolet.engine.worker.native_executor import native_fault
+from triolet.engine.model_config.config import load_model_config
+from triolet.engine.worker.native.executor import native_fault
 
 from .families import VOCABULARY, Family, reference_logits, save_model
 from .held_out import perplexity, reference_perplexity

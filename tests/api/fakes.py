@@ -18,14 +18,14 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.connection import run_connection
+from triolet.api.serving.connection import run_connection
 from triolet.api.settings import ServeSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
-from triolet.nurseries.service import open_service
-from triolet.runtime.choice_slots import ChoiceSlots
-from triolet.runtime.generation import (
+from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.frontend.choice_slots import ChoiceSlots
+from triolet.runtime.frontend.generation import (
     ChatPrompt,
     EngineHealth,
     EngineState,
@@ -38,7 +38,7 @@ from triolet.runtime.generation import (
     RequestEvent,
     RuntimeStatistics,
 )
-from triolet.runtime.merged_slot import MergedSlot
+from triolet.runtime.frontend.output_collector import MergedSlot
 
 PROMPT_TOKENS = [7, 8, 9]
 VOCABULARY = 0x10FFFF

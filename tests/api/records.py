@@ -5,11 +5,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from triolet.api.live_response import LiveResponse
-from triolet.api.logprob_objects import make_teller
-from triolet.api.response_history import Conversation
-from triolet.api.response_record import ResponseRecord
-from triolet.api.responses import (
+from triolet.api.openai.logprobs import make_teller
+from triolet.api.openai.response_events import (
     Ending,
     Event,
     Part,
@@ -18,9 +15,12 @@ from triolet.api.responses import (
     Status,
     event_of,
 )
-from triolet.api.responses_request import ResponseRequest, read_response_request
-from triolet.api.tool_record import ToolRecord
-from triolet.runtime.generation import GenerationOutput, Usage
+from triolet.api.openai.responses_request import ResponseRequest, read_response_request
+from triolet.api.responses.history import Conversation
+from triolet.api.responses.record import ResponseRecord
+from triolet.api.responses.response import LiveResponse
+from triolet.api.responses.tool_record import ToolRecord
+from triolet.runtime.frontend.generation import GenerationOutput, Usage
 
 from .fakes import make_logprobs
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from triolet.api.routes import ROUTES
+from triolet.api.routes.table import ROUTES
 
 from .fakes import Answer, HttpClient, make_application, open_client
 from .socket_client import open_socket

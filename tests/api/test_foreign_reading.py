@@ -7,8 +7,8 @@ import trio
 import trio.testing
 
 from .fakes import Answer, FakeGenerator, Say, open_client
+from .responses.test_foreign import KEYS, Server, open_server
 from .socket_client import open_socket
-from .test_foreign_responses import KEYS, Server, open_server
 
 STEADY = [Say(str(number), after_s=1) for number in range(9)]
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")

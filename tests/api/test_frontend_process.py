@@ -19,12 +19,11 @@ from triolet.api.frontend_process import settings_of_text
 from triolet.api.settings import FrontendSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
-from triolet.nurseries.child import ChildFds
-from triolet.nurseries.process import ProcessSpec, open_process
-from triolet.nurseries.service import ServiceEnded
-from triolet.nurseries.task_tree import ProcessTree, find_background_task, find_tasks
+from triolet.nurseries.processes.child import ChildFds
+from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.tasks.service import ServiceEnded
+from triolet.nurseries.tasks.task_tree import ProcessTree, find_background_task, find_tasks
 from triolet.runtime.config import RuntimeSettings
-from triolet.runtime.membership import EngineDirectory
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -34,12 +33,13 @@ from triolet.runtime.messages import (
     FrontendReady,
     PassConnection,
 )
-from triolet.transports.control_channel import ControlChannel
-from triolet.transports.control_handshake import perform_parent_handshake
-from triolet.transports.handshake_messages import PeerRefused
+from triolet.runtime.processes.membership import EngineDirectory
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.control_handshake import perform_parent_handshake
+from triolet.transports.control.handshake_messages import PeerRefused
 
 from ..leaks import check_no_leaks
-from ..transports.test_passed_fds import no_room_for_descriptors
+from ..transports.control.test_passed_fds import no_room_for_descriptors
 
 # A test that is not over by then hangs.
 DEADLINE_S = 60.0

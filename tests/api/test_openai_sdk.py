@@ -10,7 +10,7 @@ import trio
 from triolet.engine.errors import EngineDied
 
 from .fakes import Fail, FakeGenerator, Say, make_application
-from .test_server import open_server
+from .serving.test_server import open_server
 
 PROGRAM = pathlib.Path(__file__).parent / "openai_client.py"
 

@@ -7,7 +7,7 @@ import trio.testing
 from triolet.engine.errors import EngineDied, PromptTooLong
 from triolet.engine.messages import FinishReason
 from triolet.runtime.errors import NoEngine, Overloaded
-from triolet.runtime.generation import ChatPrompt
+from triolet.runtime.frontend.generation import ChatPrompt
 
 from .fakes import Fail, FakeGenerator, HttpClient, Say, make_application, open_client
 

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.runtime.generation import RequestEvent, RequestEventKind
+from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 
 from .fakes import FakeGenerator, Say, make_application, open_responses
 from .socket_client import open_socket

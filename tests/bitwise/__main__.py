@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 from triolet.engine.model.bundled import bundled_model_folder
-from triolet.engine.model_config import load_model_limits
+from triolet.engine.model_config.config import load_model_limits
 from triolet.engine.worker.executors import SPIN_COUNT
 
 # As workers have it, and before torch is loaded, which the modules below do: with two threads on a

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from triolet.engine.model.bundled import bundled_model_folder
-from triolet.engine.model_config import load_model_limits
+from triolet.engine.model_config.config import load_model_limits
 from triolet.tests.accuracy.tables import serves
 
 from .requests import draw_requests

@@ -7,7 +7,7 @@ import attrs
 from triolet.engine.messages import Utility
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
-from triolet.fuzz.bed import open_bed
+from triolet.fuzz.doubles.bed import open_bed
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep
 
 # Which of several tasks of one name: the frontend's are further out in the tree than the engine's.

@@ -13,7 +13,6 @@ import trio
 
 from triolet.api import frontend_process
 from triolet.api.settings import settings_to_text
-from triolet.engine import process as engine_process
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import (
     ENGINE_TO_ROOT,
@@ -24,16 +23,17 @@ from triolet.engine.messages import (
     FrontendMembership,
     TreeRequest,
 )
+from triolet.engine.process import main as engine_process
 from triolet.engine.worker import process as worker_process
-from triolet.nurseries.child import ChildFds, run_until_stopped
-from triolet.runtime.membership import EngineDirectory
+from triolet.nurseries.processes.child import ChildFds, run_until_stopped
 from triolet.runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND
+from triolet.runtime.processes.membership import EngineDirectory
 from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
 from triolet.tests.engine.worker.test_process import first_step, make_core
-from triolet.transports.control_channel import ControlChannel
-from triolet.transports.control_handshake import perform_parent_handshake
-from triolet.transports.passed_fds import close_fds
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.control_handshake import perform_parent_handshake
+from triolet.transports.control.passed_fds import close_fds
 
 
 @contextmanager

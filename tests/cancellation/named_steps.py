@@ -11,10 +11,14 @@ from itertools import count
 import attrs
 import trio
 
-from triolet.nurseries.background import BackgroundTask, CancelledBeforeStart, background_task_of
-from triolet.nurseries.error_groups import single_error
-from triolet.nurseries.service import ServiceEnded
-from triolet.nurseries.task_tree import find_background_tasks
+from triolet.nurseries.tasks.background import (
+    BackgroundTask,
+    CancelledBeforeStart,
+    background_task_of,
+)
+from triolet.nurseries.tasks.error_groups import single_error
+from triolet.nurseries.tasks.service import ServiceEnded
+from triolet.nurseries.tasks.task_tree import find_background_tasks
 from triolet.tests.leaks import check_no_leaks
 
 # A use that is not over by then hangs.

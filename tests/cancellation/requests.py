@@ -15,14 +15,11 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.connection import run_connection
+from triolet.api.serving.connection import run_connection
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.bed import Bed, open_bed
-from triolet.nurseries.background import (
-    background_task_of,
-    start_background_task_soon,
-)
-from triolet.nurseries.task_tree import find_background_tasks
+from triolet.fuzz.doubles.bed import Bed, open_bed
+from triolet.nurseries.tasks.background import background_task_of, start_background_task_soon
+from triolet.nurseries.tasks.task_tree import find_background_tasks
 from triolet.tests.api.fakes import open_responses
 
 from .exchanges import Exchange, perform

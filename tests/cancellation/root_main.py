@@ -13,12 +13,12 @@ import trio
 
 from triolet.api.commands.exits import EXIT_OK
 from triolet.api.commands.serve import serve
-from triolet.runtime.control_server import ControlCall, ControlCallFailed, ask_run
 from triolet.runtime.events import Draining, Serving
-from triolet.runtime.run_folder import find_run
+from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from triolet.runtime.processes.run_folder import find_run
 from triolet.tests.cancellation.named_steps import CancelAtStep
 from triolet.tests.runtime.acting import Diary, acting_settings
-from triolet.tests.runtime.test_root import plan_of
+from triolet.tests.runtime.processes.test_root import plan_of
 
 # From the kernel's prctl.h.
 _PR_SET_CHILD_SUBREAPER = 36

@@ -12,8 +12,8 @@ from functools import partial
 import attrs
 import trio
 
-from triolet.nurseries.background import CancelledBeforeStart
-from triolet.nurseries.child import DEATH_MONITOR, EXIT_FAILED
+from triolet.nurseries.processes.child import DEATH_MONITOR, EXIT_FAILED
+from triolet.nurseries.tasks.background import CancelledBeforeStart
 from triolet.tests.cancellation import requests
 from triolet.tests.cancellation.bed_use import ENGINE, FRONTEND, use_bed
 from triolet.tests.cancellation.child_mains import use_engine, use_frontend, use_worker

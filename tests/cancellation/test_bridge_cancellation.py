@@ -14,8 +14,8 @@ from triolet.tests.contracts.meshes import CODEC, running
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.zmq_channel import open_hub, open_spoke
-from triolet.transports.zmq_sockets import (
+from triolet.transports.links.zmq_channel import open_hub, open_spoke
+from triolet.transports.links.zmq_sockets import (
     BoundSocket,
     ConnectedSockets,
     EndpointInUse,
@@ -23,7 +23,7 @@ from triolet.transports.zmq_sockets import (
     Socket,
     SocketSettings,
 )
-from triolet.transports.zmq_thread import Arrival, Connect, Outbox, Send, SocketThread
+from triolet.transports.links.zmq_thread import Arrival, Connect, Outbox, Send, SocketThread
 
 SETTINGS = SocketSettings(high_water=1000, linger_ms=0)
 # Only a failing test meets it.

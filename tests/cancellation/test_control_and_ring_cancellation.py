@@ -13,16 +13,16 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.transports.control_channel import ControlChannel
-from triolet.transports.control_handshake import (
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.control_handshake import (
     perform_child_handshake,
     perform_parent_handshake,
 )
-from triolet.transports.passed_fds import close_fds
-from triolet.transports.ring_memory import create_ring
-from triolet.transports.shm_ring import RingReader, RingWriter
+from triolet.transports.control.passed_fds import close_fds
+from triolet.transports.rings.ring_memory import create_ring
+from triolet.transports.rings.shm_ring import RingReader, RingWriter
 
-from ..transports.test_passed_fds import open_fds
+from ..transports.control.test_passed_fds import open_fds
 
 # No operation here has more steps; the loops end earlier, when nothing was left to cancel.
 STEPS_MAX = 60

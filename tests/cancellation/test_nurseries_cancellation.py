@@ -10,13 +10,13 @@ from random import Random
 import pytest
 import trio
 
-from triolet.nurseries.background import start_background_task
-from triolet.nurseries.process import Process, open_process, run_process
-from triolet.nurseries.process_pool import run_process_pool
-from triolet.nurseries.service import open_service
-from triolet.nurseries.supervision_policy import RestartType, SupervisionPolicy
-from triolet.nurseries.supervisor import supervise
-from triolet.nurseries.task_tree import find_background_tasks
+from triolet.nurseries.processes.process import Process, open_process, run_process
+from triolet.nurseries.processes.process_pool import run_process_pool
+from triolet.nurseries.tasks.background import start_background_task
+from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.supervision_policy import RestartType, SupervisionPolicy
+from triolet.nurseries.tasks.supervisor import supervise
+from triolet.nurseries.tasks.task_tree import find_background_tasks
 
 from ..checkpoints import (
     act_at_nth_checkpoint,
@@ -24,7 +24,7 @@ from ..checkpoints import (
     cancel_at_nth_checkpoint,
 )
 from ..leaks import check_no_leaks
-from ..nurseries.processes import DEADLINE_S, HASTY, receive_ready, spec_of, tell
+from ..nurseries.child_programs import DEADLINE_S, HASTY, receive_ready, spec_of, tell
 
 Clock = trio.testing.MockClock
 

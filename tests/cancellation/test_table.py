@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from triolet.nurseries.task_tree import ProcessTree, TaskNode
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 from triolet.tests.cancellation.table import REQUEST_TASKS, ROWS, Row, write_null_folder
 from triolet.tests.end_to_end.server import open_server, places
 

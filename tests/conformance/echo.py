@@ -7,10 +7,10 @@ byte in no time; everything else is as served.
 import trio
 from trio_websocket import ConnectionClosed
 
-from triolet.api.bounded_stream import BoundedStream
-from triolet.api.http import HttpConnection
+from triolet.api.http.connection import HttpConnection
+from triolet.api.http.stream import BoundedStream
 from triolet.api.limits import HttpLimits, SocketLimits
-from triolet.api.socket_opening import open_socket
+from triolet.api.websocket.opening import open_socket
 
 LIMITS = SocketLimits(fragments_per_message_max=2**16, idle_frames_burst=4096)
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from triolet.transports.channel import (
+from triolet.transports.links.channel import (
     Channel,
     ChannelEvent,
     HubEnd,

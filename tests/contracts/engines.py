@@ -10,14 +10,14 @@ from contextlib import asynccontextmanager
 import trio
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.inproc import open_inproc_engine
 from triolet.engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, FrontendAddress
-from triolet.nurseries.service import open_service
+from triolet.engine.process.inproc import open_inproc_engine
+from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.config import RuntimeSettings
-from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.events import ignore_event
-from triolet.runtime.membership import FrontendDirectory
 from triolet.runtime.messages import EngineMembership
+from triolet.runtime.processes.engine_fleet import EngineFleet
+from triolet.runtime.processes.membership import FrontendDirectory
 from triolet.tests.contracts.engine import (
     DEADLINE_S,
     EOS,
@@ -29,12 +29,12 @@ from triolet.tests.contracts.engine import (
     byte_tokenizer,
 )
 from triolet.tests.contracts.meshes import running
-from triolet.transports.channel import Peer
 from triolet.transports.codec import Codec
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.link_decisions import LinkSettings
-from triolet.transports.memory_channel import MemoryMesh
-from triolet.transports.zmq_channel import ZmqSettings, open_hub
+from triolet.transports.links.channel import Peer
+from triolet.transports.links.link_decisions import LinkSettings
+from triolet.transports.links.memory_channel import MemoryMesh
+from triolet.transports.links.zmq_channel import ZmqSettings, open_hub
 
 LINK = LinkSettings(unacknowledged_max=UNACKNOWLEDGED_MAX)
 

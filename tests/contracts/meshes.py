@@ -7,12 +7,12 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import trio
 
 from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered
-from triolet.transports.channel import RunnableChannel
 from triolet.transports.codec import Codec
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.link_decisions import LinkSettings
-from triolet.transports.memory_channel import MemoryMesh, NthFault
-from triolet.transports.zmq_channel import ZmqSettings, open_hub, open_spoke
+from triolet.transports.links.channel import RunnableChannel
+from triolet.transports.links.link_decisions import LinkSettings
+from triolet.transports.links.memory_channel import MemoryMesh, NthFault
+from triolet.transports.links.zmq_channel import ZmqSettings, open_hub, open_spoke
 
 CODEC = Codec(Numbered)
 

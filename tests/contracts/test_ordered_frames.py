@@ -9,11 +9,11 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.transports.control_channel import ControlChannel
-from triolet.transports.ring_memory import create_ring
-from triolet.transports.shm_ring import RingFull, RingReader, RingWriter
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.rings.ring_memory import create_ring
+from triolet.transports.rings.shm_ring import RingFull, RingReader, RingWriter
 
-from ..transports.test_passed_fds import open_fds
+from ..transports.control.test_passed_fds import open_fds
 from .ordered_frames import Carrier, Maker, check_ordered_frames, no_descriptor_is_left
 
 

@@ -23,9 +23,9 @@ import msgspec
 import pytest
 import trio
 
-from triolet.nurseries.task_tree import ProcessTree
-from triolet.runtime.control_server import ControlCall, ControlCallFailed, ask_run
-from triolet.runtime.run_folder import RUN_FILE, RunFacts, RunFolder
+from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from triolet.runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
 
 # A server or a stream that is not there by then never comes; two busy cores need some seconds.
 DEADLINE_S = 60.0

@@ -9,7 +9,7 @@ import httpx
 import pytest
 import trio
 
-from triolet.api.response_id import frontend_of
+from triolet.api.openai.response_id import frontend_of
 
 from .server import DEADLINE_S, Server, module_server, places, wait_until
 from .streams import SeenStream, body, open_socket, read_socket

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 from triolet.engine.step_messages import NewRow, RowSampling, Step
-from triolet.engine.worker.null_executor import null_token
+from triolet.engine.worker.null.executor import null_token
 
 VOCAB_SIZE = 100
 # Its ids make a step of more than a slot: two or three bytes each.

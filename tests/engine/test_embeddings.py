@@ -20,7 +20,7 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.step_messages import STEP_LIMITS
 from triolet.transports.array import Array
 from triolet.transports.codec import CodecLimits
-from triolet.transports.shm_ring import OVERSIZE_BYTES_MAX
+from triolet.transports.rings.shm_ring import OVERSIZE_BYTES_MAX
 
 GOOD = Array("float32", (2, 4), bytes(32))
 

@@ -3,8 +3,8 @@
 import pytest
 
 from triolet.fuzz.__main__ import app, findings_as_sentences, main
+from triolet.fuzz.fuzzers.registry import FUZZERS
 from triolet.fuzz.process_watch import ServerHurt
-from triolet.fuzz.registry import FUZZERS
 
 
 def run(words: list[str]) -> object:

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from triolet.fuzz.load.process_costs import Cost
+from triolet.fuzz.process_costs import Cost
 from triolet.fuzz.process_watch import ProcessWatch, Sample, ServerHurt, ServerUnknown, slope
 
 

@@ -14,17 +14,17 @@ import trio.testing
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain
-from triolet.nurseries.service import open_service
-from triolet.nurseries.task_tree import ProcessTree, TaskNode, task_tree
-from triolet.runtime.child_life import ChildLife
+from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
-from triolet.runtime.engine_fleet import EngineFleet
 from triolet.runtime.events import RunEvent
-from triolet.runtime.frontend_fleet import FrontendFleet
-from triolet.runtime.membership import FrontendDirectory
+from triolet.runtime.processes.child_process import ChildLife
+from triolet.runtime.processes.engine_fleet import EngineFleet
+from triolet.runtime.processes.frontend_fleet import FrontendFleet
+from triolet.runtime.processes.membership import FrontendDirectory
 
 from ..leaks import check_no_leaks
-from ..nurseries.processes import look_again
+from ..nurseries.child_programs import look_again
 
 ACTING_ENGINE = "triolet.tests.runtime.children.acting_engine"
 ACTING_FRONTEND = "triolet.tests.runtime.children.acting_frontend"

@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from triolet.runtime.tokenizer import Tokenizer
+from triolet.runtime.text.tokenizer import Tokenizer
 
 from .model_folders import CHAT_TEMPLATE, byte_level_tokenizer, metaspace_tokenizer, write_folder
 

@@ -11,7 +11,7 @@ import trio
 
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.bed import Bed, open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 
 from ..engine.model.reference import VOCABULARY, greedy_after, save_reference
 from ..engine.model.tiny_models import random_tokens

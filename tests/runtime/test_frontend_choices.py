@@ -11,11 +11,11 @@ import trio
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.bed import open_bed
+from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.ledger_decisions import EngineGonePolicy
-from triolet.transports.link_decisions import Side
-from triolet.transports.memory_channel import FaultKind, NthFault
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 COUNT = 3
 PARAMS = SamplingParams(n=COUNT, max_tokens=16, seed=3, ignore_eos=True)

@@ -17,11 +17,11 @@ from triolet.engine.messages import Utility
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.bed import Bed, open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.generation import PromptEmbeds
-from triolet.runtime.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.generation import PromptEmbeds
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
 from triolet.runtime.runtime import open_runtime
 from triolet.transports.codec import ARRAY_FRAME_BYTES
 

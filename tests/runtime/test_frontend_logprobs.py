@@ -5,12 +5,12 @@ import pathlib
 import pytest
 
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.worker.null_logprobs import null_logprob
-from triolet.fuzz.bed import open_bed
-from triolet.runtime.generation import GenerationStream
-from triolet.runtime.ledger_decisions import EngineGonePolicy
-from triolet.transports.link_decisions import Side
-from triolet.transports.memory_channel import FaultKind, NthFault
+from triolet.engine.worker.null.logprobs import null_logprob
+from triolet.fuzz.doubles.bed import open_bed
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 PROMPT = list(range(20, 60))
 TOKENS = 12

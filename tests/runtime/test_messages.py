@@ -4,8 +4,8 @@ import msgspec
 
 from triolet.engine.messages import Drain, EngineReady, TreeReply, TreeRequest
 from triolet.runtime import messages
-from triolet.runtime.control_server import ControlCall
-from triolet.runtime.health import EngineState
+from triolet.runtime.frontend.health import EngineState
+from triolet.runtime.processes.control_server import ControlCall
 from triolet.transports.codec import Codec
 
 READY = EngineReady(

@@ -26,7 +26,7 @@ from triolet.engine.core.request import Request
 from triolet.engine.messages import AddRequest, Grant, LiveRequest, RequestKey, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import Step, WorkerReady
-from triolet.fuzz.checking_worker import CheckingWorker
+from triolet.fuzz.doubles.checking_worker import CheckingWorker
 
 HERE = pathlib.Path(__file__).parent
 REWRITE = "TRIOLET_REWRITE_SCENARIOS"

@@ -5,7 +5,7 @@ import attrs
 from triolet.engine.errors import EngineError
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.generation import Generator
+from triolet.runtime.frontend.generation import Generator
 from triolet.tests.structured.forms import Form
 
 PROMPT = "Tell me something about a dog, please. Answer:"

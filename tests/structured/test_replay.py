@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from triolet.engine.kernels.library import native_fault
 from triolet.engine.messages import FinishReason
 from triolet.engine.model.bundled import bundled_model_folder
-from triolet.engine.native.library import native_fault
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
-from triolet.fuzz.bed import open_bed
-from triolet.runtime.ledger_decisions import EngineGonePolicy
+from triolet.fuzz.doubles.bed import open_bed
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -7,12 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from triolet.transports.codec import MalformedMessage
-from triolet.transports.frames import (
-    PACKED_FRAMES_MAX,
-    frame_bytes,
-    pack_frames,
-    unpack_frames,
-)
+from triolet.transports.frames import PACKED_FRAMES_MAX, frame_bytes, pack_frames, unpack_frames
 
 
 @hypothesis.settings(deadline=None)

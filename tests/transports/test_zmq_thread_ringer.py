@@ -4,7 +4,7 @@ from typing import Any
 
 import attrs
 
-from triolet.transports.zmq_thread import PATIENCE_S, Ringer, SocketThread
+from triolet.transports.links.zmq_thread import PATIENCE_S, Ringer, SocketThread
 
 SLEEPS_S, BUSY_S = 1.0, 0.0
 

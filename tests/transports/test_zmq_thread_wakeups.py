@@ -15,7 +15,7 @@ import attrs
 import pytest
 import trio
 
-from triolet.transports.zmq_thread import Burst, Outbox, Send, SocketThread
+from triolet.transports.links.zmq_thread import Burst, Outbox, Send, SocketThread
 
 from .statement_steps import Steps, Wanted, taken_apart
 

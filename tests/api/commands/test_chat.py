@@ -17,7 +17,7 @@ import trio
 from triolet.api.commands.chat import GREETING, HINT, Conversation, chat
 from triolet.api.commands.options import ChatOptions
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.bed import Bed, open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.events import ChildReady, OnEvent
 
 from ...leaks import check_no_leaks

@@ -9,7 +9,7 @@ import pytest
 
 from triolet.__main__ import run_words
 from triolet.api.commands import doctor
-from triolet.engine.native import library
+from triolet.engine.kernels import library
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:

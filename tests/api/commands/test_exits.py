@@ -15,7 +15,7 @@ from triolet.api.commands.exits import (
 )
 from triolet.engine.errors import BootRefused, InvalidParameter, ModelFolderError
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.root import PortInUse
+from triolet.runtime.processes.root import PortInUse
 
 EXPECTED = [
     (ModelFolderError("/m", "has no config.json"), EXIT_FAILED, "config.json"),

@@ -15,7 +15,7 @@ import attrs
 import pytest
 
 from triolet.api.commands.serve import DESCRIPTORS_WANTED
-from triolet.runtime.root import bind_listener
+from triolet.runtime.processes.root import bind_listener
 
 from ...leaks import children_of
 

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from triolet.api.commands.tree import tree_text
-from triolet.nurseries.service import open_service
-from triolet.nurseries.task_tree import ProcessTree, TaskNode
-from triolet.runtime.control_server import ControlCall, ControlCallFailed, serve_control
+from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 from triolet.runtime.errors import RunNotFound
-from triolet.runtime.run_folder import make_run_folder
+from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, serve_control
+from triolet.runtime.processes.run_folder import make_run_folder
 
 TREE = ProcessTree(
     "root",

@@ -19,7 +19,7 @@ from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import Pause, Progress, WaitMask, WorkerExecutor
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.process import main
-from triolet.nurseries.child import run_child
+from triolet.nurseries.processes.child import run_child
 
 FOREVER_S = 3600.0
 

@@ -9,7 +9,7 @@ from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.messages import AddRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import WorkerReady
-from triolet.fuzz.checking_worker import CheckingWorker
+from triolet.fuzz.doubles.checking_worker import CheckingWorker
 
 VOCAB = 50
 READY = WorkerReady(

@@ -5,21 +5,9 @@ import pytest
 
 from triolet.engine.core.result_check import UnexpectedResult
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.messages import (
-    AddRequest,
-    FinishReason,
-    Grant,
-    LiveRequest,
-    RequestKey,
-)
+from triolet.engine.messages import AddRequest, FinishReason, Grant, LiveRequest, RequestKey
 from triolet.engine.step_messages import StepResult
-from triolet.tests.engine.core.driver import (
-    VOCAB,
-    Driver,
-    add_request,
-    make_core,
-    tokens_alone,
-)
+from triolet.tests.engine.core.driver import VOCAB, Driver, add_request, make_core, tokens_alone
 
 
 @pytest.fixture

@@ -25,16 +25,11 @@ from hypothesis.stateful import (
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.messages import (
-    AddRequest,
-    Grant,
-    LiveRequest,
-    RequestOutput,
-)
+from triolet.engine.messages import AddRequest, Grant, LiveRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import Step, WorkerReady
-from triolet.fuzz.checking_worker import CheckingWorker
-from triolet.fuzz.wanted_request import WantedRequest, make_wanted
+from triolet.fuzz.doubles.checking_worker import CheckingWorker
+from triolet.fuzz.doubles.wanted_request import WantedRequest, make_wanted
 
 VOCAB = 9  # small, so that stop tokens are met often
 MODEL_LEN = 20

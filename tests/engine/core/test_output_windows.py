@@ -10,7 +10,7 @@ from triolet.engine.core.announcements import Announcements
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.request import CREDIT_LOW_TOKENS, RequestStatus
 from triolet.engine.messages import AddRequest, Grant, LiveRequest, RequestKey, StepOutputs
-from triolet.fuzz.checking_worker import CheckingWorker
+from triolet.fuzz.doubles.checking_worker import CheckingWorker
 from triolet.tests.engine.core.driver import READY, VOCAB, add_request
 
 STEP_S = 0.1

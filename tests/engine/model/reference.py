@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor
 
 from triolet.engine.model.registry import Model, load_model
-from triolet.engine.model_config import load_model_config
+from triolet.engine.model_config.config import load_model_config
 
 from .tiny_models import CPU, Driver, random_tokens
 

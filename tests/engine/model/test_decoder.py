@@ -10,7 +10,7 @@ from torch import Tensor
 from triolet.engine.model.attention import plan_attention
 from triolet.engine.model.decoder import ForwardBatch
 from triolet.engine.model.registry import Model
-from triolet.engine.model_config import GEMMA3, MISTRAL, QWEN2, QWEN3, QWEN3_MOE
+from triolet.engine.model_config.config import GEMMA3, MISTRAL, QWEN2, QWEN3, QWEN3_MOE
 
 from .tiny_models import Driver, load_dummy, random_tokens
 

@@ -18,7 +18,7 @@ from triolet.engine.model.decoder import ForwardBatch
 from triolet.engine.model.layer_weights import load_decoder
 from triolet.engine.model.loader import DummyWeights
 from triolet.engine.model.registry import LAYER_LOADERS
-from triolet.engine.model_config import GEMMA3, LLAMA, QWEN2, QWEN3, load_model_config
+from triolet.engine.model_config.config import GEMMA3, LLAMA, QWEN2, QWEN3, load_model_config
 
 from .tiny_models import BLOCK_TOKENS, write_config
 

@@ -5,10 +5,10 @@ import pathlib
 import pytest
 import torch
 
-from triolet.engine.expert_config import EXPERTS_MAX
 from triolet.engine.model.fused_experts import separate_experts
 from triolet.engine.model.loader import read_tensor
 from triolet.engine.model.safetensors_reader import TensorEntry, open_safetensors
+from triolet.engine.model_config.experts import EXPERTS_MAX
 
 from .tiny_models import CPU, safetensors_bytes
 

@@ -10,7 +10,7 @@ import transformers
 from triolet.engine.model.layer_weights import LayerWeights
 from triolet.engine.model.loader import PlannedWeights
 from triolet.engine.model.registry import plan_weights
-from triolet.engine.model_config import load_model_config
+from triolet.engine.model_config.config import load_model_config
 
 from .reference import SIZES
 from .tiny_models import write_config

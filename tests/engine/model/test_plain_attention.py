@@ -9,12 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.engine.model import plain_attention
-from triolet.engine.model.attention import (
-    AttentionShape,
-    KvCache,
-    plan_attention,
-    write_cache,
-)
+from triolet.engine.model.attention import AttentionShape, KvCache, plan_attention, write_cache
 from triolet.engine.model.plain_attention import PlainReads, plan_plain_attention
 
 CPU = torch.device("cpu")

@@ -22,7 +22,7 @@ from triolet.engine.model.registry import (
     plan_weights,
 )
 from triolet.engine.model.weight_folder import INDEX_FILE, SINGLE_FILE
-from triolet.engine.model_config import (
+from triolet.engine.model_config.config import (
     ARCHITECTURES,
     CONFIG_FILE,
     GEMMA3,

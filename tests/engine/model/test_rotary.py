@@ -10,8 +10,14 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from triolet.engine.model.rotary import RotaryTable, rotate
 from triolet.engine.model.rotary_frequencies import rotary_frequencies
-from triolet.engine.model_folder import Fields
-from triolet.engine.rope_config import LinearScaling, Llama3Scaling, Rope, YarnScaling, read_rope
+from triolet.engine.model_config.folder import Fields
+from triolet.engine.model_config.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    Rope,
+    YarnScaling,
+    read_rope,
+)
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from triolet.engine.model.rotary_frequencies import rotary_frequencies, rotary_scale
-from triolet.engine.rope_config import LinearScaling, Rope, YarnScaling
+from triolet.engine.model_config.rope import LinearScaling, Rope, YarnScaling
 
 
 def test_each_pair_turns_slower_than_the_one_before() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.engine.model.tensor_names import rename_of, text_tensor
-from triolet.engine.model_config import ARCHITECTURES, GEMMA3_MULTIMODAL
+from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from triolet.engine.model.decoder import ForwardBatch
 from triolet.engine.model.loader import DummyWeights
 from triolet.engine.model.registry import Model, load_model, plan_weights
 from triolet.engine.model.weight_folder import SINGLE_FILE
-from triolet.engine.model_config import load_model_config
+from triolet.engine.model_config.config import load_model_config
 
 CPU = torch.device("cpu")
 BLOCK_TOKENS = 16

@@ -1,6 +1,6 @@
 """The sampler's specification, one token at a time in plain Python: what every sampler must match.
 
-Written from the text in `engine/worker/sampler.py`, step by step and slowly, so that it can be read
+Written from the text in `engine/worker/torch/sampler.py`, step by step and slowly, so that it can be read
 beside it. float32 is numpy's scalar type, whose operations round one by one.
 """
 
@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from triolet.engine.step_messages import RowSampling
-from triolet.engine.worker.exact_math import exact_log
+from triolet.engine.worker.torch.exact_math import exact_log
 
 F = np.float32
 FORBIDDEN = F(-math.inf)

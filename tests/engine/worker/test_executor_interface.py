@@ -5,8 +5,8 @@ import inspect
 import pytest
 
 from triolet.engine.worker.executor_interface import WorkerExecutor
-from triolet.engine.worker.null_executor import NullExecutor
-from triolet.engine.worker.torch_executor import TorchExecutor
+from triolet.engine.worker.null.executor import NullExecutor
+from triolet.engine.worker.torch.executor import TorchExecutor
 
 
 @pytest.mark.parametrize("executor", [NullExecutor, TorchExecutor])

@@ -7,7 +7,7 @@ import pytest
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.native.library import native_fault
+from triolet.engine.kernels.library import native_fault
 from triolet.engine.worker.executors import make_executor
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.model_config import GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE
+from triolet.engine.model_config.config import GEMMA3, LLAMA, MISTRAL, QWEN2, QWEN3, QWEN3_MOE
 from triolet.engine.step_messages import RowSampling
-from triolet.engine.worker.sampler import SampledRow, sample_tokens
-from triolet.engine.worker.torch_executor import TorchExecutor
+from triolet.engine.worker.torch.executor import TorchExecutor
+from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 from triolet.tests.accuracy.scored import Scorer
 
 from ..model.tiny_models import random_tokens, write_model

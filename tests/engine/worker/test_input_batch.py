@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from triolet.engine.step_messages import NewRow, RowEmbeds, RowSampling, Step
-from triolet.engine.worker.input_batch import (
-    EmbedSpan,
-    InputBatch,
-    PromptSpan,
-    StepInconsistent,
-)
+from triolet.engine.worker.input_batch import EmbedSpan, InputBatch, PromptSpan, StepInconsistent
 
 SAMPLING = RowSampling(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, seed=1)
 

@@ -6,12 +6,7 @@ import pytest
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.worker.kv_plan import (
-    KV_MEMORY_BYTES_DEFAULT,
-    KvPlan,
-    device_kv_bytes,
-    plan_kv,
-)
+from triolet.engine.worker.kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.kernels.library import native_fault
 from triolet.engine.messages import TreeReply, TreeRequest
-from triolet.engine.native.library import native_fault
 from triolet.engine.step_messages import (
     CORE_TO_WORKER,
     WORKER_TO_CORE,
@@ -27,17 +27,17 @@ from triolet.engine.step_messages import (
     WorkerReady,
 )
 from triolet.engine.worker import process as worker_process
-from triolet.engine.worker.null_executor import null_token
-from triolet.nurseries.child import ChildFds
-from triolet.nurseries.process import ProcessSpec, open_process
-from triolet.nurseries.service import ServiceEnded
-from triolet.nurseries.task_tree import ProcessTree, find_background_task, find_tasks
+from triolet.engine.worker.null.executor import null_token
+from triolet.nurseries.processes.child import ChildFds
+from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.tasks.service import ServiceEnded
+from triolet.nurseries.tasks.task_tree import ProcessTree, find_background_task, find_tasks
 from triolet.transports.codec import Codec
-from triolet.transports.control_channel import ControlChannel
-from triolet.transports.control_handshake import perform_parent_handshake
-from triolet.transports.handshake_messages import PeerRefused
-from triolet.transports.ring_memory import create_ring
-from triolet.transports.shm_ring import RingReader, RingWriter
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.control_handshake import perform_parent_handshake
+from triolet.transports.control.handshake_messages import PeerRefused
+from triolet.transports.rings.ring_memory import create_ring
+from triolet.transports.rings.shm_ring import RingReader, RingWriter
 
 TEST_BOUND_S = 60.0
 SAMPLING = RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=7)

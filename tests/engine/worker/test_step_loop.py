@@ -18,10 +18,10 @@ from triolet.engine.step_messages import (
 )
 from triolet.engine.worker.executor_interface import Progress, WaitMask
 from triolet.engine.worker.step_loop import StepLoop, StopSignal
-from triolet.nurseries.background import start_background_task
+from triolet.nurseries.tasks.background import start_background_task
 from triolet.transports.codec import Codec
-from triolet.transports.ring_memory import create_ring
-from triolet.transports.shm_ring import RingClosed, RingReader, RingWriter
+from triolet.transports.rings.ring_memory import create_ring
+from triolet.transports.rings.shm_ring import RingClosed, RingReader, RingWriter
 
 from ...leaks import check_no_leaks
 

@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from triolet.api.connection_source import ListenerSource
-from triolet.api.server import serve_connections
+from triolet.api.serving.connection_source import ListenerSource
+from triolet.api.serving.server import serve_connections
 
 from ...api.fakes import FakeGenerator, make_application
 

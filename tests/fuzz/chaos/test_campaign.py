@@ -5,7 +5,7 @@ import trio.testing
 
 from triolet.fuzz.chaos.campaign import QUIET_S, log_violations, settled
 from triolet.fuzz.chaos.checkers import Look, QuietLook, judge_free
-from triolet.runtime.control_server import ControlCallFailed
+from triolet.runtime.processes.control_server import ControlCallFailed
 
 
 def test_what_must_not_be_in_the_log() -> None:

@@ -7,7 +7,7 @@ import trio
 
 from triolet.fuzz.chaos.clients import Lost
 from triolet.fuzz.chaos.served_run import epochs_of, is_serving, open_served_run
-from triolet.nurseries.task_tree import ProcessTree
+from triolet.nurseries.tasks.task_tree import ProcessTree
 
 from .small_server import DEADLINE_S
 

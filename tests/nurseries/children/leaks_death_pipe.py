@@ -7,7 +7,7 @@ from functools import partial
 
 import trio
 
-from triolet.nurseries.death_watch import monitor_parent
+from triolet.nurseries.processes.death_watch import monitor_parent
 
 
 async def watch(control_fd: int, parent_pid: int) -> None:

@@ -2,7 +2,7 @@
 
 import trio
 
-from triolet.nurseries.child import ChildFds, run_child
+from triolet.nurseries.processes.child import ChildFds, run_child
 
 
 async def main(fds: ChildFds) -> None:

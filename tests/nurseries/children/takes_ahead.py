@@ -4,8 +4,8 @@ import os
 
 import trio
 
-from triolet.nurseries.child import ChildFds, run_child
-from triolet.nurseries.process import ProcessSpec, open_process
+from triolet.nurseries.processes.child import ChildFds, run_child
+from triolet.nurseries.processes.process import ProcessSpec, open_process
 
 
 async def main(fds: ChildFds) -> None:

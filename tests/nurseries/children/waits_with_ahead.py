@@ -2,8 +2,8 @@
 
 import trio
 
-from triolet.nurseries.child import ChildFds, run_child
-from triolet.nurseries.kept_process import keep_while
+from triolet.nurseries.processes.child import ChildFds, run_child
+from triolet.nurseries.processes.kept_process import keep_while
 
 
 async def main(fds: ChildFds) -> None:

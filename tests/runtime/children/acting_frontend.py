@@ -24,9 +24,8 @@ import msgspec
 import trio
 
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
-from triolet.nurseries.child import ChildFds, run_child
-from triolet.nurseries.task_tree import ProcessTree
-from triolet.runtime.foreign_calls import reply_to
+from triolet.nurseries.processes.child import ChildFds, run_child
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
@@ -40,8 +39,9 @@ from triolet.runtime.messages import (
     FrontendReady,
     PassConnection,
 )
-from triolet.transports.control_channel import ControlChannel
-from triolet.transports.control_handshake import perform_child_handshake
+from triolet.runtime.processes.foreign_calls import reply_to
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.control_handshake import perform_child_handshake
 
 
 async def main(fds: ChildFds) -> None:

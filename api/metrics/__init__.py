@@ -1,0 +1,1 @@
+"""What Prometheus reads: our families, vLLM's names, latency histograms."""

@@ -1,0 +1,1 @@
+"""OpenAI's protocols, sans-IO: bodies to typed requests, outputs to events and answers."""

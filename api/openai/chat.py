@@ -1,0 +1,166 @@
+"""Builds the answers of chat completions: chunks of a stream, or one whole completion.
+
+Sans-IO: outputs in, JSON objects out. Must not know requests' syntax, frames or who writes.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ...engine.messages import FinishReason
+from ...runtime.frontend.generation import (
+    Choice,
+    GenerationOutput,
+    GenerationStream,
+    Logprobs,
+    Usage,
+)
+from ..schema.fields import JsonObject
+from .chat_tools import ChatToolCalls
+from .logprobs import LogprobTeller
+
+# OpenAI has no word for an aborted choice; whoever aborted reads no more anyway.
+FINISH_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.ABORT: "stop",
+    FinishReason.ERROR: "stop",
+    # Nor for one that took too long; `stop_reason` says it.
+    FinishReason.DEADLINE: "length",
+}
+
+
+@attrs.frozen(kw_only=True)
+class ChatAnswer:
+    """One completion's identity; `created` is Unix seconds. Every object repeats it."""
+
+    completion_id: str
+    created: int
+    model: str
+    with_token_ids: bool = False
+    # None: nobody asked for logprobs.
+    teller: LogprobTeller | None = None
+    # None: nobody asked for those of the prompt.
+    prompt_teller: LogprobTeller | None = None
+    # Reads the calls out of the text; None where no tool may be called.
+    calls: ChatToolCalls | None = None
+
+    def opening(self, index: int = 0, prompt_token_ids: Sequence[int] = ()) -> JsonObject:
+        """The first chunk of a choice: the role, no text yet, and the prompt's ids, if told."""
+        chunk = self._chunk({"role": "assistant", "content": ""}, index)
+        if self.with_token_ids:
+            chunk["prompt_token_ids"] = list(prompt_token_ids)
+        return chunk
+
+    def chunks(self, output: GenerationOutput) -> list[JsonObject]:
+        """The chunks of one piece: its text if there is any, and the end if it is the last."""
+        made = []
+        ids, logprobs = output.token_ids, self._logprobs(output.logprobs)
+        for delta in self._deltas(output):
+            made.append(self._chunk(delta, output.index, token_ids=ids, logprobs=logprobs))
+            ids, logprobs = [], None  # they are told once
+        if output.finish_reason is not None:
+            made.append(
+                self._chunk(
+                    {},
+                    output.index,
+                    finish_reason=self._finish_reason(output.index, output.finish_reason),
+                    stop_reason=stop_reason_of(output.finish_reason, output.stop_reason),
+                )
+            )
+        return made
+
+    def usage_chunk(self, usage: Usage) -> JsonObject:
+        """The last chunk of a stream that asked for usage: it has no choices."""
+        return {**self._head("chat.completion.chunk"), "choices": [], "usage": usage_object(usage)}
+
+    def completion(self, stream: GenerationStream) -> JsonObject:
+        """The whole answer of a request that does not stream."""
+        head = self._head("chat.completion")
+        if self.with_token_ids:
+            head["prompt_token_ids"] = list(stream.prompt_token_ids)
+        if self.prompt_teller is not None:
+            head["prompt_logprobs"] = self.prompt_teller.prompt(stream.prompt_logprobs)
+        choices = [self._whole_choice(choice) for choice in stream.choices]
+        return {**head, "choices": choices, "usage": usage_object(stream.usage)}
+
+    def _whole_choice(self, choice: Choice) -> JsonObject:
+        assert choice.finish_reason is not None
+        message: JsonObject = {"role": "assistant", "content": choice.text, "refusal": None}
+        if self.calls is not None:
+            message = self.calls.message(choice.index, choice.text)
+        told: JsonObject = {
+            "index": choice.index,
+            "message": message,
+            "logprobs": self._logprobs(choice.logprobs),
+            "finish_reason": self._finish_reason(choice.index, choice.finish_reason),
+            "stop_reason": stop_reason_of(choice.finish_reason, choice.stop_reason),
+        }
+        if self.with_token_ids:
+            told["token_ids"] = list(choice.token_ids)
+        return told
+
+    def _logprobs(self, logprobs: Logprobs | None) -> JsonObject | None:
+        if self.teller is None or logprobs is None:
+            return None
+        return {"content": self.teller.chat(logprobs), "refusal": None}
+
+    def _deltas(self, output: GenerationOutput) -> list[JsonObject]:
+        """What a piece adds to its message; empty text if it has but tokens to tell of."""
+        if self.calls is None:
+            deltas: list[JsonObject] = [{"content": output.text}] if output.text else []
+        else:
+            is_last = output.finish_reason is not None
+            deltas = self.calls.deltas(output.index, output.text, is_last=is_last)
+        tells_tokens = self.with_token_ids or output.logprobs is not None
+        return deltas or ([{"content": ""}] if tells_tokens and output.token_ids else [])
+
+    def _finish_reason(self, index: int, reason: FinishReason) -> str:
+        said = FINISH_REASONS[reason]
+        return said if self.calls is None else self.calls.finish_reason(index, said)
+
+    def _head(self, kind: str) -> JsonObject:
+        return {
+            "id": self.completion_id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": None,
+        }
+
+    def _chunk(
+        self,
+        delta: JsonObject,
+        index: int,
+        *,
+        logprobs: JsonObject | None = None,
+        finish_reason: str | None = None,
+        stop_reason: str | int | None = None,
+        token_ids: list[int] | None = None,
+    ) -> JsonObject:
+        choice: JsonObject = {
+            "index": index,
+            "delta": delta,
+            "logprobs": logprobs,
+            "finish_reason": finish_reason,
+        }
+        if finish_reason is not None:
+            choice["stop_reason"] = stop_reason
+        if self.with_token_ids and token_ids:
+            choice["token_ids"] = list(token_ids)
+        return {**self._head("chat.completion.chunk"), "choices": [choice]}
+
+
+def stop_reason_of(reason: FinishReason | None, stop_reason: str | int | None) -> str | int | None:
+    """The stop string or token; OpenAI's finish reasons have no word for a deadline."""
+    return reason.value if reason is FinishReason.DEADLINE else stop_reason
+
+
+def usage_object(usage: Usage) -> JsonObject:
+    """Token counts in OpenAI's shape, for chat and completions alike."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }

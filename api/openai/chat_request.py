@@ -1,0 +1,101 @@
+"""Reads the body of a chat completions request.
+
+Sans-IO: a JSON object in, `ChatRequest` or a typed `ApiError` that names the field out. Must not
+know how answers look.
+"""
+
+from typing import Any
+
+import attrs
+
+from ...engine.sampling_params import LOGPROBS_MAX, SamplingParams
+from ...runtime.frontend.generation import ChatPrompt, Prompt
+from ..errors import bad_field
+from ..schema.fields import JsonObject
+from ..schema.reader import Body, Field, Flag, Integer, Unserved, is_empty, never, one_of
+from .completion_fields import MAX_TOKENS, SHARED_FIELDS, CompletionOptions, read_shared
+from .prompt_fields import Messages, RuntimeOptions, check_model
+from .tool_fields import TOOL_FIELDS, ToolUse, tool_use_of
+
+_TOOLS = "the older name is not served; send `tools`"
+CHAT = Body(
+    {
+        "messages": Field(Messages(), "The conversation; required without token ids."),
+        "max_completion_tokens": Field(MAX_TOKENS, "So many tokens at most; wins."),
+        "max_tokens": Field(MAX_TOKENS, "The older name, which most clients send."),
+        "add_generation_prompt": Field(Flag(), "Let the template open the answer; on by default."),
+        **SHARED_FIELDS,
+        "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
+        **TOOL_FIELDS,
+        "functions": Field(Unserved(is_empty, _TOOLS)),
+        "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
+        "logprobs": Field(Flag(), "Tell the logprob of each token of the answer."),
+        "top_logprobs": Field(
+            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            "And of so many most likely ones; needs `logprobs`.",
+        ),
+        "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
+        "audio": Field(Unserved(never, "audio is not served")),
+        "prediction": Field(Unserved(never, "predictions are not served")),
+        "web_search_options": Field(Unserved(never, "web search is not served")),
+        "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
+        "chat_template_kwargs": Field(
+            Unserved(is_empty, "templates take no arguments from requests")
+        ),
+        "echo": Field(Unserved(is_empty, "echo is served by /v1/completions")),
+        "moderation": Field(Unserved(never, "nothing is moderated here")),
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class ChatRequest:
+    """One validated request."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+    options: CompletionOptions
+    tools: ToolUse = attrs.field(factory=ToolUse)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {**self.options.names, "logprobs": "top_logprobs"}
+
+
+def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) -> ChatRequest:
+    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+
+    Raises `ApiError`.
+    """
+    values = CHAT.read(body)
+    check_model(values.get("model"), model)
+    # The new name wins over the deprecated one, which most clients still send.
+    max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
+    options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
+    tools = tool_use_of(values, has_tools=has_tools)
+    prompt = _read_prompt(values, options.runtime, tools)
+    constrained = tools.constrained(sampling, options.form_field)
+    if constrained is not sampling:
+        sampling, options = constrained, attrs.evolve(options, form_field="tools")
+    return ChatRequest(prompt=prompt, sampling=sampling, options=options, tools=tools)
+
+
+def _read_logprobs(values: dict[str, Any]) -> int | None:
+    top: int = values.get("top_logprobs", 0)
+    if values.get("logprobs", False):
+        return top
+    if top:
+        raise bad_field("top_logprobs", "needs `logprobs`")
+    return None
+
+
+def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse) -> Prompt:
+    if runtime.input_token_ids is not None:
+        if "messages" in values:
+            raise bad_field("runtime.input_token_ids", "replaces `messages`")
+        return runtime.input_token_ids
+    if "messages" not in values:
+        raise bad_field("messages", "is missing", "missing_required_parameter")
+    opens = values.get("add_generation_prompt", True)
+    return ChatPrompt(values["messages"], opens, tools.for_template)

@@ -1,0 +1,137 @@
+"""Builds the answers of completions: chunks of a stream, or one whole answer with all choices.
+
+Sans-IO: outputs in, JSON objects out. Must not know requests' syntax, frames or who writes.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from ...runtime.frontend.generation import FinishReason, GenerationOutput, Logprobs, Usage
+from ..schema.fields import JsonObject
+from .chat import FINISH_REASONS, stop_reason_of, usage_object
+from .logprobs import LogprobTeller
+
+
+@attrs.frozen(kw_only=True)
+class WholeChoice:
+    """One whole answer to one prompt; `echoed` is the prompt's text, "" without echo."""
+
+    prompt_token_ids: Sequence[int]
+    echoed: str = ""
+    text: str = ""
+    token_ids: Sequence[int] = ()
+    finish_reason: FinishReason = FinishReason.LENGTH
+    stop_reason: str | int | None = None
+    logprobs: Logprobs | None = None
+    prompt_logprobs: Logprobs | None = None
+
+
+@attrs.frozen(kw_only=True)
+class CompletionsAnswer:
+    """One answer's identity; `created` is Unix seconds. Every object repeats it."""
+
+    completion_id: str
+    created: int
+    model: str
+    with_token_ids: bool = False
+    # None: nobody asked for logprobs of choices.
+    teller: LogprobTeller | None = None
+    # With `echo` they begin with the prompt's.
+    echoes_logprobs: bool = False
+    # None: nobody asked for those of prompts.
+    prompt_teller: LogprobTeller | None = None
+
+    def chunks(self, index: int, output: GenerationOutput, offset: int = 0) -> list[JsonObject]:
+        """One piece of choice `index`; nothing when there is nothing to say yet.
+
+        `offset` is how much text of the choice came before.
+        """
+        is_last = output.finish_reason is not None
+        tells_tokens = self.with_token_ids or output.logprobs is not None
+        if not (output.text or is_last or (tells_tokens and output.token_ids)):
+            return []
+        choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
+        if self.teller is not None and output.logprobs is not None:
+            choice["logprobs"] = self.teller.completions(None, output.logprobs, offset=offset)
+        if self.with_token_ids:
+            choice["token_ids"] = list(output.token_ids)
+        return [self._object([choice])]
+
+    def echo_chunk(
+        self,
+        index: int,
+        echoed: str,
+        prompt_token_ids: Sequence[int],
+        prompt_logprobs: Logprobs | None = None,
+    ) -> JsonObject:
+        """The prompt itself, before the first piece; also where the prompt's ids are told."""
+        choice = _choice(index, echoed, None, None)
+        if self.teller is not None and self.echoes_logprobs:
+            choice["logprobs"] = self.teller.completions(
+                prompt_logprobs, None, offset=len(echoed), first=prompt_token_ids[0]
+            )
+        if self.with_token_ids:
+            choice["prompt_token_ids"] = list(prompt_token_ids)
+        return self._object([choice])
+
+    def usage_chunk(self, usage: Usage) -> JsonObject:
+        """The last chunk of a stream that asked for usage: it has no choices."""
+        return {**self._object([]), "usage": usage_object(usage)}
+
+    def whole(self, choices: Iterable[WholeChoice], usage: Usage) -> JsonObject:
+        """The whole answer, choices in the order of the prompts."""
+        return {
+            **self._object([self._whole_choice(i, choice) for i, choice in enumerate(choices)]),
+            "usage": usage_object(usage),
+        }
+
+    def _whole_choice(self, index: int, whole: WholeChoice) -> JsonObject:
+        text = whole.echoed + whole.text
+        choice = _choice(index, text, whole.finish_reason, whole.stop_reason)
+        if self.with_token_ids:
+            choice["prompt_token_ids"] = list(whole.prompt_token_ids)
+            choice["token_ids"] = list(whole.token_ids)
+        if self.teller is not None:
+            first = whole.prompt_token_ids[0] if self.echoes_logprobs else None
+            prompt = whole.prompt_logprobs if self.echoes_logprobs else None
+            choice["logprobs"] = self.teller.completions(
+                prompt, whole.logprobs, offset=len(whole.echoed), first=first
+            )
+        if self.prompt_teller is not None:
+            choice["prompt_logprobs"] = self.prompt_teller.prompt(whole.prompt_logprobs)
+        return choice
+
+    def _object(self, choices: list[JsonObject]) -> JsonObject:
+        return {
+            "id": self.completion_id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "choices": choices,
+        }
+
+
+def _choice(
+    index: int,
+    text: str,
+    finish_reason: FinishReason | None,
+    stop_reason: str | int | None,
+) -> JsonObject:
+    return {
+        "index": index,
+        "text": text,
+        "logprobs": None,
+        "finish_reason": None if finish_reason is None else FINISH_REASONS[finish_reason],
+        "stop_reason": stop_reason_of(finish_reason, stop_reason),
+    }
+
+
+def usage_of(usages: Iterable[Usage]) -> Usage:
+    """The usage of all prompts together."""
+    prompt, output, cached = 0, 0, 0
+    for usage in usages:
+        prompt += usage.prompt_tokens
+        output += usage.output_tokens
+        cached += usage.cached_tokens
+    return Usage(prompt, output, cached)

@@ -1,0 +1,32 @@
+"""JSON bytes of a response's events.
+
+Sans-IO: what a reader was given in, bytes out. A delta comes for every token, so it is put together
+from its constant parts instead of from an object, at a tenth of the CPU. Must not know frames or
+who writes.
+"""
+
+import msgspec
+
+from .response_events import DELTA, Delta, Part
+
+_encode = msgspec.json.encode
+_DELTA = (
+    b'{"type":"%b",'
+    % DELTA.encode()
+    + b'"sequence_number":%d,"output_index":0,"item_id":%b,"content_index":0,"delta":%b,'
+    b'"logprobs":%b%b}'
+)
+
+
+def encode_part(part: Part, stream_id: str | None = None) -> bytes:
+    """One event, with the lane that it is said in."""
+    if isinstance(part, Delta):
+        more = b"" if stream_id is None else b',"stream_id":' + _encode(stream_id)
+        if part.token_ids is not None:
+            ids = (_encode(part.token_ids), part.token_index)
+            more += b',"token_ids":%b,"token_index":%d' % ids
+        told = b"[]" if part.logprobs is None else _encode(part.logprobs)
+        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), told, more)
+    if stream_id is not None:
+        part = {**part, "stream_id": stream_id}
+    return _encode(part)

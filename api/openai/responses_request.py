@@ -1,0 +1,248 @@
+"""Reads the body of a Responses request, over HTTP or as a `response.create` event.
+
+Sans-IO: a JSON object in, `ResponseRequest` or a typed `ApiError` that names the field out. Must
+not know sockets or lanes beyond the name of one. OpenAI's fields are in the table of
+`responses_fields`, their defaults here only.
+"""
+
+import math
+import re
+from typing import Any
+
+import attrs
+
+from ...engine.sampling_params import TOKENS_MAX, SamplingParams
+from ..errors import ApiError, bad_field
+from ..schema.fields import Fields, JsonObject
+from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
+from ..schema.reader import Body, Field, Integer, Text
+from .output_format import form_of
+from .prompt_fields import (
+    SAMPLING_FIELDS,
+    RuntimeOptions,
+    check_model,
+    sampling_params,
+    split_runtime,
+)
+from .responses_fields import INCLUDE_LOGPROBS, RESPONSES, Message
+from .tool_fields import ToolUse, tool_use_of
+
+STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
+# OpenAI's bound in its Realtime protocol, which has these ids.
+EVENT_ID_CHARACTERS_MAX = 512
+CREDIT_EVENT = Body(
+    {"add": Field(Integer(minimum=0, maximum=TOKENS_MAX), "So many tokens more.", required=True)}
+)
+RESUME_EVENT = Body(
+    {
+        "response_id": Field(Text(), "Which response.", required=True),
+        "starting_after": Field(Integer(minimum=0), "Only events after this sequence number."),
+    }
+)
+# How `SamplingParams` calls the sampling fields of the top level.
+_SAMPLING_NAMES = {
+    "max_output_tokens": "max_tokens",
+    "temperature": "temperature",
+    "top_p": "top_p",
+}
+# How this protocol calls what `SamplingParams` calls otherwise.
+FIELD_NAMES = {
+    "max_tokens": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    **{name: f"runtime.{name}" for name in SAMPLING_FIELDS},
+}
+
+
+@attrs.frozen(kw_only=True)
+class Keeping:
+    """When this response must have ended, how long it may go on without a reader, how far without
+    being granted more, and how soon it is told.
+
+    `deadline_s` is on the clock of whoever read the request; 0 for `keep_s` means to abort at once.
+    `credit` is in tokens; None: to its end. Text may wait for more for `merge_s`; None: as the
+    server has it.
+    """
+
+    deadline_s: float = math.inf
+    keep_s: float = 0.0
+    credit: int | None = None
+    merge_s: float | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ResumeRequest:
+    """`response.resume` on a socket: go on reading a response, in this lane."""
+
+    response_id: str
+    starting_after: int | None = None
+    stream_id: str | None = None
+
+
+# Not frozen, though nobody changes one: that would take three times as long to make.
+@attrs.define(kw_only=True)
+class ResponseRequest:
+    """One validated request. What is only echoed back to the client is kept as it came."""
+
+    # Messages as the chat template takes them; none when the input is token ids.
+    input: list[Message]
+    sampling: SamplingParams
+    stream: bool = False
+    stream_id: str | None = None  # the lane; None is the default lane, and HTTP
+    options: RuntimeOptions = attrs.field(factory=RuntimeOptions)
+    keeping: Keeping = attrs.field(factory=Keeping)
+    instructions: str | None = None
+    metadata: dict[str, str] = attrs.field(factory=dict)
+    previous_response_id: str | None = None
+    # Without output: the prompt is computed, so that a next one finds its prefix cached.
+    generate: bool = True
+    # Goes on without anybody who reads.
+    background: bool = False
+    # Kept after its end, for whoever has its id; otherwise only its own socket may continue it.
+    store: bool = True
+    # As it came: what the response object says of the form of the answer.
+    text_format: JsonObject = attrs.field(factory=lambda: {"type": "text"})
+    # The field that asked for it; the runtime's refusal is told of it.
+    form_field: str = "text.format"
+    tools: ToolUse = attrs.field(factory=ToolUse)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {**FIELD_NAMES, "structured_outputs": self.form_field}
+
+    @property
+    def extra_bytes(self) -> int:
+        """About what it takes to keep it, beside its input."""
+        sampling, form = self.sampling, self.sampling.structured_outputs
+        ids = len(sampling.stop_token_ids) + len(sampling.allowed_token_ids or ())
+        ids += 2 * len(sampling.logit_bias)
+        texts = (*sampling.stop, *sampling.bad_words, self.instructions or "")
+        size = ids_bytes(ids) + sum(map(text_bytes, texts))
+        size += 0 if form is None else text_bytes(form.text)
+        return size + json_bytes((self.metadata, self.text_format, self.tools.objects))
+
+    @property
+    def is_token_ids(self) -> bool:
+        """Whether the input is token ids; so is then the whole conversation."""
+        return self.options.input_token_ids is not None
+
+    @property
+    def keeps_token_ids(self) -> bool:
+        """Whether the output's ids are wanted, now or when the conversation goes on."""
+        return self.options.token_ids or self.is_token_ids
+
+
+def read_stream_id(values: JsonObject) -> str | None:
+    """The lane of a socket event. Raises `ApiError` `invalid_stream_id`."""
+    stream_id = values.get("stream_id")
+    if stream_id is None:
+        return None
+    if not isinstance(stream_id, str) or STREAM_ID.fullmatch(stream_id) is None:
+        raise ApiError(
+            400,
+            "stream_id must be 1 to 256 ASCII letters, digits, underscores, hyphens or periods",
+            "invalid_stream_id",
+            param="stream_id",
+        )
+    return stream_id
+
+
+def read_event_id(values: JsonObject) -> str | None:
+    """The client's own name of a socket event, told in an error about it. Raises `ApiError`."""
+    event_id = Fields(values).string("event_id")
+    if event_id is not None and len(event_id) > EVENT_ID_CHARACTERS_MAX:
+        raise bad_field("event_id", f"has over {EVENT_ID_CHARACTERS_MAX} characters")
+    return event_id
+
+
+def read_response_request(
+    values: JsonObject, *, model: str, now: float = 0.0, has_tools: bool = False
+) -> ResponseRequest:
+    """Validate one body; `model` is the served one, `now` what a deadline counts from.
+
+    `has_tools`: whether the model's template knows any. Raises `ApiError`.
+    """
+    stream_id = read_stream_id(values)
+    found = RESPONSES.read(values)
+    check_model(found.get("model"), model)
+    runtime = found.get("runtime", {})
+    options, extensions = split_runtime(runtime)
+    arguments = {ours: found[name] for name, ours in _SAMPLING_NAMES.items() if name in found}
+    if found.get("top_logprobs") or INCLUDE_LOGPROBS in found.get("include", ()):
+        arguments["logprobs"] = found.get("top_logprobs", 0)
+    form = form_of({**found, **extensions}, "text")
+    if form is not None:
+        extensions["structured_outputs"] = form[1]
+    form_field = "text.format" if "text" in found else "runtime.structured_outputs"
+    tools = tool_use_of(found, has_tools=has_tools)
+    sampling = sampling_params({**arguments, **extensions}, FIELD_NAMES)
+    constrained = tools.constrained(sampling, form_field)
+    request = ResponseRequest(
+        input=found.get("input", []),
+        sampling=constrained,
+        stream=found.get("stream", False),
+        stream_id=stream_id,
+        options=options,
+        keeping=_keeping_of(runtime, now),
+        instructions=found.get("instructions"),
+        metadata=found.get("metadata", {}),
+        previous_response_id=found.get("previous_response_id"),
+        generate=found.get("generate", True),
+        background=found.get("background", False),
+        store=found.get("store", True),
+        text_format=_text_format(values) if "text" in found else {"type": "text"},
+        form_field=form_field if constrained is sampling else "tools",
+        tools=tools,
+    )
+    _check_together(request)
+    _check_input(request, is_given="input" in found)
+    return request
+
+
+def _text_format(values: JsonObject) -> JsonObject:
+    text = values["text"]
+    assert isinstance(text, dict), "it has been read"
+    given = text.get("format")
+    return given if isinstance(given, dict) else {"type": "text"}
+
+
+def _check_together(request: ResponseRequest) -> None:
+    """Raise `ApiError` for fields that contradict each other."""
+    if request.background and not request.store:
+        raise bad_field("background", "needs `store`: who else would find the response?")
+    if request.keeping.keep_s and not request.store:
+        raise bad_field("runtime.keep_s", "needs `store`: who else would find the response?")
+
+
+def _check_input(request: ResponseRequest, *, is_given: bool) -> None:
+    """Raise `ApiError` without a conversation to go on from, or with two."""
+    if request.is_token_ids:
+        if is_given or request.instructions is not None:
+            raise bad_field("runtime.input_token_ids", "replaces `input` and `instructions`")
+    elif not request.input and request.previous_response_id is None:
+        if is_given:
+            raise bad_field("input", "must not be empty")
+        raise bad_field("input", "is missing", "missing_required_parameter")
+
+
+def read_resume_request(values: JsonObject) -> ResumeRequest:
+    """Validate one `response.resume` event. Raises `ApiError`."""
+    stream_id = read_stream_id(values)
+    return ResumeRequest(**RESUME_EVENT.read(values), stream_id=stream_id)
+
+
+def _keeping_of(runtime: dict[str, Any], now: float) -> Keeping:
+    deadline_ms: int | None = runtime.get("deadline_ms")
+    merge_ms: int | None = runtime.get("merge_ms")
+    return Keeping(
+        deadline_s=math.inf if deadline_ms is None else now + deadline_ms / 1000,
+        keep_s=runtime.get("keep_s", 0.0),
+        credit=runtime.get("credit"),
+        merge_s=None if merge_ms is None else merge_ms / 1000,
+    )
+
+
+def read_credit(values: JsonObject) -> int:
+    """The tokens that a `runtime.credit` event adds. Raises `ApiError`."""
+    tokens: int = CREDIT_EVENT.read(values)["add"]
+    return tokens

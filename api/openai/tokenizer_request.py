@@ -1,0 +1,84 @@
+"""Reads the bodies of `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
+
+Sans-IO: a JSON object in, a typed request or an `ApiError` that names the field out. Must not know
+tokenizers.
+"""
+
+import attrs
+
+from ...runtime.frontend.generation import ChatPrompt
+from ..errors import bad_field
+from ..schema.fields import JsonObject
+from ..schema.reader import Body, Field, Flag, Text, TokenIds, Unserved, is_empty, never
+from .prompt_fields import Messages, check_model
+from .tool_fields import Tools, tool_use_of
+
+# More than any model's length; turning so many into text takes some 50 ms.
+DETOKENIZE_IDS_MAX = 2**17
+
+TOKENIZE = Body(
+    {
+        "model": Field(Text(), "The served model; absent means it."),
+        "prompt": Field(Text(), "A text; either it or `messages`."),
+        "messages": Field(Messages(), "A conversation, for the model's chat template."),
+        "add_special_tokens": Field(
+            Flag(), "Put what the model expects around the text; on for `prompt` by default."
+        ),
+        "add_generation_prompt": Field(Flag(), "Let the template open the answer; on by default."),
+        "return_token_strs": Field(Flag(), "Tell how the vocabulary spells each token."),
+        "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
+        "tools": Field(Tools(), "Functions that the template shows; with `messages`."),
+        "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
+        "chat_template_kwargs": Field(
+            Unserved(is_empty, "templates take no arguments from requests")
+        ),
+    }
+)
+DETOKENIZE = Body(
+    {
+        "model": Field(Text(), "The served model; absent means it."),
+        "tokens": Field(TokenIds(items_max=DETOKENIZE_IDS_MAX), "Token ids.", required=True),
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class TokenizeRequest:
+    """One validated request."""
+
+    prompt: str | ChatPrompt
+    add_special_tokens: bool
+    return_token_strs: bool = False
+
+
+def read_tokenize_request(
+    body: JsonObject, *, model: str, has_tools: bool = False
+) -> TokenizeRequest:
+    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+
+    Raises `ApiError`.
+    """
+    values = TOKENIZE.read(body)
+    check_model(values.get("model"), model)
+    if ("prompt" in values) == ("messages" in values):
+        raise bad_field("prompt", "send either it or `messages`", "missing_required_parameter")
+    prompt: str | ChatPrompt
+    if "prompt" in values:
+        prompt = values["prompt"]
+    else:
+        tools = tool_use_of(values, has_tools=has_tools).for_template
+        prompt = ChatPrompt(values["messages"], values.get("add_generation_prompt", True), tools)
+    return TokenizeRequest(
+        prompt=prompt,
+        # A template has put them in already.
+        add_special_tokens=values.get("add_special_tokens", isinstance(prompt, str)),
+        return_token_strs=values.get("return_token_strs", False),
+    )
+
+
+def read_detokenize_request(body: JsonObject, *, model: str) -> list[int]:
+    """The token ids of one body; `model` is the served one. Raises `ApiError`."""
+    values = DETOKENIZE.read(body)
+    check_model(values.get("model"), model)
+    tokens: list[int] = values["tokens"]
+    return tokens

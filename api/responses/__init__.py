@@ -1,0 +1,1 @@
+"""Responses: one's life and record, the store of those kept, those of other frontends."""

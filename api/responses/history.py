@@ -1,0 +1,132 @@
+"""The conversation that a response leaves behind, for the one that continues it.
+
+Sans-IO: a request, its record and the conversation before in, a longer conversation out. A
+conversation is messages, as the chat template takes them, or token ids, exactly; the two do not
+mix. Instructions are not part of it: each request brings its own, as OpenAI has it. Must not know
+where responses are kept.
+"""
+
+import json
+from collections.abc import Sequence
+
+import attrs
+
+from ...runtime.frontend.generation import ChatPrompt, Prompt
+from ...runtime.text.json_text import read_json
+from ..errors import bad_field
+from ..openai.responses_fields import Message
+from ..openai.responses_request import ResponseRequest
+from ..openai.tool_fields import ToolUse
+from ..schema.fields import JsonObject
+from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
+from .record import ResponseRecord
+from .tool_record import ToolRecord
+
+# What one message, and one call, cost beside their texts; estimates for the bounds of keeping.
+MESSAGE_BYTES, CALL_BYTES = 512, 1024
+
+
+@attrs.frozen
+class Conversation:
+    """What was said, oldest first: messages, or token ids."""
+
+    messages: Sequence[Message] = ()
+    token_ids: Sequence[int] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """An estimate of what it takes to keep it."""
+        return sum(map(_size_of, self.messages)) + ids_bytes(len(self.token_ids or ()))
+
+
+def _size_of(message: Message) -> int:
+    calls = message.get("tool_calls", ())
+    arguments = sum(json_bytes(call["function"]["arguments"]) + CALL_BYTES for call in calls)
+    return text_bytes(message["content"]) + arguments + MESSAGE_BYTES
+
+
+def continued(before: Conversation | None, request: ResponseRequest) -> Conversation:
+    """The conversation with this request's input. Raises `ApiError` when messages meet ids."""
+    if before is None:
+        before = Conversation((), [] if request.is_token_ids else None)
+    if request.is_token_ids and before.token_ids is None:
+        raise bad_field(
+            "runtime.input_token_ids", "cannot continue a conversation that consists of messages"
+        )
+    if not request.is_token_ids and before.token_ids is not None:
+        raise bad_field("input", "cannot continue a conversation of token ids; send those")
+    if before.token_ids is not None:
+        ids = request.options.input_token_ids or []
+        return Conversation((), [*before.token_ids, *ids])
+    return Conversation([*before.messages, *request.input])
+
+
+def prompt_of(
+    conversation: Conversation, instructions: str | None, tools: ToolUse | None = None
+) -> Prompt:
+    """What the model is given."""
+    if conversation.token_ids is not None:
+        return conversation.token_ids
+    system = [] if instructions is None else [{"role": "system", "content": instructions}]
+    shown = None if tools is None else tools.for_template
+    return ChatPrompt([*system, *conversation.messages], tools=shown)
+
+
+def with_output(conversation: Conversation, record: ResponseRecord | ToolRecord) -> Conversation:
+    """The conversation with what the response said."""
+    if not record.events.request.generate:
+        return conversation
+    if conversation.token_ids is not None:
+        return Conversation((), [*conversation.token_ids, *(record.token_ids or ())])
+    answer: Message = {"role": "assistant", "content": record.text}
+    if isinstance(record, ToolRecord) and record.calls:
+        answer["tool_calls"] = [_template_call(item) for item in record.calls]
+    return Conversation([*conversation.messages, answer])
+
+
+def input_items(conversation: Conversation, response_id: str) -> list[JsonObject]:
+    """What a response was asked, as items of OpenAI's API, oldest first; token ids have none."""
+    suffix = response_id.removeprefix("resp_")
+    found: list[JsonObject] = []
+    for index, message in enumerate(conversation.messages):
+        found += _items_of(message, f"{index}_{suffix}")
+    return found
+
+
+def _items_of(message: Message, suffix: str) -> list[JsonObject]:
+    text = message["content"]
+    if message["role"] == "tool":
+        head = {"id": f"fco_{suffix}", "type": "function_call_output", "status": "completed"}
+        return [{**head, "call_id": message["tool_call_id"], "output": text}]
+    calls: list[JsonObject] = [
+        {
+            "id": f"fc_{place}_{suffix}",
+            "type": "function_call",
+            "status": "completed",
+            "call_id": call.get("id", ""),
+            "name": call["function"]["name"],
+            "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+        }
+        for place, call in enumerate(message.get("tool_calls", ()))
+    ]
+    if calls and not text:
+        return calls
+    head = {"id": f"msg_{suffix}", "type": "message", "role": message["role"]}
+    return [{**head, "status": "completed", "content": [_part(message)]}, *calls]
+
+
+def _template_call(item: JsonObject) -> JsonObject:
+    """A call as templates take it; one whose arguments were cut, or are no JSON, has none."""
+    try:
+        arguments = read_json(str(item["arguments"]))
+    except ValueError:
+        arguments = {}
+    function = {"name": item["name"], "arguments": arguments}
+    return {"id": item["call_id"], "type": "function", "function": function}
+
+
+def _part(message: Message) -> JsonObject:
+    text = message["content"]
+    if message["role"] == "assistant":
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+    return {"type": "input_text", "text": text}

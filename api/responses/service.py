@@ -1,0 +1,185 @@
+"""Where responses live: a nursery above all connections, and the ways to start and to read one.
+
+A response that is started here runs until it ends, is cancelled, or has lost its readers; what a
+connection holds is a reader. Must not know protocols.
+"""
+
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from ...nurseries.tasks.background import start_background_task
+from ...nurseries.tasks.waiting import waiting_for
+from ...runtime.frontend.generation import Generator
+from ..errors import ApiError
+from ..openai.logprobs import make_teller
+from ..openai.response_events import ResponseEvents, ResponseIdentity
+from ..openai.response_id import draw_response_id, item_id_of
+from ..openai.responses_request import ResponseRequest, ResumeRequest
+from ..schema.reader import out_of_range
+from ..settings import ServeSettings
+from .foreign import ForeignReader, ForeignResponses
+from .history import Conversation, continued
+from .record import ResponseRecord
+from .response import AttachedReader, LiveResponse, Wake
+from .run import run_response
+from .store import ResponseRegistry
+from .tool_record import ToolRecord
+
+Reader = AttachedReader | ForeignReader
+
+
+@attrs.define(eq=False)
+class ResponseNursery:
+    """One per frontend. `run` is its background task; without it nothing can be started."""
+
+    generator: Generator
+    settings: ServeSettings
+    registry: ResponseRegistry
+    foreign: ForeignResponses
+    # Raises `ApiError` when no new work is taken.
+    check_accepting: Callable[[], None]
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether responses can be started."""
+        return self._nursery is not None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `responses`; never returns. Cancellation: aborts all responses."""
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+        finally:
+            self._nursery = None
+
+    @asynccontextmanager
+    async def open(
+        self,
+        request: ResponseRequest,
+        principal: str,
+        *,
+        session: object = None,
+        streaming: bool = True,
+    ) -> AsyncIterator[LiveResponse]:
+        """Start a response and hold it for the block; it is admitted when the block begins.
+
+        What becomes of it after the block, its readers and its request decide. `session` is the
+        socket that asks; with `streaming` off all output comes at once. Raises `ApiError` when it
+        is refused. Cancelled meanwhile: it is aborted.
+        """
+        self.check_accepting()
+        response = await self._prepare(request, principal, session, streaming=streaming)
+        assert self._nursery is not None
+        with response.held():
+            await start_background_task(
+                self._nursery,
+                run_response,
+                response,
+                self.generator,
+                self.registry,
+                name=f"response {response.response_id}",
+                waits_for="tokens",
+            )
+            yield response
+
+    async def run_whole(self, request: ResponseRequest, principal: str) -> LiveResponse:
+        """Run a response to its end in the caller's task: one that does not outlive its caller.
+
+        All its output comes at once. Raises `ApiError` when it is refused. Cancelled meanwhile: it
+        is aborted.
+        """
+        self.check_accepting()
+        response = await self._prepare(request, principal, None, streaming=False)
+        with response.held(), waiting_for("tokens"):
+            await run_response(response, self.generator, self.registry)
+        return response
+
+    async def _prepare(
+        self, request: ResponseRequest, principal: str, session: object, *, streaming: bool
+    ) -> LiveResponse:
+        keep_s = self.settings.resume_keep_s
+        if request.keeping.keep_s > keep_s:
+            raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
+        before = await self._conversation_before(request, principal, session)
+        response_id = draw_response_id(self.foreign.rank)
+        identity = ResponseIdentity(
+            response_id=response_id,
+            item_id=item_id_of(response_id),
+            created_at=int(time.time()),
+            model=self.generator.model_name,
+        )
+        teller = make_teller(self.generator.token_bytes, request.sampling.logprobs)
+        events = ResponseEvents(identity, request, teller)
+        # A prompt that is only computed says nothing, and calls nothing.
+        calls = request.tools.is_on and request.generate
+        return LiveResponse(
+            ToolRecord(events) if calls else ResponseRecord(events),
+            principal,
+            continued(before, request),
+            session=None if request.store else session,
+            streaming=streaming,
+            merge_s=self._merge_s(request, streaming=streaming),
+        )
+
+    def _merge_s(self, request: ResponseRequest, *, streaming: bool) -> float:
+        keeping = request.keeping
+        if keeping.deadline_s < math.inf:
+            return 0.0  # what waits would be lost
+        if streaming and keeping.merge_s is not None:
+            return keeping.merge_s
+        return self.settings.merge_s(streaming=streaming)
+
+    async def _conversation_before(
+        self, request: ResponseRequest, principal: str, session: object
+    ) -> Conversation | None:
+        previous_id = request.previous_response_id
+        if previous_id is None:
+            return None
+        try:
+            if self.foreign.is_foreign(previous_id):
+                return await self.foreign.conversation_of(previous_id, principal)
+            return self.registry.conversation_of(previous_id, principal, session)
+        except ApiError as error:
+            raise _of_previous(error, previous_id) from error
+
+    @asynccontextmanager
+    async def read(
+        self,
+        resume: ResumeRequest,
+        principal: str,
+        *,
+        session: object = None,
+        wake: Wake | None = None,
+    ) -> AsyncIterator[Reader]:
+        """Read a response that runs or is kept, here or in another frontend, in this block.
+
+        Raises `ApiError`: there is none (for this principal), or no such number yet.
+        """
+        await trio.lowlevel.checkpoint()
+        if self.foreign.is_foreign(resume.response_id):
+            reader = self.foreign.reader(resume.response_id, principal, resume.starting_after)
+            await reader.wait_ready()
+            yield reader
+            return
+        response = self.registry.find(resume.response_id, principal, session)
+        with response.reading(resume.starting_after, wake) as attached:
+            yield attached
+
+
+def _of_previous(error: ApiError, previous_id: str) -> ApiError:
+    """The same, about the field that named the response."""
+    if error.code != "response_not_found":
+        return attrs.evolve(error, param="previous_response_id")
+    return ApiError(
+        error.status,
+        f"Previous response with id {previous_id[:100]!r} not found",
+        "previous_response_not_found",
+        param="previous_response_id",
+    )

@@ -1,0 +1,191 @@
+"""Knows every response of this frontend by its id: those that run, and those that have ended.
+
+Through it a response is read again, continued, cancelled or deleted from anywhere: by an HTTP call,
+by an event on any socket of the same principal. Another principal's response does not exist for the
+caller (404, not 403). Running ones are bounded by the admission of requests; of the ended ones the
+oldest are forgotten, by number, by bytes and by age. Must not know protocols or who reads.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ..errors import ApiError
+from ..limits import ServerLimits
+from ..schema.fields import JsonObject
+from .history import Conversation, with_output
+from .response import LiveResponse
+
+# What an ended response costs beside its conversation; an estimate.
+RESPONSE_BYTES = 4096
+
+
+def ignore_end() -> None:
+    """For whoever has nobody to tell of it."""
+
+
+@attrs.frozen
+class _Ended:
+    response: LiveResponse
+    # What the next response continues.
+    conversation: Conversation
+    size_bytes: int
+    at_s: float
+
+
+@attrs.define(eq=False)
+class ResponseRegistry:
+    """All responses by id; ended ones within the limits of count, bytes and age."""
+
+    limits: ServerLimits
+    # Called when a response has ended.
+    on_ended: Callable[[], None] = ignore_end
+
+    _running: dict[str, LiveResponse] = attrs.field(factory=dict, init=False)
+    # Running ones of which nothing is to be kept.
+    _deleted: set[str] = attrs.field(factory=set, init=False)
+    # Oldest first.
+    _ended: OrderedDict[str, _Ended] = attrs.field(factory=OrderedDict, init=False)
+    _ended_bytes: int = attrs.field(default=0, init=False)
+
+    @property
+    def active(self) -> int:
+        """How many responses run."""
+        return len(self._running)
+
+    @property
+    def kept(self) -> int:
+        """How many ended responses are kept."""
+        return len(self._ended)
+
+    @property
+    def kept_bytes(self) -> int:
+        """About what they take."""
+        return self._ended_bytes
+
+    def running(self) -> list[LiveResponse]:
+        """Those that run now."""
+        return list(self._running.values())
+
+    def add(self, response: LiveResponse) -> None:
+        """Make a response known. Ids are ours and random: a double one is a mistake of ours."""
+        assert response.response_id not in self._running
+        self._running[response.response_id] = response
+
+    def end(self, response: LiveResponse) -> None:
+        """A response has ended, for whatever reason; keep it a while if it may be kept and fits."""
+        response_id, now = response.response_id, trio.current_time()
+        del self._running[response_id]
+        is_kept = response.request.store or response.session is not None
+        if is_kept and response_id not in self._deleted:
+            conversation = with_output(response.conversation, response.record)
+            size_bytes = conversation.size_bytes + response.request.extra_bytes
+            size_bytes += response.record.extra_bytes
+            ended = _Ended(response, conversation, RESPONSE_BYTES + size_bytes, now)
+            self._ended[response_id] = ended
+            self._ended_bytes += ended.size_bytes
+        self._deleted.discard(response_id)
+        self._forget_old(now)
+        self.on_ended()
+
+    def _forget_old(self, now: float) -> None:
+        while self._ended:
+            oldest_id, oldest = next(iter(self._ended.items()))
+            fits = (
+                len(self._ended) <= self.limits.ended_responses_max
+                and self._ended_bytes <= self.limits.ended_bytes_max
+            )
+            if fits and now < oldest.at_s + self.limits.ended_s:
+                return
+            self._forget(oldest_id)
+
+    def _forget(self, response_id: str) -> None:
+        self._ended_bytes -= self._ended.pop(response_id).size_bytes
+
+    def forget_session(self, session: object) -> None:
+        """The socket is gone: nobody may continue what only it could."""
+        for response_id in [i for i, e in self._ended.items() if e.response.session is session]:
+            self._forget(response_id)
+        self._deleted.update(i for i, r in self._running.items() if r.session is session)
+
+    def find(self, response_id: str, principal: str, session: object = None) -> LiveResponse:
+        """The response of this id. Raises `ApiError` 404.
+
+        One that is not stored is found while it runs, and afterwards by its own session.
+        """
+        running = self._running.get(response_id)
+        if running is not None:
+            if running.principal == principal and response_id not in self._deleted:
+                return running
+            raise response_not_found(response_id)
+        return self._find_ended(response_id, principal, session).response
+
+    def _find_ended(self, response_id: str, principal: str, session: object) -> _Ended:
+        self._forget_old(trio.current_time())
+        ended = self._ended.get(response_id)
+        if ended is None or ended.response.principal != principal:
+            raise response_not_found(response_id)
+        if ended.response.session is not None and ended.response.session is not session:
+            raise response_not_found(response_id)
+        return ended
+
+    def conversation_of(
+        self, response_id: str, principal: str, session: object = None
+    ) -> Conversation:
+        """What was said up to and with this response. Raises `ApiError`: 404, or it still runs."""
+        running = self.find(response_id, principal, session)
+        if not running.has_ended:
+            raise still_running(response_id)
+        return self._find_ended(response_id, principal, session).conversation
+
+    def get(self, response_id: str, principal: str) -> JsonObject:
+        """The response object as it is now. Raises `ApiError` 404."""
+        return self.find(response_id, principal).record.snapshot()
+
+    def cancel(
+        self, response_id: str, principal: str, reason: str, session: object = None
+    ) -> LiveResponse:
+        """Ask a response to end; one that has ended stays as it is. Raises `ApiError` 404."""
+        response = self.find(response_id, principal, session)
+        if not response.has_ended:
+            response.cancel(reason)
+        return response
+
+    def delete(self, response_id: str, principal: str) -> None:
+        """Forget it; one that runs is cancelled, its readers see its end. Raises `ApiError` 404."""
+        response = self.find(response_id, principal)
+        if response.has_ended:
+            self._forget(response_id)
+        else:
+            self._deleted.add(response_id)
+            response.cancel("deleted")
+
+    def check_invariants(self) -> None:
+        """For property tests: sums and limits."""
+        sizes = [ended.size_bytes for ended in self._ended.values()]
+        assert sum(sizes) == self._ended_bytes
+        assert len(sizes) <= self.limits.ended_responses_max
+        assert self._ended_bytes <= self.limits.ended_bytes_max
+        assert self._deleted <= set(self._running)
+
+
+def response_not_found(response_id: str) -> ApiError:
+    """The 404 for an id that nobody has, or somebody else."""
+    return ApiError(
+        404,
+        f"No response with the id {response_id[:100]!r} runs or is kept",
+        "response_not_found",
+        param="response_id",
+    )
+
+
+def still_running(response_id: str) -> ApiError:
+    """The refusal to continue a response before its end."""
+    return ApiError(
+        400,
+        f"The response {response_id[:100]!r} still runs; continue it when it has ended",
+        "response_in_progress",
+        param="previous_response_id",
+    )

@@ -1,0 +1,1 @@
+"""HTTP routes: the table, and a handler for each."""

@@ -1,0 +1,106 @@
+"""HTTP routes for operators and SDKs that generate nothing: models, health, version, metrics.
+
+`/live` says that this process makes progress, `/ready` that new work is taken (false first in a
+drain), `/health` the same with the state of each engine. Must not know how health is found out.
+"""
+
+import attrs
+
+from ... import __version__
+from ...runtime.frontend.generation import Health
+from ..application import Application
+from ..errors import ApiError
+from ..http.connection import HttpConnection
+from ..metrics.families import CONTENT_TYPE
+from ..schema.fields import JsonObject
+
+Parameters = dict[str, str]
+
+
+def model_object(application: Application) -> JsonObject:
+    """The one model, as OpenAI lists it; `max_model_len` is vLLM's addition."""
+    return {
+        "id": application.generator.model_name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "triolet",
+        "max_model_len": application.generator.max_model_len,
+    }
+
+
+async def list_models(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /v1/models`: the one model that is served."""
+    await connection.answer_json(200, {"object": "list", "data": [model_object(application)]})
+
+
+async def get_model(
+    connection: HttpConnection, application: Application, _: str, parameters: Parameters
+) -> None:
+    """`GET /v1/models/{id}`; model names may contain slashes. Raises `ApiError` 404."""
+    if parameters["id"] != application.generator.model_name:
+        name = parameters["id"][:200]
+        raise ApiError(404, f"The model {name!r} is not served here", "model_not_found", param="id")
+    await connection.answer_json(200, model_object(application))
+
+
+async def get_live(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /live`: 200 while this process makes progress, in a drain too."""
+    is_live = application.generator.health().live
+    await connection.answer_json(200 if is_live else 503, {"live": is_live})
+
+
+async def get_ready(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /ready`: 200 while new work is taken; the reasons otherwise."""
+    reasons = _reasons(application, application.generator.health())
+    body = {"ready": not reasons, "reasons": reasons}
+    await connection.answer_json(503 if reasons else 200, body)
+
+
+async def get_health(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /health`: as `/ready`, with every engine."""
+    health = application.generator.health()
+    reasons = _reasons(application, health)
+    body = {
+        "live": health.live,
+        "ready": not reasons,
+        "reasons": reasons,
+        "engines": [attrs.asdict(engine) for engine in health.engines],
+    }
+    await connection.answer_json(503 if reasons or not health.live else 200, body)
+
+
+def _reasons(application: Application, health: Health) -> list[str]:
+    """Why no work is taken; empty when it is."""
+    if application.is_draining:
+        return ["the server is draining"]
+    if health.ready:
+        return []
+    return health.reasons or ["no engine is ready"]
+
+
+async def get_load(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /load`: requests in flight in this frontend, as vLLM tells them."""
+    load = application.generator.statistics().frontend.requests_active
+    await connection.answer_json(200, {"server_load": load})
+
+
+async def get_version(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
+    """`GET /version`: the version of this server."""
+    await connection.answer_json(200, {"version": __version__})
+
+
+async def get_metrics(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /metrics`, in Prometheus's text format."""
+    await connection.answer(200, application.metrics.render(), content_type=CONTENT_TYPE)

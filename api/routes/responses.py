@@ -1,0 +1,189 @@
+"""HTTP routes of responses: create, get or read again, cancel, delete, list the input.
+
+Thin shells: bodies are validated and events built by pure modules, responses run in their nursery;
+here is the waiting. A client that leaves is a reader less. Must not know heads or framing.
+"""
+
+import trio
+
+from ..application import Application
+from ..errors import bad_field
+from ..http.connection import HttpConnection
+from ..http.query import Query
+from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
+from ..openai.sse import event_frame
+from ..responses.history import Conversation, input_items
+from ..responses.response import AttachedReader
+from ..responses.service import Reader
+from ..schema.fields import JsonObject
+from ..schema.reader import Field, Flag, Integer, Text
+
+Parameters = dict[str, str]
+# OpenAI's figures for lists of items.
+ITEMS_DEFAULT = 20
+ITEMS_MAX = 100
+GET_QUERY = Query(
+    {
+        "stream": Field(Flag(), "Whether to send its events instead of what it is now."),
+        "starting_after": Field(
+            Integer(minimum=0), "Only events after this sequence number; needs `stream=true`."
+        ),
+    }
+)
+ITEMS_QUERY = Query(
+    {
+        "limit": Field(
+            Integer(minimum=1, maximum=ITEMS_MAX), f"Items at most; {ITEMS_DEFAULT} if absent."
+        ),
+        "order": Field(Text(choices=("asc", "desc")), "By age; `desc`, newest first, if absent."),
+        "after": Field(Text(), "Only items behind the one of this id, in this order."),
+    }
+)
+
+
+async def create_response(
+    connection: HttpConnection, application: Application, principal: str, _: Parameters
+) -> None:
+    """`POST /v1/responses`: streamed, whole, or only started (`background`).
+
+    Raises `ApiError` before the answer has begun.
+    """
+    application.check_accepting()
+    body = await connection.read_json()
+    model = application.generator.model_name
+    request = read_response_request(
+        body, model=model, now=trio.current_time(), has_tools=application.has_tools
+    )
+    if request.keeping.credit is not None:
+        raise bad_field("runtime.credit", "is served on a socket, where more can be granted")
+    if request.stream:
+        with connection.cancel_when_client_leaves():
+            async with application.responses.open(request, principal) as response:
+                with response.reading() as reader:
+                    await _send_events(connection, application, reader)
+    elif request.background:
+        async with application.responses.open(request, principal) as response:
+            snapshot = response.record.snapshot()
+        await connection.answer_json(200, snapshot)
+    else:
+        await _answer_whole(connection, application, principal, request)
+
+
+async def _answer_whole(
+    connection: HttpConnection, application: Application, principal: str, request: ResponseRequest
+) -> None:
+    responses = application.responses
+    with connection.cancel_when_client_leaves():
+        if request.keeping.keep_s > 0:  # it may outlive this client, and have readers then
+            async with responses.open(request, principal) as response:
+                await response.wait_ended()
+        else:
+            response = await responses.run_whole(request, principal)
+    assert response.record.ending is not None
+    if response.record.ending.error is not None:
+        raise response.record.ending.error
+    await connection.answer_json(200, response.record.snapshot())
+
+
+async def _send_events(
+    connection: HttpConnection, application: Application, reader: Reader
+) -> None:
+    """Send everything that a reader reads."""
+    characters_max = application.settings.limits.socket.lane_buffer_bytes_max
+    try:
+        await connection.start_events()
+        while not reader.done.is_set():
+            await reader.wait_ready()
+            events = reader.take(characters_max)
+            if events:
+                frames = [event_frame(event) for event in events]
+                await connection.send_events(b"".join(frames))
+        await connection.end_events()
+    finally:
+        if isinstance(reader, AttachedReader):
+            application.counters.deltas_merged += reader.cursor.merged
+
+
+async def get_response(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`GET /v1/responses/{id}`: as it is now, or (`stream=true`) its events after a number.
+
+    On whatever frontend it is. Raises `ApiError` before the answer has begun.
+    """
+    response_id, query = parameters["id"], GET_QUERY.read(connection.request)
+    starting_after = query["starting_after"]
+    if query["stream"]:
+        resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
+        with connection.cancel_when_client_leaves():
+            async with application.responses.read(resume, principal) as reader:
+                await _send_events(connection, application, reader)
+        return
+    if starting_after is not None:
+        raise bad_field("starting_after", "needs `stream=true`")
+    if application.foreign.is_foreign(response_id):
+        response = await application.foreign.get(response_id, principal)
+    else:
+        response = application.registry.get(response_id, principal)
+    await connection.answer_json(200, response)
+
+
+async def cancel_response(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
+    response_id, registry = parameters["id"], application.registry
+    if application.foreign.is_foreign(response_id):
+        final = await application.foreign.cancel(response_id, principal)
+    else:
+        final = await registry.cancel(response_id, principal, "cancelled by HTTP").wait_ended()
+    await connection.answer_json(200, final)
+
+
+async def delete_response(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`DELETE /v1/responses/{id}`: forgotten at once; one that runs is cancelled as well."""
+    response_id = parameters["id"]
+    if application.foreign.is_foreign(response_id):
+        await application.foreign.delete(response_id, principal)
+    else:
+        application.registry.delete(response_id, principal)
+    deleted = {"id": response_id, "object": "response", "deleted": True}
+    await connection.answer_json(200, deleted)
+
+
+async def list_input_items(
+    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
+) -> None:
+    """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
+    response_id, query = parameters["id"], ITEMS_QUERY.read(connection.request)
+    conversation = await _input_of(application, response_id, principal)
+    items = input_items(conversation, response_id)
+    if query["order"] != "asc":
+        items.reverse()
+    items, has_more = _page(items, query["after"], query["limit"] or ITEMS_DEFAULT)
+    page = {
+        "object": "list",
+        "data": items,
+        "first_id": items[0]["id"] if items else None,
+        "last_id": items[-1]["id"] if items else None,
+        "has_more": has_more,
+    }
+    await connection.answer_json(200, page)
+
+
+async def _input_of(application: Application, response_id: str, principal: str) -> Conversation:
+    if application.foreign.is_foreign(response_id):
+        return await application.foreign.input_of(response_id, principal)
+    return application.registry.find(response_id, principal).conversation
+
+
+def _page(items: list[JsonObject], after: str | None, limit: int) -> tuple[list[JsonObject], bool]:
+    """The items behind `after`, and whether there are more. Raises `ApiError`."""
+    if after is not None:
+        places = [index for index, item in enumerate(items) if item["id"] == after]
+        if not places:
+            raise bad_field("after", "is not the id of an item of this response")
+        items = items[places[0] + 1 :]
+    return items[:limit], len(items) > limit

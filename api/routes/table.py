@@ -1,0 +1,238 @@
+"""The table of routes, and who may use them: checks in one order for every request.
+
+Host and Origin first, then the key, then the route: without a key nobody learns which routes exist
+(`/live`, `/health`, `/ready`, `/version` are open). Must not know framing; a test walks this table
+with no, a wrong and a right key.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+
+from ..application import Application
+from ..errors import ApiError
+from ..http.authentication import ANONYMOUS
+from ..http.connection import HttpConnection
+from ..http.query import NO_QUERY, Query
+from ..http.request import HttpRequest
+from ..openai.chat_request import CHAT
+from ..openai.completions_request import COMPLETIONS
+from ..openai.openapi import openapi_document
+from ..openai.responses_fields import RESPONSES
+from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
+from ..schema.reader import Body
+from .admin import get_tree
+from .completions import create_chat_completion, create_completion
+from .docs import PAGE, PAGE_HEADERS, PAGE_TYPE
+from .operations import (
+    get_health,
+    get_live,
+    get_load,
+    get_metrics,
+    get_model,
+    get_ready,
+    get_version,
+    list_models,
+)
+from .responses import (
+    GET_QUERY,
+    ITEMS_QUERY,
+    cancel_response,
+    create_response,
+    delete_response,
+    get_response,
+    list_input_items,
+)
+from .tokenizer import detokenize, get_tokenizer_info, tokenize
+
+Parameters = dict[str, str]
+Handler = Callable[[HttpConnection, Application, str, Parameters], Awaitable[None]]
+SOCKET_PATH = "/v1/responses"
+# What a page of another origin may send, if it does not say, and read, beside the usual.
+ALLOWED_HEADERS = "authorization, content-type, x-request-id"
+EXPOSED_HEADERS = "x-request-id, retry-after"
+
+
+@attrs.frozen
+class Route:
+    """One method on one path; `{id}` stands for one segment, `{id...}` for the rest."""
+
+    method: str
+    path: str
+    handler: Handler
+    is_open: bool = False
+    # For admin keys alone; without any in the settings there is no such route.
+    is_admin: bool = attrs.field(default=False, kw_only=True)
+    # The table of its JSON body, for those that have one.
+    body: Body | None = attrs.field(default=None, kw_only=True)
+    # The table of its query.
+    query: Query = attrs.field(default=NO_QUERY, kw_only=True)
+
+    def match(self, path: str) -> Parameters | None:
+        """The parameters when `path` is this route's, else None."""
+        prefix, mark, suffix = self.path.partition("{id}")
+        if not mark:
+            prefix, mark, suffix = self.path.partition("{id...}")
+        if not mark:
+            return {} if path == self.path else None
+        if not (path.startswith(prefix) and path.endswith(suffix)):
+            return None
+        value = path[len(prefix) : len(path) - len(suffix)]
+        if not value or ("/" in value and mark == "{id}"):
+            return None
+        return {"id": value}
+
+
+@attrs.frozen
+class Match:
+    """What the table says about a path: the route, or the methods that there are."""
+
+    route: Route | None
+    parameters: Parameters
+    allowed: tuple[str, ...]
+
+
+NO_ROUTE = Match(None, {}, ())
+
+
+def match_route(request: HttpRequest) -> Match:
+    """Look a request up; a HEAD request finds the GET route."""
+    method = "GET" if request.method == "HEAD" else request.method
+    plain = _PLAIN.get((method, request.path))
+    if plain is not None:
+        return plain
+    return _search(request.path, method)
+
+
+def _search(path: str, method: str) -> Match:
+    allowed: list[str] = []
+    found: tuple[Route, Parameters] | None = None
+    for route in ROUTES:
+        parameters = route.match(path)
+        if parameters is None:
+            continue
+        allowed += [route.method] + (["HEAD"] if route.method == "GET" else [])
+        if route.method == method:
+            found = found or (route, parameters)
+    if allowed:
+        allowed.append("OPTIONS")
+    if found is None:
+        return Match(None, {}, tuple(allowed))
+    return Match(found[0], found[1], tuple(allowed))
+
+
+def authorize(
+    request: HttpRequest, application: Application, *, is_open: bool, is_admin: bool = False
+) -> str:
+    """Host, Origin and key, in this order; the principal. Raises `ApiError` 400, 401 or 403."""
+    if request.host:
+        application.origins.check_host(request.host)
+    application.origins.check_origin(request.header("origin"), request.host)
+    if is_open:
+        return ANONYMOUS
+    authorization = request.header("authorization")
+    if is_admin:
+        return application.authentication.check_admin(authorization)
+    return application.authentication.authenticate(authorization)
+
+
+async def dispatch(
+    connection: HttpConnection, application: Application, request: HttpRequest
+) -> None:
+    """Answer one request. Raises `ApiError` as long as the answer has not begun."""
+    match = match_route(request)
+    if match.route is not None:
+        connection.route = match.route.path
+        if match.route.is_admin and not application.authentication.has_admin:
+            match = NO_ROUTE
+    origin = request.header("origin")
+    if origin is not None and application.origins.allows_cross_origin(origin):
+        connection.standing_headers += [
+            ("access-control-allow-origin", origin),
+            ("access-control-expose-headers", EXPOSED_HEADERS),
+            ("vary", "origin"),
+        ]
+    else:
+        origin = None
+    if request.method == "OPTIONS":
+        authorize(request, application, is_open=True)  # browsers ask before they send a key
+        wanted = request.header("access-control-request-headers")
+        await _answer_options(connection, match, wanted, is_cross_origin=origin is not None)
+        return
+    route = match.route
+    is_open, is_admin = (False, False) if route is None else (route.is_open, route.is_admin)
+    principal = authorize(request, application, is_open=is_open, is_admin=is_admin)
+    if route is not None:
+        await route.handler(connection, application, principal, match.parameters)
+        return
+    if not match.allowed:
+        path = request.path[:200]
+        raise ApiError(404, f"There is no route {path!r}", "route_not_found")
+    connection.standing_headers.append(("allow", ", ".join(match.allowed)))
+    raise ApiError(
+        405, f"{request.method[:20]} is not allowed here; see Allow", "method_not_allowed"
+    )
+
+
+async def _answer_options(
+    connection: HttpConnection, match: Match, wanted: str | None, *, is_cross_origin: bool
+) -> None:
+    allowed = ", ".join(match.allowed or ("OPTIONS",))
+    headers = [("allow", allowed)]
+    if is_cross_origin:
+        headers += [
+            ("access-control-allow-methods", allowed),
+            # All that the page asks for: SDKs send headers of their own, and ours harm nobody.
+            ("access-control-allow-headers", wanted or ALLOWED_HEADERS),
+        ]
+    await connection.answer(204, b"", headers=headers)
+
+
+async def get_openapi(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /openapi.json`: this table, as OpenAPI 3.1."""
+    routes = [
+        route for route in ROUTES if application.authentication.has_admin or not route.is_admin
+    ]
+    await connection.answer_json(200, openapi_document(routes))
+
+
+async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
+    """`GET /docs`: a page that shows the document and tries calls; it loads nothing from elsewhere.
+
+    It is open, since it knows nothing: what it shows it asks for with the reader's key.
+    """
+    await connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
+
+
+ROUTES: tuple[Route, ...] = (
+    Route("POST", "/v1/responses", create_response, body=RESPONSES),
+    Route("POST", "/v1/responses/{id}/cancel", cancel_response),
+    Route("GET", "/v1/responses/{id}", get_response, query=GET_QUERY),
+    Route("DELETE", "/v1/responses/{id}", delete_response),
+    Route("GET", "/v1/responses/{id}/input_items", list_input_items, query=ITEMS_QUERY),
+    Route("POST", "/v1/chat/completions", create_chat_completion, body=CHAT),
+    Route("POST", "/v1/completions", create_completion, body=COMPLETIONS),
+    Route("POST", "/tokenize", tokenize, body=TOKENIZE),
+    Route("POST", "/detokenize", detokenize, body=DETOKENIZE),
+    Route("GET", "/tokenizer_info", get_tokenizer_info),
+    Route("GET", "/v1/models", list_models),
+    Route("GET", "/v1/models/{id...}", get_model),
+    Route("GET", "/metrics", get_metrics),
+    Route("GET", "/load", get_load),
+    Route("GET", "/openapi.json", get_openapi),
+    Route("GET", "/docs", get_docs, is_open=True),
+    Route("GET", "/admin/tree", get_tree, is_admin=True),
+    Route("GET", "/live", get_live, is_open=True),
+    Route("GET", "/ready", get_ready, is_open=True),
+    Route("GET", "/health", get_health, is_open=True),
+    Route("GET", "/version", get_version, is_open=True),
+)
+
+# Those without parameters, by method and path: nearly all requests are for one of them.
+_PLAIN = {
+    (route.method, route.path): _search(route.path, route.method)
+    for route in ROUTES
+    if "{" not in route.path
+}

@@ -1,0 +1,1 @@
+"""Accepts connections, hands each to its protocol, and reports the load."""

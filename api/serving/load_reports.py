@@ -1,0 +1,46 @@
+"""Tells the root how busy this frontend is, whenever that has changed and never otherwise.
+
+Whoever changes a count calls `changed`; a burst of changes is one report. So an idle frontend
+sleeps. Must not know what the counts mean to the root, nor who changes them.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ...nurseries.tasks.waiting import waiting_for
+from ...runtime.messages import FrontendLoad
+
+# The root balances by these reports; between two of them it counts what it passed itself.
+LOAD_PERIOD_S = 0.02
+
+
+@attrs.define(eq=False)
+class LoadReports:
+    """`look` gives the counts of this moment, `send` takes a report to the root."""
+
+    look: Callable[[], FrontendLoad]
+    send: Callable[[FrontendLoad], Awaitable[None]]
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def changed(self) -> None:
+        """A count may have changed. Cheap, and harmless when none has."""
+        self._changed.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
+
+        The first report is sent at once, then at most one in `LOAD_PERIOD_S`.
+        """
+        task_status.started()
+        sent: FrontendLoad | None = None
+        while True:
+            self._changed = trio.Event()
+            load = self.look()
+            if load != sent:
+                await self.send(load)
+                sent = load
+                await trio.sleep(LOAD_PERIOD_S)
+            with waiting_for("changes of the load"):
+                await self._changed.wait()

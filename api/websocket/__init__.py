@@ -1,0 +1,1 @@
+"""WebSocket sessions: opening, limits, frames, lanes, the writer of events."""

@@ -1,0 +1,219 @@
+"""Reads the events of OpenAI's protocols as far as a load generator needs, and no further.
+
+Sans-IO: JSON bytes in, notes in a history out. What is not named here is skipped unread by the
+decoder. Must not know frames, chunks or connections.
+"""
+
+import attrs
+import msgspec
+
+from .history import Outcome, RequestHistory
+from .schedule import Ask
+
+_DELTA = "response.output_text.delta"
+_ENDS = {
+    "response.completed": Outcome.COMPLETED,
+    "response.incomplete": Outcome.COMPLETED,
+    "response.failed": Outcome.FAILED,
+}
+
+
+class EventFault(Exception):
+    """What came is no event of the protocol; the connection is of no further use."""
+
+
+@attrs.frozen
+class ErrorBody:
+    """The error object, wherever it is."""
+
+    code: str | None = None
+    type: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """What errors are counted by."""
+        return self.code or self.type or "error"
+
+
+@attrs.frozen
+class Usage:
+    """Tokens as the server counts them; Responses and chat name them differently."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def note(self, history: RequestHistory) -> None:
+        """Write them down."""
+        history.handle_usage(
+            self.input_tokens or self.prompt_tokens, self.output_tokens or self.completion_tokens
+        )
+
+
+@attrs.frozen
+class ResponseObject:
+    """What of a response object matters here."""
+
+    id: str = ""
+    status: str = ""
+    usage: Usage | None = None
+    error: ErrorBody | None = None
+
+
+@attrs.frozen
+class ResponseEvent:
+    """One event of the Responses protocol."""
+
+    type: str
+    sequence_number: int = -1
+    stream_id: str | None = None
+    delta: str = ""
+    token_ids: list[int] = attrs.field(factory=list)
+    response: ResponseObject | None = None
+    error: ErrorBody | None = None
+
+
+@attrs.frozen
+class ChatDelta:
+    """What a chunk adds."""
+
+    content: str | None = None
+
+
+@attrs.frozen
+class ChatChoice:
+    """One choice of a chunk, or of a whole completion (which has no `delta`)."""
+
+    delta: ChatDelta | None = None
+    finish_reason: str | None = None
+    token_ids: list[int] = attrs.field(factory=list)
+
+
+@attrs.frozen
+class ChatChunk:
+    """One chunk of a chat completion, or the whole of it."""
+
+    id: str = ""
+    choices: list[ChatChoice] = attrs.field(factory=list)
+    usage: Usage | None = None
+    error: ErrorBody | None = None
+
+
+@attrs.frozen
+class ErrorAnswer:
+    """The body of a refusal."""
+
+    error: ErrorBody | None = None
+
+
+_response_event = msgspec.json.Decoder(ResponseEvent)
+_chat_chunk = msgspec.json.Decoder(ChatChunk)
+_response_object = msgspec.json.Decoder(ResponseObject)
+_error_answer = msgspec.json.Decoder(ErrorAnswer)
+
+
+def response_body(ask: Ask, *, with_token_ids: bool = False, **more: object) -> bytes:
+    """A request of the Responses protocol: exactly so many tokens, whatever the model says."""
+    runtime: dict[str, object] = {"seed": ask.seed, "ignore_eos": True}
+    if ask.merge_ms:
+        runtime["merge_ms"] = ask.merge_ms
+    if with_token_ids:
+        runtime["token_ids"] = True
+    body = {
+        "input": ask.prompt,
+        "max_output_tokens": ask.tokens,
+        "runtime": runtime,
+        **more,
+    }
+    return msgspec.json.encode(body)
+
+
+def chat_body(ask: Ask, **more: object) -> bytes:
+    """The same as a chat completion."""
+    body = {
+        "messages": [{"role": "user", "content": ask.prompt}],
+        "max_completion_tokens": ask.tokens,
+        "seed": ask.seed,
+        "runtime": {"ignore_eos": True},
+        **more,
+    }
+    return msgspec.json.encode(body)
+
+
+def read_response_event(data: bytes) -> ResponseEvent:
+    """Raises `EventFault`."""
+    try:
+        return _response_event.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EventFault(f"no event: {data[:60]!r}") from error
+
+
+def note_response_event(event: ResponseEvent, history: RequestHistory, now: float) -> bool:
+    """Write an event down; True when it is the request's last."""
+    if event.sequence_number >= 0:
+        history.handle_event(event.sequence_number, now)
+    if event.type == _DELTA:
+        history.handle_delta(event.delta, event.token_ids, now)
+        return False
+    if event.type == "error":
+        kind = event.error.kind if event.error is not None else "error"
+        history.handle_end(Outcome.REFUSED, now, kind)
+        return True
+    response = event.response
+    if response is None:
+        return False
+    if event.type not in _ENDS:
+        history.response_id = response.id
+        return False
+    _note_response_end(response, _ENDS[event.type], history, now)
+    return True
+
+
+def _note_response_end(
+    response: ResponseObject, outcome: Outcome, history: RequestHistory, now: float
+) -> None:
+    history.response_id = response.id
+    if response.usage is not None:
+        response.usage.note(history)
+    error = response.error.kind if response.error is not None else ""
+    if response.status == "cancelled":
+        outcome = Outcome.CANCELLED
+    history.handle_end(outcome, now, error)
+
+
+def note_chat_chunk(data: bytes, history: RequestHistory, now: float) -> None:
+    """Write one chunk down; a stream of them ends by a mark of its own. Raises `EventFault`."""
+    try:
+        chunk = _chat_chunk.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EventFault(f"no chunk: {data[:60]!r}") from error
+    history.handle_event(len(history.numbers), now)
+    history.response_id = chunk.id or history.response_id
+    if chunk.error is not None:
+        history.handle_end(Outcome.FAILED, now, chunk.error.kind)
+    if chunk.usage is not None:
+        chunk.usage.note(history)
+    for choice in chunk.choices:
+        delta = choice.delta
+        if delta is not None and (delta.content or choice.token_ids):
+            history.handle_delta(delta.content or "", choice.token_ids, now)
+
+
+def note_whole_answer(data: bytes, history: RequestHistory, now: float) -> None:
+    """Write the body of an answer down that was not streamed. Raises `EventFault`."""
+    try:
+        response = _response_object.decode(data)
+    except msgspec.MsgspecError as error:
+        raise EventFault(f"no response: {data[:60]!r}") from error
+    _note_response_end(response, Outcome.COMPLETED, history, now)
+
+
+def note_refusal(status: int, data: bytes, history: RequestHistory, now: float) -> None:
+    """Write down an answer whose status is not 200."""
+    try:
+        body = _error_answer.decode(data).error
+    except msgspec.MsgspecError:
+        body = None
+    kind = body.kind if body is not None else "error"
+    history.handle_end(Outcome.REFUSED, now, f"{status} {kind}")

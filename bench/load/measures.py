@@ -1,0 +1,146 @@
+"""What a run of a load comes to: rates, percentiles, errors by kind, CPU per token.
+
+Sans-IO: histories and costs in, figures out. Latencies count from when a request was *due*, so that
+neither a late client nor a late server hides anything. Must not know how figures are shown.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import attrs
+
+from ...fuzz.process_costs import Cost, cpu_spent
+from .history import Outcome, RequestHistory
+
+# What is told of every distribution.
+PERCENTS = (50, 90, 99)
+_WHOLE = frozenset({Outcome.COMPLETED})
+
+
+@attrs.frozen
+class Spread:
+    """A distribution in a few figures; all NaN when there was nothing."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    largest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Percentiles by the nearest rank."""
+        if not values:
+            return cls(*[math.nan] * 5)
+        ordered = sorted(values)
+        ranks = [percentile(ordered, percent) for percent in PERCENTS]
+        return cls(sum(ordered) / len(ordered), ranks[0], ranks[1], ranks[2], ordered[-1])
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The nearest rank: the smallest value that at least so many percent do not exceed."""
+    rank = math.ceil(percent / 100 * len(ordered))
+    return ordered[max(rank, 1) - 1]
+
+
+@attrs.frozen
+class ProcessCost:
+    """What one process spent on the run."""
+
+    name: str
+    cpu_s: float
+    cpu_us_per_token: float
+    resident_mib: float
+
+
+@attrs.frozen(kw_only=True)
+class Measures:
+    """The figures of one run. Times in seconds, rates per second."""
+
+    requests: int
+    completed: int
+    # {outcome and kind: how many}, of those that did not complete
+    errors: dict[str, int]
+    elapsed_s: float
+    requests_per_s: float
+    input_tokens: int
+    output_tokens: int
+    tokens_per_s: float
+    # How many tokens came in one event: above 1 the server has merged.
+    tokens_per_delta: float
+    # From due to the first output, from one output to the next, from due to the end.
+    first_token_s: Spread
+    gap_s: Spread
+    total_s: Spread
+    # How late requests were sent: time in the client, or waiting for a free place.
+    late_s: Spread
+    # One row a process, then "server" for all of them, then "client": us.
+    processes: list[ProcessCost]
+
+    def cost(self, name: str) -> ProcessCost:
+        """The row with this name. Raises `KeyError`."""
+        return {row.name: row for row in self.processes}[name]
+
+
+def measure(
+    histories: Sequence[RequestHistory],
+    *,
+    elapsed_s: float,
+    client_cpu_s: float,
+    before: dict[str, Cost],
+    after: dict[str, Cost],
+) -> Measures:
+    """Sum a run up. Only requests that completed count in latencies; all count in tokens."""
+    whole = [history for history in histories if history.outcome in _WHOLE]
+    tokens = sum(_tokens(history) for history in histories)
+    streamed = [history for history in whole if history.delta_times_s]
+    deltas = sum(len(history.delta_times_s) for history in streamed)
+    gaps = [
+        later - earlier
+        for history in streamed
+        for earlier, later in itertools.pairwise(history.delta_times_s)
+    ]
+    return Measures(
+        requests=len(histories),
+        completed=len(whole),
+        errors=dict(Counter(_kind(h) for h in histories if h.outcome not in _WHOLE)),
+        elapsed_s=elapsed_s,
+        requests_per_s=len(whole) / elapsed_s,
+        input_tokens=sum(history.input_tokens for history in histories),
+        output_tokens=tokens,
+        tokens_per_s=tokens / elapsed_s,
+        tokens_per_delta=sum(_tokens(h) for h in streamed) / deltas if deltas else math.nan,
+        first_token_s=Spread.of([h.delta_times_s[0] - h.due_s for h in streamed]),
+        gap_s=Spread.of(gaps),
+        total_s=Spread.of([history.ended_s - history.due_s for history in whole]),
+        late_s=Spread.of([history.sent_s - history.due_s for history in histories]),
+        processes=_costs(tokens, client_cpu_s, before, after),
+    )
+
+
+def _tokens(history: RequestHistory) -> int:
+    """As the server said; of a request without an end, what came."""
+    return history.output_tokens or len(history.token_ids) or len(history.texts)
+
+
+def _kind(history: RequestHistory) -> str:
+    return f"{history.outcome.value}: {history.error}" if history.error else history.outcome.value
+
+
+def _costs(
+    tokens: int, client_cpu_s: float, before: dict[str, Cost], after: dict[str, Cost]
+) -> list[ProcessCost]:
+    per_token = 1e6 / tokens if tokens else math.nan
+    spent = cpu_spent(before, after)
+    rows = [
+        ProcessCost(name, cpu_s, cpu_s * per_token, after[name].resident_mib)
+        for name, cpu_s in spent.items()
+    ]
+    if rows:
+        whole = sum(spent.values())
+        memory = sum(row.resident_mib for row in rows)
+        rows.append(ProcessCost("server", whole, whole * per_token, memory))
+    rows.append(ProcessCost("client", client_cpu_s, client_cpu_s * per_token, math.nan))
+    return rows

@@ -1,0 +1,239 @@
+"""What can be said to the sub-commands of `triolet bench`: a class each, a field an option.
+
+Plain data with defaults; the command line's parser reads the annotations. What does not fit is
+refused as soon as it is said. Must not know how anything is measured.
+"""
+
+from typing import Annotated
+
+import attrs
+from cyclopts import Parameter
+
+from ..api.commands.figures import check_file
+from ..engine.errors import InvalidParameter
+from .load.options import Protocol
+from .prompts import Work
+
+TRANSFORMERS = "transformers"
+# Of fewer steps none would be of a steady state.
+TIMELINE_TOKENS_MIN = 16
+# The first one computes the system prompt, the second one finds it.
+PREFIX_QUICK_TURNS = 2
+# Of a load, for each request in flight; and of the smallest load.
+LATENCY_ROUNDS = 4
+LATENCY_REQUESTS_MIN = 8
+# Arrivals a second: below it a run takes for ever.
+RATE_MIN = 0.01
+
+Json = Annotated[
+    str,
+    Parameter(
+        help="Write the figures as JSON to this file, or to stdout: -", allow_leading_hyphen=True
+    ),
+]
+Quick = Annotated[bool, Parameter(help="A smaller run, for a first look: figures are rough.")]
+Seed = Annotated[int, Parameter(help="Same seed, same prompts.")]
+Rounds = Annotated[int, Parameter(help="How often it is measured, after one round to warm up.")]
+
+
+def at_least(name: str, value: float, bound: float) -> None:
+    """Raises `InvalidParameter` for a value below the bound, and for NaN."""
+    if not value >= bound:
+        raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
+
+
+@attrs.frozen(kw_only=True)
+class TimelineOptions:
+    """Requests that run at once, and what of their steps is shown."""
+
+    running: Annotated[int, Parameter(help="How many requests decode at once.")] = 64
+    prompt_tokens: Annotated[int, Parameter(help="Length of each prompt, in tokens.")] = 64
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 128
+    steps: Annotated[int, Parameter(help="How many steps the picture shows.")] = 4
+    svg: Annotated[str, Parameter(help="Write the picture to this file.")] = ""
+    seed: Seed = 0
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("running", "prompt_tokens", "steps"):
+            at_least(name, attrs.asdict(self)[name], 1)
+        at_least("tokens", self.tokens, TIMELINE_TOKENS_MIN)
+        if self.svg:
+            check_file("svg", self.svg)
+
+
+@attrs.frozen(kw_only=True)
+class ThroughputOptions:
+    """Offline: so many requests at once, and how long until the last one is answered."""
+
+    requests: Annotated[int, Parameter(help="How many requests, all at once.")] = 64
+    prompt_min: Annotated[int, Parameter(help="Shortest prompt, in tokens.")] = 32
+    prompt_max: Annotated[int, Parameter(help="Longest prompt, in tokens.")] = 512
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 128
+    temperature: Annotated[float, Parameter(help="0 is greedy.")] = 0.0
+    against: Annotated[
+        str,
+        Parameter(
+            help="transformers: run its `generate` on the same prompts in turns with ours, and"
+            " print the ratio."
+        ),
+    ] = ""
+    against_threads: Annotated[int, Parameter(help="Threads of it; 0: as it chooses.")] = 0
+    rounds: Rounds = 3
+    seed: Seed = 0
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        self.work()
+        at_least("rounds", self.rounds, 1)
+        at_least("temperature", self.temperature, 0)
+        at_least("against_threads", self.against_threads, 0)
+        if self.against not in ("", TRANSFORMERS):
+            raise InvalidParameter("against", f"must be {TRANSFORMERS}, not {self.against!r}")
+        if self.against and self.temperature:
+            raise InvalidParameter("against", "compares greedy answers; leave --temperature at 0")
+
+    def work(self) -> Work:
+        """What is asked for; a quarter of it in a quick run. Raises `InvalidParameter`."""
+        work = Work(
+            requests=self.requests,
+            prompt_min=self.prompt_min,
+            prompt_max=self.prompt_max,
+            tokens=self.tokens,
+            seed=self.seed,
+        )
+        if not self.quick:
+            return work
+        return attrs.evolve(
+            work, requests=max(1, self.requests // 4), tokens=max(1, self.tokens // 4)
+        )
+
+    def repeats(self) -> int:
+        """Rounds that count."""
+        return 1 if self.quick else self.rounds
+
+
+@attrs.frozen(kw_only=True)
+class LatencyOptions:
+    """A server, and the loads that go to it one after another."""
+
+    url: Annotated[
+        str, Parameter(help="Server to press, as http://host:port; without it one is started.")
+    ] = ""
+    api_key: Annotated[str, Parameter(help="Key to send.", env_var="TRIOLET_API_KEY")] = (
+        attrs.field(default="", repr=False)
+    )
+    protocols: Annotated[
+        tuple[Protocol, ...],
+        Parameter(help="lanes (WebSocket), sse, chat or http; may be given often.", negative=()),
+    ] = (Protocol.LANES, Protocol.SSE)
+    concurrency: Annotated[
+        tuple[int, ...],
+        Parameter(help="Closed loop: so many requests in flight; may be given often.", negative=()),
+    ] = (1, 8, 32)
+    rates: Annotated[
+        tuple[float, ...],
+        Parameter(help="Open loop: so many arrivals a second; may be given often.", negative=()),
+    ] = ()
+    prompt_min: Annotated[int, Parameter(help="Shortest prompt, in words.")] = 32
+    prompt_max: Annotated[int, Parameter(help="Longest prompt, in words.")] = 480
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 128
+    requests: Annotated[
+        int, Parameter(help="Requests of each load; 0: four for each in flight, at least 8.")
+    ] = 0
+    frontends: Annotated[int, Parameter(help="Frontends of the server that is started.")] = 1
+    engines: Annotated[int, Parameter(help="Engines of the server that is started.")] = 1
+    seed: Seed = 0
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for in_flight in self.concurrency:
+            at_least("concurrency", in_flight, 1)
+        for rate in self.rates:
+            at_least("rates", rate, RATE_MIN)
+        for name in ("prompt_min", "tokens"):
+            at_least(name, attrs.asdict(self)[name], 1)
+        at_least("prompt_max", self.prompt_max, self.prompt_min)
+        at_least("requests", self.requests, 0)
+
+    def requests_of(self, in_flight: int) -> int:
+        """How many requests a load has; `in_flight` 0 in the open loop."""
+        each = 1 if self.quick else LATENCY_ROUNDS
+        return self.requests or max(each * in_flight, each * LATENCY_REQUESTS_MIN // LATENCY_ROUNDS)
+
+
+@attrs.frozen(kw_only=True)
+class StartupOptions:
+    """A server that is started, loses its worker, and is stopped."""
+
+    rounds: Annotated[int, Parameter(help="How often.")] = 3
+    spares: Annotated[
+        int, Parameter(help="Spare processes of each kind, as of serve; 0: every restart spawns.")
+    ] = 1
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        at_least("rounds", self.rounds, 1)
+        at_least("spares", self.spares, 0)
+
+    def words_of_spares(self) -> list[str]:
+        """Options of `triolet serve`."""
+        count = str(self.spares)
+        return ["--spare-engines", count, "--spare-frontends", count]
+
+    def repeats(self) -> int:
+        """Servers that are started."""
+        return 1 if self.quick else self.rounds
+
+
+@attrs.frozen(kw_only=True)
+class FloorOptions:
+    """Steps of the kernels that are timed beside the machine's limits."""
+
+    batch: Annotated[
+        tuple[int, ...],
+        Parameter(help="Rows of a decode step; may be given often.", negative=()),
+    ] = (1, 8, 32, 64)
+    context: Annotated[int, Parameter(help="Tokens that each row has already.")] = 512
+    prefill: Annotated[int, Parameter(help="Length of the prompt, in tokens.")] = 512
+    mixed: Annotated[int, Parameter(help="Prompt tokens beside 32 decoding rows.")] = 256
+    rounds: Rounds = 3
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for rows in self.batch:
+            at_least("batch", rows, 1)
+        for name in ("context", "prefill", "mixed", "rounds"):
+            at_least(name, attrs.asdict(self)[name], 1)
+
+    def repeats(self) -> int:
+        """Rounds that count."""
+        return 1 if self.quick else self.rounds
+
+
+@attrs.frozen(kw_only=True)
+class PrefixOptions:
+    """Conversations that begin with the same system prompt."""
+
+    turns: Annotated[int, Parameter(help="Turns in all.")] = 64
+    conversations: Annotated[int, Parameter(help="Conversations, side by side.")] = 8
+    system_tokens: Annotated[int, Parameter(help="What they all begin with, in tokens.")] = 400
+    user_tokens: Annotated[int, Parameter(help="What is new in each turn, in tokens.")] = 24
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 16
+    seed: Seed = 0
+    quick: Quick = False
+    json: Json = ""
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("conversations", "system_tokens", "user_tokens", "tokens"):
+            at_least(name, attrs.asdict(self)[name], 1)
+        at_least("turns", self.turns, self.conversations)
+
+    def turns_each(self) -> int:
+        """Turns of each conversation; in a quick run two at most."""
+        each = self.turns // self.conversations
+        return min(each, PREFIX_QUICK_TURNS) if self.quick else each

@@ -1,0 +1,1 @@
+"""Benchmarks of serving: latency, throughput, prefix cache, start and recovery."""

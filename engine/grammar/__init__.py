@@ -1,0 +1,1 @@
+"""Grammars of structured output: their text, their bounds, the matcher that masks tokens."""

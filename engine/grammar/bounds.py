@@ -1,0 +1,186 @@
+"""What a schema or grammar may contain, so that compiling it is bounded in time, memory and stack.
+
+Sans-IO: text in, `InvalidParameter` or nothing out. llguidance counts fuel for most of its work,
+but not for all (measured, version 1.9): a chain of 1000 references overflows the stack of its
+thread, a multiple of a large number takes seconds and hundreds of megabytes, the complement of a
+terminal may take for ever, and so may many patterns that a text has to match at once. What is left
+after these checks is bounded by its own limits (`grammar_text.LIMITS`). Must not know llguidance,
+fields of protocols or tokens.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from ..errors import InvalidParameter
+from .schema_patterns import patterns_together
+
+# Containers in containers; the deepest in use have about 20, llguidance refuses 128.
+DEPTH_MAX = 64
+# Containers and values; a schema of 500 properties has about 2000.
+NODES_MAX = 16_384
+# Distinct references × depth bounds how deep a chain of references leads: 900 levels were fine in
+# a stack of 8 MiB, 1000 were not. 100 models of depth 8 fit.
+CHAIN_MAX = 1024
+# Digits that multiples have together, as their least common one: an automaton has so many states.
+MULTIPLE_MAX = 10_000
+# A chain of 2000 rules was fine in a stack of 8 MiB, 3000 were not.
+RULES_MAX = 512
+# Of a text, in a reason.
+EXCERPT_CHARACTERS = 40
+# That one text has to match; 10 took 0.03 s, 14 took 8 s (`schema_patterns`).
+PATTERNS_TOGETHER_MAX = 8
+# Of all objects together, as each is compared with each other: 64 take 0.04 s, 400 took 26 s.
+NAME_PATTERNS_MAX = 64
+# Classes of characters in regular expressions that ignore case, as each is compared with all of
+# Unicode: up to 14 ms.
+CASELESS_CLASSES_MAX = 64
+
+_FIELD = "structured_outputs"
+_IGNORES_CASE = re.compile(r"\(\?[a-z-]*i", re.IGNORECASE)
+_CLASS = re.compile(r"\[|\\[pP]")
+# The pieces of a Lark grammar as llguidance reads them: a regular expression may span lines, a
+# string may not. What is begun and does not end is no piece, so each character is looked at once.
+_PIECE = re.compile(
+    r"""(?P<plain> [^"/<\#%&~:]+ | (?:\#|//)[^\n]* | "(?:\\.|[^"\\\n])*"
+                 | /(?:\\.|[^/\\])+/[imslux]* | <[^<>\s]+> | %(?!json|llguidance) )
+      | (?P<rule> : ) | (?P<operator> [&~] ) | (?P<options> %llguidance )
+      | (?P<schema> %json[ \t\r\n]* )""",
+    re.VERBOSE,
+)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+# Python's own decoder would take NaN and infinities.
+_DECODER = json.JSONDecoder(parse_constant=_no_json)
+
+
+def check_schema(text: str) -> dict[str, Any] | bool:
+    """The JSON schema in a text. Raises `InvalidParameter` unless it is within the bounds."""
+    try:
+        schema = msgspec.json.decode(text)
+    except RecursionError:
+        raise _refused(f"is nested more than {DEPTH_MAX} deep") from None
+    except ValueError as error:
+        raise _refused(f"is not valid JSON: {error}") from None
+    if not isinstance(schema, dict | bool):
+        raise _refused("must be a JSON schema: an object, true or false")
+    _check_schema_value(schema)
+    return schema
+
+
+def check_pattern(pattern: str) -> None:
+    """Raise `InvalidParameter` unless this regular expression is within the bounds."""
+    _check_caseless(_caseless_classes(pattern))
+
+
+def check_lark(text: str) -> None:
+    """Raise `InvalidParameter` unless this Lark grammar is within the bounds."""
+    place, rules, caseless = 0, 0, 0
+    while place < len(text):
+        piece = _PIECE.match(text, place)
+        if piece is None:
+            raise _refused(f"cannot be read from {text[place : place + EXCERPT_CHARACTERS]!r} on")
+        place = piece.end()
+        match piece.lastgroup:
+            case "plain":
+                flags = piece[0].rpartition("/")[2] if piece[0].startswith("/") else ""
+                caseless += _caseless_classes(piece[0], ignores_case="i" in flags)
+            case "rule":
+                rules += 1
+            case "operator":
+                raise _refused(f"uses the operator {piece[0]}, which may take unbounded time")
+            case "options":
+                raise _refused("uses %llguidance: options are the server's")
+            case "schema":
+                schema, place = _embedded_schema(text, place)
+                caseless += _check_schema_value(schema)
+    if rules > RULES_MAX:
+        raise _refused(f"must have at most {RULES_MAX} rules, not {rules}")
+    _check_caseless(caseless)
+
+
+def _embedded_schema(text: str, begin: int) -> tuple[object, int]:
+    """The JSON at a place of a grammar, and where it ends."""
+    try:
+        return _DECODER.raw_decode(text, begin)
+    except RecursionError:
+        raise _refused(f"has %json nested more than {DEPTH_MAX} deep") from None
+    except ValueError as error:
+        raise _refused(f"has %json that is not valid: {error}") from None
+
+
+def _check_schema_value(schema: object) -> int:
+    """The classes in it whose case is ignored: a grammar may have many schemas."""
+    depth, references, multiple, names, caseless = 0, set(), 1, 0, 0
+    for count, (level, name, value) in enumerate(_walk(schema), 1):
+        if count > NODES_MAX:
+            raise _refused(f"has more than {NODES_MAX} values")
+        if level > DEPTH_MAX:
+            raise _refused(f"is nested more than {DEPTH_MAX} deep")
+        depth = max(depth, level)
+        caseless += _caseless_classes(name)
+        if isinstance(value, str):
+            caseless += _caseless_classes(value)
+        if name in ("$ref", "$dynamicRef") and isinstance(value, str):
+            references.add(value)
+        elif name == "patternProperties" and isinstance(value, dict):
+            names += len(value)
+        elif name != "multipleOf" or isinstance(value, bool):  # which Python takes for a number
+            continue
+        elif isinstance(value, int | float):
+            multiple = math.lcm(multiple, _digits(value))
+            if multiple > MULTIPLE_MAX:
+                raise _refused(f"has multipleOf whose digits have no common {MULTIPLE_MAX}")
+    if len(references) * depth > CHAIN_MAX:
+        given = f"{len(references)} distinct references in a schema {depth} deep"
+        raise _refused(f"has {given}; their product must be at most {CHAIN_MAX}")
+    _check_caseless(caseless)
+    if names > NAME_PATTERNS_MAX:
+        raise _refused(f"has more than {NAME_PATTERNS_MAX} patternProperties")
+    if patterns_together(schema, PATTERNS_TOGETHER_MAX) > PATTERNS_TOGETHER_MAX:
+        most = f"{PATTERNS_TOGETHER_MAX} patterns and formats"
+        raise _refused(f"joins schemas so that one text may have to match more than {most}")
+    return caseless
+
+
+def _caseless_classes(pattern: str, *, ignores_case: bool = False) -> int:
+    if ignores_case or _IGNORES_CASE.search(pattern):
+        return len(_CLASS.findall(pattern))
+    return 0
+
+
+def _check_caseless(classes: int) -> None:
+    if classes > CASELESS_CLASSES_MAX:
+        most = f"{CASELESS_CLASSES_MAX} classes of characters"
+        raise _refused(f"ignores the case of {classes}, but at most of {most}")
+
+
+def _walk(schema: object) -> Iterator[tuple[int, str, object]]:
+    """All values with their depth and, in objects, their names; the first is the schema itself."""
+    waiting: list[tuple[int, str, object]] = [(1, "", schema)]
+    while waiting:
+        level, name, value = waiting.pop()
+        yield level, name, value
+        if isinstance(value, dict):
+            waiting += [(level + 1, name, item) for name, item in value.items()]
+        elif isinstance(value, list):
+            waiting += [(level + 1, "", item) for item in value]
+
+
+def _digits(value: float) -> int:
+    """The number without its point and what follows no digit: 0.25 is 25, 1e9 is 1."""
+    digits = Decimal(repr(value)).normalize().as_tuple().digits
+    return int("".join(map(str, digits))) or 1
+
+
+def _refused(reason: str) -> InvalidParameter:
+    return InvalidParameter(_FIELD, reason)

@@ -1,0 +1,147 @@
+"""The form that a client asks for as llguidance reads it, and whether that can be served.
+
+Used on both sides of the wire: a frontend checks before it sends anything, an engine compiles what
+any frontend sent. Whatever llguidance does not implement it reports, and that report is the reason
+of the refusal. Must not know vocabularies: masks are `matched_grammar`'s.
+"""
+
+import json
+import re
+from typing import Any, assert_never
+
+from llguidance import LLMatcher, LLParserLimits, regex_to_lark
+from llguidance.gbnf_to_lark import gbnf_to_lark
+
+from ..errors import InvalidParameter
+from ..structured_outputs import GrammarKind, StructuredOutputs
+from .ascii_classes import with_ascii_classes
+from .bounds import RULES_MAX, check_lark, check_pattern, check_schema
+
+# Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
+# about 10 ms, the second to 200 ms (`matched_grammar` bounds them together; grammars in use have
+# under 2000); a lexer state has up to 2 kB. The first fuel and the sizes bound the compilation.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=500_000,
+    step_lexer_fuel=100_000,
+    step_max_items=5_000,
+    max_lexer_states=20_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+# Without it each mask looks ahead to the end of a text that is forced: 100 ms in one of 60 kB.
+_PRAGMA = '%llguidance {"no_forcing": true}\n'
+# Formats whose fractions of a second have no bound; with 9 digits and an offset they have 35.
+_ENDLESS_FORMATS = ("time", "date-time", "duration")
+FORMAT_CHARACTERS_MAX = 35
+# Of a schema, what is no schema.
+_DATA = ("const", "enum", "default", "examples")
+# By what a grammar is known to be Lark, as llguidance does; but not again from each blank line.
+_LARK = re.compile(r"^[^\S\n]*(?:%llguidance\b|start\s*:)", re.MULTILINE)
+# What the converter from GBNF begins with.
+_CONVERTED = "%llguidance {}\n"
+# Between the tokens of JSON: no more white space than deep indentation has, or a model that likes
+# it never ends.
+_JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
+# Of llguidance's report, which may quote the whole grammar.
+REASON_CHARACTERS_MAX = 300
+# Where in the text that we made of a client's; of no use to the client.
+_EXCERPT = re.compile(r"\s*(\d+ \||\^|<non-verbose/>)")
+_PLACE = re.compile(r"^at \d+\(\d+\): ")
+
+
+def grammar_text(wanted: StructuredOutputs) -> str:
+    """What a matcher is made of. Raises `InvalidParameter` for what is beyond the bounds."""
+    return LLMatcher.grammar_from_lark(f"{_PRAGMA}{lark_text(wanted)}")
+
+
+def lark_text(wanted: StructuredOutputs) -> str:
+    """The same as a grammar in llguidance's Lark. Raises as above."""
+    match wanted.kind:
+        case GrammarKind.JSON_SCHEMA:
+            return _schema_lark(check_schema(wanted.text))
+        case GrammarKind.JSON_OBJECT:
+            return _schema_lark({"type": "object"})
+        case GrammarKind.REGEX:
+            check_pattern(wanted.text)
+            return f"start: /{regex_to_lark(with_ascii_classes(wanted.text), '')}/"
+        case GrammarKind.CHOICE:
+            return "start: " + " | ".join(map(json.dumps, _choices(wanted.text)))
+        case GrammarKind.GRAMMAR:
+            text = wanted.text
+            lark = text if _LARK.search(text) else _converted(text)
+            check_lark(lark)
+            return lark
+        case _:
+            assert_never(wanted.kind)
+
+
+def check_grammar(wanted: StructuredOutputs) -> None:
+    """Raise `InvalidParameter` of `structured_outputs`, with the reason, if it cannot be served.
+
+    Blocks for milliseconds, of large schemas for some hundred; mostly without Python's lock.
+    """
+    is_error, messages = LLMatcher.validate_grammar_with_warnings(
+        grammar_text(wanted), limits=LIMITS
+    )
+    if is_error:
+        raise refused(messages[0])
+
+
+def refused(report: str) -> InvalidParameter:
+    """The refusal for what llguidance reports."""
+    lines = [line.strip() for line in report.split("\n") if _EXCERPT.match(line) is None]
+    reason = _PLACE.sub("", " ".join(lines).strip())
+    return InvalidParameter(
+        "structured_outputs", f"cannot be served: {reason[:REASON_CHARACTERS_MAX]}"
+    )
+
+
+def _narrowed(schema: Any) -> Any:
+    """The schema, where patterns mean ASCII and times have no more digits than any clock.
+
+    (A model may never end them.)
+    """
+    if isinstance(schema, list):
+        return [_narrowed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {name: value if name in _DATA else _narrowed(value) for name, value in schema.items()}
+    if isinstance(pattern := found.get("pattern"), str):
+        found["pattern"] = with_ascii_classes(pattern)
+    if isinstance(properties := found.get("patternProperties"), dict):
+        found["patternProperties"] = {
+            with_ascii_classes(pattern): value for pattern, value in properties.items()
+        }
+    if found.get("format") in _ENDLESS_FORMATS:
+        found.setdefault("maxLength", FORMAT_CHARACTERS_MAX)
+    return found
+
+
+def _converted(gbnf: str) -> str:
+    """A GBNF grammar in Lark. The converter's time grows with the square of the rules."""
+    if gbnf.count("::=") > RULES_MAX:
+        raise refused(f"more than {RULES_MAX} rules")
+    try:
+        return str(gbnf_to_lark(gbnf)).removeprefix(_CONVERTED)
+    except Exception as error:  # a firewall: it raises that very class for bad grammars
+        raise refused(str(error) or "is nested too deep") from error
+
+
+def _schema_lark(schema: dict[str, Any] | bool) -> str:
+    if isinstance(schema, bool):  # to which no options can be added
+        schema = {} if schema else {"enum": []}
+    options = schema.get("x-guidance", {})
+    if not isinstance(options, dict):
+        raise refused("x-guidance must be an object")
+    schema = _narrowed({**schema, "x-guidance": {**_JSON_OPTIONS, **options}})
+    return "start: %json " + json.dumps(schema)
+
+
+def _choices(text: str) -> list[str]:
+    try:
+        choices = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise refused(f"choices: {error}") from error
+    if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
+        raise refused("choices must be an array of strings")
+    return choices

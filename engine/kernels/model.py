@@ -1,0 +1,296 @@
+"""A model in the kernels' memory, its cache, and one step's forward pass as one call.
+
+Must not know requests, files, or where tokens come from.
+"""
+
+from collections.abc import Callable, Sequence
+from ctypes import c_void_p
+
+import attrs
+import numpy
+from numpy.typing import NDArray
+
+from ..model.rotary_frequencies import rotary_frequencies, rotary_scale
+from ..model_config.config import GELU_TANH, ModelConfig
+from ..model_config.rope import Rope
+from .binding import LAYER_PARTS, Kernels, LayerWeights, ModelWeights, StepBatch
+from .layout import BF16_BYTES, Layout, Sizes, kv_values
+from .memory import Bytes, address_of, take_memory
+from .sampler import SampleCall
+
+# Between two messages of progress: half a second's on a slow machine.
+POPULATED_BYTES = 2**28
+Floats = NDArray[numpy.float32]
+Integers = NDArray[numpy.int32]
+
+
+@attrs.frozen(eq=False)
+class GivenEmbeddings:
+    """Hidden states that some tokens of a step begin with, and where each token's is (0: nowhere).
+
+    `rows` are kept because the addresses point into them.
+    """
+
+    addresses: NDArray[numpy.uint64]  # (tokens)
+    rows: tuple[Floats, ...]
+
+    @classmethod
+    def of(cls, tokens: int, spans: Sequence[tuple[int, Floats]]) -> "GivenEmbeddings":
+        """Of a step of so many tokens; a span is its first token and rows, (k, hidden size)."""
+        addresses = numpy.zeros(tokens, dtype=numpy.uint64)
+        for begin, rows in spans:
+            offsets = numpy.arange(len(rows), dtype=numpy.uint64) * numpy.uint64(rows.strides[0])
+            addresses[begin : begin + len(rows)] = offsets + numpy.uint64(address_of(rows))
+        return cls(addresses, tuple(rows for _, rows in spans))
+
+
+@attrs.frozen(eq=False)
+class ForwardStep:
+    """Sequences in order: sequence s computes `counts[s]` tokens from position `begins[s]` on.
+
+    `rows[s]` is its row of the block tables; `token_ids` are of all sequences, one after the other.
+    `logit_tokens` are indices into them. All int32, contiguous.
+    """
+
+    token_ids: Integers
+    rows: Integers
+    begins: Integers
+    counts: Integers
+    block_tables: Integers  # (rows, blocks of a sequence)
+    logit_tokens: Integers
+    embeddings: GivenEmbeddings | None = None
+    # Logits of other tokens are asked for later. If not, the last layer is computed for these only.
+    keeps_all: bool = False
+
+
+@attrs.frozen(eq=False)
+class PreparedStep:
+    """A step that the kernels can be called with; values of its arrays may change, sizes not."""
+
+    step: ForwardStep
+    batch: StepBatch
+    logits: Floats  # working memory of the model's
+
+
+@attrs.define(eq=False)
+class NativeModel:
+    """Weights, cache and working memory; one thread at a time uses it.
+
+    `tokens_max` and `sequences_max` bound a step, `logit_rows_max` the logits of one call.
+    """
+
+    config: ModelConfig
+    kernels: Kernels
+    threads: int
+    tokens_max: int
+    sequences_max: int
+    _weights: ModelWeights
+    _scratch: Bytes
+    _logits: Floats
+    _cache: Bytes
+    # What the structures point to beside it.
+    _kept: tuple[object, ...]
+    _scratch_address: int = attrs.field(init=False)
+    _logits_address: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._scratch_address = address_of(self._scratch)
+        self._logits_address = address_of(self._logits)
+
+    @classmethod
+    def of(
+        cls, config: ModelConfig, kernels: Kernels, memory: Bytes, *, positions: int, blocks: int,
+        threads: int, tokens_max: int, sequences_max: int, logit_rows_max: int,
+    ) -> "NativeModel":  # fmt: skip
+        """Take the cache and working memory for weights that lie in `memory` by the layout."""
+        sizes, layout = Sizes.of(config), Layout.of(config)
+        rotations = rotation_tables(config, positions)
+        cache = take_memory(blocks * kv_values(config) * BF16_BYTES)
+        layers = (LayerWeights * config.layers)()
+        pointers = _part_pointers(layout, memory)
+        for index, layer in enumerate(layers):
+            for name in LAYER_PARTS:
+                setattr(layer, name, pointers.get(f"{index}.{name}"))
+            layer.window = config.windows[index]
+            layer.rotation = c_void_p(address_of(rotations[layer.window]))
+        weights = ModelWeights(
+            hidden=config.hidden_size,
+            hidden_padded=sizes.hidden,
+            layers=config.layers,
+            heads=config.heads,
+            kv_heads=config.kv_heads,
+            head_size=config.head_size,
+            head_padded=sizes.head,
+            intermediate_padded=sizes.intermediate,
+            vocab=config.vocab_size,
+            vocab_padded=sizes.vocab,
+            positions=positions,
+            blocks=blocks,
+            **_expert_fields(config, sizes),
+            gelu=config.activation == GELU_TANH,
+            norm_epsilon=config.norm_epsilon,
+            attention_scale=config.query_scale,
+            embedding_scale=config.embedding_scale,
+            logit_softcap=config.logit_softcap or 0.0,
+            layer=layers,
+            embedding=pointers.get("embedding"),
+            head=pointers["head"],
+            norm=pointers["norm"],
+            kv=c_void_p(address_of(cache)),
+        )
+        scratch = kernels.scratch_bytes(
+            weights, tokens=tokens_max, sequences=sequences_max, threads=threads
+        )
+        return cls(
+            config=config,
+            kernels=kernels,
+            threads=threads,
+            tokens_max=tokens_max,
+            sequences_max=sequences_max,
+            weights=weights,
+            scratch=take_memory(scratch),
+            logits=take_memory(logit_rows_max * sizes.vocab * 4).view(numpy.float32).reshape(
+                logit_rows_max, sizes.vocab
+            ),
+            cache=cache,
+            kept=(memory, rotations, layers),
+        )  # fmt: skip
+
+    def populate_cache(self, progress: Callable[[float], None]) -> None:
+        """Give the cache all its pages now: none is lacking later, and no step waits for one.
+
+        Raises `MemoryError`. `progress` gets the fraction that is done.
+        """
+        begin, size = address_of(self._cache), len(self._cache)
+        for at in range(0, size, POPULATED_BYTES):
+            piece = min(POPULATED_BYTES, size - at)
+            self.kernels.populate(begin + at, piece, threads=self.threads)
+            progress((at + piece) / size)
+
+    def forward(self, step: ForwardStep) -> Floats:
+        """Compute the step into the cache; the wanted logits, (wanted, vocabulary padded).
+
+        The result is working memory, overwritten by the next call. Raises `NativeFault`.
+        """
+        return self.compute(self.prepare(step))
+
+    def prepare(self, step: ForwardStep) -> PreparedStep:
+        """For `compute`, as often as the step comes again. Raises `ValueError`: too large."""
+        if len(step.token_ids) > self.tokens_max or len(step.rows) > self.sequences_max:
+            raise ValueError(f"a step of {len(step.token_ids)} tokens in {len(step.rows)} rows")
+        if len(step.logit_tokens) > self.logit_rows_max:
+            raise ValueError(f"{len(step.logit_tokens)} rows of logits, of {self.logit_rows_max}")
+        return PreparedStep(step, _step_batch(step), self._logits[: len(step.logit_tokens)])
+
+    def compute(self, prepared: PreparedStep) -> Floats:
+        """As `forward` does."""
+        self.kernels.forward(
+            self._weights,
+            prepared.batch,
+            scratch=self._scratch_address,
+            logits=self._logits_address,
+            threads=self.threads,
+        )
+        return prepared.logits
+
+    def compute_and_draw(
+        self, prepared: PreparedStep, call: SampleCall, sample_scratch: int
+    ) -> float:
+        """`compute`, then the draws of `call` from `prepared.logits`, without a return in between.
+
+        Says how long the pass took, seconds.
+        """
+        return self.kernels.step(
+            self._weights,
+            prepared.batch,
+            scratch=self._scratch_address,
+            logits=self._logits_address,
+            threads=self.threads,
+            call=call,
+            sample_scratch=sample_scratch,
+        )
+
+    def logits(self, step: ForwardStep, tokens: Integers) -> Floats:
+        """Logits of other tokens of the step that was computed last; as `forward` gives them.
+
+        Raises `NativeFault`, and `ValueError` for a step that does not keep all tokens.
+        """
+        if not step.keeps_all:
+            raise ValueError("only the tokens named have got as far as logits")
+        prepared = self.prepare(attrs.evolve(step, logit_tokens=tokens))
+        self.kernels.logits(
+            self._weights,
+            prepared.batch,
+            scratch=self._scratch_address,
+            logits=self._logits_address,
+            threads=self.threads,
+        )
+        return prepared.logits
+
+    @property
+    def logit_rows_max(self) -> int:
+        """The most rows of logits that one call gives."""
+        return len(self._logits)
+
+
+def _step_batch(step: ForwardStep) -> StepBatch:
+    given = step.embeddings
+    return StepBatch(
+        tokens=len(step.token_ids),
+        sequences=len(step.rows),
+        logit_rows=len(step.logit_tokens),
+        table_stride=step.block_tables.shape[1],
+        keeps_all=step.keeps_all,
+        token_ids=address_of(step.token_ids),
+        rows=address_of(step.rows),
+        begins=address_of(step.begins),
+        counts=address_of(step.counts),
+        block_tables=address_of(step.block_tables),
+        logit_tokens=address_of(step.logit_tokens),
+        embeddings=None if given is None else address_of(given.addresses),
+    )
+
+
+def int32s(values: Sequence[int]) -> Integers:
+    """The values as the kernels take them."""
+    return numpy.array(values, dtype=numpy.int32)
+
+
+def rotation_tables(config: ModelConfig, positions: int) -> dict[int, Floats]:
+    """The table of each window; those that turn alike share one."""
+    ropes = {window: config.window_rope if window else config.rope for window in config.windows}
+    tables = {rope: rotation_table(config, positions, rope) for rope in set(ropes.values())}
+    return {window: tables[rope] for window, rope in ropes.items()}
+
+
+def rotation_table(config: ModelConfig, positions: int, rope: Rope) -> Floats:
+    """Cosines and sines of half a head at each position, (positions, head padded).
+
+    Angles are float64: at position 100 000 a float32 angle is off by up to 0.004.
+    """
+    half, half_padded = config.head_size // 2, Sizes.of(config).head // 2
+    frequencies = numpy.array(rotary_frequencies(config.head_size, rope))
+    angles = numpy.arange(positions, dtype=numpy.float64)[:, None] * frequencies
+    scale = rotary_scale(rope)
+    table = numpy.zeros((positions, 2 * half_padded), numpy.float32)
+    table[:, :half] = numpy.cos(angles) * scale
+    table[:, half_padded : half_padded + half] = numpy.sin(angles) * scale
+    return table
+
+
+def _expert_fields(config: ModelConfig, sizes: Sizes) -> dict[str, int]:
+    experts = config.experts
+    if experts is None:
+        return {}
+    return {
+        "experts": experts.count,
+        "experts_padded": sizes.experts,
+        "experts_chosen": experts.chosen,
+        "experts_normalized": experts.normalized,
+        "expert_intermediate_padded": sizes.expert_intermediate,
+    }
+
+
+def _part_pointers(layout: Layout, memory: Bytes) -> dict[str, c_void_p]:
+    base = address_of(memory)
+    return {name: c_void_p(base + part.begin) for name, part in layout.parts.items()}

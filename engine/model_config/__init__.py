@@ -1,0 +1,1 @@
+"""What a model folder says of its model: sizes, rope, experts, generation defaults."""

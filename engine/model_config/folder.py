@@ -1,0 +1,120 @@
+"""Reads the small files of a model folder, which may be anybody's, believing nothing they say.
+
+Every file is bounded and must be a plain one (a pipe would never end), every value is looked at
+with the type and range it must have, and what is wrong is told with the file's and field's name.
+Must not know what the fields mean.
+"""
+
+import json
+import pathlib
+from collections.abc import Mapping
+
+import attrs
+
+from ..errors import ModelFolderError
+
+# The largest config.json among popular models is below 100 kB (long lists of layer types).
+CONFIG_BYTES_MAX = 4 * 2**20
+# No number of a config is near either; what is computed from two of them stays finite.
+NUMBER_MIN = 1e-20
+NUMBER_MAX = 1e12
+
+
+@attrs.frozen
+class Fields:
+    """Typed look at the fields of one JSON object; `path` is for the errors.
+
+    A field that is null is one that is missing: it takes the default, and without one is refused.
+    All methods raise `ModelFolderError`.
+    """
+
+    path: str
+    values: Mapping[str, object]
+
+    def fault(self, name: str, reason: str) -> ModelFolderError:
+        """The error that says what is wrong with the field `name`."""
+        return ModelFolderError(self.path, f"{name} {reason}")
+
+    def integer(
+        self, name: str, largest: int, *, least: int = 1, default: int | None = None
+    ) -> int:
+        """A whole number from `least` to `largest`."""
+        value = self._value(name, default)
+        if type(value) is not int or not least <= value <= largest:
+            bounds = f"from {least} to {largest}"
+            raise self.fault(name, f"must be a whole number {bounds}, not {value!r:.40}")
+        return value
+
+    def number(
+        self,
+        name: str,
+        *,
+        least: float = NUMBER_MIN,
+        largest: float = NUMBER_MAX,
+        default: float | None = None,
+    ) -> float:
+        """A finite number from `least` to `largest`."""
+        value = self._value(name, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.fault(name, f"must be a number, not {value!r:.40}")
+        if not least <= value <= largest:
+            raise self.fault(name, f"must be from {least:g} to {largest:g}, not {value!r:.40}")
+        return float(value)
+
+    def flag(self, name: str, *, default: bool = False) -> bool:
+        """True or false."""
+        value = self._value(name, default)
+        if type(value) is not bool:
+            raise self.fault(name, f"must be true or false, not {value!r:.40}")
+        return value
+
+    def mapping(self, name: str) -> Mapping[str, object] | None:
+        """An object; None if there is none."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise self.fault(name, "must be an object")
+        return value
+
+    def token_ids(self, name: str, vocab_size: int) -> tuple[int, ...]:
+        """One token id or a list of them, all below `vocab_size`; none without the field."""
+        value = self.values.get(name)
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if any(type(token_id) is not int or not 0 <= token_id < vocab_size for token_id in ids):
+            bounds = f"token ids from 0 to {vocab_size - 1} (vocab_size)"
+            raise self.fault(name, f"must be {bounds}, not {value!r:.40}")
+        return tuple(ids)
+
+    def _value(self, name: str, default: object) -> object:
+        value = self.values.get(name)
+        return default if value is None else value
+
+
+def read_fields(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> Fields:
+    """The JSON object in a file. Raises `ModelFolderError`."""
+    return Fields(str(path), read_object(path, bytes_max))
+
+
+def read_object(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, object]:
+    """The JSON object in a file. Raises `ModelFolderError`, naming the file and the fault."""
+    try:
+        value = json.loads(read_bytes(path, bytes_max))
+    except (ValueError, RecursionError) as error:
+        raise ModelFolderError(str(path), f"is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelFolderError(str(path), "is not a JSON object")
+    return value
+
+
+def read_bytes(path: pathlib.Path, bytes_max: int) -> bytes:
+    """A file's contents. Raises `ModelFolderError` if it is none, unreadable or too large."""
+    try:
+        # Links are followed: the hub's own cache folders consist of them.
+        if path.exists() and not path.is_file():
+            raise ModelFolderError(str(path), "is not a file")
+        with path.open("rb") as file:
+            content = file.read(bytes_max + 1)
+    except OSError as error:
+        raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error
+    if len(content) > bytes_max:
+        raise ModelFolderError(str(path), f"is larger than {bytes_max} bytes")
+    return content

@@ -1,0 +1,72 @@
+"""What a model's makers advise for sampling, read from `generation_config.json`.
+
+A client's own parameters go before it. Its end tokens are `model_config`'s affair; `do_sample` and
+lengths are not looked at, as in vLLM. Must not know who samples.
+"""
+
+import pathlib
+from types import MappingProxyType
+
+import attrs
+
+from ..errors import InvalidParameter
+from ..sampling_params import REPETITION_PENALTY_MAX, TEMPERATURE_MAX, TOP_K_MAX, SamplingParams
+from .config import GENERATION_CONFIG_FILE
+from .folder import Fields, read_fields
+
+# Advice that is not followed, and the value that asks for nothing.
+UNSERVED: MappingProxyType[str, float] = MappingProxyType(
+    {
+        "encoder_repetition_penalty": 1.0,
+        "no_repeat_ngram_size": 0,
+        "typical_p": 1.0,
+        "epsilon_cutoff": 0.0,
+        "eta_cutoff": 0.0,
+        "penalty_alpha": 0.0,
+        "num_beams": 1,
+    }
+)
+
+
+@attrs.frozen
+class GenerationConfig:
+    """`defaults` has what is advised, None elsewhere; `unserved` what cannot be followed."""
+
+    defaults: SamplingParams = attrs.field(factory=SamplingParams)
+    unserved: tuple[str, ...] = ()
+
+
+def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
+    """Read the file, if there is one. Raises `ModelFolderError`, naming the field."""
+    path = pathlib.Path(folder) / GENERATION_CONFIG_FILE
+    if not path.exists():
+        return GenerationConfig()
+    fields = read_fields(path)
+    unserved = [
+        f"{name} {fields.values[name]!r:.40}"
+        for name, neutral in UNSERVED.items()
+        if fields.values.get(name) not in (None, neutral)
+    ]
+    try:
+        defaults = SamplingParams(
+            temperature=_optional(fields, "temperature", TEMPERATURE_MAX),
+            top_p=_optional(fields, "top_p", 1.0),
+            top_k=_top_k(fields),
+            min_p=_optional(fields, "min_p", 1.0),
+            repetition_penalty=_optional(fields, "repetition_penalty", REPETITION_PENALTY_MAX),
+        )
+    except InvalidParameter as error:
+        raise fields.fault(error.parameter, error.reason) from error
+    return GenerationConfig(defaults, tuple(unserved))
+
+
+def _optional(fields: Fields, name: str, largest: float) -> float | None:
+    if fields.values.get(name) is None:
+        return None
+    return fields.number(name, least=0.0, largest=largest)
+
+
+def _top_k(fields: Fields) -> int | None:
+    if fields.values.get("top_k") is None:
+        return None
+    return max(0, fields.integer("top_k", TOP_K_MAX, least=-1))  # -1 and 0 are both "off"

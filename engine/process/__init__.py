@@ -1,0 +1,1 @@
+"""The engine process: server, step loop, executor, rings to its workers."""

@@ -1,0 +1,162 @@
+"""The engine core's side of its workers: a ranked pool of processes, rings to and from them.
+
+A worker that dies takes the pool down, and with it the engine; so does a step that fails or is
+late, because the workers' state is then unknown. Must not know requests or models: workers are
+reached by module name.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from ...nurseries.processes.process import Process, ProcessSpec
+from ...nurseries.processes.process_pool import run_process_pool
+from ...nurseries.processes.spawned import Spawned
+from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.service import start_service
+from ...nurseries.tasks.task_tree import ProcessTree
+from ...transports.control.channel import ControlChannel
+from ...transports.control.control_handshake import perform_parent_handshake
+from ...transports.control.handshake_messages import PeerRefused
+from ..config import WORKER_MODULE, EngineSettings
+from ..errors import BootRefused, WorkersDisagree
+from ..messages import TreeReply, TreeRequest
+from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
+from .rank_progress import RankProgress
+from .step_recorder import NO_RECORDER, StepRecorder
+from .step_rings import StepRings
+from .tree_asker import TreeAsker
+
+OnProgress = Callable[[str, float], None]
+OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
+
+
+@attrs.frozen(eq=False)
+class _Worker:
+    """One worker as the core sees it."""
+
+    ready: WorkerReady
+    tree: TreeAsker
+
+
+@attrs.define(eq=False)
+class Executor:
+    """A pool of workers; `run` is its background task, once. See `step_loop.StepExecutor`.
+
+    `on_workers` is awaited with all workers so far whenever one was spawned, before that one is
+    told what to do: whoever must outwait it knows it before it takes a device. `on_progress` gets
+    phase and fraction of the rank that is furthest behind, whenever any rank reports.
+    """
+
+    settings: EngineSettings
+    epoch: int
+    on_progress: OnProgress
+    on_workers: OnWorkers
+    worker_module: str = WORKER_MODULE
+    # The first workers, where they were started with this process.
+    ahead: Sequence[Spawned] = ()
+    recorder: StepRecorder = NO_RECORDER
+    _rings: StepRings = attrs.field(init=False)
+    _workers: list[_Worker] = attrs.field(factory=list, init=False)
+    _spawned: list[Process] = attrs.field(factory=list, init=False)
+    _progress: RankProgress = attrs.field(init=False)
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `executor`: rings and workers, until it is cancelled.
+
+        Starts with what all workers agree on. Raises `ProcessDied` of the worker that died first,
+        `HandshakeError`, `BootRefused` (of several ranks in a group), `WorkersDisagree`, or
+        `StepTimeout` of a step that is late.
+        Resource handling: workers, rings and their descriptors are gone afterwards.
+        Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
+        """
+        workers = self.settings.workers
+        self._progress = RankProgress(workers)
+        ahead = dict(enumerate(self.ahead))
+        specs = [
+            ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
+            for rank in range(workers)
+        ]
+        self._rings = StepRings(workers, self.settings.step_timeout_s, self.recorder)
+        with self._rings, single_errors_unwrapped():
+            async with trio.open_nursery() as nursery:
+                run_pool = partial(run_process_pool, specs, ready=self._ready)
+                pool = await start_service(nursery, run_pool, name="worker-pool")
+                self._rings.close_workers_ends()
+                await start_service(nursery, self._rings.run_deadline, name="step-deadline")
+                self._workers = [worker for _, worker in pool.value]
+                task_status.started(self._agreed())
+
+    async def _ready(self, process: Process) -> _Worker:
+        self._spawned.append(process)
+        await self.on_workers(list(self._spawned))
+        rank = process.spec.rank
+        control = ControlChannel(process.control, sends=[TreeRequest], receives=[TreeReply])
+        init = WorkerInit(rank=rank, epoch=self.epoch, settings=self.settings)
+        try:
+            payload = await perform_parent_handshake(
+                control,
+                msgspec.msgpack.encode(init),
+                who=process.spec.name,
+                role="worker",
+                fds=self._rings.worker_fds(rank),
+                epoch=self.epoch,
+                pid=process.pid,
+                boot_timeout_s=self.settings.boot_timeout_s,
+                on_progress=partial(self._handle_progress, rank),
+            )
+        except PeerRefused as refusal:
+            raise BootRefused(refusal.who, refusal.reason) from refusal
+        ready = msgspec.msgpack.decode(payload, type=WorkerReady)
+        return _Worker(ready, TreeAsker(process.spec.name, control))
+
+    def _handle_progress(self, rank: int, phase: str, fraction: float) -> None:
+        """Any rank's is told on, as it re-arms the deadline that our own boot has."""
+        self.on_progress(*self._progress.handle_report(rank, phase, fraction))
+
+    def _agreed(self) -> WorkerReady:
+        """The least of all limits. Raises `WorkersDisagree`."""
+        all_ready = [worker.ready for worker in self._workers]
+        if len({(ready.numerics_id, ready.vocab_size) for ready in all_ready}) > 1:
+            raise WorkersDisagree(tuple(ready.numerics_id for ready in all_ready))
+        return attrs.evolve(
+            all_ready[OUTPUT_RANK],
+            kv_blocks=min(ready.kv_blocks for ready in all_ready),
+            max_model_len=min(ready.max_model_len for ready in all_ready),
+            bitwise=all(ready.bitwise for ready in all_ready),
+        )
+
+    # ---- steps
+
+    def submit(self, step: Step) -> None:
+        """See `StepRings.submit`."""
+        self._rings.submit(step)
+
+    def submit_mask(self, mask: Mask) -> None:
+        """See `StepRings.submit_mask`."""
+        self._rings.submit_mask(mask)
+
+    async def result(self, number: int) -> StepResult:
+        """See `StepRings.result`. A worker's death or silence cancels this: `run` tells of it."""
+        return await self._rings.result(number)
+
+    # ---- looking on
+
+    async def trees(self) -> list[ProcessTree]:
+        """The live task tree of every worker that answers in time, by rank. Any task may ask."""
+        found: dict[int, ProcessTree] = {}
+
+        async def ask(rank: int, worker: _Worker) -> None:
+            tree = await worker.tree.ask()
+            if tree is not None:
+                found[rank] = tree
+
+        async with trio.open_nursery() as nursery:
+            for rank, worker in enumerate(self._workers):
+                nursery.start_soon(ask, rank, worker, name=f"tree-{rank}")
+        return [found[rank] for rank in sorted(found)]

@@ -1,0 +1,134 @@
+"""Compiles the grammars that requests wait for, one after another in a thread, off the step loop.
+
+    core.grammars --order--> thread: text, matcher, first mask, replayed tokens --> the request runs
+
+Compiled ones are kept, and each request gets a copy: tools and schemas come again and again. The
+tokenizer is the model folder's `tokenizer.json` in llguidance's own form; a folder without one, or
+with one that it cannot read, serves all requests but those that ask for a form. Must not know
+frontends, or what steps do.
+"""
+
+import logging
+import pathlib
+
+import attrs
+import trio
+from llguidance import LLMatcher, LLTokenizer
+
+from ...nurseries.tasks.waiting import waiting_for
+from ..core.grammar_orders import GrammarOrder
+from ..errors import InvalidParameter, ModelFolderError
+from ..grammar.matcher import MatchedGrammar
+from ..grammar.text import LIMITS, grammar_text, refused
+from ..model_config.config import load_model_limits
+from ..model_config.folder import read_bytes
+from ..structured_outputs import StructuredOutputs
+from .server import EngineServer
+
+logger = logging.getLogger(__name__)
+TOKENIZER_FILE = "tokenizer.json"
+# The largest known, of 260 k tokens, has 33 MB.
+TOKENIZER_BYTES_MAX = 256 * 2**20
+# Some megabytes at most, each (`grammar_text.LIMITS`); tool users send the same few.
+KEPT_MAX = 32
+# An opening brace, a quotation mark, the first letter of a name.
+TRIED_TOKENS = 3
+
+
+@attrs.define(eq=False)
+class GrammarCompiler:
+    """The grammars of one model. One thread at a time calls `load` and `compile`."""
+
+    folder: pathlib.Path
+    vocab_size: int
+    _tokenizer: LLTokenizer | None = attrs.field(default=None, init=False)
+    # Why there is none.
+    _reason: str = attrs.field(default="", init=False)
+    # Compiled, nothing accepted; the least recently used first.
+    _kept: dict[StructuredOutputs, LLMatcher] = attrs.field(factory=dict, init=False)
+
+    def load(self) -> None:
+        """Read the tokenizer. Blocks for 10 ms to 0.4 s, by the vocabulary; never raises."""
+        try:
+            ends = load_model_limits(self.folder).eos_token_ids
+            text = read_bytes(self.folder / TOKENIZER_FILE, TOKENIZER_BYTES_MAX).decode()
+            self._tokenizer = LLTokenizer(
+                text, n_vocab=self.vocab_size, eos_token=list(ends) or None
+            )
+        except (ModelFolderError, ValueError) as error:
+            self._reason = f"this model has no tokenizer for it: {error}"
+            logger.info("structured outputs are not served: %s", error)
+
+    def compile(self, order: GrammarOrder) -> MatchedGrammar:
+        """A grammar of the order's own, which has accepted its output so far.
+
+        Blocks for milliseconds, of the largest for some hundred. Raises `InvalidParameter`.
+        """
+        if self._tokenizer is None:
+            raise refused(self._reason)
+        matcher = self._kept.pop(order.structured_outputs, None)
+        if matcher is None:
+            matcher = self._compile(order.structured_outputs, self._tokenizer)
+        self._kept[order.structured_outputs] = matcher
+        if len(self._kept) > KEPT_MAX:
+            del self._kept[next(iter(self._kept))]
+        ends = frozenset(self._tokenizer.eos_tokens)
+        grammar = MatchedGrammar(matcher.deep_copy(), ends - order.eos_token_ids)
+        for index, token_id in enumerate(order.output_token_ids):
+            if not grammar.accept(token_id):
+                raise refused(f"output token {index} does not match it: {grammar.failure}")
+        return grammar
+
+    def _compile(self, wanted: StructuredOutputs, tokenizer: LLTokenizer) -> LLMatcher:
+        matcher = LLMatcher(tokenizer, grammar_text(wanted), log_level=0, limits=LIMITS)
+        first = b"" if matcher.is_error() else matcher.compute_bitmask()
+        if matcher.is_error():
+            raise refused(matcher.get_error())
+        if matcher.is_stopped() and not matcher.is_accepting():
+            raise refused("nothing can match it")
+        _try_some(matcher.deep_copy(), first)
+        return matcher
+
+
+def _try_some(matcher: LLMatcher, mask: bytes) -> None:
+    """Go some tokens on: what is too wide, an object of a thousand properties, shows there."""
+    for _ in range(TRIED_TOKENS):
+        byte = next((place for place, bits in enumerate(mask) if bits), None)
+        if byte is None:
+            raise refused("nothing can match it")
+        lowest = mask[byte] & -mask[byte]
+        matcher.consume_token(byte * 8 + lowest.bit_length() - 1)
+        if matcher.is_error():
+            raise refused(matcher.get_error())
+        if matcher.is_stopped():
+            return
+        mask = matcher.compute_bitmask()
+
+
+async def run_grammar_compiler(
+    server: EngineServer, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Background task `grammar-compiler`; never returns unless cancelled.
+
+    Reads the tokenizer first; the engine need not wait for that, requests that want a form do.
+    Error handling: what cannot be compiled ends its request, alone. Cancellation: waits for the
+    tokenizer or for the grammar in hand, whose size bounds it.
+    """
+    core = server.core
+    compiler = GrammarCompiler(pathlib.Path(core.settings.model), core.limits.vocab_size)
+    limiter = trio.CapacityLimiter(1)
+    task_status.started()
+    await trio.to_thread.run_sync(compiler.load, limiter=limiter)
+    while True:
+        with waiting_for("grammars to compile"):
+            await server.wait_grammar_orders()
+        for order in core.grammars.take():
+            if core.grammars.waiting(order) is None:
+                continue  # its request has ended meanwhile
+            try:
+                grammar = await trio.to_thread.run_sync(compiler.compile, order, limiter=limiter)
+            except InvalidParameter as error:
+                core.grammar_refused(order, error)
+            else:
+                core.grammar_compiled(order, grammar)
+            server.notify()

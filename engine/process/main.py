@@ -1,0 +1,206 @@
+"""The engine process: its input, output, step and death-monitor tasks, and its workers.
+
+Composition only: what is decided is the core's, what is joined the server's, what is computed the
+workers'. Never imports torch. Must not know HTTP, tokenizers or who started it.
+"""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from ...nurseries.processes.child import ChildFds, run_child
+from ...nurseries.processes.heap import settle_heap
+from ...nurseries.processes.kept_process import keep_while
+from ...nurseries.processes.spawned import Spawned
+from ...nurseries.tasks.background import start_background_task, start_background_task_soon
+from ...nurseries.tasks.error_groups import first_error
+from ...nurseries.tasks.service import open_service
+from ...nurseries.tasks.task_tree import ProcessTree, task_tree
+from ...nurseries.tasks.waiting import waiting_for
+from ...transports.codec import Codec
+from ...transports.control.channel import ControlChannel
+from ...transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ...transports.control.passed_fds import close_fds
+from ...transports.links.channel import Peer
+from ...transports.links.zmq_channel import SpokeChannel, open_spoke
+from ..core.engine_core import EngineCore
+from ..core.orphan_watch import OrphanWatch
+from ..errors import EngineError
+from ..messages import (
+    ENGINE_TO_FRONTEND,
+    ENGINE_TO_ROOT,
+    FRONTEND_TO_ENGINE,
+    ROOT_TO_ENGINE,
+    Drain,
+    EngineInit,
+    EngineReady,
+    FrontendMembership,
+    TreeReply,
+    TreeRequest,
+)
+from ..step_messages import WorkerReady
+from .boot_reports import BootReports
+from .executor import Executor
+from .server import EngineServer
+from .services import open_engine_services
+from .step_recorder import StepRecorder, open_recorder
+
+# Trees are asked for by people; one more at a time is not answered, and its asker gives up.
+TREE_TASKS_MAX = 4
+
+
+async def main(child: ChildFds) -> None:
+    """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
+    control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
+    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before anybody waits for us
+    # For ever, as a spare does; one that has lost its worker is none.
+    handshake, ahead = await keep_while(
+        child.ahead, partial(perform_child_handshake, control, "engine")
+    )
+    close_fds(handshake.fds)
+    init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
+    me = Peer("engine", init.rank, init.epoch)
+    try:
+        with open_recorder(init.settings.record_steps, "engine") as recorder:
+            async with open_spoke(me, *codecs) as channel:
+                engine = EngineProcess(init, control, handshake, channel, recorder, ahead)
+                await engine.run()
+    except* EngineError as errors:
+        if not handshake.booting:
+            raise
+        # A folder or a setting that cannot be served: a successor would meet the same.
+        await handshake.refuse(str(first_error(errors)))
+
+
+@attrs.define(eq=False)
+class EngineProcess:
+    """What this process is made of."""
+
+    init: EngineInit
+    control: ControlChannel
+    handshake: ChildHandshake
+    channel: SpokeChannel
+    recorder: StepRecorder
+    ahead: Sequence[Spawned] = ()  # workers that were started with this process
+    _executor: Executor = attrs.field(init=False)
+    _server: EngineServer = attrs.field(init=False)
+    _known: set[Peer] = attrs.field(factory=set, init=False)
+    _membership_number: int = attrs.field(default=-1, init=False)
+
+    async def run(self) -> None:
+        """Bring everything up in order, say READY, then serve until cancelled.
+
+        The sockets outlive the tasks that send through them, the workers the loop that drives them.
+        Raises what ended it: `ProcessDied` of a worker, `StepFailed`, `ServiceEnded`, …
+        """
+        reports = BootReports(self.control, self.handshake)
+        self._executor = Executor(
+            self.init.settings,
+            self.init.epoch,
+            on_progress=reports.progress,
+            on_workers=reports.workers,
+            recorder=self.recorder,
+            ahead=self.ahead,
+        )
+        async with (
+            open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
+            open_service(self.channel.run_input, name="input-socket-thread", waits_for="frames"),
+            trio.open_nursery() as nursery,
+        ):
+            progress = await start_background_task(nursery, reports.run_progress, name="progress")
+            async with open_service(self._executor.run, name="executor") as executor:
+                await reports.end_progress(progress)
+                await self._serve(executor.value)
+
+    async def _serve(self, workers: WorkerReady) -> None:
+        settings = self.init.settings
+        core = EngineCore(settings, workers)
+        watch = OrphanWatch[Peer](settings.orphan_s)
+        self._server = EngineServer(core, self.channel, watch, tree=self._tree_text)
+        self._apply_membership(self.init.membership)
+        async with open_engine_services(self._server, self._executor, self.recorder):
+            settle_heap()
+            await self.handshake.ready(msgspec.msgpack.encode(self._ready(core, workers)))
+            async with open_service(self._run_control, name="control"):
+                await trio.sleep_forever()
+
+    def _ready(self, core: EngineCore, workers: WorkerReady) -> EngineReady:
+        return EngineReady(
+            kv_blocks=workers.kv_blocks,
+            block_tokens=self.init.settings.block_tokens,
+            max_model_len=core.max_model_len,
+            max_num_seqs=self.init.settings.max_num_seqs,
+            vocab_size=workers.vocab_size,
+            numerics_id=workers.numerics_id,
+            bitwise=workers.bitwise,
+            settings_digest=self.init.settings.digest(),
+        )
+
+    async def _run_control(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `control`: the root's orders. Its end of the socket is the root's end."""
+        async with trio.open_nursery() as trees:
+            task_status.started()
+            while True:
+                with waiting_for("orders"):
+                    message, fds = await self.control.receive()
+                close_fds(fds)
+                match message:
+                    case FrontendMembership():
+                        self._apply_membership(message)
+                    case Drain():
+                        self._server.core.start_drain()
+                    case TreeRequest(call_id=call_id):
+                        if len(trees.child_tasks) < TREE_TASKS_MAX:
+                            start_background_task_soon(
+                                trees, self._answer_tree, call_id, name="tree-request"
+                            )
+                    case _:
+                        raise AssertionError(f"the codec let {type(message).__name__} through")
+
+    def _apply_membership(self, membership: FrontendMembership) -> None:
+        """Numbered full snapshots, the latest wins: connect who is new, give up who is gone."""
+        if membership.number <= self._membership_number:
+            return
+        self._membership_number = membership.number
+        listed = {}
+        for address in membership.frontends:
+            peer = Peer("frontend", address.rank, address.epoch)
+            listed[peer] = (address.input_endpoint, address.output_endpoint)
+        for peer in self._known - set(listed):
+            self._server.give_up(peer)
+        for peer in set(listed) - self._known:
+            self.channel.connect(peer, *listed[peer])
+        self._known = set(listed)
+
+    # ---- the live tree
+
+    async def _answer_tree(self, call_id: int) -> None:
+        await self.control.send(TreeReply(call_id, await self._tree_text()))
+
+    async def _tree_text(self) -> str:
+        statistics = self._server.core.statistics()
+        tree = ProcessTree(
+            f"engine {self.init.rank}",
+            os.getpid(),
+            facts={
+                "epoch": self.init.epoch,
+                "frontends": len(self._known),
+                "step": statistics.step,
+                "running": statistics.running,
+                "waiting": statistics.waiting,
+                "kv blocks": f"{statistics.kv_blocks_free} of {statistics.kv_blocks} free",
+            },
+            tasks=task_tree(),
+            processes=await self._executor.trees(),
+        )
+        return msgspec.json.encode(tree).decode()
+
+
+if __name__ == "__main__":
+    run_child(main)

@@ -1,0 +1,245 @@
+"""Joins one channel to one engine core: frontends' words become calls, steps become messages.
+
+Shared by the engine process and the in-process engine, so that both behave alike. It holds no
+protocol state of its own: requests are the core's, links are the channel's, lost frontends are
+`OrphanWatch`'s. Must not know sockets, processes or workers.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import assert_never
+
+import attrs
+import msgspec
+import trio
+
+from ...nurseries.tasks.waiting import waiting_for
+from ...transports.codec import MalformedMessage
+from ...transports.links.channel import (
+    Channel,
+    ChannelEvent,
+    Misread,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+)
+from ..core.engine_core import EngineCore
+from ..core.orphan_watch import OrphanWatch
+from ..errors import InvalidRequest
+from ..messages import (
+    AbortRequests,
+    AddRequest,
+    EngineStatistics,
+    GrantCredit,
+    RequestKey,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+    Utility,
+    UtilityCall,
+    UtilityReply,
+)
+from .message_parts import split_outputs
+
+# Waiting calls for a tree, of all frontends together; one more gets an error at once.
+TREE_CALLS_MAX = 64
+# A process tree is gathered from workers, each of which may be busy in a step.
+TREE_TIMEOUT_S = 2.0
+
+TreeSource = Callable[[], Awaitable[str]]
+
+
+@attrs.define(eq=False)
+class EngineServer:
+    """One engine as its frontends see it.
+
+    `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
+    frontends whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
+    the core until that fetches them, so that each is told once and the next one is exactly next.
+    """
+
+    core: EngineCore
+    channel: Channel
+    orphans: OrphanWatch[Peer]
+    tree: TreeSource
+    sends_dropped: int = attrs.field(default=0, init=False)
+    # Frontends that have begun the link that is up with their RESYNC, and the counts that all of
+    # them were last sent when idle.
+    _resynced: set[Peer] = attrs.field(factory=set, init=False)
+    _idle_counts: tuple[int, ...] = attrs.field(default=(), init=False)
+    _work: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _grammar_orders: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _orphans_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Trees that were asked for: (frontend, call id).
+    _tree_send: trio.MemorySendChannel[tuple[Peer, int]] = attrs.field(init=False)
+    _tree_receive: trio.MemoryReceiveChannel[tuple[Peer, int]] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._tree_send, self._tree_receive = trio.open_memory_channel[tuple[Peer, int]](
+            TREE_CALLS_MAX
+        )
+
+    # ---- what frontends say
+
+    def handle_event(self, event: ChannelEvent) -> None:
+        """Apply one event; synchronous, so a cancelled input handler leaves nothing half-done."""
+        match event:
+            case PeerUp(peer=peer):
+                self.orphans.handle_up(peer)
+                self._resynced.discard(peer)
+            case PeerDown(peer=peer):
+                self._resynced.discard(peer)
+                self.orphans.handle_down(peer, trio.current_time())
+                self._orphans_changed.set()
+            case Received(peer=peer, message=message):
+                self._handle_message(peer, message)
+            case Misread(peer=peer, error=error):
+                if isinstance(error.known, RequestKey):
+                    self.core.refuse(peer, error.known, _fault_of(error))
+                    self.notify()
+            case _:
+                assert_never(event)
+
+    def _handle_message(self, peer: Peer, message: object) -> None:
+        match message:
+            case AddRequest():
+                self.core.add(peer, message)
+            case AbortRequests(requests=requests):
+                self.core.abort(peer, requests)
+            case GrantCredit(grants=grants):
+                self.core.grant(peer, grants)
+            case Resync(live=live):
+                self._resynced.add(peer)
+                self._idle_counts = ()  # how things stand is news to it
+                outputs, unknown = self.core.resync(peer, live)
+                self.send(peer, ResyncReply(unknown))
+                if outputs:
+                    self.deliver({peer: StepOutputs(self.core.statistics().step, outputs)})
+            case UtilityCall():
+                self._handle_utility(peer, message)
+            case _:
+                raise AssertionError(f"the codec let {type(message).__name__} through")
+        self.notify()
+
+    def _handle_utility(self, peer: Peer, call: UtilityCall) -> None:
+        match call.utility:
+            case Utility.STATISTICS:  # at once: it must not wait behind a tree
+                text = msgspec.json.encode(self.core.statistics()).decode()
+                self.send(peer, UtilityReply(call.call_id, result=text))
+            case Utility.TASK_TREE:
+                try:
+                    self._tree_send.send_nowait((peer, call.call_id))
+                except trio.WouldBlock:
+                    self.send(peer, UtilityReply(call.call_id, error="too many calls wait"))
+            case _:
+                assert_never(call.utility)
+
+    def give_up(self, peer: Peer) -> None:
+        """Membership no longer lists this frontend: abort what it asked for, forget its link."""
+        self.orphans.handle_up(peer)
+        self._resynced.discard(peer)
+        self.core.forget_frontend(peer)
+        self.channel.forget(peer)
+        self.notify()
+
+    # ---- what steps bring
+
+    def notify(self) -> None:
+        """Wake the step loop: there may be work, or outputs that no step brought."""
+        self._work.set()
+        if self.core.grammars.has_orders:
+            self._grammar_orders.set()
+
+    async def wait_work(self) -> None:
+        """Wait for `notify`; only the step loop calls this."""
+        await self._work.wait()
+        self._work = trio.Event()
+
+    async def wait_grammar_orders(self) -> None:
+        """Wait until a request waits for its grammar; only the grammar compiler calls this."""
+        await self._grammar_orders.wait()
+        self._grammar_orders = trio.Event()
+
+    def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
+        """Send each frontend its outputs; one that has not resynced fetches them when it does."""
+        for peer, message in outputs.items():
+            assert isinstance(peer, Peer), "frontends are known to the core by their peers"
+            if peer not in self._resynced:
+                self.sends_dropped += 1
+                continue
+            for part in split_outputs(message):
+                self.send(peer, part)
+
+    def deliver_idle(self) -> None:
+        """Tell every frontend how things stand when no step will, if it is news (an abort is)."""
+        statistics = self.core.statistics()
+        counts = _counts(statistics)
+        if counts != self._idle_counts:
+            self._idle_counts = counts
+            for peer in self._resynced:
+                self.send(peer, StepOutputs(statistics.step, [], statistics))
+
+    def send(self, peer: Peer, message: object) -> None:
+        """Queue one message, or drop and count it when the link is down."""
+        try:
+            self.channel.send(peer, message)
+        except PeerNotConnected:
+            self.sends_dropped += 1
+
+    # ---- background tasks
+
+    async def run_input(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `input-handler`: applies events until it is cancelled."""
+        task_status.started()
+        while True:
+            with waiting_for("messages from frontends"):
+                events = await self.channel.receive()
+            for event in events:
+                self.handle_event(event)
+
+    async def run_orphan_watch(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `orphan-watch`: gives up frontends whose link stays down."""
+        task_status.started()
+        while True:
+            deadline = self.orphans.next_deadline()
+            with trio.CancelScope(deadline=deadline), waiting_for("a frontend that stays away"):
+                await self._orphans_changed.wait()
+            self._orphans_changed = trio.Event()
+            for peer in self.orphans.handle_timeout(trio.current_time()):
+                self.core.forget_frontend(peer)
+                self.notify()
+
+    async def run_utilities(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `utilities`: gathers one process tree after another."""
+        task_status.started()
+        while True:
+            with waiting_for("questions of frontends"):
+                peer, call_id = await self._tree_receive.receive()
+            reply = UtilityReply(call_id, error="the task tree took too long")
+            with trio.move_on_after(TREE_TIMEOUT_S):
+                reply = UtilityReply(call_id, result=await self.tree())
+            self.send(peer, reply)
+
+
+def _fault_of(error: MalformedMessage) -> InvalidRequest:
+    """What is wrong with a request that could not be read; its classes may have said so."""
+    cause = error.__cause__
+    if isinstance(cause, InvalidRequest):
+        return cause
+    return InvalidRequest(f"the engine cannot read this request: {error.reason}")
+
+
+def _counts(statistics: EngineStatistics) -> tuple[int, ...]:
+    return (
+        statistics.requests_added,
+        statistics.requests_finished,
+        statistics.requests_aborted,
+        statistics.kv_blocks_free,
+    )

@@ -1,0 +1,42 @@
+"""The background tasks that every engine has, in a process of its own or in its host's.
+
+    input-handler     what frontends say becomes calls
+    orphan-watch      gives up frontends that stay away
+    utilities         answers their questions
+    grammar-compiler  compiles, in a thread, the forms that requests want
+    step-loop         schedule, compute, finish, deliver
+
+Each is a service: one that ends, for whatever cause, ends the engine. An engine that went on
+without one of them would be silent, which is worse than dead. Must not know where steps are
+computed or what carries messages.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from ...nurseries.tasks.service import open_service
+from .grammar_compiler import run_grammar_compiler
+from .server import EngineServer
+from .step_loop import StepExecutor, run_step_loop
+from .step_recorder import NO_RECORDER, StepRecorder
+
+
+@asynccontextmanager
+async def open_engine_services(
+    server: EngineServer, executor: StepExecutor, recorder: StepRecorder = NO_RECORDER
+) -> AsyncIterator[None]:
+    """Serve the peers of the server's channel for the body of the block.
+
+    The channel's own tasks and the executor are the caller's, and outlive the block.
+    Raises what a task raises (`StepFailed`, `StepTimeout`, …), or `ServiceEnded` of one that was
+    cancelled; the body is cancelled first.
+    """
+    async with (
+        open_service(server.run_input, name="input-handler"),
+        open_service(server.run_orphan_watch, name="orphan-watch"),
+        open_service(server.run_utilities, name="utilities"),
+        open_service(partial(run_grammar_compiler, server), name="grammar-compiler"),
+        open_service(partial(run_step_loop, server, executor, recorder=recorder), name="step-loop"),
+    ):
+        yield

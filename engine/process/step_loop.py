@@ -1,0 +1,95 @@
+"""The loop of an engine: schedule, compute, finish, deliver; it reads like the algorithm.
+
+Must not know how workers compute (`Executor`) or how outputs travel (`EngineServer`). Failures are
+not handled here: a step that fails or is late ends the engine, whose supervisor decides.
+"""
+
+import math
+from collections import deque
+from typing import Protocol
+
+import trio
+
+from ...nurseries.tasks.waiting import waiting_for
+from ..core.engine_core import EngineCore
+from ..step_messages import Mask, Step, StepResult
+from .server import EngineServer
+from .step_recorder import NO_RECORDER, Span, StepRecorder
+
+
+class StepExecutor(Protocol):
+    """Whoever computes steps: a pool of worker processes, or an executor in this process."""
+
+    def submit(self, step: Step) -> None:
+        """Hand a step to the workers, which compute one after the other; it does not wait."""
+
+    def submit_mask(self, mask: Mask) -> None:
+        """Hand over the mask of the oldest step whose result is not known; before the next step."""
+
+    async def result(self, number: int) -> StepResult:
+        """Wait for the result of step `number`. Cancelled, it loses nothing.
+
+        Raises `StepFailed`, `StepTimeout` or `ProcessDied`; each ends the engine.
+        """
+
+
+async def run_step_loop(
+    server: EngineServer,
+    executor: StepExecutor,
+    *,
+    recorder: StepRecorder = NO_RECORDER,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `step-loop`; never returns unless cancelled.
+
+    Error handling: whatever the executor raises ends this task, and with it the engine.
+    Cancellation: between steps nothing is half-done; within one the workers are being stopped
+    by their own owner, and the blocks of the step die with the process.
+    """
+    core = server.core
+    in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
+    task_status.started()
+    while True:
+        began = recorder.now()
+        step = core.schedule(trio.current_time())
+        if step is not None:
+            recorder.note(Span.SCHEDULE, step.number, began)
+        server.deliver(core.take_outputs())
+        if step is not None:
+            executor.submit(step)
+            in_flight.append(step.number)
+            _submit_mask(core, executor)
+            continue  # the next one, while this one computes
+        if not in_flight:
+            server.deliver_idle()
+            with waiting_for("requests"):
+                await server.wait_work()
+            continue
+        number, due = in_flight[0], core.schedule_at()
+        with waiting_for(f"step {number}"):
+            result = await _result(executor, number, due)
+        if result is None:
+            continue  # it is time for the next one
+        in_flight.popleft()
+        began = recorder.now()
+        outputs = core.finish_step(result, trio.current_time())
+        _submit_mask(core, executor)
+        began = recorder.note(Span.APPLY, number, began)
+        server.deliver(outputs)
+        recorder.note(Span.DELIVER, number, began)
+
+
+async def _result(executor: StepExecutor, number: int, deadline: float) -> StepResult | None:
+    """The result, or None at the deadline; most have none, and that costs no scope."""
+    if deadline == math.inf:
+        return await executor.result(number)
+    with trio.move_on_at(deadline):
+        return await executor.result(number)
+    return None
+
+
+def _submit_mask(core: EngineCore, executor: StepExecutor) -> None:
+    """The oldest step in flight may sample as soon as its grammars know all before it."""
+    mask = core.take_mask()
+    if mask is not None:
+        executor.submit_mask(mask)

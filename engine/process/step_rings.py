@@ -1,0 +1,199 @@
+"""The rings between an engine core and its workers, from the core's side: steps out, answers in.
+
+    core  --STEP, MASK-->  broadcast ring  -->  every worker
+    core  <--result, failure--  one ring for each worker
+
+Every worker acknowledges every step; the tokens come from the output rank. Must not know processes:
+`executor` starts them and hands each the descriptors of its ends.
+"""
+
+import math
+from contextlib import ExitStack
+from types import TracebackType
+from typing import NoReturn, Self
+
+import attrs
+import trio
+
+from ...nurseries.tasks.parking import ParkingPlace
+from ...nurseries.tasks.waiting import always_waits_for
+from ...transports.codec import Codec
+from ...transports.rings.ring_memory import RingParts, create_ring
+from ...transports.rings.shm_ring import RingReader, RingWriter
+from ..errors import StepFailed, StepTimeout
+from ..step_messages import OUTPUT_RANK, Mask, Step, StepFailure, StepResult, make_ring_codecs
+from .step_recorder import NO_RECORDER, Span, StepRecorder
+
+# One step computes, one waits behind it, each with its mask.
+RING_SLOTS = 4
+# A step with one prompt of 16 k tokens fits a slot; a longer one goes in a memfd beside it, as does
+# one with embeddings of more than a few tokens.
+STEP_SLOT_BYTES = 1 << 17
+# A result is a few numbers a row; 1024 rows fit.
+RESULT_SLOT_BYTES = 1 << 15
+
+Answer = StepResult | StepFailure
+
+
+@attrs.define(eq=False)
+class StepRings:
+    """Both directions, for `workers` ranks; see `step_loop.StepExecutor`. Leave it to close it.
+
+    `step_timeout_s` is the deadline of one step, from when its result is waited for; `run_deadline`
+    watches it.
+    """
+
+    workers: int
+    step_timeout_s: float
+    recorder: StepRecorder = NO_RECORDER
+    _steps: RingWriter = attrs.field(init=False)
+    _results: list[RingReader] = attrs.field(init=False)
+    # Of the step that is waited for, by rank: those that have come.
+    _answers: dict[int, Answer] = attrs.field(factory=dict, init=False)
+    # The step that is waited for, and since when; infinite while none is.
+    _waited: int = attrs.field(default=0, init=False)
+    _waited_since: float = attrs.field(default=math.inf, init=False)
+    # Where `run_deadline` sleeps when nothing was waited for at the last deadline.
+    _idle: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
+    # The workers' ends, rank by rank, until `close_workers_ends`.
+    _ends: list[list[int]] = attrs.field(init=False)
+    _ours: ExitStack = attrs.field(factory=ExitStack, init=False)
+    _theirs: ExitStack = attrs.field(factory=ExitStack, init=False)
+    _steps_codec: Codec = attrs.field(init=False)
+    _results_codec: Codec = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._steps_codec, self._results_codec = make_ring_codecs()
+
+    def __enter__(self) -> Self:
+        """Make the rings. Raises `OSError` where memory or descriptors cannot be had."""
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _make(self) -> None:
+        ranks = range(self.workers)
+        steps = self._make_ring(self.workers, STEP_SLOT_BYTES)
+        self._steps = self._ours.enter_context(RingWriter.attach(steps.writer_fds()))
+        results = [self._make_ring(1, RESULT_SLOT_BYTES) for _ in ranks]
+        self._results = [
+            self._ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results
+        ]
+        self._ends = [[*steps.reader_fds(rank), *results[rank].writer_fds()] for rank in ranks]
+
+    def _make_ring(self, readers: int, slot_bytes: int) -> RingParts:
+        parts = create_ring(readers=readers, slots=RING_SLOTS, slot_bytes=slot_bytes)
+        return self._theirs.enter_context(parts)
+
+    def close(self) -> None:
+        """Close both sides; twice is harmless."""
+        self._theirs.close()
+        self._ours.close()
+
+    def worker_fds(self, rank: int) -> list[int]:
+        """What worker `rank` is given: its end of the steps, then its end of the results."""
+        return self._ends[rank]
+
+    def close_workers_ends(self) -> None:
+        """Every worker has duplicates of its own by now: ours would hide that it is gone."""
+        self._theirs.close()
+
+    # ---- steps
+
+    def submit(self, step: Step) -> None:
+        """Hand a step to every worker. Raises `RingFull`, which the steps in flight rule out."""
+        self._write(step)
+
+    def submit_mask(self, mask: Mask) -> None:
+        """Hand the mask of a submitted step to every worker; it may be computing already."""
+        self._write(mask)
+
+    def _write(self, message: Step | Mask) -> None:
+        began = self.recorder.now()
+        [frame] = self._steps_codec.encode(message)  # no message of steps holds an array
+        assert isinstance(frame, bytearray)
+        began = self.recorder.note(Span.ENCODE, message.number, began)
+        self._steps.write(frame)
+        self.recorder.note(Span.SUBMIT, message.number, began)
+
+    async def run_deadline(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> NoReturn:
+        """Background task `step-deadline`: raises `StepTimeout` when a result is late.
+
+        One task for all steps, that wakes up once in `step_timeout_s` at most: a scope around each
+        wait would cost nearly as much as all else of a step's way through the rings (measured: 20
+        of 45 µs). Never returns unless cancelled; holds nothing.
+        """
+        always_waits_for("a step that is late")
+        task_status.started()
+        while True:
+            deadline = self._waited_since + self.step_timeout_s
+            if deadline == math.inf:
+                await self._idle.park()
+                continue
+            await trio.sleep_until(deadline)
+            # After a stop of this process an answer may be there as well: it is taken first.
+            await trio.lowlevel.checkpoint()
+            silent = [rank for rank in range(self.workers) if rank not in self._answers]
+            if silent and self._waited_since + self.step_timeout_s == deadline:
+                raise StepTimeout(self._waited, self.step_timeout_s, tuple(silent))
+
+    async def result(self, number: int) -> StepResult:
+        """Wait until every rank has answered step `number`; the output rank's tokens.
+
+        Raises `StepFailed` as soon as any rank has failed, with its traceback. Has no end if none
+        has and some are silent: see `run_deadline`. Cancellation loses nothing: it may be asked for
+        again.
+        """
+        answers = self._answers
+        self._waited, self._waited_since = number, trio.current_time()
+        self._idle.wake()
+        try:
+            if self.workers == 1:  # the usual case costs no task
+                await self._take_answer(0, answers)
+            else:
+                await self._take_answers(answers)
+        finally:
+            self._waited_since = math.inf
+        for answer in answers.values():
+            if isinstance(answer, StepFailure):
+                raise StepFailed(answer.number, answer.rank, answer.traceback)
+            assert answer.number == number, "every worker answers every step in order"
+        tokens = answers[OUTPUT_RANK]
+        assert isinstance(tokens, StepResult)
+        answers.clear()
+        return tokens
+
+    async def _take_answers(self, answers: dict[int, Answer]) -> None:
+        """Side by side: ranks that wait for one that failed must not hide its failure."""
+        async with trio.open_nursery() as nursery:
+            for rank in set(range(self.workers)) - answers.keys():
+                nursery.start_soon(
+                    self._take_answer, rank, answers, nursery.cancel_scope, name=f"result-{rank}"
+                )
+
+    async def _take_answer(
+        self, rank: int, answers: dict[int, Answer], others: trio.CancelScope | None = None
+    ) -> None:
+        waits = self.recorder.now()
+        frame = await self._results[rank].wait_read()
+        came = self.recorder.now()
+        answer = self._results_codec.decode((frame,))
+        assert isinstance(answer, Answer)
+        self.recorder.note_span(Span.WAIT, answer.number, waits, came)
+        self.recorder.note(Span.DECODE, answer.number, came)
+        answers[rank] = answer
+        if isinstance(answer, StepFailure) and others is not None:
+            others.cancel(f"worker {rank} has failed in this step")

@@ -1,0 +1,1 @@
+"""An executor without a model, for measurements of all the rest."""

@@ -1,0 +1,128 @@
+"""An executor that computes nothing: tokens are a hash, steps take as long as they are told to.
+
+For tests, demos and chaos: all of the engine but the arithmetic, in any number of workers, with
+token streams that are the same wherever and however often a request runs. A token depends on the
+seed, the output position and the previous token, so a stream that is continued with a token missing
+or repeated shows it. Must not import torch.
+"""
+
+import hashlib
+import pathlib
+import struct
+import zlib
+
+import attrs
+
+from ...config import EngineSettings
+from ...messages import BootPhase
+from ...model_config.config import CONFIG_FILE, load_model_limits
+from ...step_messages import Mask, RowSampling, Step, StepResult, WorkerReady
+from ..executor_interface import Pause, Progress, WaitMask
+from ..input_batch import InputBatch, Sampling, StepInputs
+from ..kv_plan import plan_kv
+from .logprobs import with_null_logprobs
+
+# Low ids are special tokens in most vocabularies; an end of sequence by accident would end tests.
+SPECIAL_IDS = 8
+REVISION = 1
+# 2**64 / the golden ratio: spreads small numbers over all 64 bits.
+_CHOICE_FACTOR = 0x9E3779B97F4A7C15
+_WORDS = struct.Struct("<QQQ")
+_WORD = struct.Struct("<Q")
+
+
+@attrs.define(eq=False)
+class NullExecutor:
+    """Keeps rows as a real executor does, so that an inconsistent step is found here, too."""
+
+    settings: EngineSettings
+    rank: int
+    _pause: Pause
+    name: str = attrs.field(default="null", init=False)
+    _batch: InputBatch | None = attrs.field(default=None, init=False)
+    _vocab_size: int = attrs.field(default=0, init=False)
+
+    def load(self, progress: Progress) -> WorkerReady:
+        """Read `config.json` alone."""
+        limits = load_model_limits(self.settings.model)
+        plan = plan_kv(self.settings, model_len=limits.max_model_len, token_bytes=0)
+        self._vocab_size = limits.vocab_size
+        self._batch = InputBatch(
+            rows_max=self.settings.max_num_seqs,
+            blocks=plan.blocks,
+            block_tokens=self.settings.block_tokens,
+            vocab_size=limits.vocab_size,
+            hidden_size=limits.hidden_size,
+        )
+        progress(BootPhase.START, 1.0)  # there is nothing to load
+        config = (pathlib.Path(self.settings.model) / CONFIG_FILE).read_bytes()
+        identity = hashlib.sha256(config + f"null {REVISION}".encode()).hexdigest()
+        return WorkerReady(
+            kv_blocks=plan.blocks,
+            max_model_len=plan.max_model_len,
+            vocab_size=limits.vocab_size,
+            hidden_size=limits.hidden_size,
+            numerics_id=f"null-{identity[:16]}",
+            bitwise=True,
+        )
+
+    def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
+        """Wait `null_step_s`, then hash a token for each row that samples."""
+        assert self._batch is not None, "load comes first"
+        inputs = self._batch.take_step(step)
+        self._name_embeds(inputs)
+        self._pause(self.settings.null_step_s)
+        mask = wait_mask() if step.masked else None
+        tokens = [
+            null_token(
+                null_seed(sampling.parameters),
+                sampling.position,
+                inputs.token_ids[sampling.token_index],
+                vocab_size=self._vocab_size,
+                allowed=_allowed(step, mask, sampling, self._vocab_size) if mask else None,
+            )
+            for sampling in inputs.samplings
+        ]
+        lengths = {s.row: len(self._batch.rows[s.row].token_ids) for s in inputs.samplings}
+        self._batch.finish_step(step, tokens)
+        if self.rank != 0:
+            return StepResult(step.number, [], [])
+        result = StepResult(step.number, list(lengths), tokens)
+        return with_null_logprobs(result, inputs, lengths, self._vocab_size)
+
+    def _name_embeds(self, inputs: StepInputs) -> None:
+        """A hash of each embedding takes the place of its token's id."""
+        assert self._batch is not None
+        for span in inputs.embeds:
+            size = self._batch.row_bytes(span.dtype)
+            for place, begin in enumerate(range(0, len(span.data), size), span.token_index):
+                inputs.token_ids[place] = zlib.crc32(span.data[begin : begin + size])
+
+
+def null_seed(sampling: RowSampling) -> int:
+    """The choices of one request draw differently."""
+    return (sampling.seed + sampling.choice * _CHOICE_FACTOR) % 2**64
+
+
+def null_token(
+    seed: int, position: int, previous: int, *, vocab_size: int, allowed: list[int] | None = None
+) -> int:
+    """The token at output index `position` after token `previous`.
+
+    One of `allowed`, or of all ids but the first eight (of all, in a vocabulary that small).
+    """
+    words = _WORDS.pack(seed, position, previous)
+    number: int = _WORD.unpack(hashlib.blake2b(words, digest_size=8).digest())[0]
+    if allowed:
+        return allowed[number % len(allowed)]
+    first = SPECIAL_IDS if vocab_size > SPECIAL_IDS else 0
+    return first + number % (vocab_size - first)
+
+
+def _allowed(step: Step, mask: Mask, sampling: Sampling, vocab_size: int) -> list[int] | None:
+    if sampling.row not in step.masked:
+        return None
+    columns = -(-vocab_size // 32) * 4
+    begin = step.masked.index(sampling.row) * columns
+    words = mask.words[begin : begin + columns]
+    return [i for i in range(vocab_size) if words[i // 8] >> (i % 8) & 1]

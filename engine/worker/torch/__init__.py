@@ -1,0 +1,1 @@
+"""The executor of plain PyTorch, and the oracle of the others."""

@@ -1,0 +1,1 @@
+"""Doubles: verified fakes, and test clients of HTTP and WebSocket."""

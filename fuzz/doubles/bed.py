@@ -1,0 +1,138 @@
+"""A whole frontend and its engines in one process, over the memory mesh: no process, no socket.
+
+For tests and fuzzers of everything between a prompt and the schedule. The mesh can drop, double and
+delay the n-th frame; engines can be lost. Tokens come from the null executor unless another one is
+asked for, so they are exact.
+Must not know what is asked of the frontend.
+"""
+
+import itertools
+import pathlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import attrs
+import trio
+
+from ...engine.config import EngineSettings
+from ...engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
+from ...engine.process.inproc import open_inproc_engine
+from ...engine.process.server import EngineServer
+from ...nurseries.tasks.service import open_service
+from ...runtime.config import InputLimits, RuntimeSettings, StreamSettings
+from ...runtime.processes.membership import EngineDirectory
+from ...runtime.runtime import Runtime, make_frontend, open_frontend_services
+from ...runtime.text.input_processor import InputProcessor
+from ...transports.codec import Codec
+from ...transports.links.channel import Peer
+from ...transports.links.link_decisions import LinkSettings
+from ...transports.links.memory_channel import MemoryHub, MemoryMesh, NthFault
+
+ME = Peer("frontend", 0, 1)
+
+
+@attrs.define(eq=False)
+class Bed:
+    """What is under test, and the handles to disturb it."""
+
+    frontend: Runtime
+    mesh: MemoryMesh
+    hub: MemoryHub
+    directory: EngineDirectory
+    servers: dict[int, EngineServer] = attrs.field(factory=dict)
+
+    @property
+    def client(self) -> Any:
+        """The frontend's side of its engines."""
+        return self.frontend.client
+
+    async def wait_engines(self, count: int) -> None:
+        """Until so many engines take work."""
+        while len(self.client.balancer.engines) < count:
+            await self.client.engines_changed.wait()
+
+    def lose_engine(self, rank: int, cause: str = "was killed by SIGKILL") -> None:
+        """As the root tells it when an engine's process is gone."""
+        self.client.apply_membership(self.directory.handle_gone(rank, cause))
+
+    async def wait_quiet(self) -> None:
+        """Until no engine has anything left to do."""
+        while any(not is_quiet(server) for server in self.servers.values()):
+            await trio.lowlevel.checkpoint()
+
+
+def is_quiet(server: EngineServer) -> bool:
+    """Nothing runs or waits, and every block is free."""
+    counts = server.core.statistics()
+    return counts.kv_blocks_free == counts.kv_blocks and not counts.running + counts.waiting
+
+
+@asynccontextmanager
+async def open_bed(
+    folder: pathlib.Path,
+    *faults: NthFault,
+    engines: int = 1,
+    link: LinkSettings | None = None,
+    window_tokens: int = 256,
+    inline_characters_max: int = 2048,
+    wrap: Callable[[Any], Any] = lambda worker: worker,
+    **engine: Any,
+) -> AsyncIterator[Bed]:
+    """A frontend with its background tasks and `engines` engines that take work.
+
+    Tasks are named as in the processes; the frontend's are further out than the engines'. One that
+    ends fails the body with `ServiceEnded`. `wrap` is `open_inproc_engine`'s.
+    """
+    settings = RuntimeSettings(
+        engine=EngineSettings(model=str(folder), **{"executor": "null", **engine}),
+        engines=engines,
+        streams=StreamSettings(window_tokens=window_tokens),
+        input=InputLimits(inline_characters_max=inline_characters_max),
+    )
+    mesh = MemoryMesh(
+        Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND), link or LinkSettings(), [*faults]
+    )
+    hub = mesh.open_hub(ME)
+    frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), epoch=1)
+    assert isinstance(frontend, Runtime)
+    bed = Bed(frontend, mesh, hub, EngineDirectory())
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(open_frontend_services(hub, frontend.client))
+        for rank, epoch in zip(range(engines), itertools.count(2)):
+            await stack.enter_async_context(_engine(bed, settings, rank, epoch, wrap=wrap))
+        await bed.wait_engines(engines)
+        yield bed
+
+
+@asynccontextmanager
+async def _engine(
+    bed: Bed,
+    settings: RuntimeSettings,
+    rank: int,
+    epoch: int,
+    *,
+    wrap: Callable[[Any], Any],
+) -> AsyncIterator[None]:
+    me = Peer("engine", rank, epoch)
+    spoke = bed.mesh.open_spoke(me)
+    async with (
+        open_service(spoke.run_output, name="output-socket-thread"),
+        open_service(spoke.run_input, name="input-socket-thread"),
+        open_inproc_engine(settings.engine, spoke, wrap=wrap) as server,
+    ):
+        bed.servers[rank] = server
+        spoke.connect(ME, *bed.hub.endpoints)
+        bed.directory.handle_starting(rank, epoch)
+        ready = EngineReady(
+            kv_blocks=server.core.statistics().kv_blocks,
+            block_tokens=settings.engine.block_tokens,
+            max_model_len=server.core.max_model_len,
+            max_num_seqs=settings.engine.max_num_seqs,
+            vocab_size=server.core.limits.vocab_size,
+            numerics_id="null",
+            bitwise=True,
+            settings_digest=settings.engine.digest(),
+        )
+        bed.client.apply_membership(bed.directory.handle_ready(rank, ready))
+        yield

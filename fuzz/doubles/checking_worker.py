@@ -1,0 +1,205 @@
+"""A worker without a model that checks every step it is given, for fuzzers, scenarios and tests.
+
+Sans-IO: `execute(step)` is a function call. It keeps exactly what the step protocol lets a worker
+keep (rows, their tokens, block tables) and a KV memory that holds, instead of keys and values, a
+fingerprint of the tokens up to each position. Before it samples it reads the whole context back
+through the block table: a block that was freed too early, given twice, or never computed shows as a
+wrong fingerprint. Blocks may be shared as a prefix that is computed; nobody may write to one. A
+token is a pure function of the tokens before it and of the sampling, so a preempted or replayed
+request must go on with the very same tokens.
+"""
+
+import zlib
+from collections import Counter
+
+import attrs
+
+from ...engine.step_messages import NewRow, RowEmbeds, RowSampling, Step, StepResult
+
+
+def fingerprint(before: int, token_id: int) -> int:
+    """Fingerprint of the tokens up to and including `token_id`, from that of those before."""
+    return zlib.crc32(token_id.to_bytes(8, "little"), before)
+
+
+def embedding_id(row: bytes) -> int:
+    """What stands for a token whose embedding is given."""
+    return zlib.crc32(row)
+
+
+def fingerprint_of(token_ids: list[int]) -> int:
+    """Fingerprint of a whole context."""
+    value = 0
+    for token_id in token_ids:
+        value = fingerprint(value, token_id)
+    return value
+
+
+def sample_token(context: int, output_count: int, sampling: RowSampling, vocab_size: int) -> int:
+    """The token after a context of this fingerprint, of which `output_count` tokens are output."""
+    token_id = fingerprint(context, sampling.seed * 31 + sampling.choice) % vocab_size
+    if output_count < sampling.min_tokens:
+        while token_id in sampling.suppressed_until_min:
+            token_id = (token_id + 1) % vocab_size
+    return token_id
+
+
+def expected_output(
+    prompt: list[int], sampling: RowSampling, *, vocab_size: int, count: int
+) -> list[int]:
+    """The first `count` output tokens of a request, stop rules aside."""
+    context = fingerprint_of(prompt)
+    output: list[int] = []
+    while len(output) < count:
+        output.append(sample_token(context, len(output), sampling, vocab_size))
+        context = fingerprint(context, output[-1])
+    return output
+
+
+@attrs.define(eq=False)
+class _Row:
+    """What a worker knows of a request."""
+
+    token_ids: list[int]
+    prompt_tokens: int
+    computed_tokens: int
+    block_ids: list[int]
+    sampling: RowSampling
+    # The ids of its prompt are placeholders until their embeddings have come.
+    is_embedded: bool
+
+
+@attrs.define(eq=False)
+class CheckingWorker:
+    """Fails an assertion on any step that a real worker could not compute rightly."""
+
+    kv_blocks: int
+    block_tokens: int
+    rows: int
+    vocab_size: int
+
+    number: int = attrs.field(default=0, init=False)
+    # Rows that had one block in common, at most.
+    shared_most: int = attrs.field(default=1, init=False)
+    _rows: dict[int, _Row] = attrs.field(factory=dict, init=False)
+    # {(block, slot): fingerprint of the context that ends there}; never cleared, as real memory.
+    _kv: dict[tuple[int, int], int] = attrs.field(factory=dict, init=False)
+    # {fingerprint of a context: how often its KV has come from elsewhere and was not yet used}
+    _staged: Counter[int] = attrs.field(factory=Counter, init=False)
+
+    def stage_kv(self, token_ids: list[int]) -> None:
+        """KV of just these tokens has come from elsewhere; one row may start with it, once."""
+        if token_ids:
+            self._staged[fingerprint_of(token_ids)] += 1
+
+    def execute(self, step: Step) -> StepResult:
+        """Compute one step, as `Step` says: forget, take, append, compute, sample."""
+        assert step.number == self.number + 1
+        self.number = step.number
+        for row in step.finished:
+            del self._rows[row]
+        for new in step.new:
+            self._take(new)
+        for row, block_ids in step.grown:
+            assert block_ids
+            self._rows[row].block_ids += block_ids
+        self._check_blocks()
+        assert len(set(step.rows)) == len(step.rows) == len(step.token_counts)
+        assert step.rows, "an empty step computes nothing"
+        embeds = {given.row: given for given in step.embeds}
+        assert len(embeds) == len(step.embeds)
+        for row, count in zip(step.rows, step.token_counts, strict=True):
+            self._embed(self._rows[row], count, embeds.pop(row, None))
+        assert not embeds, "embeddings of a row that is not computed"
+        sampled: list[tuple[int, int]] = []
+        for row, count, samples in zip(step.rows, step.token_counts, step.samples, strict=True):
+            token_id = self._compute(self._rows[row], count)
+            assert samples == (token_id is not None)
+            if token_id is not None:
+                sampled.append((row, token_id))
+        return StepResult(step.number, [row for row, _ in sampled], [token for _, token in sampled])
+
+    def _take(self, new: NewRow) -> None:
+        assert 0 <= new.row < self.rows
+        assert new.row not in self._rows, "the row is in use"
+        assert 0 < new.prompt_tokens <= len(new.token_ids)
+        assert 0 <= new.computed_tokens < len(new.token_ids)
+        self._rows[new.row] = row = _Row(
+            list(new.token_ids),
+            new.prompt_tokens,
+            new.computed_tokens,
+            list(new.block_ids),
+            new.sampling,
+            new.is_embedded,
+        )
+        assert not (new.is_embedded and new.computed_tokens), "placeholders name no block"
+        if new.computed_tokens and not self._has(row, new.computed_tokens):
+            # KV that came from elsewhere is put into the blocks as soon as they are known.
+            context = fingerprint_of(row.token_ids[: new.computed_tokens])
+            assert self._staged[context] > 0, "these tokens were never computed for this row"
+            self._staged[context] -= 1
+            self._write(row, 0, new.computed_tokens)
+
+    def _embed(self, row: _Row, count: int, given: RowEmbeds | None) -> None:
+        """Those prompt tokens that are computed now, and no others, have their embeddings."""
+        tokens = min(count, row.prompt_tokens - row.computed_tokens) if row.is_embedded else 0
+        assert (given is not None) == (tokens > 0)
+        if given is None:
+            return
+        size, rest = divmod(len(given.data), tokens)
+        assert rest == 0
+        begin = row.computed_tokens
+        row.token_ids[begin : begin + tokens] = [
+            embedding_id(given.data[size * index : size * (index + 1)]) for index in range(tokens)
+        ]
+
+    def _has(self, row: _Row, count: int) -> bool:
+        """Whether the KV of its first `count` tokens is in its blocks: a prefix hit."""
+        context = 0
+        for position, token_id in enumerate(row.token_ids[:count]):
+            context = fingerprint(context, token_id)
+            if self._kv.get(self._slot(row, position)) != context:
+                return False
+        return True
+
+    def _compute(self, row: _Row, count: int) -> int | None:
+        assert 0 < count <= len(row.token_ids) - row.computed_tokens
+        self._write(row, row.computed_tokens, row.computed_tokens + count)
+        row.computed_tokens += count
+        if row.computed_tokens < len(row.token_ids):
+            return None
+        context = self._read(row)
+        output_count = len(row.token_ids) - row.prompt_tokens
+        token_id = sample_token(context, output_count, row.sampling, self.vocab_size)
+        row.token_ids.append(token_id)
+        return token_id
+
+    def _slot(self, row: _Row, position: int) -> tuple[int, int]:
+        return row.block_ids[position // self.block_tokens], position % self.block_tokens
+
+    def _write(self, row: _Row, start: int, end: int) -> None:
+        context = fingerprint_of(row.token_ids[:start])
+        for position in range(start, end):
+            context = fingerprint(context, row.token_ids[position])
+            self._kv[self._slot(row, position)] = context
+
+    def _read(self, row: _Row) -> int:
+        context = 0
+        for position, token_id in enumerate(row.token_ids):
+            context = fingerprint(context, token_id)
+            assert self._kv[self._slot(row, position)] == context, "somebody else's KV"
+        return context
+
+    def _check_blocks(self) -> None:
+        """A block is in one table, or in several as what they begin with, and then full."""
+        held: dict[int, list[tuple[int, bool]]] = {}
+        for row in self._rows.values():
+            for index, block_id in enumerate(row.block_ids):
+                assert 0 <= block_id < self.kv_blocks
+                is_full = (index + 1) * self.block_tokens <= row.computed_tokens
+                held.setdefault(block_id, []).append((index, is_full))
+        for holders in held.values():
+            if len(holders) > 1:
+                assert len({index for index, _ in holders}) == 1, "a block is in two tables"
+                assert all(is_full for _, is_full in holders), "a block that grows is shared"
+                self.shared_most = max(self.shared_most, len(holders))

@@ -1,0 +1,1 @@
+"""The fuzzers, one file each; the registry lists them."""

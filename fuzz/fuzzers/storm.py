@@ -1,0 +1,137 @@
+"""Presses a real, running server: handshakes ended by RST at a random byte, and fuzzed frames.
+
+What `fuzz_connections` and `fuzz_frames` do in one process, by the hundred thousand and against
+processes of their own, which are watched from outside. Must not know how a server is judged.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from random import Random
+from urllib.parse import urlsplit
+
+import attrs
+import trio
+
+from ..doubles.served import CAME_LATE, PLAIN, split_answer
+from ..doubles.tcp_client import RECEIVE_BYTES, Ending, converse, reset
+from ..doubles.websocket_frames import HANDSHAKE, draw_script, frame
+from ..process_watch import ProcessWatch, ServerHurt
+from .connections import draw_connection
+from .frames import read_close_code
+
+# For one connection; a busy machine serves late, a stuck server never.
+DEADLINE_S = 60.0
+SAMPLES = 60
+# Frames of one connection at most; it ends at its first violation, which is its last frame.
+FRAMES_MAX = 1500
+# Of the handshakes: how many wait for the answer and are reset within frames.
+ANSWERED_SHARE = 0.3
+
+
+# Makes one connection and returns how much it counts.
+Press = Callable[["Storm", Random], Awaitable[int]]
+
+
+@attrs.define(eq=False)
+class Storm:
+    """One run. `done` counts what the server has provably taken, up to `count`."""
+
+    url: str
+    count: int
+    seed: int
+    in_flight: int
+    watch: ProcessWatch
+    reached: Counter[str] = attrs.field(factory=Counter, init=False)
+    done: int = attrs.field(default=0, init=False)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the server listens."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "127.0.0.1", parts.port or 80
+
+    async def run(self, press: Press) -> None:
+        """Press until enough is done; then the server must serve. The watch is not judged here.
+
+        `press(storm, chance)` makes one connection and returns how much it counts. Raises
+        `ServerHurt`, `ServerStuck`, `AssertionError` for an answer that is none.
+        """
+        await self.check_serves()
+        self.watch.sample(0)
+        async with trio.open_nursery() as nursery:
+            for number in range(self.in_flight):
+                nursery.start_soon(self._press_on, press, Random(f"storm {self.seed} {number}"))
+        await self.check_serves()
+        self.watch.sample(self.done)
+
+    async def _press_on(self, press: Press, chance: Random) -> None:
+        while self.done < self.count:
+            counted = await press(self, chance)
+            before, self.done = self.done, self.done + counted
+            step = max(1, self.count // SAMPLES)
+            if before // step != self.done // step:
+                self.watch.sample(self.done)
+
+    async def check_serves(self) -> None:
+        """A plain request is answered. Raises `ServerHurt`."""
+        head = (
+            b"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"connection: close\r\ncontent-length: %d\r\n\r\n" % len(PLAIN)
+        )
+        left = await converse(self.address, (head, PLAIN), Ending.WAIT, deadline_s=DEADLINE_S)
+        status, _, body = split_answer(left.received)
+        if status != 200:
+            raise ServerHurt(f"a plain request is answered {status}: {body[:300]!r}")
+
+
+async def press_handshake(storm: Storm, chance: Random) -> int:
+    """One connection that is reset at a random byte: of its head, or of frames after the answer."""
+    with trio.move_on_after(DEADLINE_S) as scope:
+        stream = await trio.open_tcp_stream(*storm.address)
+        try:
+            if chance.random() < ANSWERED_SHARE:
+                await stream.send_all(HANDSHAKE)
+                answer = await stream.receive_some(RECEIVE_BYTES)
+                status = bytes(answer)[:13]
+                # 408 where the machine is so busy that our own bytes came late.
+                assert status in (b"HTTP/1.1 101 ", b"HTTP/1.1 408 "), bytes(answer)[:200]
+                data = frame(1, b'{"type":"response.create","input":"a"}')
+                storm.reached["reset within frames"] += 1
+            else:
+                data = b"".join(draw_connection(chance).pieces) or HANDSHAKE
+                storm.reached["reset within the head"] += 1
+            await stream.send_all(data[: chance.randint(0, len(data))])
+        except trio.BrokenResourceError:
+            storm.reached["the server was quicker"] += 1
+        finally:
+            await reset(stream)
+    if scope.cancelled_caught:
+        raise ServerHurt(f"a handshake was not answered within {DEADLINE_S:g} s")
+    return 1
+
+
+async def press_frames(storm: Storm, chance: Random) -> int:
+    """One socket with many good frames, then one that is not; counts those surely taken.
+
+    The server has taken all frames up to its close frame or to the end of what we sent. Those of
+    connections that are reset are sent all the same, and not counted.
+    """
+    script = draw_script(chance, FRAMES_MAX)
+    data = HANDSHAKE + b"".join(script.frames)
+    storm.reached["connections"] += 1
+    if chance.random() < 0.1:
+        data = data[: chance.randint(len(HANDSHAKE), len(data))]
+        await converse(storm.address, (data,), Ending.RESET, deadline_s=DEADLINE_S)
+        storm.reached["frames cut off by RST, not counted"] += len(script.frames)
+        return 0
+    left = await converse(storm.address, (data,), Ending.HALF, deadline_s=DEADLINE_S)
+    if left.received.startswith(CAME_LATE):
+        storm.reached["came late, not counted"] += 1
+        return 0
+    code = read_close_code(left.received) if left.received else None
+    storm.reached[f"closed with {code}"] += 1
+    if left.was_reset and code is None:
+        storm.reached["frames of a reset by the server, not counted"] += len(script.frames)
+        return 0
+    assert left.was_reset or script.close_code in (None, code), (script.close_code, code)
+    return len(script.frames)

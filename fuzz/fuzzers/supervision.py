@@ -1,0 +1,216 @@
+"""Fuzzes the restart policy against a slow and separate reading of its rules.
+
+Invariant: never more restarts in a period than allowed, none late, and only where the type says so.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from random import Random
+
+import attrs
+
+from ...nurseries.tasks.supervision_policy import (
+    JITTER,
+    Decision,
+    Escalate,
+    Forget,
+    Restart,
+    RestartType,
+    SupervisionPolicy,
+)
+from ..fuzzer import Fuzzer
+
+MakePolicy = Callable[[], SupervisionPolicy]
+# The policy's own default; read here, so that a policy with another one is found out.
+QUIET_S = 60.0
+CHILDREN = ("engine 0", "engine 1")
+WAITS_S = (0.0, 0.05, 0.5, 1.0, 5.0, 20.0, 59.9, 60.0, 200.0)
+
+
+@attrs.frozen
+class Ready:
+    """The child serves."""
+
+    child: str
+
+
+@attrs.frozen
+class Exit:
+    """The child's run is over."""
+
+    child: str
+    restart_type: RestartType
+    abnormal: bool
+    hopeless: bool
+
+
+@attrs.frozen
+class Wait:
+    """Time passes."""
+
+    seconds: float
+
+
+Event = Ready | Exit | Wait
+
+
+def draw(chance: Random, count: int) -> list[Event]:
+    """Exits in bursts, with pauses of all lengths between."""
+    return [_draw_event(chance) for _ in range(count)]
+
+
+def _draw_event(chance: Random) -> Event:
+    child = chance.choice(CHILDREN)
+    match chance.choice(("ready", "exit", "exit", "wait", "wait")):
+        case "ready":
+            return Ready(child)
+        case "wait":
+            return Wait(chance.choice(WAITS_S))
+        case _:
+            restart_type = chance.choice([RestartType.PERMANENT, *RestartType])
+            return Exit(child, restart_type, chance.random() < 0.7, chance.random() < 0.03)
+
+
+@attrs.define(eq=False)
+class _Reading:
+    """The rules, read once more, for one child: all its restarts, and when it became ready."""
+
+    restarts: list[float] = attrs.field(factory=list)
+    ready_at: float | None = None
+    # Delays since the last quiet run, without knowing how the policy counts them.
+    delays: list[float] = attrs.field(factory=list)
+
+
+def check(events: Sequence[Event], make_policy: MakePolicy) -> Counter[str]:
+    """Each decision, against all that has happened to the child."""
+    policy = make_policy()
+    readings: defaultdict[str, _Reading] = defaultdict(_Reading)
+    reached: Counter[str] = Counter()
+    now = 0.0
+    for event in events:
+        match event:
+            case Wait(seconds=seconds):
+                now += seconds
+            case Ready(child=child):
+                policy.handle_ready(child, now)
+                readings[child].ready_at = now
+            case Exit():
+                decision = policy.handle_exit(
+                    event.child,
+                    event.restart_type,
+                    abnormal=event.abnormal,
+                    now=now,
+                    hopeless=event.hopeless,
+                )
+                reached[type(decision).__name__] += 1
+                _check_decision(policy, readings[event.child], event, decision, now=now)
+                if not isinstance(decision, Restart):
+                    del readings[event.child]
+        policy.check_invariants()
+    return reached
+
+
+def _check_decision(
+    policy: SupervisionPolicy, reading: _Reading, event: Exit, decision: Decision, *, now: float
+) -> None:
+    was_ready = reading.ready_at is not None
+    counted = [at for at in reading.restarts if at > now - policy.restart_period_s]
+    normal = event.restart_type is RestartType.TRANSIENT and was_ready and not event.abnormal
+    if event.restart_type is RestartType.TEMPORARY or normal:
+        assert decision == Forget(event.child)
+    elif event.hopeless or len(counted) >= policy.restart_limit:
+        assert decision == Escalate(event.child, len(counted))
+    else:
+        assert isinstance(decision, Restart)
+        assert decision.child == event.child
+        _check_delay(policy, reading, decision.at - now, now=now)
+        reading.restarts.append(now)
+    reading.ready_at = None
+
+
+def _check_delay(
+    policy: SupervisionPolicy, reading: _Reading, delay_s: float, *, now: float
+) -> None:
+    """Within the bounds; the smallest after a quiet run; failed starts never make it shorter."""
+    uptime_s = -1.0 if reading.ready_at is None else now - reading.ready_at
+    least, most = policy.backoff_min_s * (1 - JITTER), policy.backoff_max_s * (1 + JITTER)
+    assert least - 1e-9 <= delay_s <= most + 1e-9
+    if uptime_s >= QUIET_S:
+        reading.delays.clear()
+    if not reading.delays:
+        assert delay_s <= policy.backoff_min_s * (1 + JITTER) + 1e-9, "the first is the smallest"
+    elif uptime_s < policy.minimum_uptime_s:
+        # Doubled, unless it is the longest already; jitter may hide a part of it.
+        before = reading.delays[-1] / (1 + JITTER)
+        wanted = min(2 * before, policy.backoff_max_s) * (1 - JITTER)
+        assert delay_s >= wanted - 1e-9, "a failed start waits longer"
+    reading.delays.append(delay_s)
+
+
+def _make(policy_type: type[SupervisionPolicy], **changes: float) -> MakePolicy:
+    # One restart more than the default reaches the longest delay within a period.
+    settings = {"restart_limit": 6, "backoff_max_s": 1.0, **changes}
+    return lambda: policy_type(Random(0), **settings)  # type: ignore[arg-type]
+
+
+class _OneMore(SupervisionPolicy):
+    """Planted: counts one restart less than there were."""
+
+    def handle_exit(
+        self,
+        child: str,
+        restart_type: RestartType,
+        *,
+        abnormal: bool,
+        now: float,
+        hopeless: bool = False,
+    ) -> Decision:
+        record = self._record(child)
+        if len(record.restarts) == self.restart_limit:
+            record.restarts.popleft()
+        return super().handle_exit(
+            child, restart_type, abnormal=abnormal, now=now, hopeless=hopeless
+        )
+
+
+class _Hasty(SupervisionPolicy):
+    """Planted: failed starts do not lengthen the delay."""
+
+    def _backoff_s(self, record: object) -> float:
+        return self.backoff_min_s
+
+
+class _Cheerful(SupervisionPolicy):
+    """Planted: an exit before it was ready counts as normal."""
+
+    def handle_exit(
+        self,
+        child: str,
+        restart_type: RestartType,
+        *,
+        abnormal: bool,
+        now: float,
+        hopeless: bool = False,
+    ) -> Decision:
+        if self._record(child).ready_at is None:
+            self.handle_ready(child, now)
+        return super().handle_exit(
+            child, restart_type, abnormal=abnormal, now=now, hopeless=hopeless
+        )
+
+
+FUZZER = Fuzzer[Event, MakePolicy](
+    name="supervision",
+    invariant="never more restarts in a period than allowed, each in time, by the restart type",
+    draw=draw,
+    check=check,
+    target=_make(SupervisionPolicy),
+    faults={
+        "one restart too many": _make(_OneMore),
+        "a quiet run is not rewarded": _make(SupervisionPolicy, quiet_s=1e9),
+        "failed starts do not back off": _make(_Hasty),
+        "an end before ready passes for normal": _make(_Cheerful),
+    },
+    smoke_rounds=60,
+    reaches=frozenset({"Restart", "Forget", "Escalate"}),
+)

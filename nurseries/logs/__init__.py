@@ -1,0 +1,1 @@
+"""Log lines: format, bounded queue, the thread that writes."""

@@ -1,0 +1,1 @@
+"""Processes: spawning, the child's side, death watch, pools, shutdown."""

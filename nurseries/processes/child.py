@@ -1,0 +1,199 @@
+"""The child's side of a process: one trio run that ends when its parent says so, or is gone.
+
+A stop in order is the closing of the death pipe, or SIGTERM. It cancels the main function, and if
+that does not end within a bound, the process ends without it. Only an ordered stop exits with code
+0; anything else is a failure, with its text in the last words. Must not know what the child does.
+"""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from functools import partial
+from types import FrameType
+from typing import NoReturn
+
+import attrs
+import trio
+
+from ..tasks.background import start_background_task
+from ..tasks.error_groups import single_error, single_errors_unwrapped
+from ..tasks.task_tree import ProcessTree, render_tree, task_tree
+from ..tasks.waiting import waiting_for
+from .death_signal import EXIT_ORPHANED, arm_death_signal
+from .death_watch import PARENT_GONE, monitor_parent
+from .heap import settle_modules
+from .last_words import write_last_words
+from .spawned import Spawned
+
+# The whole ladder of a parent takes half of this, so it matters only to a child without one.
+EXIT_BOUND_S = 5.0
+# In so many parts it is waited for: one in which the machine stood still is over for the main
+# function as well, and the others are still to come.
+EXIT_BOUND_PARTS = 10
+
+EXIT_STOPPED = 0
+EXIT_FAILED = 1
+# The main function was still cleaning up when its time was over.
+EXIT_STOP_OVERDUE = 70
+
+STOP_SIGNALLED = "SIGTERM asked this process to stop"
+DEATH_MONITOR = "death-monitor"
+
+
+@attrs.frozen(eq=False)
+class ChildFds:
+    """What the parent passed down. They live as long as the process; nobody has to close them.
+
+    `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until somebody wraps it.
+    `ahead` are children of ours that `boot` has started: see `ProcessSpec.spawned`.
+    """
+
+    control: socket.socket
+    death_fd: int
+    words_fd: int
+    ahead: tuple[Spawned, ...] = ()
+
+
+@attrs.define(eq=False)
+class StopOrder:
+    """The stop of this process: `reason` is None until it is ordered; the first reason stays."""
+
+    # Around the main function, and nothing else: the death monitor is outside of it.
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    ordered: trio.Event = attrs.field(factory=trio.Event)
+    reason: str | None = None
+
+    def order(self, reason: str) -> None:
+        """Cancel the main function. Harmless when repeated."""
+        if self.reason is None:
+            self.reason = reason
+            self.ordered.set()
+            self.scope.cancel(reason)
+
+
+def run_child(
+    async_main: Callable[[ChildFds], Awaitable[None]], *, exit_bound_s: float = EXIT_BOUND_S
+) -> NoReturn:
+    """Run `async_main(fds)` until a stop is ordered, then exit the process. Call it last of all.
+
+    Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
+    hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1.
+    """
+    settle_modules()
+    control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
+    # `boot` has done this already, unless somebody started the module in some other way.
+    parent_pid = arm_death_signal(control_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the root's business
+    for fd in (control_fd, death_fd, words_fd):
+        os.set_inheritable(fd, False)
+    fds = ChildFds(socket.socket(fileno=control_fd), death_fd, words_fd, ahead)
+    try:
+        code = trio.run(
+            partial(
+                run_until_stopped, async_main, fds, parent_pid=parent_pid, exit_bound_s=exit_bound_s
+            )
+        )
+    except BaseException as error:
+        write_last_words(words_fd, f"{_headline(error)}\n\n{traceback.format_exc()}")
+        code = EXIT_FAILED
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def run_until_stopped(
+    async_main: Callable[[ChildFds], Awaitable[None]],
+    fds: ChildFds,
+    *,
+    parent_pid: int,
+    exit_bound_s: float = EXIT_BOUND_S,
+    exit_process: Callable[[int], object] = os._exit,
+) -> int:
+    """Run `async_main(fds)` beside the death monitor; return the exit code that it has earned.
+
+    Raises what `async_main` raises. A death monitor that is cancelled takes the main function with
+    it: without one, no child may live. `exit_process` is called with `EXIT_STOP_OVERDUE` if
+    `async_main` is not over `exit_bound_s` seconds after the order.
+    """
+    stop = StopOrder()
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            monitor = await start_background_task(
+                nursery,
+                partial(_run_death_monitor, exit_bound_s=exit_bound_s, exit_process=exit_process),
+                stop,
+                fds,
+                parent_pid,
+                name=DEATH_MONITOR,
+            )
+            _take_sigterm(stop)
+            with stop.scope:
+                await async_main(fds)
+            monitor.cancel("the main function has ended")
+    if stop.reason is None:
+        write_last_words(fds.words_fd, "the main function ended without an order to stop\n")
+        return EXIT_FAILED
+    return EXIT_ORPHANED if stop.reason == PARENT_GONE else EXIT_STOPPED
+
+
+async def _run_death_monitor(
+    stop: StopOrder,
+    fds: ChildFds,
+    parent_pid: int,
+    *,
+    exit_bound_s: float,
+    exit_process: Callable[[int], object],
+    task_status: trio.TaskStatus[None],
+) -> None:
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(
+                partial(monitor_parent, fds.death_fd, parent_pid=parent_pid, on_gone=stop.order)
+            )
+            task_status.started()
+            with waiting_for("an order to stop"):
+                await stop.ordered.wait()
+            nursery.cancel_scope.cancel("a stop has been ordered")
+        with waiting_for("the main function to end"):
+            for _ in range(EXIT_BOUND_PARTS):
+                await trio.sleep(exit_bound_s / EXIT_BOUND_PARTS)
+        tree = ProcessTree("overdue", os.getpid(), tasks=task_tree())
+        write_last_words(fds.words_fd, "\n".join([f"{stop.reason}, but:", *render_tree(tree), ""]))
+        exit_process(EXIT_STOP_OVERDUE)
+    finally:
+        stop.scope.cancel("the death monitor has ended")
+
+
+def _take_sigterm(stop: StopOrder) -> None:
+    """From now to the end of the process SIGTERM is an order to stop, and a second one is nothing.
+
+    A signal receiver of trio's would give the default action back too early: while the main
+    function cleans up, the parent's next rung is a SIGTERM, which must not kill.
+    """
+    token = trio.lowlevel.current_trio_token()
+
+    def handle_sigterm(_number: int, _frame: FrameType | None) -> None:
+        try:
+            token.run_sync_soon(stop.order, STOP_SIGNALLED)
+        except trio.RunFinishedError:
+            pass  # the trio run is over, and the process nearly so
+
+    signal.signal(signal.SIGTERM, handle_sigterm)
+
+
+def _headline(error: BaseException) -> str:
+    """The error in one line: what the parent tells others of this death."""
+    bare = single_error(error)
+    return f"{type(bare).__name__}: {bare}".splitlines()[0]
+
+
+def _fds_of(argv: list[str]) -> tuple[int, int, int, tuple[Spawned, ...]]:
+    try:
+        control_fd, death_fd, words_fd = map(int, argv[1:4])
+        ahead = tuple(map(Spawned.decode, argv[4:]))
+    except (ValueError, TypeError):
+        sys.exit(f"{argv[0]} is started by its parent process with three fd numbers, not by hand")
+    return control_fd, death_fd, words_fd, ahead

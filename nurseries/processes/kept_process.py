@@ -1,0 +1,120 @@
+"""Keeps a process that was started ahead of its use, until somebody takes it over.
+
+Who keeps it owns it as any other: its death is seen, and the block that is left ends it. Taken
+over, it goes on in the block of whoever has it then (`ProcessSpec.spawned`). What it said meanwhile
+is still in its control socket, for its new owner to read. Must not know what it waits for.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar
+
+import attrs
+import trio
+
+from ..tasks.error_groups import single_errors_unwrapped
+from ..tasks.waiting import waiting_for
+from .child_pids import child_pids
+from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
+from .process import Process, ProcessDied, ProcessSpec, open_process
+from .shutdown_ladder import LadderTimes
+from .spawned import Spawned
+
+T = TypeVar("T")
+# What a process is called that nobody has named yet.
+AHEAD = "a process started ahead"
+
+
+@attrs.define(eq=False)
+class KeptProcess:
+    """A process that is kept; made by `keep_process`. `warm` from its first message on."""
+
+    process: Process
+    # On the clock of trio: the spawn, then the first message.
+    since_s: float = attrs.field(factory=trio.current_time, init=False)
+    warm: bool = attrs.field(default=False, init=False)
+    _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
+
+    def take(self) -> Spawned | None:
+        """Take it over at once; None if it was taken, or is of no use and therefore ended.
+
+        Of use is one that neither is dead or stopped nor has a child that is. Either way it is kept
+        no longer. The caller must own what it gets before the loop goes on.
+        """
+        if self._scope.cancel_called:
+            return None
+        self._scope.cancel("it is taken over, or of no use")
+        pid = self.process.pid
+        if any(is_exiting(each) or is_stopped(each) for each in (pid, *child_pids(pid))):
+            return None
+        return self.process.hand_over()
+
+    async def wait_over(self, warm_up_s: float) -> None:
+        """Return when it is taken, dead, or has said nothing for `warm_up_s` seconds.
+
+        Then, and when cancelled, it cannot be taken any more: whoever keeps it ends it.
+        """
+        name = self.process.spec.name
+        with self._scope:
+            try:
+                with trio.move_on_after(warm_up_s) as patience, waiting_for(f"{name} to be warm"):
+                    await _wait_spoken(self.process)
+                if patience.cancelled_caught:
+                    return
+                self.warm, self.since_s = True, trio.current_time()
+                with waiting_for(f"somebody to need {name}"):
+                    await wait_process_gone(self.process.pidfd)
+            finally:
+                self._scope.cancel("it is kept no longer")
+
+
+async def keep_process(
+    spec: ProcessSpec,
+    *,
+    warm_up_s: float,
+    ladder: LadderTimes,
+    on_kept: Callable[[KeptProcess], None],
+) -> None:
+    """Start a process and keep it until it is taken over, is dead, or cannot be used.
+
+    `on_kept` is called at once; `warm_up_s` is how long it may be silent. Raises `OSError` and
+    `ProcessStuck` as `open_process` does; no death raises. Cancellation: it is stopped and reaped.
+    """
+    async with open_process(spec, ladder=ladder) as process:
+        kept = KeptProcess(process)
+        on_kept(kept)
+        await kept.wait_over(warm_up_s)
+
+
+async def keep_while(
+    spawned: Sequence[Spawned], wait: Callable[[], Awaitable[T]]
+) -> tuple[T, list[Spawned]]:
+    """Own processes that were started ahead while `wait()` lasts; returns its value, and them.
+
+    Raises `ProcessDied` of one that died meanwhile, and what `wait` raises. Then, and when
+    cancelled, all of them are brought to their end. The caller must own what it gets before the
+    loop goes on.
+    """
+    async with AsyncExitStack() as blocks:
+        processes = [
+            await blocks.enter_async_context(open_process(ProcessSpec(AHEAD, "", spawned=each)))
+            for each in spawned
+        ]
+        with single_errors_unwrapped():
+            async with trio.open_nursery() as nursery:
+                for process in processes:
+                    nursery.start_soon(_fail_at_death, process)
+                value = await wait()
+                nursery.cancel_scope.cancel("the wait is over")
+        return value, [process.hand_over() for process in processes]
+
+
+async def _fail_at_death(process: Process) -> None:
+    raise ProcessDied(await process.wait_exited())
+
+
+async def _wait_spoken(process: Process) -> None:
+    """Until there is something to read; the end, too, is."""
+    # A copy: whoever takes the process over takes the socket.
+    with waitable_copy(process.control.fileno()) as own_fd:
+        await trio.lowlevel.wait_readable(own_fd)

@@ -1,0 +1,327 @@
+"""One OS process, owned by the block that opened it: spawn, ready, wait, ladder, reap.
+
+Leaving the block means that the process, and all of its process group, is gone and reaped. Spawning
+is a plain `Popen` in the thread that runs the loop, because the child's death notice is bound to
+the *thread* which forked it: a helper thread that idles out would take the child with it. All
+signals and the exit go through a pidfd, so that no stranger with a reused pid is ever hit. Must
+not know what the process does nor what is said on its control socket.
+"""
+
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import attrs
+import trio
+
+from ..tasks.error_groups import single_errors_unwrapped
+from ..tasks.waiting import waiting_for
+from .death_watch import is_exiting, wait_process_gone
+from .last_words import LastWords
+from .shutdown_ladder import (
+    Ask,
+    Decision,
+    Kill,
+    LadderTimes,
+    ReportStuck,
+    ShutdownLadder,
+    Terminate,
+)
+from .spawned import Spawned, spawn
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class ProcessSpec:
+    """What to start. `name` is for people and the tree, `module` is run as `python -m` would.
+
+    `rank` is the place in a pool. `pass_fds` stay open in the child under the same numbers.
+    `environment` is added to ours. The child's module search path never has the current folder.
+
+    `ahead` are modules that the child will want as children of its own: they start with it, before
+    its imports. `spawned` is such a one, there already: it is taken over instead of a spawn.
+    """
+
+    name: str
+    module: str
+    rank: int = attrs.field(default=0, kw_only=True)
+    pass_fds: tuple[int, ...] = attrs.field(default=(), kw_only=True)
+    environment: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
+    ahead: tuple[str, ...] = attrs.field(default=(), kw_only=True)
+    spawned: Spawned | None = attrs.field(default=None, kw_only=True)
+
+
+@attrs.frozen
+class ProcessExit:
+    """How a process ended: by exit `code`, or by `signal`; both None if somebody else reaped it."""
+
+    process: str
+    pid: int
+    code: int | None
+    signal: int | None
+    last_words: str = ""
+
+    def describe(self) -> str:
+        """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""
+        if self.signal is not None:
+            return f"was killed by {signal.Signals(self.signal).name}"
+        if self.code is not None:
+            return f"exited with code {self.code}"
+        return "is gone, and somebody else has read its exit"
+
+    @property
+    def cause(self) -> str:
+        """`describe`, and the first line of its last words, if it left any."""
+        headline = self.last_words.strip().partition("\n")[0]
+        return f"{self.describe()}: {headline}" if headline else self.describe()
+
+
+@attrs.frozen
+class ProcessDied(Exception):
+    """A process ended though nobody had asked it to; code 0 is no excuse. `exit` says how."""
+
+    exit: ProcessExit
+
+    def __str__(self) -> str:
+        # The cause is in the first line, because that is all a death further up tells of this one.
+        sentence = f"{self.exit.process} (pid {self.exit.pid}) {self.exit.cause}"
+        words = self.exit.last_words.strip()
+        return f"{sentence}\nits last words:\n{words}" if "\n" in words else sentence
+
+
+@attrs.frozen
+class ProcessStuck(Exception):
+    """A process outlived SIGKILL by `waited_s` seconds: it hangs in the kernel. It is left behind.
+
+    Unlike `ProcessDied` this is about a process that ought to be dead; what it held is still held.
+    """
+
+    process: str
+    pid: int
+    waited_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.process} (pid {self.pid}) is still there {self.waited_s} s after SIGKILL;"
+            " it hangs in the kernel and was left behind"
+        )
+
+
+@attrs.define(eq=False)
+class Process:
+    """A living (or just dead) child process. Made by `open_process` alone.
+
+    `control` is our end of a SOCK_SEQPACKET socketpair, non-blocking; `pidfd` is readable from the
+    death on. Both are closed when the block of `open_process` is left. `exit` is None until the
+    death was seen by `wait_exited`.
+    """
+
+    spec: ProcessSpec
+    pid: int
+    pidfd: int
+    control: socket.socket
+    exit: ProcessExit | None = attrs.field(default=None, init=False)
+
+    _words: LastWords
+    # The write end of the death pipe; -1 from `ask_to_stop` on.
+    _death_fd: int
+    # Another block owns the process, its descriptors and its end.
+    _handed_over: bool = attrs.field(default=False, init=False)
+
+    async def wait_exited(self) -> ProcessExit:
+        """Return how the process ended, once it has. Any number of tasks may wait.
+
+        The process is reaped and what is left of its process group killed. Cancellation is
+        harmless.
+        """
+        if self.exit is None:
+            with waiting_for(f"{self.spec.name} (pid {self.pid}) to exit"):
+                await wait_process_gone(self.pidfd)
+        return self._reap()
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to this very process; nothing happens if it is gone."""
+        if self.exit is not None:
+            return
+        try:
+            signal.pidfd_send_signal(self.pidfd, number)
+        except ProcessLookupError:
+            pass  # somebody else has reaped it before we did
+
+    def ask_to_stop(self) -> None:
+        """Close the death pipe, the order to stop. Returns at once; harmless when repeated."""
+        if self._death_fd >= 0:
+            os.close(self._death_fd)
+            self._death_fd = -1
+
+    @property
+    def asked_to_stop(self) -> bool:
+        """Whether an exit with code 0 is what was wanted."""
+        return self._death_fd < 0
+
+    def last_words(self) -> str:
+        """What the process wrote of its own failure so far; "" mostly."""
+        return self.exit.last_words if self.exit is not None else self._words.read()
+
+    def hand_over(self) -> Spawned:
+        """Let go of a living process: whoever makes it his `ProcessSpec.spawned` owns it then.
+
+        This object is of no use from now on, and its block has nothing left to end. Nobody may
+        wait with it for the exit, or use its control socket, when the loop goes on.
+        """
+        assert self.exit is None, "a dead process is nobody's successor"
+        assert not self.asked_to_stop
+        self._handed_over = True
+        control_fd = self.control.detach()
+        return Spawned(self.pid, self.pidfd, control_fd, self._death_fd, self._words.fd)
+
+    def kill_group(self) -> None:
+        """Send SIGKILL to the process and all that it has started in its process group."""
+        if self.exit is not None:
+            return
+        self.send_signal(signal.SIGKILL)  # it may have left its group
+        try:
+            # Not yet reaped, so the number of the group cannot have been taken over.
+            os.killpg(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # somebody else has reaped it before we did
+
+    def _reap(self) -> ProcessExit:
+        if self.exit is None:
+            self.kill_group()
+            try:
+                result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
+            except ChildProcessError:
+                result = None
+            code = number = None
+            if result is not None:
+                exited = result.si_code == os.CLD_EXITED
+                code, number = (result.si_status, None) if exited else (None, result.si_status)
+            words = self._words.read()
+            self.exit = ProcessExit(self.spec.name, self.pid, code, number, words)
+        return self.exit
+
+    def _close(self) -> None:
+        self.ask_to_stop()
+        self._words.close()
+        if self.control.fileno() >= 0:
+            trio.lowlevel.notify_closing(self.control)
+            self.control.close()
+        os.close(self.pidfd)
+
+
+@asynccontextmanager
+async def open_process(
+    spec: ProcessSpec, *, ladder: LadderTimes | None = None
+) -> AsyncIterator[Process]:
+    """Start a process; when the block is left, for whatever cause, bring it to its end.
+
+    One that was handed over in the block goes on (`Process.hand_over`).
+
+    *Raises* `OSError` if it cannot be started, `ProcessStuck` if it cannot be ended. A death inside
+    the block raises nothing by itself: wait with `wait_exited`, or use `run_process`.
+
+    *Resource handling*: file descriptors, the process and its process group are gone afterwards.
+
+    *Cancellation*: leaving is shielded and takes at most the sum of the ladder's times.
+    """
+    process = _spawn(spec)
+    try:
+        yield process
+    finally:
+        if not process._handed_over:
+            try:
+                await shut_down_process(process, ladder or LadderTimes())
+            finally:
+                process._close()
+
+
+async def run_process(
+    spec: ProcessSpec,
+    *,
+    ready: Callable[[Process], Awaitable[T]],
+    ladder: LadderTimes | None = None,
+    task_status: trio.TaskStatus[tuple[Process, T]] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Own a process until it dies: start it, await `ready(process)`, then wait for its end.
+
+    Starts with `(process, value of ready)`. Returns only if the process was asked to stop by
+    `ask_to_stop` and exited with code 0.
+
+    *Raises* `ProcessDied` for any other end, before `ready` too, and what `ready` raises itself.
+
+    *Cancellation*: the process gets the ladder, as in `open_process`.
+    """
+    async with open_process(spec, ladder=ladder) as process:
+        value = await _ready_or_dead(process, ready)
+        task_status.started((process, value))
+        how = await process.wait_exited()
+        if not (process.asked_to_stop and how.code == 0):
+            raise ProcessDied(how)
+
+
+async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[T]]) -> T:
+    async def watch(scope: trio.CancelScope) -> None:
+        await process.wait_exited()
+        scope.cancel(f"{process.spec.name} died before it was ready")
+
+    try:
+        with single_errors_unwrapped():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch, nursery.cancel_scope)
+                with waiting_for(f"{process.spec.name} (pid {process.pid}) to be ready"):
+                    value = await ready(process)
+                nursery.cancel_scope.cancel("ready")
+                return value
+    except Exception as error:
+        # Mostly the end of the control socket, which a death closes before the pidfd tells of it.
+        if process.exit is not None or is_exiting(process.pid):
+            raise ProcessDied(await process.wait_exited()) from error
+        raise
+    raise ProcessDied(await process.wait_exited())
+
+
+def _spawn(spec: ProcessSpec) -> Process:
+    if not trio.lowlevel.in_trio_run():
+        raise RuntimeError("a process must be spawned from the thread that runs the loop")
+    spawned = spec.spawned or spawn(
+        spec.module, ahead=spec.ahead, pass_fds=spec.pass_fds, environment=spec.environment
+    )
+    control = socket.socket(fileno=spawned.control_fd)
+    control.setblocking(False)
+    words = LastWords(spawned.words_fd)
+    return Process(spec, spawned.pid, spawned.pidfd, control, words, spawned.death_fd)
+
+
+async def shut_down_process(process: Process, times: LadderTimes) -> None:
+    """Bring a process to its end, rung by rung; `open_process` does so when its block is left.
+
+    Raises `ProcessStuck` after the last rung. Shielded from cancellation, bounded by `times`.
+    """
+    ladder = ShutdownLadder(times)
+    with trio.CancelScope(shield=True):  # bounded by the ladder
+        decision = ladder.begin(trio.current_time())
+        while process.exit is None:
+            _carry_out(process, decision)
+            with trio.move_on_at(ladder.next_deadline()):
+                await process.wait_exited()
+                break
+            decision = ladder.handle_timeout(trio.current_time())
+
+
+def _carry_out(process: Process, decision: Decision | None) -> None:
+    match decision:
+        case Ask():
+            process.ask_to_stop()
+        case Terminate():
+            process.send_signal(signal.SIGTERM)
+        case Kill():
+            process.kill_group()
+        case ReportStuck(waited_s=waited_s):
+            raise ProcessStuck(process.spec.name, process.pid, waited_s)
+        case None:
+            pass

@@ -1,0 +1,1 @@
+"""Tasks: background tasks and services, supervision, the task tree."""

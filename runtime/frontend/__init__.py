@@ -1,0 +1,1 @@
+"""The frontend's half of a request: admission, ledger, load balancer, collected outputs."""

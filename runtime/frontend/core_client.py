@@ -1,0 +1,338 @@
+"""This frontend's side of all engines: requests out, aborts that cannot be lost, outputs in.
+
+Composes the ledger (what is in flight), the balancer (who gets the next one), membership (who is
+there) and one channel to all engines. Everything a caller does is synchronous, so that a cancelled
+task cannot leave a request half submitted or half aborted. Variation (one engine or many, which
+balancer) is by argument. Must not know prompts, text or clients.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, assert_never
+
+import attrs
+import trio
+
+from ...engine.errors import EngineDied
+from ...engine.messages import (
+    AddRequest,
+    EngineStatistics,
+    RequestOutput,
+    ResyncReply,
+    StepOutputs,
+    Utility,
+    UtilityCall,
+    UtilityReply,
+)
+from ...transports.links.channel import (
+    Channel,
+    ChannelEvent,
+    Misread,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+)
+from ..errors import NoEngine, ProcessingFailed, UtilityFailed
+from ..messages import EngineMember, EngineMembership
+from .health import EngineHealth, EngineState
+from .ledger import Ledger
+from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
+from .load_balancer import LeastLoaded
+
+# A process that answers at all answers a utility call between two steps.
+UTILITY_TIMEOUT_S = 2.0
+
+
+class RequestSink(Protocol):
+    """Where one request's accepted outputs go; never waits."""
+
+    def put_token(self, token_id: int) -> None:
+        """The next token, written down already, and nothing else."""
+
+    def put(self, output: RequestOutput) -> None:
+        """The next tokens, written down already, an end or events."""
+
+    def fail(self, error: Exception) -> None:
+        """The request ended with this error."""
+
+
+@attrs.define(eq=False)
+class _PendingCall:
+    peer: Peer
+    answered: trio.Event = attrs.field(factory=trio.Event)
+    reply: UtilityReply | None = None
+
+
+@attrs.define(eq=False)
+class CoreClient:
+    """All engines, as one frontend sees them."""
+
+    channel: Channel
+    ledger: Ledger
+    balancer: LeastLoaded
+    # The latest counts of each engine, and whether the balancer was told of them.
+    statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
+    statistics_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Set and replaced whenever an engine came, went or was connected.
+    engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
+    draining: bool = attrs.field(default=False, init=False)
+    # Bounded by admission, as the ledger is.
+    _sinks: dict[str, RequestSink] = attrs.field(factory=dict, init=False)
+    _linked: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines whose link has been up, whatever became of it, until they are forgotten.
+    _met: set[Peer] = attrs.field(factory=set, init=False)
+    _ready: dict[Peer, EngineMember] = attrs.field(factory=dict, init=False)
+    _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
+    _next_call: int = attrs.field(default=1, init=False)
+
+    # ---- requests
+
+    def submit(self, requests: Sequence[tuple[AddRequest, RequestSink]]) -> None:
+        """Write requests down and send them, all to the one engine that has least to do.
+
+        Raises `NoEngine`, `RequestIdInUse`, and what encoding raises; then nothing has happened.
+        """
+        if self.draining:
+            raise NoEngine("this server is draining")
+        peer = self._choose()
+        added: list[AddRequest] = []
+        try:
+            for request, sink in requests:
+                added.append(self.ledger.handle_add(request, peer, trio.current_time()))
+                self._sinks[request.request_id] = sink
+            for message in added:
+                self._send(peer, message)
+        except BaseException:
+            # A request that cannot be encoded must not wait here for the next RESYNC.
+            for message in added:
+                self.abort(message.request_id)
+            raise
+
+    def abort(self, request_id: str) -> None:
+        """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
+        self._sinks.pop(request_id, None)
+        self._carry_out(self.ledger.handle_abort(request_id, trio.current_time()))
+
+    def stop(self, request_id: str) -> None:
+        """The request ended here, by a stop string: tell its engine."""
+        self._sinks.pop(request_id, None)
+        self._carry_out(self.ledger.handle_stopped(request_id, trio.current_time()))
+
+    def grant(self, request_id: str, credit: int) -> None:
+        """The engine may schedule the request up to this output index."""
+        self._carry_out(self.ledger.handle_grant(request_id, credit))
+
+    # ---- engines
+
+    def apply_membership(self, membership: EngineMembership) -> None:
+        """Numbered full snapshots, the latest wins; an engine that is gone ends its streams."""
+        if membership.number <= self.membership.number:
+            return
+        self.membership = membership
+        now_ready = {
+            Peer("engine", member.rank, member.epoch): member
+            for member in membership.engines
+            if member.state is EngineState.READY
+        }
+        over = {peer for peer in self._met if self._is_over(peer)}
+        gone = {peer: self._cause_of(peer) for peer in over | self._ready.keys() - now_ready.keys()}
+        self._ready = now_ready
+        self._engines_changed()  # first: what is replayed must not go where it came from
+        for peer, cause in gone.items():
+            self._forget(peer, cause)
+
+    def _is_over(self, peer: Peer) -> bool:
+        """Whether this epoch of an engine will not be ready any more; it may never have been."""
+        for member in self.membership.engines:
+            if member.rank == peer.rank:
+                return member.epoch > peer.epoch or member.state is EngineState.FAILED
+        return False  # a snapshot from before its time: it was on its way for longer than the link
+
+    def _cause_of(self, peer: Peer) -> str:
+        for member in self.membership.engines:
+            if member.rank == peer.rank:
+                return member.cause or "it was replaced"
+        return "it was removed"
+
+    def _forget(self, peer: Peer, cause: str) -> None:
+        self.channel.forget(peer)
+        self._linked.discard(peer)
+        self._met.discard(peer)
+        self.statistics.pop(peer, None)
+        for call in self._calls.values():
+            if call.peer == peer:
+                call.answered.set()
+        for decision in self.ledger.handle_peer_gone(peer, cause, trio.current_time()):
+            match decision:
+                case Fail(request_id=request_id, error=error):
+                    self._fail(request_id, error)
+                case Replay(request_id=request_id):
+                    self._replay(request_id, EngineDied(str(peer), cause))
+                case _:
+                    assert_never(decision)
+
+    def _replay(self, request_id: str, error: EngineDied) -> None:
+        now = trio.current_time()
+        try:
+            peer = self._choose()
+        except NoEngine:
+            if self.ledger.handle_give_up(request_id, now):
+                self._fail(request_id, error)
+            return
+        message = self.ledger.handle_replay(request_id, peer, now)
+        if message is not None:
+            self._send(peer, message)
+
+    def _fail(self, request_id: str, error: Exception) -> None:
+        sink = self._sinks.pop(request_id, None)
+        if sink is not None:
+            sink.fail(error)
+
+    def _choose(self) -> Peer:
+        if not self.balancer.engines:
+            raise NoEngine(self._why_no_engine())
+        return self.balancer.choose(self.ledger.in_flight)
+
+    def _why_no_engine(self) -> str:
+        reasons = [health.reason for health in self.health() if health.reason]
+        return "; ".join(reasons) or "no engine has started yet"
+
+    def _engines_changed(self) -> None:
+        # The channel's own objects: what an engine says is compared by identity first.
+        self.balancer.set_engines(sorted(peer for peer in self._linked if peer in self._ready))
+        self.engines_changed.set()
+        self.engines_changed = trio.Event()
+
+    def health(self) -> list[EngineHealth]:
+        """Each engine's state as it is from here: ready also means that the link is up."""
+        found = []
+        for member in self.membership.engines:
+            peer = Peer("engine", member.rank, member.epoch)
+            state, reason = member.state, ""
+            if state is EngineState.READY and peer not in self._linked:
+                state = EngineState.STARTING
+            if state is not EngineState.READY:
+                reason = f"engine {member.rank} is {state.value}"
+                reason += f" after it {member.cause}" if member.cause else ""
+            found.append(EngineHealth(member.rank, member.epoch, state, reason))
+        return found
+
+    def members(self) -> list[EngineMember]:
+        """The engines that take work: READY and linked."""
+        return [self._ready[peer] for peer in self.balancer.engines]
+
+    # ---- what engines say
+
+    def handle_event(self, event: ChannelEvent) -> Accepted:
+        """Apply one event; returns what is to be delivered, already written down."""
+        match event:
+            case PeerUp(peer=peer):
+                self._send_through(peer, self.ledger.handle_peer_up(peer))
+                self._linked.add(peer)
+                self._met.add(peer)
+                self._engines_changed()
+            case PeerDown(peer=peer):
+                self._linked.discard(peer)
+                self._engines_changed()
+            case Received(peer=peer, message=message):
+                return self._handle_message(peer, message)
+            case Misread():
+                pass  # what an engine did not say is asked for by a RESYNC
+            case _:
+                assert_never(event)
+        return NOTHING
+
+    def _handle_message(self, peer: Peer, message: object) -> Accepted:
+        match message:
+            case StepOutputs(statistics=statistics):
+                if statistics is not None:
+                    self.statistics[peer] = statistics
+                    self.statistics_changed.set()
+                accepted = self.ledger.handle_outputs(peer, message, trio.current_time())
+                for send in self.ledger.take_resyncs():
+                    self._carry_out(send)
+                return accepted
+            case ResyncReply():
+                for request in self.ledger.handle_resync_reply(peer, message):
+                    self._send(peer, request)
+            case UtilityReply(call_id=call_id):
+                call = self._calls.get(call_id)
+                if call is not None and call.peer == peer:
+                    call.reply = message
+                    call.answered.set()
+            case _:
+                raise AssertionError(f"the codec let {type(message).__name__} through")
+        return NOTHING
+
+    def deliver_tokens(self, tokens: Iterable[tuple[str, int]]) -> None:
+        """Hand each request (by id) its next token."""
+        sinks = self._sinks
+        for request_id, token_id in tokens:
+            sink = sinks.get(request_id)
+            if sink is None:
+                continue
+            try:
+                sink.put_token(token_id)
+            except Exception as error:  # a firewall, as below
+                self._end_broken(request_id, sink, error)
+
+    def deliver(self, output: RequestOutput) -> None:
+        """Hand one accepted output to whoever waits for it; an end removes the request here."""
+        sink = self._sinks.get(output.request_id)
+        if sink is None:
+            return
+        if output.finish_reason is not None:
+            del self._sinks[output.request_id]
+        try:
+            sink.put(output)
+        except Exception as error:  # a firewall: one request's text must not end everybody's
+            self._end_broken(output.request_id, sink, error)
+
+    def _end_broken(self, request_id: str, sink: RequestSink, error: Exception) -> None:
+        self.abort(request_id)
+        if not isinstance(error, ProcessingFailed):
+            error = ProcessingFailed(request_id, f"{type(error).__name__}: {error}")
+        sink.fail(error)
+
+    # ---- utility calls
+
+    async def call_utility(
+        self, peer: Peer, utility: Utility, *, timeout_s: float = UTILITY_TIMEOUT_S
+    ) -> str:
+        """Ask one engine. Raises `UtilityFailed` when it errs, dies, or takes too long."""
+        call_id, call = self._next_call, _PendingCall(peer)
+        self._next_call += 1
+        self._calls[call_id] = call
+        try:
+            self.channel.send(peer, UtilityCall(call_id, utility))
+            with trio.move_on_after(timeout_s):
+                await call.answered.wait()
+        except PeerNotConnected as error:
+            raise UtilityFailed(str(peer), str(error)) from error
+        finally:
+            del self._calls[call_id]
+        if call.reply is None:
+            why = "it died" if call.answered.is_set() else f"no answer within {timeout_s:g} s"
+            raise UtilityFailed(str(peer), why)
+        if call.reply.error:
+            raise UtilityFailed(str(peer), call.reply.error)
+        return call.reply.result
+
+    # ---- sending
+
+    def _carry_out(self, send: Send | None) -> None:
+        if send is not None:
+            self._send(send.peer, send.message)
+
+    def _send(self, peer: Peer, message: object) -> None:
+        """What a broken link loses is repeated by the RESYNC that begins its next generation."""
+        if peer in self._linked:
+            self._send_through(peer, message)
+
+    def _send_through(self, peer: Peer, message: object) -> None:
+        try:
+            self.channel.send(peer, message)
+        except PeerNotConnected:
+            pass  # its PeerDown is on the way to us

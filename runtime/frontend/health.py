@@ -1,0 +1,71 @@
+"""What operators are told: the state of each engine, and counts of engines and of this frontend.
+
+Snapshots only, made by whoever holds the state. Sans-IO: plain data. Must not know HTTP routes or
+the text form of /metrics.
+"""
+
+import enum
+
+import attrs
+
+from ...engine.messages import EngineStatistics
+from .latencies import Latencies
+
+
+class EngineState(enum.StrEnum):
+    """Where one engine is, from the root's and this frontend's point of view."""
+
+    STARTING = "starting"  # its process runs and is not ready, or its link is not up
+    READY = "ready"
+    DRAINING = "draining"  # serves what it has, takes nothing new
+    RESTARTING = "restarting"  # died; a successor is being started
+    FAILED = "failed"  # given up: restarting did not help
+
+
+@attrs.frozen
+class EngineHealth:
+    """One engine rank. `reason` is a sentence whenever the state is not READY."""
+
+    rank: int
+    epoch: int
+    state: EngineState
+    reason: str = ""
+
+
+@attrs.frozen
+class Health:
+    """`live`: this process makes progress. `ready`: at least one engine takes work now."""
+
+    live: bool
+    ready: bool
+    engines: list[EngineHealth] = attrs.field(factory=list)
+    reasons: list[str] = attrs.field(factory=list)
+
+
+@attrs.frozen(kw_only=True)
+class FrontendStatistics:
+    """Counts of one frontend since its start, and (without `_total`) what there is now."""
+
+    requests_active: int = 0
+    queued_tokens: int = 0  # prompt tokens of requests without a first token
+    requests_total: int = 0
+    requests_finished_total: int = 0
+    requests_length_total: int = 0  # of those finished: at their last allowed token
+    requests_failed_total: int = 0
+    requests_aborted_total: int = 0
+    requests_overloaded_total: int = 0
+    requests_replayed_total: int = 0
+    prompt_tokens_total: int = 0
+    output_tokens_total: int = 0
+    # Outputs that the ledger did not accept, {reason: count}.
+    outputs_refused_total: dict[str, int] = attrs.field(factory=dict)
+    # Requests' times, still being counted.
+    latencies: Latencies = attrs.field(factory=Latencies)
+
+
+@attrs.frozen
+class RuntimeStatistics:
+    """`engines` holds the latest known counts by engine rank."""
+
+    engines: dict[int, EngineStatistics] = attrs.field(factory=dict)
+    frontend: FrontendStatistics = attrs.field(factory=FrontendStatistics)

@@ -1,0 +1,396 @@
+"""The frontend's record of requests in flight: what was promised, to whom, and how far it came.
+
+A token is written down here before anyone is offered it; an output counts only if it comes from
+the engine that has the request, names the current attempt, and begins at exactly the next index.
+Everything else is refused and counted by reason, so that duplicates, late messages of dead engines
+and zombies vanish by construction.
+
+*Attempts* are numbered through the whole ledger, in a range of its frontend's epoch, and never used
+twice, so that an id may be used again after its request ended, here or by a successor. Each sending
+of a request is a new attempt, also when an engine said in `ResyncReply` that it does not know it:
+a reply that comes twice then names an old attempt and sends nothing, and an engine never sees one
+attempt twice.
+
+Whatever this returns for sending may get lost or be refused by the channel (`PeerNotConnected`):
+every link generation begins with a `Resync`, which repeats what is wanted, from which index, with
+which credit, and by omission what is not. So nothing here has to be sent again by anyone else.
+
+Sans-IO: messages and times in, messages and decisions out. Must not know channels, text or clients.
+"""
+
+from collections import Counter
+from typing import Final
+
+import attrs
+
+from ...engine.errors import EngineDied
+from ...engine.messages import (
+    AbortRequests,
+    AddRequest,
+    FinishReason,
+    Grant,
+    GrantCredit,
+    LiveRequest,
+    RequestKey,
+    RequestOutput,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+)
+from ...transports.links.channel import Peer
+from ..errors import RequestIdInUse
+from .latencies import Latencies
+from .ledger_decisions import (
+    ASKED_AGAIN,
+    Accepted,
+    Decision,
+    EngineGonePolicy,
+    Fail,
+    Refusal,
+    Replay,
+    Send,
+)
+from .request_state import RequestState, RequestStatus
+
+# More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
+ATTEMPTS_OF_AN_EPOCH = 2**32
+
+
+@attrs.define(eq=False)
+class LedgerEntry:
+    """One request that has not ended."""
+
+    # As it was added; attempt, tokens and credit have moved on since.
+    request: AddRequest
+    state: RequestState
+    attempt: int
+    # None between two engines.
+    peer: Peer | None
+    credit: int | None
+    # All output tokens that count, those the request began with included.
+    token_ids: list[int]
+    # A gap was seen and the engine was asked to send again; asked once until a token comes.
+    resync_asked: bool = False
+    # Its tokens come and nothing is amiss: the next one changes nothing but `token_ids`.
+    is_flowing: bool = False
+
+
+_NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
+_END_OF_REASON = {
+    FinishReason.STOP: RequestStatus.FINISHED,
+    FinishReason.LENGTH: RequestStatus.FINISHED,
+    FinishReason.ABORT: RequestStatus.ABORTED,
+    FinishReason.ERROR: RequestStatus.FAILED,
+}
+
+
+@attrs.define(eq=False)
+class Ledger:
+    """All requests in flight of one frontend. Bounded by admission."""
+
+    # Of this frontend: engines know frontends by rank, so a successor must not repeat attempts.
+    epoch: int = attrs.field(default=0, kw_only=True)
+    engine_gone_policy: EngineGonePolicy = attrs.field(default=EngineGonePolicy.FAIL, kw_only=True)
+
+    # How many outputs were refused, by reason.
+    refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
+    # How many requests ended, by their end.
+    ended: Counter[RequestStatus] = attrs.field(factory=Counter, init=False)
+    # Of the finished ones: those that had all the tokens they may have.
+    ended_by_length: int = attrs.field(default=0, init=False)
+    latencies: Latencies = attrs.field(factory=Latencies, init=False)
+    # How many attempts beyond a request's first.
+    sent_again: int = attrs.field(default=0, init=False)
+    # The last attempt that was given.
+    _attempts: int = attrs.field(init=False)
+    _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
+    # The same entries by engine and attempt, in the order of placing; those between two engines
+    # are in none. An attempt names one entry, and one engine.
+    _placed: dict[Peer, dict[int, LedgerEntry]] = attrs.field(factory=dict, init=False)
+    # Engines to ask again because a gap was seen, or an overlap with news.
+    _gaps: set[Peer] = attrs.field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._attempts = self.epoch * ATTEMPTS_OF_AN_EPOCH
+
+    def __len__(self) -> int:
+        """How many requests are in flight."""
+        return len(self._entries)
+
+    def in_flight(self, peer: Peer) -> int:
+        """How many requests this engine has; the load balancer's exact floor."""
+        return len(self._placed.get(peer, ()))
+
+    def get(self, request_id: str) -> LedgerEntry | None:
+        """The entry of a request in flight."""
+        return self._entries.get(request_id)
+
+    def handle_add(self, request: AddRequest, peer: Peer, now: float) -> AddRequest:
+        """Write a request down for this engine and return the message to send it.
+
+        The attempt is numbered here, whatever the argument says. Raises `RequestIdInUse`.
+        """
+        if request.request_id in self._entries:
+            raise RequestIdInUse(request.request_id)
+        entry = LedgerEntry(
+            request=request,
+            state=RequestState(now),
+            attempt=0,
+            peer=None,
+            credit=request.credit,
+            token_ids=list(request.output_token_ids),
+        )
+        self._entries[request.request_id] = entry
+        self._place(entry, peer)
+        return self._message(entry)
+
+    def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
+        """Write new tokens down and return what counts, in order, for delivery.
+
+        Call `take_resyncs` afterwards. An output with a finish reason ends its request here.
+        """
+        return Accepted(
+            self._accept_columns(peer, outputs, now),
+            self._accept_outputs(peer, outputs.outputs, now),
+        )
+
+    def _accept_columns(
+        self, peer: Peer, outputs: StepOutputs, now: float
+    ) -> list[tuple[str, int]]:
+        """The hot path: one more token for each of these."""
+        accepted = []
+        attempts = outputs.attempts
+        entries = map(self._placed.get(peer, _NO_ENTRIES).get, attempts)
+        rows = zip(attempts, entries, outputs.indices, outputs.token_ids, strict=True)
+        for attempt, entry, index, token_id in rows:
+            if entry is None or index != len(token_ids := entry.token_ids):
+                self._refuse(entry, self._judge_row(attempt, entry, index))
+                continue
+            token_ids.append(token_id)
+            if not entry.is_flowing:
+                self._note_tokens(entry, now)
+            accepted.append((entry.request.request_id, token_id))
+        return accepted
+
+    def _accept_outputs(
+        self, peer: Peer, outputs: list[RequestOutput], now: float
+    ) -> list[RequestOutput]:
+        accepted = []
+        for output in outputs:
+            entry = self._entries.get(output.request_id)
+            refusal = self._judge(entry, peer, output)
+            if refusal is not None or entry is None:
+                self._refuse(entry, refusal or Refusal.UNKNOWN_REQUEST)
+                continue
+            if output.token_ids:
+                entry.token_ids.extend(output.token_ids)
+                if not entry.is_flowing:
+                    self._note_tokens(entry, now)
+            if output.finish_reason is not None:
+                self.ended_by_length += output.finish_reason is FinishReason.LENGTH
+                self._end(entry, _END_OF_REASON[output.finish_reason], now)
+            accepted.append(output)
+        return accepted
+
+    def take_resyncs(self) -> list[Send]:
+        """Messages that ask engines to send again, after a gap or an overlap with news.
+
+        Next to never, as the link is numbered and an engine waits for the RESYNC it begins with.
+        Asking costs little, and a request that waits for ever costs a client.
+        """
+        if not self._gaps:
+            return []
+        gaps, self._gaps = sorted(self._gaps), set()
+        return [Send(peer, self._resync(peer)) for peer in gaps]
+
+    def handle_peer_up(self, peer: Peer) -> Resync:
+        """A link generation began: the first message to send on it."""
+        self._gaps.discard(peer)
+        for entry in self._placed.get(peer, {}).values():
+            entry.resync_asked = False
+        return self._resync(peer)
+
+    def handle_resync_reply(self, peer: Peer, reply: ResyncReply) -> list[AddRequest]:
+        """The engine does not know these: send them again, as replays with the tokens so far."""
+        again = []
+        for key in reply.unknown:
+            entry = self._entries.get(key.request_id)
+            if entry is not None and entry.peer == peer and entry.attempt == key.attempt:
+                self.sent_again += 1
+                self._place(entry, peer)
+                again.append(self._message(entry))
+        return again
+
+    def handle_peer_gone(self, peer: Peer, cause: str, now: float) -> list[Decision]:
+        """This incarnation of an engine will not come back; `cause` says what became of it."""
+        self._gaps.discard(peer)
+        decisions: list[Decision] = []
+        for entry in list(self._placed.get(peer, {}).values()):
+            request_id = entry.request.request_id
+            if self.engine_gone_policy is EngineGonePolicy.FAIL:
+                self._end(entry, RequestStatus.FAILED, now)
+                decisions.append(Fail(request_id, EngineDied(str(peer), cause)))
+            else:
+                self._displace(entry)
+                entry.state.handle_engine_gone(now)
+                decisions.append(Replay(request_id))
+        return decisions
+
+    def handle_replay(self, request_id: str, peer: Peer, now: float) -> AddRequest | None:
+        """An unplaced request goes to this engine; None if it ended meanwhile."""
+        entry = self._entries.get(request_id)
+        if entry is None or entry.peer is not None:
+            return None
+        self.sent_again += 1
+        self._place(entry, peer)
+        entry.state.handle_placed(now)
+        return self._message(entry)
+
+    def handle_give_up(self, request_id: str, now: float) -> bool:
+        """No engine takes this request: it failed. False if it has ended already."""
+        entry = self._entries.get(request_id)
+        if entry is None:
+            return False
+        self._end(entry, RequestStatus.FAILED, now)
+        return True
+
+    def handle_abort(self, request_id: str, now: float) -> Send | None:
+        """The client wants no more. Never waits, so that it works while a task is cancelled.
+
+        None if there is nobody to tell: the request has ended, or is between two engines.
+        """
+        return self._end_here(request_id, RequestStatus.ABORTED, now)
+
+    def handle_stopped(self, request_id: str, now: float) -> Send | None:
+        """A stop string ended the request in this process: as an abort, but it finished."""
+        return self._end_here(request_id, RequestStatus.FINISHED, now)
+
+    def handle_grant(self, request_id: str, credit: int) -> Send | None:
+        """The client consumed: the engine may schedule up to this output index (exclusive).
+
+        None if that is no news, or nobody needs it now.
+        """
+        entry = self._entries.get(request_id)
+        if entry is None or entry.credit is None or credit <= entry.credit:
+            return None
+        entry.credit = credit
+        if entry.peer is None:
+            return None
+        return Send(entry.peer, GrantCredit([Grant(request_id, entry.attempt, credit)]))
+
+    def check_invariants(self) -> None:
+        """Both indexes agree, attempts are unique, nobody in here has ended."""
+        placed = {
+            attempt: (peer, entry)
+            for peer, entries in self._placed.items()
+            for attempt, entry in entries.items()
+        }
+        attempts = [entry.attempt for entry in self._entries.values()]
+        assert len(set(attempts)) == len(attempts)
+        assert all(0 < attempt <= self._attempts for attempt in attempts)
+        assert all(self._placed.values()), "an engine without requests is kept"
+        assert len(placed) == sum(map(len, self._placed.values()))
+        for entry in self._entries.values():
+            entry.state.check_invariants()
+            assert not entry.state.ended
+            is_streaming = entry.state.status is RequestStatus.STREAMING
+            assert not entry.is_flowing or (is_streaming and not entry.resync_asked)
+            assert (entry.peer is None) == (entry.state.status is RequestStatus.UNPLACED)
+            assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
+        assert not placed
+
+    def _note_tokens(self, entry: LedgerEntry, now: float) -> None:
+        """Tokens of this request were written down."""
+        entry.state.handle_tokens(now)
+        entry.resync_asked, entry.is_flowing = False, True
+
+    def _judge(
+        self, entry: LedgerEntry | None, peer: Peer, output: RequestOutput
+    ) -> Refusal | None:
+        if entry is None:
+            return Refusal.UNKNOWN_REQUEST
+        if entry.attempt != output.attempt:
+            return Refusal.OLD_ATTEMPT
+        if entry.peer is not peer and entry.peer != peer:
+            return Refusal.OTHER_ENGINE
+        next_index, first = len(entry.token_ids), output.first_index
+        if first == next_index:
+            return None
+        if first > next_index:
+            return Refusal.GAP
+        if output.finish_reason is None:
+            is_news = first + len(output.token_ids) > next_index
+            return Refusal.OVERLAP if is_news else Refusal.REPEATED
+        # An early end without tokens counts also where we have more than the engine.
+        is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
+        return None if is_early and not output.token_ids else Refusal.OVERLAP
+
+    def _judge_row(self, attempt: int, entry: LedgerEntry | None, index: int) -> Refusal:
+        """Why a row is not exactly next. Without entry its request may live on elsewhere."""
+        if entry is None:
+            is_elsewhere = any(attempt in entries for entries in self._placed.values())
+            return Refusal.OTHER_ENGINE if is_elsewhere else Refusal.UNKNOWN_REQUEST
+        return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
+
+    def _refuse(self, entry: LedgerEntry | None, refusal: Refusal) -> None:
+        self.refused[refusal] += 1
+        if refusal in ASKED_AGAIN and entry is not None and not entry.resync_asked:
+            assert entry.peer is not None
+            entry.resync_asked, entry.is_flowing = True, False
+            self._gaps.add(entry.peer)
+
+    def _resync(self, peer: Peer) -> Resync:
+        return Resync(
+            [
+                LiveRequest(entry.request.request_id, attempt, len(entry.token_ids), entry.credit)
+                for attempt, entry in self._placed.get(peer, {}).items()
+            ]
+        )
+
+    def _message(self, entry: LedgerEntry) -> AddRequest:
+        sampling = entry.request.sampling
+        if entry.token_ids and sampling.prompt_logprobs is not None:
+            # They came with the first token.
+            sampling = attrs.evolve(sampling, prompt_logprobs=None)
+        return attrs.evolve(
+            entry.request,
+            attempt=entry.attempt,
+            output_token_ids=list(entry.token_ids),
+            credit=entry.credit,
+            sampling=sampling,
+            in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
+        )
+
+    def _place(self, entry: LedgerEntry, peer: Peer) -> None:
+        """A new attempt of this request, on this engine."""
+        self._displace(entry)
+        self._attempts += 1
+        entry.attempt, entry.peer = self._attempts, peer
+        entry.resync_asked = entry.is_flowing = False
+        self._placed.setdefault(peer, {})[entry.attempt] = entry
+
+    def _displace(self, entry: LedgerEntry) -> None:
+        if entry.peer is None:
+            return
+        entries = self._placed[entry.peer]
+        del entries[entry.attempt]
+        if not entries:
+            del self._placed[entry.peer]
+        entry.peer, entry.is_flowing = None, False
+
+    def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:
+        entry.state.handle_end(end, now)
+        self.ended[end] += 1
+        self.latencies.handle_end(entry.state, len(entry.token_ids), now)
+        self._displace(entry)
+        del self._entries[entry.request.request_id]
+
+    def _end_here(self, request_id: str, end: RequestStatus, now: float) -> Send | None:
+        entry = self._entries.get(request_id)
+        if entry is None:
+            return None
+        peer, attempt = entry.peer, entry.attempt
+        self._end(entry, end, now)
+        if peer is None:
+            return None
+        return Send(peer, AbortRequests([RequestKey(request_id, attempt)]))

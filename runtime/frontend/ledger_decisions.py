@@ -1,0 +1,75 @@
+"""What a ledger says: which outputs count, why others do not, and what is to be done.
+
+Sans-IO: values only. Must not know how a decision comes about (`ledger`) nor who carries it out
+(`core_client`).
+"""
+
+import enum
+
+import attrs
+
+from ...engine.errors import EngineDied
+from ...engine.messages import AbortRequests, GrantCredit, RequestOutput, Resync
+from ...transports.links.channel import Peer
+
+
+class EngineGonePolicy(enum.StrEnum):
+    """What becomes of the requests of an engine that is gone."""
+
+    FAIL = "fail"  # with `EngineDied`, which clients may retry
+    REPLAY = "replay"  # sent to another engine with the tokens so far
+
+
+class Refusal(enum.StrEnum):
+    """Why an output was not accepted."""
+
+    UNKNOWN_REQUEST = "unknown_request"  # ended here already, as after every abort
+    OTHER_ENGINE = "other_engine"  # the request has moved on
+    OLD_ATTEMPT = "old_attempt"
+    REPEATED = "repeated"  # begins below the next index
+    OVERLAP = "overlap"  # the same, but there is news in it: a token, or the end
+    GAP = "gap"  # begins above it: something between was lost
+
+
+# What the engine is asked to send again, from where it is wanted. Engines say nothing on a link
+# before its RESYNC, so a gap is a fault of theirs, or of a step that ended in the very moment in
+# which the link came up again; asking because of one may bring overlaps, as what the others wait
+# for is on its way.
+ASKED_AGAIN = frozenset({Refusal.OVERLAP, Refusal.GAP})
+
+
+@attrs.frozen
+class Fail:
+    """Tell the client: the request ended with this error."""
+
+    request_id: str
+    error: EngineDied
+
+
+@attrs.frozen
+class Replay:
+    """Choose another engine and call `handle_replay`, or `handle_give_up` if there is none."""
+
+    request_id: str
+
+
+Decision = Fail | Replay
+
+
+@attrs.frozen
+class Send:
+    """A message for one engine; if the channel refuses it, that is all right."""
+
+    peer: Peer
+    message: AbortRequests | GrantCredit | Resync
+
+
+@attrs.frozen
+class Accepted:
+    """What counts of a message: (request id, next token), and all that is not just that."""
+
+    tokens: list[tuple[str, int]]
+    outputs: list[RequestOutput]
+
+
+NOTHING = Accepted([], [])

@@ -1,0 +1,1 @@
+"""The root's half: fleets of engines and frontends, supervision, spares, membership."""

@@ -1,0 +1,311 @@
+"""One life of one supervised child: spawned, handshaken, served, and gone with all it started.
+
+Engines and frontends live alike; what differs (module, payloads, what their messages mean) is
+given. The life ends by raising, never before the process and every worker process that it reported
+are gone by pidfd: a successor may then take its devices. Must not know policy.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn
+
+import attrs
+import trio
+
+from ...engine.errors import BootRefused
+from ...engine.messages import TreeReply, TreeRequest, WorkersChanged
+from ...nurseries.processes.death_watch import wait_process_gone
+from ...nurseries.processes.process import (
+    Process,
+    ProcessDied,
+    ProcessSpec,
+    open_process,
+    shut_down_process,
+)
+from ...nurseries.processes.shutdown_ladder import LadderTimes
+from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.task_tree import ProcessTree
+from ...nurseries.tasks.waiting import waiting_for
+from ...transports.codec import MalformedMessage
+from ...transports.control.channel import ControlChannel
+from ...transports.control.control_handshake import perform_parent_handshake
+from ...transports.control.handshake_messages import HandshakeError, PeerRefused
+from ...transports.control.passed_fds import close_fds
+from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
+from .boot_progress import BootProgress, EndedPhase
+
+# Workers die with their engine (PDEATHSIG), in milliseconds; large memory takes some hundred.
+WORKERS_END_S = 5.0
+# A child's sockets close some milliseconds before its pidfd tells of its death.
+DEATH_AFTER_SILENCE_S = 0.5
+# What a dead child had said is in our socket already, so reading it waits for nothing.
+LAST_MESSAGES_S = 0.5
+# "Control reply 2 s" of the design: a process in a long native call cannot answer sooner.
+TREE_TIMEOUT_S = 2.0
+
+
+@attrs.define(eq=False)
+class ChildLife:
+    """A child while it lives: its process, its control channel, and questions to it.
+
+    `on_message` gets every control message that is not answered here, with its descriptors, which
+    it then owns.
+    """
+
+    process: Process
+    control: ControlChannel
+    on_message: Callable[[object, Sequence[int]], None]
+    epoch: int = 0
+    # From the spawn on; over when `ready` is set.
+    boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
+    ready: bool = attrs.field(default=False, init=False)
+    _worker_pids: list[int] = attrs.field(factory=list, init=False)
+    _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
+    _trees: dict[int, tuple[trio.Event, list[str]]] = attrs.field(factory=dict, init=False)
+    _next_call: int = attrs.field(default=1, init=False)
+    # The newest membership snapshot that was not sent yet: a slot of one, the latest wins.
+    _snapshot: object | None = attrs.field(default=None, init=False)
+    _snapshot_set: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def publish(self, snapshot: object) -> None:
+        """Have this numbered full snapshot sent, in place of one that still waits."""
+        self._snapshot = snapshot
+        self._snapshot_set.set()
+
+    async def send_snapshots(self) -> None:
+        """Send what is published; a child that does not read delays nobody else."""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while True:
+                with waiting_for("news for it"):
+                    await self._snapshot_set.wait()
+                self._snapshot_set = trio.Event()
+                if self._snapshot is not None:
+                    snapshot, self._snapshot = self._snapshot, None
+                    await self.control.send(snapshot)
+
+    async def tell(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
+        """Send one order, with duplicates of `fds`.
+
+        Raises `trio.BrokenResourceError` if the child is dead, `trio.TooSlowError` if it takes
+        nothing for `timeout_s`: it hangs. Then it got nothing of it.
+        """
+        with trio.fail_after(timeout_s):
+            try:
+                await self.control.send(order, fds)
+            except trio.ClosedResourceError as error:
+                raise trio.BrokenResourceError(f"{self.process.spec.name} is over") from error
+
+    async def tell_if_it_listens(self, order: object, timeout_s: float) -> None:
+        """As `tell`, for an order that a child without ears does not need either."""
+        with contextlib.suppress(trio.BrokenResourceError, trio.TooSlowError):
+            await self.tell(order, timeout_s)
+
+    async def tree(self) -> str:
+        """The child's process tree as JSON text. Raises `trio.TooSlowError`, `BrokenResource…`."""
+        call_id = self._next_call
+        self._next_call += 1
+        answered: list[str] = []
+        arrived = trio.Event()
+        self._trees[call_id] = (arrived, answered)
+        try:
+            with trio.fail_after(TREE_TIMEOUT_S):
+                await self.control.send(TreeRequest(call_id))
+                await arrived.wait()
+            return answered[0]
+        finally:
+            del self._trees[call_id]
+
+    def boot_tree(self) -> ProcessTree:
+        """What is known here of a child that boots; it cannot be asked yet."""
+        boot = self.boot
+        facts: dict[str, str | int | float] = {
+            "epoch": self.epoch,
+            "phase": boot.phase,
+            "done": f"{boot.fraction:.0%}",
+            "since": f"{boot.phase_s(trio.current_time()):.1f} s",
+        }
+        workers = [ProcessTree("worker", pid) for pid in self._worker_pids]
+        return ProcessTree(self.process.spec.name, self.process.pid, facts, processes=workers)
+
+    async def read_control(self) -> None:
+        """Take the child's messages until it closes its end."""
+        while True:
+            try:
+                with waiting_for("its messages"):
+                    message, fds = await self.control.receive()
+            except MalformedMessage:
+                continue  # counted by the channel; whoever waits for an answer has a deadline
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                return  # its pidfd tells the rest
+            self.handle_message(message, fds)
+
+    def handle_message(self, message: object, fds: Sequence[int]) -> None:
+        """Apply one control message."""
+        match message:
+            case WorkersChanged(pids=pids):
+                self._close_pidfds()
+                self._worker_pids = pids
+                self._worker_pidfds = list(fds)
+            case TreeReply(call_id=call_id, tree=tree):
+                close_fds(fds)
+                if call_id in self._trees:
+                    arrived, answered = self._trees[call_id]
+                    answered.append(tree)
+                    arrived.set()
+            case _:
+                self.on_message(message, fds)
+
+    async def wait_workers_gone(self) -> None:
+        """Wait until every reported worker process is gone, however long that takes.
+
+        A successor must not touch a device before. When cancelled, nobody succeeds: then it is
+        `WORKERS_END_S` at most, since a worker may hang in a device driver for ever.
+        """
+        try:
+            await self._wait_pidfds()
+        except trio.Cancelled:
+            with trio.move_on_after(WORKERS_END_S, shield=True):
+                await self._wait_pidfds()
+            raise
+        finally:
+            self._close_pidfds()
+
+    async def _wait_pidfds(self) -> None:
+        for pidfd in self._worker_pidfds:
+            with waiting_for("a worker of the dead engine to be gone"):
+                await wait_process_gone(pidfd)
+
+    def _close_pidfds(self) -> None:
+        for pidfd in self._worker_pidfds:
+            os.close(pidfd)
+        self._worker_pidfds = []
+
+
+@attrs.frozen(kw_only=True)
+class ChildPlan:
+    """How to bring up one kind of child, and whom to tell.
+
+    `on_spawned` gets the life, `on_ready` also READY's payload; `on_gone` the cause, as soon as the
+    death is seen, which may be before its workers are gone. `on_message`: see `ChildLife`.
+    """
+
+    spec: ProcessSpec
+    role: str
+    epoch: int
+    sends: Sequence[type]
+    receives: Sequence[type]
+    boot_timeout_s: float
+    ladder: LadderTimes
+    on_spawned: Callable[[ChildLife], None] = lambda life: None
+    on_ready: Callable[[ChildLife, bytes], None]
+    on_gone: Callable[[str], None]
+    on_message: Callable[[object, Sequence[int]], None]
+    on_event: OnEvent
+
+
+async def run_child_life(plan: ChildPlan, init: bytes) -> None:
+    """Live one life; always ends by raising.
+
+    Raises `ProcessDied` when the process ended, in whatever phase, with its last words;
+    `BootRefused` when it says that it can never come up, `HandshakeError` when it does not;
+    `OSError` when it cannot be spawned, `ProcessStuck` when it cannot be ended.
+    Cancellation: the child is stopped by the ladder and reaped, its workers are waited for.
+    """
+    name = plan.spec.name
+    life: ChildLife | None = None
+    cause = "it was stopped"
+    on_end: ChildGone | ChildStopped | None = ChildStopped(name, plan.epoch)
+    try:
+        async with open_process(plan.spec, ladder=plan.ladder) as process:
+            control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
+            life = ChildLife(process, control, plan.on_message, plan.epoch)
+            plan.on_spawned(life)
+            plan.on_event(ChildStarting(name, plan.epoch))
+            try:
+                with waiting_for(f"{name} to be ready"):
+                    ready = await _handshake(life, plan, init)
+                life.ready = True
+                _tell_ended(plan, life.boot.handle_ready(trio.current_time()))
+                plan.on_ready(life, ready)
+                await _serve(life)
+            finally:
+                await _end(life, plan.ladder)
+    except Exception as error:
+        cause = _predicate(error)
+        # Whoever is told of a refusal is told by the error, once.
+        on_end = None if isinstance(error, BootRefused) else ChildGone(name, plan.epoch, cause)
+        raise
+    finally:
+        plan.on_gone(cause)
+        try:
+            if life is not None:
+                await life.wait_workers_gone()
+        finally:
+            if on_end is not None:
+                plan.on_event(on_end)
+
+
+def _predicate(error: Exception) -> str:
+    """What the child did, as the end of a sentence about it."""
+    match error:
+        case ProcessDied():
+            return error.exit.cause
+        case BootRefused():
+            return f"refused to start: {error}"
+        case HandshakeError():
+            return f"did not come up: {error}"
+        case _:  # it could not be spawned, or outlived SIGKILL
+            return f"failed: {error}"
+
+
+async def _end(life: ChildLife, ladder: LadderTimes) -> None:
+    """Stop the process, if it is not dead, and take in what it said last: who its workers are."""
+    with trio.CancelScope(shield=True):  # bounded by the ladder, then by LAST_MESSAGES_S
+        await shut_down_process(life.process, ladder)
+        with trio.move_on_after(LAST_MESSAGES_S):
+            await life.read_control()
+
+
+async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
+    def progress(phase: str, fraction: float) -> None:
+        ended = life.boot.handle_report(phase, fraction, trio.current_time())
+        plan.on_event(ChildProgress(plan.spec.name, phase, fraction))
+        _tell_ended(plan, ended)
+
+    try:
+        return await perform_parent_handshake(
+            life.control,
+            init,
+            who=plan.spec.name,
+            role=plan.role,
+            epoch=plan.epoch,
+            pid=life.process.pid,
+            boot_timeout_s=plan.boot_timeout_s,
+            on_progress=progress,
+            on_other=life.handle_message,
+        )
+    except PeerRefused as error:
+        raise BootRefused(error.who, error.reason) from error
+    except HandshakeError as error:
+        # A child that died tells more by its death than by its silence.
+        with trio.move_on_after(DEATH_AFTER_SILENCE_S):
+            raise ProcessDied(await life.process.wait_exited()) from error
+        raise
+
+
+def _tell_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
+    for ended in phases:
+        plan.on_event(ChildPhaseEnded(plan.spec.name, ended.phase, ended.seconds))
+
+
+async def _serve(life: ChildLife) -> NoReturn:
+    name = life.process.spec.name
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.read_control, name=f"{name}/control")
+            nursery.start_soon(life.send_snapshots, name=f"{name}/membership")
+            with waiting_for(f"{name} to end"):
+                how = await life.process.wait_exited()
+            nursery.cancel_scope.cancel(f"{name} ended")
+    raise ProcessDied(how)

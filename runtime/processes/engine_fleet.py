@@ -1,0 +1,157 @@
+"""All engines of one run: spawned, supervised one for one, listed as membership.
+
+The shell over `EngineDirectory` and `supervised_lives`. An engine that dies is
+restarted under a new epoch; one that keeps dying is declared failed, and the others serve on; when
+none is left, the fleet gives up. Embedded, the caller's process holds the fleet; under `serve` the
+root does. Must not know requests, HTTP or what an engine computes.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import msgspec
+import trio
+
+from ...engine.config import worker_module_ahead
+from ...engine.errors import BootRefused
+from ...engine.messages import (
+    ENGINE_TO_ROOT,
+    ROOT_TO_ENGINE,
+    EngineInit,
+    EngineReady,
+    FrontendMembership,
+)
+from ...nurseries.processes.process import ProcessDied
+from ...nurseries.tasks.service import start_service_soon
+from ...nurseries.tasks.supervisor import RestartLimitExceeded
+from ...transports.control.passed_fds import close_fds
+from ..config import RuntimeSettings
+from ..errors import NoEngineLeft
+from ..events import ChildFailed, OnEvent
+from ..messages import EngineMembership
+from .child_process import ChildLife
+from .membership import EngineDirectory, FrontendDirectory
+from .process_supervisor import SupervisedLives
+from .spares import CalmBell
+
+# By name, not by import: what an engine is made of is not this process's business.
+ENGINE_MODULE = "triolet.engine.process.main"
+
+
+@attrs.define(eq=False)
+class EngineFleet:
+    """The engines of one run.
+
+    `epochs` is shared by all children of the run: numbers only grow. `on_membership` hears of every
+    change.
+    """
+
+    settings: RuntimeSettings
+    run_id: str
+    epochs: Iterator[int]
+    frontends: FrontendDirectory
+    on_membership: Callable[[EngineMembership], None]
+    on_event: OnEvent
+    module: str = ENGINE_MODULE
+    # Of the whole run: spares wait until all its processes are ready.
+    calm: CalmBell = attrs.field(factory=CalmBell)
+    directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
+    processes: SupervisedLives = attrs.field(init=False)
+    # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
+    _has_served: bool = attrs.field(default=False, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.processes = SupervisedLives(
+            owner=self,
+            role="engine",
+            module=self.module,
+            ahead=self._ahead(),
+            sends=ROOT_TO_ENGINE,
+            receives=ENGINE_TO_ROOT,
+            settings=self.settings,
+            epochs=self.epochs,
+            on_event=self.on_event,
+            spares_count=self.settings.spare_engines,
+            calm=self.calm,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `engines`: keep every engine up; never returns unless cancelled.
+
+        Raises `NoEngineLeft` when the last engine was given up; `BootRefused` instead if none was
+        ever ready and the last said why none can be.
+        Cancellation: every engine is stopped by the ladder, all at once, and reaped.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for rank in range(self.settings.engines):
+                start_service_soon(nursery, self._supervise, rank, name=f"engine-{rank}")
+            task_status.started()
+
+    def start_spares(self) -> None:
+        """From now on spares are kept, once all is calm; they end with `run`."""
+        assert self._nursery is not None, "the fleet runs"
+        self.processes.spares.start(self._nursery)
+
+    def _ahead(self) -> tuple[str, ...]:
+        """An engine's first worker starts with it, and imports beside it."""
+        if self.module != ENGINE_MODULE:
+            return ()  # it is not known what that one has
+        return (worker_module_ahead(self.settings.engine.executor),)
+
+    def publish_frontends(self, membership: FrontendMembership) -> None:
+        """Tell every engine which frontends there are."""
+        self.processes.publish(membership)
+
+    async def _supervise(self, rank: int) -> None:
+        try:
+            await self.processes.keep_up(rank)
+        except RestartLimitExceeded as error:
+            self._give_up(rank, error.__cause__ or error)
+
+    def _give_up(self, rank: int, last: BaseException) -> None:
+        """Declare an engine failed after its `last` failure; the others serve on, if there are."""
+        self.on_membership(self.directory.handle_failed(rank))
+        any_left = self.directory.any_left()
+        if isinstance(last, BootRefused) and not (any_left or self._has_served):
+            raise last
+        self.on_event(ChildFailed(f"engine {rank}", _why_given_up(last)))
+        if not any_left:
+            raise NoEngineLeft(str(last)) from last
+
+    # ---- as the owner of its processes
+
+    def handle_starting(self, rank: int, epoch: int) -> bytes:
+        """A new epoch of an engine: listed from before its spawn."""
+        self.on_membership(self.directory.handle_starting(rank, epoch))
+        return msgspec.msgpack.encode(
+            EngineInit(
+                run_id=self.run_id,
+                rank=rank,
+                epoch=epoch,
+                settings=self.settings.engine,
+                membership=self.frontends.snapshot(),
+            )
+        )
+
+    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+        """An engine takes requests; frontends may have come since its INIT."""
+        self._has_served = True
+        life.publish(self.frontends.snapshot())
+        engine = msgspec.msgpack.decode(payload, type=EngineReady)
+        self.on_membership(self.directory.handle_ready(rank, engine))
+
+    def handle_gone(self, rank: int, cause: str) -> None:
+        """An engine is gone; those who wait for it are told at once."""
+        self.on_membership(self.directory.handle_gone(rank, cause))
+
+    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
+        """Engines say nothing else to the root yet."""
+        close_fds(fds)
+
+
+def _why_given_up(last: BaseException) -> str:
+    if isinstance(last, ProcessDied):  # without its last words: those are for whoever must mend it
+        return f"it died too often; the last time it {last.exit.cause}"
+    return str(last)

@@ -1,0 +1,260 @@
+"""All frontend processes of one server: supervised, fed with connections and memberships.
+
+The shell over `FrontendDirectory` and `ConnectionBalancer`; a frontend that dies is restarted under
+a new epoch. Its module is named by whoever serves, since this floor does not know HTTP. Must not
+know requests or what travels on a connection.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+import msgspec
+import trio
+
+from ...engine.errors import BootRefused
+from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...nurseries.tasks.service import start_service_soon
+from ...nurseries.tasks.supervisor import RestartLimitExceeded
+from ...transports.control.passed_fds import close_fds
+from ..config import RuntimeSettings
+from ..events import ChildFailed, OnEvent
+from ..messages import (
+    FRONTEND_TO_ROOT,
+    ROOT_TO_FRONTEND,
+    EngineMembership,
+    ForeignCall,
+    ForeignReply,
+    FrontendInit,
+    FrontendLoad,
+    FrontendReady,
+    PassConnection,
+    RootCall,
+    RootReply,
+)
+from .child_process import ChildLife
+from .connection_balancer import ConnectionBalancer
+from .control_server import Answer, ControlCall
+from .foreign_calls import deliver
+from .membership import FrontendDirectory
+from .process_supervisor import SupervisedLives
+from .spares import CalmBell
+
+# A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
+# and the connection is better served by another.
+PASS_TIMEOUT_S = 2.0
+# Calls between frontends that wait for a control socket; pulled out of the air. Each may hold one
+# response object.
+RELAYS_MAX = 256
+
+
+async def _no_answer(call: ControlCall) -> str:
+    """Where nobody can be asked."""
+    return "null"
+
+
+@attrs.define(eq=False)
+class FrontendFleet:
+    """The frontends of one run: `count` processes of `module`.
+
+    `settings_text` is for them alone; `engines` gives the newest snapshot, for INIT.
+    """
+
+    module: str
+    count: int
+    settings: RuntimeSettings
+    settings_text: str
+    run_id: str
+    epochs: Iterator[int]
+    engines: Callable[[], EngineMembership]
+    on_membership: Callable[[FrontendMembership], None]
+    on_event: OnEvent
+    # What the root says to a question of an operator.
+    answer: Answer = _no_answer
+    pass_timeout_s: float = PASS_TIMEOUT_S
+    # Of the whole run: spares wait until all its processes are ready.
+    calm: CalmBell = attrs.field(factory=CalmBell)
+    directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
+    balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
+    processes: SupervisedLives = attrs.field(init=False)
+    # Set and replaced whenever a frontend came, went, or reported its load.
+    changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _draining: bool = attrs.field(default=False, init=False)
+    _connections: int = attrs.field(default=0, init=False)
+    _relays: int = attrs.field(default=0, init=False)
+    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.processes = SupervisedLives(
+            owner=self,
+            role="frontend",
+            module=self.module,
+            sends=ROOT_TO_FRONTEND,
+            receives=FRONTEND_TO_ROOT,
+            settings=self.settings,
+            epochs=self.epochs,
+            on_event=self.on_event,
+            spares_count=self.settings.spare_frontends,
+            calm=self.calm,
+        )
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `frontends`: keep every frontend up; never returns unless cancelled.
+
+        Raises `RestartLimitExceeded` when one of them keeps dying, `BootRefused` when it cannot
+        start at all.
+        """
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for rank in range(self.count):
+                start_service_soon(nursery, self._supervise, rank, name=f"frontend-{rank}")
+            task_status.started()
+
+    def start_spares(self) -> None:
+        """From now on spares are kept, once all is calm; they end with `run`."""
+        assert self._nursery is not None, "the fleet runs"
+        self.processes.spares.start(self._nursery)
+
+    def publish_engines(self, membership: EngineMembership) -> None:
+        """Tell every frontend which engines there are."""
+        self.processes.publish(membership)
+
+    async def pass_connection(self, fd: int) -> None:
+        """Give an accepted connection to the frontend with the fewest open streams.
+
+        The descriptor stays the caller's. Waits while no frontend is up; one that is dead or hangs
+        is passed by. What was sent to one that dies before it read it is lost: its client sees a
+        reset, as if the frontend had died a moment later.
+        """
+        while True:
+            rank = self.balancer.choose()
+            if rank is None:
+                await self.changed.wait()
+                continue
+            life = self.processes.lives[rank]
+            self._connections += 1
+            try:
+                await life.tell(PassConnection(self._connections), self.pass_timeout_s, [fd])
+                return
+            except trio.BrokenResourceError:
+                if self.processes.lives.get(rank) is life:
+                    self.balancer.handle_gone(rank)  # dead; its pidfd is about to say so
+            except trio.TooSlowError:
+                if self.processes.lives.get(rank) is life:
+                    self.balancer.handle_not_taken(rank)
+
+    async def drain(self) -> None:
+        """Tell every frontend to accept nothing new, those that are yet to come included."""
+        self._draining = True
+        async with trio.open_nursery() as nursery:
+            for life in self.processes.lives.values():
+                self._tell_to_drain(nursery, life)
+
+    def _tell_to_drain(self, nursery: trio.Nursery, life: ChildLife) -> None:
+        nursery.start_soon(life.tell_if_it_listens, Drain(), self.pass_timeout_s, name="drain")
+
+    async def wait_drained(self) -> None:
+        """Return when no connection is open any more."""
+        while not self.balancer.is_idle():
+            await self.changed.wait()
+
+    async def wait_serving(self) -> None:
+        """Return when some frontend can send requests to some engine."""
+        while not self.balancer.can_serve():
+            await self.changed.wait()
+
+    async def _supervise(self, rank: int) -> None:
+        try:
+            await self.processes.keep_up(rank)
+        except RestartLimitExceeded as error:
+            if isinstance(error.__cause__, BootRefused):
+                raise error.__cause__ from None
+            self.on_event(ChildFailed(f"frontend {rank}", str(error.__cause__)))
+            raise
+
+    # ---- as the owner of its processes
+
+    def handle_starting(self, rank: int, epoch: int) -> bytes:
+        """A new epoch of a frontend; it is listed when it has bound its sockets."""
+        return msgspec.msgpack.encode(
+            FrontendInit(
+                run_id=self.run_id,
+                rank=rank,
+                epoch=epoch,
+                settings=self.settings_text,
+                engines=self.engines(),
+                draining=self._draining,
+            )
+        )
+
+    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+        """A frontend takes connections; engines may have come or gone since its INIT."""
+        address = msgspec.msgpack.decode(payload, type=FrontendReady)
+        self.balancer.handle_up(rank)
+        life.publish(self.engines())
+        if self._draining and self._nursery is not None:  # its INIT may be older than the drain
+            self._tell_to_drain(self._nursery, life)
+        self.on_membership(
+            self.directory.handle_ready(
+                FrontendAddress(rank, life.epoch, address.input_endpoint, address.output_endpoint)
+            )
+        )
+        self.notify()
+
+    def handle_gone(self, rank: int, cause: str) -> None:
+        """A frontend is gone, its connections with it; engines abort what it asked for."""
+        self.balancer.handle_gone(rank)
+        self.on_membership(self.directory.handle_gone(rank))
+        self.notify()
+
+    def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
+        """A report of load, or a call to another frontend."""
+        close_fds(fds)
+        match message:
+            case FrontendLoad():
+                self.balancer.handle_load(rank, message)
+                self.notify()
+            case ForeignCall() | ForeignReply():
+                self._relay(message)
+            case RootCall():
+                self._answer(rank, message)
+            case _:
+                raise AssertionError(f"the codec let {type(message).__name__} through")
+
+    def _relay(self, message: ForeignCall | ForeignReply) -> None:
+        """Pass on what one frontend says to another; dropped above a bound: callers have deadlines.
+
+        A task each, so that one that hangs delays nobody else.
+        """
+        delivery = deliver(message, self.directory.epochs())
+        if delivery is None or self._nursery is None or self._relays >= RELAYS_MAX:
+            return
+        self._relays += 1
+        life = self.processes.lives[delivery.frontend]
+        self._nursery.start_soon(self._tell, life, delivery.message, name="foreign-call")
+
+    def _answer(self, rank: int, call: RootCall) -> None:
+        """Answer an operator's question; bounded as relays are."""
+        if self._nursery is None or self._relays >= RELAYS_MAX:
+            return
+        self._relays += 1
+        self._nursery.start_soon(
+            self._ask_and_tell, self.processes.lives[rank], call, name="root-call"
+        )
+
+    async def _ask_and_tell(self, life: ChildLife, call: RootCall) -> None:
+        try:
+            text = await self.answer(call.call)
+            await life.tell_if_it_listens(RootReply(call.call_id, text), self.pass_timeout_s)
+        finally:
+            self._relays -= 1
+
+    async def _tell(self, life: ChildLife, message: object) -> None:
+        try:
+            await life.tell_if_it_listens(message, self.pass_timeout_s)
+        finally:
+            self._relays -= 1
+
+    def notify(self) -> None:
+        """Wake whoever waits for `changed`."""
+        self.changed.set()
+        self.changed = trio.Event()

@@ -1,0 +1,101 @@
+"""Who is there: engines and frontends of one run, as numbered full snapshots.
+
+Sans-IO: `launch` and `root` tell it what happened and send the snapshots it returns. Snapshots are
+whole and numbered, never increments, so that a lost or late one harms nothing: the latest wins.
+Must not know processes or sockets.
+"""
+
+import attrs
+
+from ...engine.messages import EngineReady, FrontendAddress, FrontendMembership
+from ..frontend.health import EngineState
+from ..messages import EngineMember, EngineMembership
+
+
+@attrs.define(eq=False)
+class EngineDirectory:
+    """The engines of this run by rank. Every change makes a new snapshot with the next number."""
+
+    _members: dict[int, EngineMember] = attrs.field(factory=dict, init=False)
+    _number: int = attrs.field(default=0, init=False)
+
+    def handle_starting(self, rank: int, epoch: int) -> EngineMembership:
+        """A new epoch is about to be spawned. Epochs of one rank only grow."""
+        previous = self._members.get(rank)
+        assert previous is None or epoch > previous.epoch
+        state = EngineState.STARTING if previous is None else EngineState.RESTARTING
+        cause = "" if previous is None else previous.cause
+        restarts = 0 if previous is None else previous.restarts + 1
+        return self._replace(
+            EngineMember(rank=rank, epoch=epoch, state=state, cause=cause, restarts=restarts)
+        )
+
+    def handle_ready(self, rank: int, ready: EngineReady) -> EngineMembership:
+        """The engine of this rank's current epoch can take work."""
+        return self._change(rank, state=EngineState.READY, ready=ready)
+
+    def handle_gone(self, rank: int, cause: str) -> EngineMembership:
+        """The engine died, for `cause`; frontends end or move its streams."""
+        return self._change(rank, state=EngineState.RESTARTING, ready=None, cause=cause)
+
+    def handle_failed(self, rank: int) -> EngineMembership:
+        """The engine died too often and is given up for good."""
+        return self._change(rank, state=EngineState.FAILED, ready=None)
+
+    def snapshot(self) -> EngineMembership:
+        """All engines as they are now."""
+        return EngineMembership(self._number, [self._members[r] for r in sorted(self._members)])
+
+    def any_left(self) -> bool:
+        """Whether any engine is up or may come up again."""
+        return any(m.state is not EngineState.FAILED for m in self._members.values())
+
+    def any_failed(self) -> bool:
+        """Whether an engine was lost for good; the exit code tells."""
+        return any(m.state is EngineState.FAILED for m in self._members.values())
+
+    def _change(
+        self,
+        rank: int,
+        *,
+        state: EngineState,
+        ready: EngineReady | None,
+        cause: str | None = None,
+    ) -> EngineMembership:
+        member = self._members[rank]
+        cause = member.cause if cause is None else cause
+        return self._replace(attrs.evolve(member, state=state, ready=ready, cause=cause))
+
+    def _replace(self, member: EngineMember) -> EngineMembership:
+        self._members[member.rank] = member
+        self._number += 1
+        return self.snapshot()
+
+
+@attrs.define(eq=False)
+class FrontendDirectory:
+    """The frontends that engines serve. One that is gone is unlisted at once."""
+
+    _frontends: dict[int, FrontendAddress] = attrs.field(factory=dict, init=False)
+    _number: int = attrs.field(default=0, init=False)
+
+    def handle_ready(self, address: FrontendAddress) -> FrontendMembership:
+        """A frontend has bound its sockets; it replaces an earlier epoch of its rank."""
+        self._frontends[address.rank] = address
+        self._number += 1
+        return self.snapshot()
+
+    def epochs(self) -> dict[int, int]:
+        """{rank: epoch} of all that are up."""
+        return {rank: address.epoch for rank, address in self._frontends.items()}
+
+    def handle_gone(self, rank: int) -> FrontendMembership:
+        """The frontend of this rank is gone; engines abort what it asked for."""
+        self._frontends.pop(rank, None)
+        self._number += 1
+        return self.snapshot()
+
+    def snapshot(self) -> FrontendMembership:
+        """All frontends as they are now."""
+        frontends = [self._frontends[rank] for rank in sorted(self._frontends)]
+        return FrontendMembership(self._number, frontends)

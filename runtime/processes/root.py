@@ -1,0 +1,260 @@
+"""The root of a server: owns the listening socket and every process, and decides nothing of HTTP.
+
+It accepts connections and passes each to a frontend, restarts what dies, tells everybody who is
+there, and answers commands over the run folder's control socket. Never loads torch, a tokenizer or
+an HTTP parser, so that next to nothing in it can fail. Must not know requests.
+"""
+
+import itertools
+import os
+import secrets
+import socket
+from functools import partial
+
+import attrs
+import msgspec
+import trio
+
+from ...engine.messages import FrontendMembership
+from ...nurseries.tasks.background import start_background_task_soon
+from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.service import start_service
+from ...nurseries.tasks.task_tree import ProcessTree, task_tree
+from ...nurseries.tasks.waiting import waiting_for
+from ..config import RuntimeSettings
+from ..events import Draining, OnEvent, Serving
+from ..messages import EngineMembership
+from .child_process import ChildLife
+from .control_server import ControlCall, serve_control
+from .engine_fleet import ENGINE_MODULE, EngineFleet
+from .frontend_fleet import FrontendFleet
+from .membership import FrontendDirectory
+from .platform import check_platform
+from .run_folder import RunFolder, make_run_folder
+from .spares import CalmBell
+
+# By name, not by import: this floor does not know what a frontend speaks.
+FRONTEND_MODULE = "triolet.api.frontend_process"
+# Connections that the kernel keeps while no frontend takes them.
+BACKLOG = 1024
+# Out of descriptors: what is in flight must end before another connection fits.
+ACCEPT_PAUSE_S = 0.05
+
+
+@attrs.frozen(kw_only=True)
+class ServePlan:
+    """What a server is made of. `frontend_settings` is JSON text for the frontends.
+
+    The modules are what the children run.
+    """
+
+    settings: RuntimeSettings
+    frontend_settings: str
+    model_name: str
+    version: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    frontends: int = 1
+    grace_s: float = 10.0
+    engine_module: str = ENGINE_MODULE
+    frontend_module: str = FRONTEND_MODULE
+
+
+@attrs.frozen
+class PortInUse(Exception):
+    """The address is taken, or not ours to bind; `reason` is the system's word for it."""
+
+    host: str
+    port: int
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"cannot listen on {self.host}:{self.port}: {self.reason}."
+            " Choose another --host or --port (port 0: whichever is free)"
+        )
+
+
+def bind_listener(host: str, port: int) -> socket.socket:
+    """A listening TCP socket, before anything is spawned. Raises `PortInUse`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise PortInUse(host, port, error.strerror or str(error)) from error
+    return listener
+
+
+@attrs.define(eq=False)
+class Root:
+    """One server. `stop` is cancelled by whoever takes the signals; `drain` serves out first."""
+
+    plan: ServePlan
+    on_event: OnEvent
+    run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    engines: EngineFleet = attrs.field(init=False)
+    frontends: FrontendFleet = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        plan, epochs, calm = self.plan, itertools.count(1), CalmBell()
+        self.engines = EngineFleet(
+            settings=plan.settings,
+            run_id=self.run_id,
+            epochs=epochs,
+            frontends=FrontendDirectory(),
+            on_membership=self._publish_engines,
+            on_event=self.on_event,
+            module=plan.engine_module,
+            calm=calm,
+        )
+        self.frontends = FrontendFleet(
+            module=plan.frontend_module,
+            count=plan.frontends,
+            settings=plan.settings,
+            settings_text=plan.frontend_settings,
+            run_id=self.run_id,
+            epochs=epochs,
+            engines=self.engines.directory.snapshot,
+            on_membership=self._publish_frontends,
+            on_event=self.on_event,
+            answer=self._answer,
+            calm=calm,
+        )
+        self.engines.frontends = self.frontends.directory
+
+    async def run(self, *, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; started, with the URL, when a request can be answered.
+
+        Raises `PortInUse`, `UnsupportedPlatform`, `BootRefused`, `NoEngineLeft`,
+        `RestartLimitExceeded`, each bare unless there are several; `ServiceEnded` of a task of its
+        own that was cancelled alone.
+        Resource handling: every process, socket and the run folder are gone afterwards.
+        """
+        check_platform()
+        began_s = trio.current_time()
+        with bind_listener(self.plan.host, self.plan.port) as listener:
+            url = _url(listener)
+            folder = make_run_folder(
+                self.run_id, url=url, model=self.plan.model_name, version=self.plan.version
+            )
+            with folder as run_folder, single_errors_unwrapped():
+                async with trio.open_nursery() as nursery:
+                    await self._start(nursery, run_folder, listener)
+                    self.on_event(Serving(url, trio.current_time() - began_s))
+                    task_status.started(url)
+
+    async def _start(
+        self, nursery: trio.Nursery, folder: RunFolder, listener: socket.socket
+    ) -> None:
+        control = partial(serve_control, folder, self._answer)
+        await start_service(nursery, control, name="control-server", waits_for="questions")
+        await start_service(nursery, self.engines.run, name="engines")
+        await start_service(nursery, self.frontends.run, name="frontends")
+        with waiting_for("a frontend with an engine"):
+            await self.frontends.wait_serving()
+        await start_service(nursery, self._accept, listener, name="accept")
+        self.engines.start_spares()
+        self.frontends.start_spares()
+
+    async def _accept(
+        self,
+        listener: socket.socket,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task `accept`: one connection after another to the frontends."""
+        listener.setblocking(False)
+        task_status.started()
+        while True:
+            with waiting_for("connections"):
+                await trio.lowlevel.wait_readable(listener)
+            try:
+                connection, _ = listener.accept()
+            except BlockingIOError:
+                continue  # the client left between the wake-up and here
+            except OSError:
+                await trio.sleep(ACCEPT_PAUSE_S)
+                continue
+            with connection:
+                await self.frontends.pass_connection(connection.fileno())
+
+    async def drain(self) -> None:
+        """Accept nothing new, serve out what is open, at most for the grace time."""
+        grace_s = self.plan.grace_s
+        self.on_event(Draining(self.frontends.balancer.open_streams(), grace_s))
+        await self.frontends.drain()
+        with trio.move_on_after(grace_s), waiting_for("open streams to end"):
+            await self.frontends.wait_drained()
+
+    def engine_lost(self) -> bool:
+        """Whether an engine was given up for good; the exit code tells."""
+        return self.engines.directory.any_failed()
+
+    def own_pids(self) -> set[int]:
+        """The processes that were spawned here and are not reaped yet."""
+        return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
+
+    # ---- membership
+
+    def _publish_engines(self, membership: EngineMembership) -> None:
+        self.frontends.publish_engines(membership)
+
+    def _publish_frontends(self, membership: FrontendMembership) -> None:
+        self.engines.publish_frontends(membership)
+
+    # ---- the live tree
+
+    async def _answer(self, call: ControlCall) -> str:
+        assert call is ControlCall.TREE
+        lives = [
+            *sorted(self.frontends.processes.present().items()),
+            *sorted(self.engines.processes.present().items()),
+        ]
+        trees: list[ProcessTree | None] = [None] * len(lives)
+        async with trio.open_nursery() as nursery:
+            for place, (_, life) in enumerate(lives):
+                start_background_task_soon(
+                    nursery, _gather, life, trees, place, name="tree-request"
+                )
+        tree = ProcessTree(
+            "root",
+            os.getpid(),
+            facts={
+                "run": self.run_id,
+                "model": self.plan.model_name,
+                "open streams": self.frontends.balancer.open_streams(),
+            },
+            tasks=task_tree(),
+            processes=[
+                *(tree for tree in trees if tree is not None),
+                *self.frontends.processes.spares.trees(),
+                *self.engines.processes.spares.trees(),
+            ],
+        )
+        return msgspec.json.encode(tree).decode()
+
+
+async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) -> None:
+    spec = life.process.spec
+    if not life.ready:
+        trees[place] = life.boot_tree()
+        return
+    try:
+        trees[place] = msgspec.json.decode(await life.tree(), type=ProcessTree)
+    except (
+        trio.TooSlowError,
+        trio.BrokenResourceError,
+        trio.ClosedResourceError,
+        msgspec.MsgspecError,
+    ):
+        # A process that does not answer is shown as such: it is the one people look for.
+        trees[place] = ProcessTree(spec.name, life.process.pid, facts={"state": "does not answer"})
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

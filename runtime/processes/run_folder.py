@@ -1,0 +1,149 @@
+"""The folder through which commands reach a running server: its control socket and `run.json`.
+
+`$XDG_RUNTIME_DIR/triolet/<run id>` (a per-user temporary folder otherwise), readable by its owner
+alone. A folder whose owner is gone (pid and start time, since pids are used again) is removed at
+the next start. Must not know what is asked over the socket: `control_server` does.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+
+import attrs
+import msgspec
+
+from ..errors import RunNotFound
+
+RUN_FILE = "run.json"
+# Begins the name of a folder that is not complete.
+_MAKING = ".making-"
+SOCKET_FILE = "control.sock"
+
+
+@attrs.frozen(kw_only=True)
+class RunFacts:
+    """What `run.json` says of a run. `start_ticks` is the owner's start time in clock ticks."""
+
+    run_id: str
+    pid: int
+    start_ticks: int
+    url: str
+    model: str
+    version: str
+
+
+@attrs.frozen
+class RunFolder:
+    """One run's folder, as found or made."""
+
+    path: pathlib.Path
+    facts: RunFacts
+
+    @property
+    def socket_path(self) -> pathlib.Path:
+        """Where the control socket is bound."""
+        return self.path / SOCKET_FILE
+
+
+def base_folder() -> pathlib.Path:
+    """The folder of all runs of this user."""
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime):
+        return pathlib.Path(runtime) / "triolet"
+    return pathlib.Path(tempfile.gettempdir()) / f"triolet-{os.getuid()}"
+
+
+@contextlib.contextmanager
+def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Iterator[RunFolder]:
+    """Make this run's folder, remove those of dead owners, and remove ours on the way out.
+
+    Raises `PermissionError` if the folder of all runs belongs to somebody else, or is a link.
+    """
+    base = base_folder()
+    base.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if base.lstat().st_uid != os.getuid() or base.is_symlink():
+        raise PermissionError(f"{base} is not our own folder; set XDG_RUNTIME_DIR")
+    remove_stale(base)
+    facts = RunFacts(
+        run_id=run_id,
+        pid=os.getpid(),
+        start_ticks=_start_ticks(os.getpid()) or 0,
+        url=url,
+        model=model,
+        version=version,
+    )
+    # Made under another name and then renamed: a run that starts beside us must not see a folder
+    # that has no owner yet.
+    making, path = base / f"{_MAKING}{run_id}", base / run_id
+    making.mkdir(mode=0o700)
+    try:
+        (making / RUN_FILE).write_bytes(msgspec.json.encode(facts))
+        making.rename(path)
+        yield RunFolder(path, facts)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_stale(base: pathlib.Path) -> list[str]:
+    """Remove the folders whose owner is gone, and nothing else; returns their run ids."""
+    removed = []
+    for path in sorted(base.iterdir()):
+        if path.name.startswith(_MAKING):
+            continue  # another run is starting; one that died in that moment leaves 300 bytes
+        folder = _read(path)
+        if _is_run(path) and (folder is None or not _alive(folder.facts)):
+            shutil.rmtree(path, ignore_errors=True)
+            removed.append(path.name)
+    return removed
+
+
+def find_run(run_id: str | None = None) -> RunFolder:
+    """The running server with this id, or the only one there is.
+
+    Raises `RunNotFound`, saying which runs there are.
+    """
+    live = live_runs()
+    matching = [f for f in live if run_id is None or f.facts.run_id.startswith(run_id)]
+    if len(matching) == 1:
+        return matching[0]
+    raise RunNotFound(run_id or "", tuple(folder.facts.run_id for folder in live))
+
+
+def live_runs() -> list[RunFolder]:
+    """Every running server of this user."""
+    base = base_folder()
+    paths = sorted(base.iterdir()) if base.is_dir() else []
+    return [f for path in paths if (f := _read(path)) is not None and _alive(f.facts)]
+
+
+def _is_run(path: pathlib.Path) -> bool:
+    """Whether there is nothing in it but what we put there, or a removal left half of it."""
+    try:
+        return not path.is_symlink() and set(os.listdir(path)) <= {RUN_FILE, SOCKET_FILE}
+    except OSError:
+        return False  # a file, or gone meanwhile
+
+
+def _read(path: pathlib.Path) -> RunFolder | None:
+    try:
+        facts = msgspec.json.decode((path / RUN_FILE).read_bytes(), type=RunFacts)
+        return RunFolder(path, facts)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _alive(facts: RunFacts) -> bool:
+    return _start_ticks(facts.pid) == facts.start_ticks
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot (`/proc/<pid>/stat`, field 22)."""
+    try:
+        stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    return int(stat.rpartition(")")[2].split()[19])

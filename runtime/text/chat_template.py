@@ -1,0 +1,246 @@
+"""Renders a conversation to the text that the model was trained on, by the model's own template.
+
+Templates are programs of whoever made the model folder, so they run in a sandbox that bounds their
+time and memory (`template_sandbox`), with the functions and options that `transformers` gives them
+and nothing else: the text is equal to `apply_chat_template`'s, character for character. What a
+client is told of a failure is a sentence of ours, or what the template itself raised. Must not know
+tokens, requests or protocols.
+"""
+
+import datetime
+import json
+import logging
+import pathlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NoReturn, Self
+
+import attrs
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.utils
+
+from ...engine.errors import ModelFolderError
+from ...engine.model_config.folder import read_bytes, read_object
+from ..errors import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
+from .template_budget import TemplateTooCostly
+from .template_sandbox import CountingSandbox, rendering
+
+logger = logging.getLogger(__name__)
+# Names of templates in a folder that has several.
+DEFAULT, TOOL_USE = "default", "tool_use"
+# The largest known have 30 kB; the settings may list all added tokens.
+TEMPLATE_BYTES_MAX = 2**20
+SETTINGS_BYTES_MAX = 256 * 2**20
+Now = Callable[[], datetime.datetime]
+
+
+@attrs.frozen(eq=False)
+class ChatTemplate:
+    """The compiled template or templates of one model."""
+
+    # By name; `DEFAULT` is always there.
+    _templates: Mapping[str, jinja2.Template]
+    # {"bos_token": "<s>", …}, for templates to refer to.
+    _special_tokens: Mapping[str, str]
+    # The text of the default one, as the folder has it.
+    source: str = ""
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | pathlib.Path,
+        special_tokens: Mapping[str, str],
+        *,
+        now: Now = datetime.datetime.now,
+    ) -> Self:
+        """Read `chat_template.jinja`, or else `chat_template` of `tokenizer_config.json`.
+
+        `now` is what templates that print a date ask. Raises `ChatTemplateMissing`;
+        `ChatTemplateBroken` when one does not compile; `ModelFolderError` for unreadable files.
+        """
+        sources = _sources(pathlib.Path(folder))
+        environment = _make_environment(now)
+        templates = {}
+        for name, source in sources.items():
+            try:
+                templates[name] = template = environment.from_string(source)
+                # A chain of maps by default, which each rendering would walk name by name.
+                template.globals = dict(template.globals)
+            except jinja2.TemplateSyntaxError as error:
+                reason = f"the chat template is wrong in line {error.lineno}: {error.message}"
+                raise ChatTemplateBroken(str(folder), reason) from error
+            except (*_TRIPS, SyntaxError, MemoryError) as error:  # nested too deep, or so
+                reason = f"the chat template cannot be compiled: {type(error).__name__}: {error}"
+                raise ChatTemplateBroken(str(folder), reason) from error
+        return cls(templates, special_tokens, sources[DEFAULT])
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
+        """The text of a conversation, ready for `encode(..., add_special_tokens=False)`.
+
+        Raises `ChatTemplateRefused` when the template does, or trips over what it was given.
+        """
+        name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
+        try:
+            with rendering():
+                return self._templates[name].render(
+                    messages=messages,
+                    tools=tools,
+                    documents=None,
+                    add_generation_prompt=add_generation_prompt,
+                    **self._special_tokens,
+                )
+        except (jinja2.TemplateError, *_TRIPS, MemoryError) as error:
+            logger.info("a chat template refused: %s: %s", type(error).__name__, str(error)[:500])
+            raise ChatTemplateRefused(_reason(error)) from error
+
+
+# What expressions raise when a message has another shape than the template expects.
+_TRIPS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
+
+
+# How much of what a template raises is told.
+RAISED_CHARACTERS_MAX = 500
+# Of JSON: characters for each level, and of a separator.
+INDENT_MAX = 16
+
+
+class _Raised(jinja2.TemplateError):
+    """What a template raised itself, in its own words."""
+
+
+def _reason(error: Exception) -> str:
+    """A closed list: the words of jinja2 and Python may hold anything."""
+    match error:
+        case _Raised():
+            return str(error)[:RAISED_CHARACTERS_MAX]
+        case TemplateTooCostly() | MemoryError():
+            return "it takes more time or memory than a template may"
+        case jinja2.exceptions.SecurityError():
+            return "it does what its sandbox forbids"
+        case jinja2.UndefinedError():
+            return "it asks for something that is not in them"
+        case jinja2.TemplateError():
+            return "it cannot be rendered"
+        case _:
+            return "they have another shape than it expects"
+
+
+def _sources(folder: pathlib.Path) -> dict[str, str]:
+    """Template texts by name; the file of its own goes before the settings."""
+    own = folder / "chat_template.jinja"
+    settings = folder / "tokenizer_config.json"
+    if own.exists():
+        try:
+            return {DEFAULT: read_bytes(own, TEMPLATE_BYTES_MAX).decode()}
+        except UnicodeDecodeError as error:
+            raise ModelFolderError(str(own), f"is not UTF-8: {error}") from error
+    declared = None
+    if settings.exists():
+        declared = read_object(settings, SETTINGS_BYTES_MAX).get("chat_template")
+    match declared:
+        case str():
+            return {DEFAULT: declared}
+        case list():
+            named = dict(_named(entry) for entry in declared)
+            if DEFAULT in named:
+                return named
+    raise ChatTemplateMissing(str(folder))
+
+
+def _named(entry: object) -> tuple[str, str]:
+    """Name and text of one template of several; nameless ones share a name that nobody asks for."""
+    match entry:
+        case {"name": str(name), "template": str(text)}:
+            return name, text
+        case _:
+            return "", ""
+
+
+def _make_environment(now: Now) -> jinja2.Environment:
+    environment = CountingSandbox(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[jinja2.ext.loopcontrols, GenerationBlock],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = lambda form: now().strftime(form)
+    environment.globals["namespace"] = _Namespace
+    environment.globals["dict"] = _Dict()
+    return environment
+
+
+class GenerationBlock(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks words for training; here it has no effect."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        """The body takes the block's place, in a scope of its own as any call block's."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return [jinja2.nodes.Scope(body, lineno=line)]
+
+
+class _Dict:
+    """`dict(…)` and `dict.fromkeys(…)`; the class itself would give templates its attributes."""
+
+    def __call__(self, *args: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*args, **values)
+
+    def fromkeys(self, keys: Iterable[Any], value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """`namespace(…)` without underscored names: those lead out of the sandbox."""
+
+    def __init__(self, *args: Any, **values: Any) -> None:
+        given = dict(*args, **values)
+        for name in given:
+            _refuse_underscore(name)
+        super().__init__(given)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_underscore(name)
+        super().__setitem__(name, value)
+
+
+def _refuse_underscore(name: str) -> None:
+    if name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace takes no name like {name!r}")
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise _Raised(str(message))
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    *,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as it is, with the options of `transformers`; jinja2's own filter escapes for HTML."""
+    if indent is not None and not 0 <= indent <= INDENT_MAX:
+        raise TemplateTooCostly("too wide an indent")
+    if separators is not None and max(map(len, separators)) > INDENT_MAX:
+        raise TemplateTooCostly("too long a separator")
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

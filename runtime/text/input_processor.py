@@ -1,0 +1,282 @@
+"""Prompts of any form to token ids that this model can take.
+
+Short texts are tokenised on the spot, which costs less than handing them to a thread. Long ones go
+to a thread slice by slice, a few at a time for the whole process, so that neither the loop waits
+nor a cancelled request keeps a thread for longer than one slice. Whatever cannot be served is
+refused here with the field's name, before an engine hears of it.
+
+Must not know engines, admission or streams.
+"""
+
+import logging
+import pathlib
+from collections.abc import Mapping, Sequence, Sized
+from functools import partial
+from typing import Self
+
+import attrs
+import trio
+
+from ...engine.embeddings import PLACEHOLDER_ID, EmbeddingLimits
+from ...engine.errors import InvalidParameter, PromptTooLong
+from ...engine.grammar.text import check_grammar
+from ...engine.model_config.config import GENERATION_CONFIG_FILE, load_model_limits
+from ...engine.model_config.generation import GenerationConfig, load_generation_config
+from ...engine.sampling_params import MAX_LOGPROBS_DEFAULT, TRUNCATE_TO_MODEL, SamplingParams
+from ...engine.structured_outputs import StructuredOutputs
+from ...transports.array import Array
+from ..config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
+from ..errors import ChatTemplateMissing
+from ..frontend.generation import ChatPrompt, Prompt, PromptEmbeds
+from .bad_words import spell_bad_words
+from .chat_template import ChatTemplate
+from .tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+UNSERVED = "%s advises what is not served and therefore not done: %s"
+# English has about so many in most vocabularies; only an estimate until the text is tokenised.
+CHARACTERS_PER_TOKEN = 4
+_NO_PROMPT = "must be text, whole numbers or a conversation"
+
+
+@attrs.frozen
+class PreparedPrompt:
+    """A prompt that the model can take, and its parameters with the model's where none were."""
+
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    # What takes the place of looking the ids up, which are placeholders then.
+    embeds: Array | None = None
+    # `params.bad_words`, as tokens.
+    bad_words: list[list[int]] = attrs.field(factory=list)
+
+
+@attrs.define(eq=False)
+class InputProcessor:
+    """The way of all prompts of one process. Lengths and ids are those of the model's folder."""
+
+    tokenizer: Tokenizer
+    # None if the model has none: conversations are then refused.
+    chat_template: ChatTemplate | None
+    # The model's, which may be more than its tokenizer has.
+    vocab_size: int
+    max_model_len: int
+    # Whatever ends a generation: the model's end tokens and its tokenizer's.
+    eos_token_ids: tuple[int, ...] = ()
+    # What the model's makers advise, for parameters that a client leaves out.
+    defaults: SamplingParams = attrs.field(factory=SamplingParams)
+    limits: InputLimits = attrs.field(factory=InputLimits)
+    # The most alternatives that logprobs may ask for.
+    max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    # What prompts of embeddings must be like.
+    embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
+    # Threads that tokenise, apart from trio's own: those may all be asleep.
+    _limiter: trio.CapacityLimiter = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._limiter = trio.CapacityLimiter(self.limits.threads)
+
+    @classmethod
+    def load(cls, settings: RuntimeSettings) -> Self:
+        """Read what is needed from the model's folder. Blocks for up to a second.
+
+        Raises `ModelFolderError` and its kinds; a missing chat template is no error here.
+        """
+        folder = pathlib.Path(settings.engine.model)
+        model = load_model_limits(folder)
+        tokenizer = Tokenizer.load(folder)
+        try:
+            chat_template = ChatTemplate.load(folder, tokenizer.special_tokens)
+        except ChatTemplateMissing:
+            chat_template = None
+        generation = GenerationConfig()
+        if settings.generation_config == GENERATION_CONFIG_AUTO:
+            generation = load_generation_config(folder)
+        if generation.unserved:
+            logger.warning(UNSERVED, GENERATION_CONFIG_FILE, ", ".join(generation.unserved))
+        ends = (*model.eos_token_ids, *tokenizer.eos_token_ids)
+        return cls(
+            tokenizer,
+            chat_template,
+            vocab_size=model.vocab_size,
+            eos_token_ids=tuple(i for i in dict.fromkeys(ends) if i < model.vocab_size),
+            defaults=generation.defaults,
+            max_model_len=min(
+                model.max_model_len, settings.engine.max_model_len or model.max_model_len
+            ),
+            limits=settings.input,
+            max_logprobs=settings.engine.max_logprobs,
+            embeddings=EmbeddingLimits(model.hidden_size, settings.engine.max_num_batched_tokens),
+        )
+
+    def estimate_tokens(self, prompt: Prompt) -> int:
+        """About how many tokens a prompt has, without looking into it; at least 1.
+
+        Raises `InvalidParameter` for what is no prompt.
+        """
+        match prompt:
+            case str():
+                return len(prompt) // CHARACTERS_PER_TOKEN + 1
+            case ChatPrompt():
+                contents = [_content_of(message) for message in prompt.messages]
+                characters = sum(len(text) for text in contents if isinstance(text, str))
+                return characters // CHARACTERS_PER_TOKEN + 1
+            case PromptEmbeds():
+                return prompt.tokens
+            case Sized():
+                return max(1, len(prompt))
+            case _:
+                raise InvalidParameter("prompt", _NO_PROMPT)
+
+    async def prepare(
+        self, prompt: Prompt, params: SamplingParams, *, max_model_len: int | None = None
+    ) -> PreparedPrompt:
+        """Token ids of a prompt, checked; `max_model_len` may be less than the model's.
+
+        Raises `InvalidParameter`, `PromptTooLong`, `ChatTemplateMissing`, `ChatTemplateRefused`.
+        Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
+        """
+        params = params.with_defaults(self.defaults)
+        length_max = min(max_model_len or self.max_model_len, self.max_model_len)
+        embeds: Array | None = None
+        match prompt:
+            case str():
+                token_ids = await self._encode(prompt, add_special_tokens=True)
+            case ChatPrompt():
+                token_ids = await self._encode(self.render(prompt), add_special_tokens=False)
+            case PromptEmbeds():
+                embeds = self._embeds(prompt, params, length_max)
+                token_ids = [PLACEHOLDER_ID] * embeds.shape[0]
+            case _:
+                token_ids = _ids(prompt)
+        token_ids = token_ids[-_tokens_wanted(len(token_ids), params, length_max) :]
+        self._check_ids(token_ids, length_max)
+        params.check_model(
+            vocab_size=self.vocab_size,
+            max_logprobs=self.max_logprobs,
+            prompt_tokens=len(token_ids),
+            max_model_len=length_max,
+        )
+        if params.structured_outputs is not None:
+            await self._check_form(params.structured_outputs)
+        encode = partial(self.tokenizer.encode, add_special_tokens=False)
+        bad_words = spell_bad_words(params.bad_words, encode)
+        return PreparedPrompt(token_ids, params, embeds, bad_words)
+
+    async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text or conversation, whatever its length.
+
+        Raises and is cancelled as `prepare`.
+        """
+        text = self.render(prompt) if isinstance(prompt, ChatPrompt) else prompt
+        return await self._encode(text, add_special_tokens=add_special_tokens)
+
+    async def detokenize(self, token_ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens included.
+
+        Raises `InvalidParameter` for an id that the model lacks. Cancellation waits for the end.
+        """
+        if token_ids and not (min(token_ids) >= 0 and max(token_ids) < self.vocab_size):
+            raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
+        decode = partial(self.tokenizer.decode, list(token_ids), skip_special_tokens=False)
+        if len(token_ids) * CHARACTERS_PER_TOKEN <= self.limits.inline_characters_max:
+            return decode()
+        return await trio.to_thread.run_sync(decode, limiter=self._limiter)
+
+    def info(self) -> dict[str, object]:
+        """What `tokenizer_config.json` says of special tokens, the chat template, and sizes."""
+        template = self.chat_template
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            **self.tokenizer.special_tokens,
+            "chat_template": template.source if template is not None else None,
+            "model_max_length": self.max_model_len,
+            "vocab_size": self.vocab_size,
+            "eos_token_ids": list(self.eos_token_ids),
+        }
+
+    def render(self, prompt: ChatPrompt) -> str:
+        """The text of a conversation.
+
+        Raises `ChatTemplateMissing`, `ChatTemplateRefused`; `InvalidParameter` if it is too long.
+        """
+        if self.chat_template is None:
+            raise ChatTemplateMissing(self.tokenizer.folder)
+        characters = self.estimate_tokens(prompt) * CHARACTERS_PER_TOKEN
+        if characters > self.limits.prompt_characters_max + CHARACTERS_PER_TOKEN:
+            raise self._too_many_characters(characters)
+        return self.chat_template.render(
+            prompt.messages,
+            add_generation_prompt=prompt.add_generation_prompt,
+            tools=prompt.tools,
+        )
+
+    async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        if len(text) > self.limits.prompt_characters_max:
+            raise self._too_many_characters(len(text))
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidParameter("prompt", f"is not Unicode: {error.reason}") from error
+        if len(text) <= self.limits.inline_characters_max:
+            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        encodings = []
+        for part in self.tokenizer.slices(text):
+            encoding = await trio.to_thread.run_sync(
+                self.tokenizer.encode_slice, part, limiter=self._limiter
+            )
+            encodings.append(encoding)
+        # A thread is waited for to its end; whoever was cancelled meanwhile wants nothing sent.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return self.tokenizer.join_slices(encodings, add_special_tokens=add_special_tokens)
+
+    async def _check_form(self, wanted: StructuredOutputs) -> None:
+        """In a thread, whatever its length: a short one may take long, too."""
+        await trio.to_thread.run_sync(check_grammar, wanted, limiter=self._limiter)
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    def _embeds(self, prompt: PromptEmbeds, params: SamplingParams, length_max: int) -> Array:
+        """Those that are wanted of them. Nothing of their size is copied, unless cut."""
+        if params.prompt_logprobs is not None:
+            raise InvalidParameter("prompt_logprobs", "must not be together with prompt_embeds")
+        wanted = _tokens_wanted(prompt.tokens, params, length_max)
+        embeds = prompt.array if wanted == prompt.tokens else prompt.last(wanted).array
+        self.embeddings.check(embeds, wanted)
+        return embeds
+
+    def _too_many_characters(self, characters: int) -> InvalidParameter:
+        bound = self.limits.prompt_characters_max
+        return InvalidParameter("prompt", f"must have at most {bound} characters, not {characters}")
+
+    def _check_ids(self, token_ids: list[int], max_model_len: int) -> None:
+        if not token_ids:
+            raise InvalidParameter("prompt", "must have at least one token")
+        if len(token_ids) >= max_model_len:
+            raise PromptTooLong(len(token_ids), max_model_len)
+        if min(token_ids) < 0 or max(token_ids) >= self.vocab_size:
+            raise InvalidParameter("prompt", f"must have token ids from 0 to {self.vocab_size - 1}")
+
+
+def _tokens_wanted(tokens: int, params: SamplingParams, length_max: int) -> int:
+    """How much of the prompt's end is wanted; of -1, what leaves room for the answer."""
+    wanted = params.truncate_prompt_tokens
+    if wanted is None:
+        return tokens
+    if wanted == TRUNCATE_TO_MODEL:
+        wanted = max(1, length_max - (params.max_tokens or 1))
+    return min(wanted, tokens)
+
+
+def _content_of(message: object) -> object:
+    """Of one message of a conversation. Raises `InvalidParameter`."""
+    if not isinstance(message, Mapping):
+        raise InvalidParameter("messages", "must be dictionaries with `role` and `content`")
+    return message.get("content")
+
+
+def _ids(prompt: Sequence[int]) -> list[int]:
+    """A copy; JSON's true and false are no token ids, nor are other numbers."""
+    token_ids = list(prompt)
+    if any(type(token_id) is not int for token_id in token_ids):
+        raise InvalidParameter("prompt", _NO_PROMPT)
+    return token_ids

@@ -1,0 +1,117 @@
+"""Host and Origin: rebinding and foreign pages are refused, loopback and configured names pass."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.errors import ApiError
+from triolet.api.http.origin import OriginPolicy, split_host
+
+POLICY = OriginPolicy.of(("api.example",), ("https://app.example",))
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "localhost:8000", "127.0.0.1:1", "[::1]:8000", "127.8.8.8", "API.example:443",
+     "a.localhost", "localhost.", "10.0.0.1:8000", "0.0.0.0", "[2001:db8::1]:80"],
+)  # fmt: skip
+def test_own_names_pass(host: str) -> None:
+    POLICY.check_host(host)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 403),
+        ("10.0.0.1.evil.example", 403),
+        ("2130706433", 403),
+        ("0x7f.1", 403),
+        ("localhost.evil.example", 403),
+        ("api.example.evil", 403),
+        ("user@localhost", 400),
+        ("localhost/x", 400),
+        ("localhost:99999", 400),
+        ("a, localhost", 400),
+        ("", 400),
+        (".", 400),
+        (".:80", 400),
+    ],
+)
+def test_other_names_do_not(host: str, status: int) -> None:
+    with pytest.raises(ApiError) as caught:
+        POLICY.check_host(host)
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        (None, "localhost:8000"),
+        ("http://localhost:8000", "localhost:8000"),
+        ("http://127.0.0.1", "127.0.0.1:80"),
+        ("http://127.0.0.1:80", "127.0.0.1"),
+        ("http://[::1]:8000", "[::1]:8000"),
+        ("https://app.example", "localhost:8000"),
+    ],
+)
+def test_own_and_listed_pages_pass(origin: str | None, host: str) -> None:
+    POLICY.check_origin(origin, host)
+
+
+@pytest.mark.parametrize(
+    ("origin", "host"),
+    [
+        ("http://evil.example", "localhost:8000"),
+        ("http://localhost:3000", "localhost:8000"),
+        ("http://localhost", "127.0.0.1"),
+        ("null", "localhost"),
+        ("file://", "localhost"),
+        ("http://app.example", "localhost"),
+        ("https://app.example.evil", "localhost"),
+    ],
+)
+def test_other_pages_do_not(origin: str, host: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        POLICY.check_origin(origin, host)
+    assert caught.value.status == 403
+
+
+def test_a_star_allows_all() -> None:
+    policy = OriginPolicy.of(("*",), ("*",))
+    policy.check_host("evil.example")
+    policy.check_origin("null", "evil.example")
+
+
+def test_settings_that_are_no_hosts_are_refused() -> None:
+    with pytest.raises(ValueError, match="no/host"):
+        OriginPolicy.of(("no/host",), ())
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["", "app.example", "https://", "https://a/b", "://a", "1x://a", "null", "https://a b", "**"],
+)
+def test_settings_that_are_no_origins_are_refused(origin: str) -> None:
+    with pytest.raises(ValueError, match="scheme://name"):
+        OriginPolicy.of((), (origin,))
+
+
+@pytest.mark.parametrize(
+    ("listed", "sent"),
+    [
+        ("https://App.example/", "https://app.example"),
+        ("https://app.example:443", "https://app.example"),
+        ("http://app.example:80", "http://app.example"),
+        ("http://app.example:443", "http://app.example:443"),
+        ("http://[fd00::1]:3000", "http://[fd00::1]:3000"),
+        ("tauri://localhost", "tauri://localhost"),
+    ],
+)
+def test_listed_origins_are_compared_as_browsers_write_them(listed: str, sent: str) -> None:
+    assert OriginPolicy.of((), (listed,)).allows_cross_origin(sent)
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_split_or_refused(text: str) -> None:
+    split = split_host(text)
+    assert split is None or split[0]

@@ -1,0 +1,186 @@
+"""A late or cancelled write kills the connection; a whole one does not."""
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.http.stream import PIECE_BYTES, UNSENT_BYTES_MAX, BoundedStream
+
+
+async def test_a_late_write_aborts(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    stream = BoundedStream(server, write_s=20)
+    with pytest.raises(trio.BrokenResourceError, match="20 s"):
+        await stream.send_all(b"x")  # nobody reads
+    assert trio.current_time() == pytest.approx(20)
+    assert stream.aborted
+    assert await client.receive_some(1) == b"x"  # how much arrived nobody knows
+    assert await client.receive_some(1) == b""
+    await client.aclose()
+
+
+async def test_a_cancelled_write_aborts() -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    stream = BoundedStream(server, write_s=20)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, b"half a frame")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("the writer was cancelled")
+    assert stream.aborted
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.send_all(b"another frame")
+    await client.aclose()
+
+
+async def test_the_deadline_is_of_progress(autojump_clock: trio.testing.MockClock) -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    stream = BoundedStream(server, write_s=20)
+    data = bytes(3 * PIECE_BYTES)
+    received = 0
+
+    async def read_slowly() -> None:
+        nonlocal received
+        while received < len(data):
+            await trio.sleep(15)
+            received += len(await client.receive_some(PIECE_BYTES))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read_slowly)
+        await stream.send_all(data)
+    assert trio.current_time() == pytest.approx(45)
+    assert not stream.aborted
+    await stream.aclose()
+    await client.aclose()
+
+
+async def test_abort_resets_a_socket() -> None:
+    left, right = socket.socketpair()
+    listener = socket.create_server(("127.0.0.1", 0))
+    left.close()
+    right.close()
+    with listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    stream = BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)), 20)
+    await stream.abort()
+    await stream.abort()
+    with client, pytest.raises(ConnectionResetError):
+        client.recv(1)
+
+
+async def open_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
+    left, right = socket.socketpair()
+    return tuple(  # type: ignore[return-value]
+        trio.SocketStream(trio.socket.from_stdlib_socket(end)) for end in (left, right)
+    )
+
+
+async def test_the_kernel_does_not_hoard_what_it_has_not_sent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    server = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    BoundedStream(server, write_s=20)
+    with client:
+        option = server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+        assert option == UNSENT_BYTES_MAX
+    await server.aclose()
+
+
+async def test_a_socket_gets_at_once_what_it_takes_and_the_rest_as_it_can() -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    await stream.send_all(b"at once")
+    assert await client.receive_some(100) == b"at once"
+    data = bytes(range(256)) * 2**13  # more than a socket holds
+    received = bytearray()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.send_all, data)
+        await trio.testing.wait_all_tasks_blocked()
+        received += await client.receive_some(2**16)
+        assert stream._write_now(memoryview(b"x")) == 0, "nothing overtakes what waits"
+        while len(received) < len(data):
+            received += await client.receive_some(2**16)
+    assert received == data
+    await client.aclose()
+    await stream.aclose()
+
+
+async def test_a_lost_socket_is_told_and_a_cancelled_writer_aborts() -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    await client.aclose()
+    with pytest.raises(trio.BrokenResourceError):
+        await stream.send_all(b"to nobody")
+    assert stream.aborted
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    with trio.CancelScope() as scope:
+        scope.cancel("before the first byte")
+        await stream.send_all(b"never")
+    assert stream.aborted
+    assert await client.receive_some(100) == b""
+    await client.aclose()
+
+
+async def test_reading_and_half_closing_pass_through() -> None:
+    client, server = trio.testing.memory_stream_pair()
+    stream = BoundedStream(server, write_s=1)
+    await client.send_all(b"in")
+    assert await stream.receive_some() == b"in"
+    await stream.wait_send_all_might_not_block()
+    await stream.send_all(b"out")
+    await stream.send_eof()
+    assert await client.receive_some() == b"out"
+    assert await client.receive_some() == b""
+    await stream.aclose()
+    await client.aclose()
+
+
+@pytest.mark.parametrize("looks_first", [True, False])
+async def test_a_read_of_a_stream_that_others_close_is_told_so(looks_first: bool) -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+
+    async def read() -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        if looks_first:
+            await trio.testing.wait_all_tasks_blocked()
+        await stream.abort()
+    await read()
+    await client.aclose()
+
+
+async def test_bytes_that_come_in_the_turn_of_the_close_are_nobodys() -> None:
+    client, server = await open_pair()
+    stream = BoundedStream(server, write_s=20)
+    raised = list[trio.ClosedResourceError]()
+
+    class CloseOnceReadable(trio.abc.Instrument):
+        """Closes after the loop has seen the bytes, before the reader runs."""
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            if task.name.endswith("read") and not raised:
+                server.socket.close()
+
+    async def read() -> None:
+        try:
+            await stream.receive_some()
+        except trio.ClosedResourceError as error:
+            raised.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        instrument = CloseOnceReadable()
+        trio.lowlevel.add_instrument(instrument)
+        await client.send_all(b"late")
+    trio.lowlevel.remove_instrument(instrument)
+    assert len(raised) == 1
+    await client.aclose()

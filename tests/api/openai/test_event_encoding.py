@@ -1,0 +1,37 @@
+"""A delta's bytes say what its object says, whatever the text is."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.openai.event_encoding import encode_part
+from triolet.api.openai.response_events import Delta, Event, ResponseIdentity
+
+from ..records import as_read
+
+IDENTITY = ResponseIdentity(response_id="resp_1", item_id='msg_é"1', created_at=1, model="m")
+
+
+@given(
+    st.text(),
+    st.integers(0, 2**31),
+    st.none() | st.lists(st.integers(0, 2**17), max_size=3),
+    st.sampled_from([None, "a", "lane.1"]),
+)
+def test_a_delta_is_its_object(
+    text: str, number: int, token_ids: list[int] | None, stream_id: str | None
+) -> None:
+    delta = Delta(IDENTITY, number, text, token_ids, 7)
+    if number % 2:
+        entry = {"token": text, "logprob": -0.5, "bytes": [1], "top_logprobs": []}
+        delta.logprobs = [msgspec.Raw(msgspec.json.encode(entry))]
+    expected = as_read(delta.event())
+    if stream_id is not None:
+        expected["stream_id"] = stream_id
+    assert msgspec.json.decode(encode_part(delta, stream_id)) == expected
+
+
+def test_other_events_get_their_lane() -> None:
+    event: Event = {"type": "response.created", "sequence_number": 0}
+    assert msgspec.json.decode(encode_part(event)) == event
+    assert msgspec.json.decode(encode_part(event, "a")) == {**event, "stream_id": "a"}

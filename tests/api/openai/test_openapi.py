@@ -1,0 +1,89 @@
+"""The document is the tables: every route and every field is in it, and nothing else."""
+
+import pathlib
+from typing import Any
+
+import msgspec
+import pytest
+
+from triolet.api.http.query import Query
+from triolet.api.openai.openapi import openapi_document
+from triolet.api.routes import responses as response_routes
+from triolet.api.routes.table import ROUTES, Route
+
+from ..fakes import make_application, open_client
+
+DOCUMENT: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(openapi_document(ROUTES)))
+
+
+def operation_of(route: Route) -> dict[str, Any]:
+    found = DOCUMENT["paths"][route.path.replace("{id...}", "{id}")][route.method.lower()]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_and_field_is_in_it(route: Route) -> None:
+    operation = operation_of(route)
+    assert operation["summary"].endswith("."), "the first line of the docstring is the summary"
+    assert "`" not in operation["summary"][:1]
+    names = {(each["in"], each["name"]) for each in operation.get("parameters", [])}
+    in_path = {("path", "id")} if "{id" in route.path else set()
+    assert names == in_path | {("query", name) for name in route.query.fields}
+    kinds = [next(iter(security)) for security in operation["security"]]
+    assert kinds == ([] if route.is_open else ["adminKey"] if route.is_admin else ["key"])
+    if route.body is None:
+        assert "requestBody" not in operation
+    else:
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        assert set(schema["properties"]) == set(route.body.fields)
+
+
+def test_nothing_else_is_in_it() -> None:
+    operations = sum(len(methods) for methods in DOCUMENT["paths"].values())
+    assert operations == len(ROUTES)
+    ids = [found["operationId"] for path in DOCUMENT["paths"].values() for found in path.values()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_query_that_a_handler_reads_is_its_routes() -> None:
+    tables = {name: it for name, it in vars(response_routes).items() if isinstance(it, Query)}
+    for route in ROUTES:
+        read = route.handler.__code__.co_names
+        used = [tables[name] for name in read if name in tables]
+        assert used == ([route.query] if route.query.fields else [])
+    room = pathlib.Path(response_routes.__file__).parent
+    readers = {path.stem for path in room.glob("*.py") if ".query_value(" in path.read_text()}
+    assert readers == {"query"}, "a query is read by its table"
+
+
+def test_every_post_with_a_body_has_its_table() -> None:
+    without = {route.path for route in ROUTES if route.method == "POST" and route.body is None}
+    assert without == {"/v1/responses/{id}/cancel"}
+
+
+def schemas(value: Any) -> Any:
+    if isinstance(value, dict):
+        yield value
+        for each in value.values():
+            yield from schemas(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from schemas(each)
+
+
+def test_types_are_those_of_json_schema() -> None:
+    known = {"object", "array", "string", "integer", "number", "boolean", "null", "http"}
+    for schema in schemas(DOCUMENT):
+        declared = schema.get("type")
+        if isinstance(declared, str) and "in" not in schema:
+            assert declared in known
+
+
+async def test_it_is_served_and_needs_a_key() -> None:
+    async with open_client(make_application(api_keys=("k",))) as client:
+        assert (await client.request("GET", "/openapi.json")).status == 401
+        key = {"authorization": "Bearer k"}
+        answer = await client.request("GET", "/openapi.json", headers=key)
+    assert answer.json["openapi"].startswith("3.1")
+    assert "/v1/completions" in answer.json["paths"]

@@ -1,0 +1,259 @@
+"""Responses of another frontend: found, cancelled, hidden from others, not waited for long."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.application import Application
+from triolet.api.errors import ApiError
+from triolet.api.http.authentication import principal_of
+from triolet.api.limits import ServerLimits
+from triolet.api.openai.response_id import response_id_of
+from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses
+from triolet.api.responses.store import ResponseRegistry
+from triolet.api.settings import ServeSettings
+from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
+from triolet.runtime.processes.foreign_calls import deliver, reply_to
+from triolet.transports.codec import MessageTooLarge
+
+from ..fakes import FakeGenerator, Say, open_client
+from ..socket_client import open_socket
+
+SLOW = [Say("a"), Say("b", after_s=1000)]
+KEYS = {"one": {"authorization": "Bearer one"}, "two": {"authorization": "Bearer two"}}
+FOREIGN = response_id_of(1, "0" * 32)
+
+
+@attrs.define(eq=False)
+class Server:
+    """Two frontends, and a root that passes on what they say. `epochs` are those that are up."""
+
+    nursery: trio.Nursery
+    epochs: dict[int, int] = attrs.field(factory=lambda: {0: 1, 1: 2})
+    reply_characters_max: int = 2**20
+    generators: list[FakeGenerator] = attrs.field(init=False)
+    applications: list[Application] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = ServeSettings(api_keys=tuple(KEYS))
+        self.generators = [FakeGenerator(SLOW) for _ in range(2)]
+        self.applications = [
+            Application(generator, settings, ForeignResponses(rank, 2, rank + 1, self.send))
+            for rank, generator in enumerate(self.generators)
+        ]
+
+    async def send(self, message: ForeignCall | ForeignReply) -> None:
+        await trio.lowlevel.checkpoint()
+        delivery = deliver(message, self.epochs)
+        assert delivery is not None
+        application = self.applications[delivery.frontend]
+        if isinstance(delivery.message, ForeignReply):
+            size = len(delivery.message.text)
+            if size > self.reply_characters_max:
+                raise MessageTooLarge("ForeignReply", size, self.reply_characters_max, "bytes")
+            application.foreign.handle_reply(delivery.message)
+        else:
+            self.nursery.start_soon(
+                application.foreign.answer, delivery.message, application.registry
+            )
+
+
+@asynccontextmanager
+async def open_server() -> AsyncIterator[Server]:
+    async with trio.open_nursery() as nursery:
+        yield Server(nursery)
+
+
+@asynccontextmanager
+async def open_response(server: Server, frontend: int) -> AsyncIterator[tuple[str, Any]]:
+    """The id of a response that runs there for "one", and the socket that reads it."""
+    async with open_socket(server.applications[frontend], KEYS["one"]) as socket:
+        await socket.create("hi")
+        created = (await socket.receive_until("response.output_text.delta"))[0]
+        yield created["response"]["id"], socket
+
+
+async def test_http_gets_and_cancels_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        open_server() as server,
+        open_response(server, 1) as (response_id, socket),
+        open_client(server.applications[0]) as client,
+    ):
+        path = f"/v1/responses/{response_id}"
+        seen = await client.request("GET", path, headers=KEYS["one"])
+        assert (seen.status, seen.json["status"]) == (200, "in_progress")
+        cancelled = await client.request("POST", f"{path}/cancel", headers=KEYS["one"])
+        assert cancelled.json["status"] == "cancelled"
+        assert cancelled.json["output"][0]["content"][0]["text"] == "a"
+        last = (await socket.receive_until("response.incomplete"))[-1]
+        assert last["response"] == cancelled.json
+        again = await client.request("POST", f"{path}/cancel", headers=KEYS["one"])
+        assert again.json == cancelled.json
+    assert server.generators[1].aborted == [response_id]
+    assert trio.current_time() < 500
+
+
+async def test_a_socket_cancels_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        open_server() as server,
+        open_response(server, 0) as (response_id, reader),
+        open_socket(server.applications[1], KEYS["one"]) as socket,
+    ):
+        await socket.send({"type": "response.cancel", "response_id": response_id})
+        last = (await reader.receive_until("response.incomplete"))[-1]
+        assert last["response"]["status"] == "cancelled"
+        unknown = response_id_of(0, "1" * 32)
+        await socket.send({"type": "response.cancel", "response_id": unknown, "stream_id": "a"})
+        error = await socket.receive()
+        assert error is not None
+        assert (error["error"]["code"], error["stream_id"]) == ("response_not_found", "a")
+
+
+async def test_it_does_not_exist_for_another_principal(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_server() as server, open_response(server, 1) as (response_id, _):
+        async with open_client(server.applications[0]) as client:
+            path = f"/v1/responses/{response_id}"
+            for method, where in (("GET", path), ("POST", f"{path}/cancel")):
+                answer = await client.request(method, where, headers=KEYS["two"])
+                assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+        assert len(server.generators[1].active) == 1
+
+
+async def test_a_frontend_that_is_gone_is_told_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_server() as server, open_client(server.applications[0]) as client:
+        del server.epochs[1]
+        answer = await client.request("GET", f"/v1/responses/{FOREIGN}", headers=KEYS["one"])
+        assert (answer.status, answer.error["code"]) == (503, "response_unreachable")
+        assert answer.headers["retry-after"] == "2"
+        assert trio.current_time() < CALL_S
+
+
+async def no_answer(message: ForeignCall | ForeignReply) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_a_silent_one_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
+    foreign = ForeignResponses(0, 2, 1, no_answer)
+    with pytest.raises(ApiError) as caught:
+        await foreign.cancel(FOREIGN, "p")
+    assert caught.value.status == 503
+    assert trio.current_time() == pytest.approx(CALL_S)
+
+
+@pytest.mark.parametrize(
+    ("said", "reply_characters_max", "code"),
+    [("x" * 5000, 4000, "response_too_large"), ("\ud800", 2**20, "internal_error")],
+    ids=["too large a message", "no Unicode"],
+)
+async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_nobody(
+    said: str,
+    reply_characters_max: int,
+    code: str,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_server() as server, open_client(server.applications[1]) as owner:
+        server.reply_characters_max = reply_characters_max
+        server.generators[1].script = [Say(said)]
+        body = {"input": "hi", "background": True}
+        begun = await owner.request("POST", "/v1/responses", body, KEYS["one"])
+        await trio.testing.wait_all_tasks_blocked()
+        async with open_client(server.applications[0]) as client:
+            path = f"/v1/responses/{begun.json['id']}"
+            answer = await client.request("GET", path, headers=KEYS["one"])
+            assert (answer.status, answer.error["code"]) == (500, code)
+            assert answer.error["type"] == "server_error"
+        deleted = await owner.request("DELETE", path, headers=KEYS["one"])
+        assert deleted.status == 200
+    assert trio.current_time() < CALL_S
+    assert len(caplog.records) == (code == "internal_error")
+
+
+async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    calls: list[ForeignCall] = []
+
+    async def keep(message: ForeignCall | ForeignReply) -> None:
+        await trio.lowlevel.checkpoint()
+        assert isinstance(message, ForeignCall)
+        calls.append(message)
+
+    foreign = ForeignResponses(0, 2, 7, keep)
+    async with trio.open_nursery() as nursery:
+
+        async def ask() -> None:
+            with pytest.raises(ApiError) as caught:
+                await foreign.get(FOREIGN, "p")
+            assert caught.value.status == 503
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        reply = reply_to(calls[0], ForeignOutcome.FOUND, "{}")
+        assert (reply.caller, reply.caller_epoch) == (0, 7)
+        foreign.handle_reply(attrs.evolve(reply, caller_epoch=6))
+        foreign.handle_reply(attrs.evolve(reply, call_id=99))
+    foreign.handle_reply(reply)
+
+
+async def test_calls_under_way_are_bounded(autojump_clock: trio.testing.MockClock) -> None:
+    foreign = ForeignResponses(0, 2, 1, no_answer)
+    refused_at: list[float] = []
+
+    async def ask() -> None:
+        with pytest.raises(ApiError):
+            await foreign.get(FOREIGN, "p")
+        refused_at.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(CALLS_MAX + 1):
+            nursery.start_soon(ask)
+    assert refused_at[0] == 0
+    assert refused_at[1] == pytest.approx(CALL_S)
+
+
+async def test_an_answer_that_takes_too_long_is_given_up(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    sent: list[object] = []
+
+    async def hang(message: ForeignCall | ForeignReply) -> None:
+        sent.append(message)
+        await trio.sleep_forever()
+
+    foreign = ForeignResponses(1, 2, 1, hang)
+    call = ForeignCall(
+        caller=0,
+        caller_epoch=1,
+        call_id=1,
+        frontend=1,
+        verb=ForeignVerb.GET,
+        response_id=FOREIGN,
+        principal=principal_of("one"),
+    )
+    await foreign.answer(call, ResponseRegistry(ServerLimits()))
+    assert sent == [reply_to(call, ForeignOutcome.NOT_FOUND)]
+    assert trio.current_time() == pytest.approx(CALL_S)
+
+
+@pytest.mark.parametrize(
+    ("response_id", "is_foreign"),
+    [
+        (FOREIGN, True),
+        (response_id_of(0, "0" * 32), False),
+        (response_id_of(2, "0" * 32), False),  # there is no third
+        ("resp_0", False),
+    ],
+)
+def test_what_is_foreign(response_id: str, is_foreign: bool) -> None:
+    assert ForeignResponses(0, 2).is_foreign(response_id) is is_foreign
+    assert not ForeignResponses().is_foreign(response_id)

@@ -1,0 +1,151 @@
+"""Responses by id: who may see them, what is kept, for how long, and what is forgotten."""
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.errors import ApiError
+from triolet.api.limits import ServerLimits
+from triolet.api.responses.response import LiveResponse
+from triolet.api.responses.store import RESPONSE_BYTES, ResponseRegistry
+
+from ..records import COMPLETED, make_live
+
+
+def end(registry: ResponseRegistry, response: LiveResponse) -> None:
+    response.end(COMPLETED)
+    registry.end(response)
+
+
+def add(registry: ResponseRegistry, response_id: str, **values: Any) -> LiveResponse:
+    response = make_live(response_id, **values)
+    registry.add(response)
+    return response
+
+
+def is_found(registry: ResponseRegistry, response_id: str, session: object = None) -> bool:
+    try:
+        registry.find(response_id, "p", session)
+    except ApiError:
+        return False
+    return True
+
+
+async def test_only_the_owner_sees_it() -> None:
+    registry = ResponseRegistry(ServerLimits())
+    response = add(registry, "r")
+    assert registry.get("r", "p")["status"] == "in_progress"
+    for _ in range(2):
+        for ask in (registry.get, registry.delete, lambda i, p: registry.cancel(i, p, "x")):
+            with pytest.raises(ApiError, match="No response"):
+                ask("r", "other")
+        if not response.has_ended:
+            end(registry, response)
+    assert registry.get("r", "p")["status"] == "completed"
+    assert (registry.active, registry.kept) == (0, 1)
+
+
+async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> None:
+    registry = ResponseRegistry(ServerLimits())
+    response = add(registry, "r")
+    assert registry.cancel("r", "p", "x") is response
+    assert response.scope.cancel_called
+    end(registry, response)
+    assert registry.cancel("r", "p", "late").record.ending is COMPLETED
+
+
+async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
+    registry = ResponseRegistry(ServerLimits())
+    response = add(registry, "r")
+    with pytest.raises(ApiError) as caught:
+        registry.conversation_of("r", "p")
+    assert caught.value.code == "response_in_progress"
+    end(registry, response)
+    said = registry.conversation_of("r", "p").messages
+    assert [message["role"] for message in said] == ["user", "assistant"]
+
+
+async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
+    registry = ResponseRegistry(ServerLimits())
+    response = add(registry, "r", store=False)
+    assert is_found(registry, "r")
+    end(registry, response)
+    assert not is_found(registry, "r")
+    assert registry.kept == 0
+
+
+async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
+    registry, session = ResponseRegistry(ServerLimits()), object()
+    end(registry, add(registry, "r", session=session, store=False))
+    late = add(registry, "late", session=session, store=False)
+    other = add(registry, "other")
+    assert is_found(registry, "r", session)
+    assert not is_found(registry, "r")
+    registry.forget_session(session)
+    assert not is_found(registry, "r", session)
+    end(registry, late)
+    end(registry, other)
+    assert registry.kept == 1
+
+
+async def test_deleting() -> None:
+    registry = ResponseRegistry(ServerLimits())
+    ended, running = add(registry, "ended"), add(registry, "running")
+    end(registry, ended)
+    registry.delete("ended", "p")
+    registry.delete("running", "p")
+    assert running.scope.cancel_called
+    assert not is_found(registry, "ended")
+    assert not is_found(registry, "running")
+    with pytest.raises(ApiError, match="No response"):
+        registry.delete("running", "p")
+    end(registry, running)
+    assert (registry.active, registry.kept) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "kept"),
+    [
+        (ServerLimits(ended_responses_max=2), ["r3", "r4"]),
+        (ServerLimits(ended_bytes_max=3 * RESPONSE_BYTES), ["r3", "r4"]),
+        (ServerLimits(ended_bytes_max=5), []),
+        (ServerLimits(), ["r0", "r1", "r2", "r3", "r4"]),
+    ],
+)
+async def test_the_oldest_are_forgotten(
+    limits: ServerLimits, kept: list[str], autojump_clock: trio.testing.MockClock
+) -> None:
+    registry = ResponseRegistry(limits)
+    names = [f"r{number}" for number in range(5)]
+    for name in names:
+        end(registry, add(registry, name))
+    assert [name for name in names if is_found(registry, name)] == kept
+    await trio.sleep(limits.ended_s)
+    assert [name for name in names if is_found(registry, name)] == []
+
+
+events = st.lists(st.tuples(st.sampled_from("aedf"), st.integers(0, 6)), max_size=40)
+
+
+@given(events)
+async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> None:
+    limits = ServerLimits(ended_responses_max=3, ended_bytes_max=4 * RESPONSE_BYTES)
+    registry, session = ResponseRegistry(limits), object()
+    running: dict[str, LiveResponse] = {}
+    for kind, number in plan:
+        name = f"r{number}"
+        if kind == "a" and not is_found(registry, name, session) and name not in running:
+            mine = {"session": session, "store": False} if number % 2 else {}
+            running[name] = add(registry, name, **mine)
+        elif kind == "e" and name in running:
+            end(registry, running.pop(name))
+        elif kind == "d" and is_found(registry, name):
+            registry.delete(name, "p")
+        elif kind == "f":
+            registry.forget_session(session)
+        registry.check_invariants()
+        assert registry.active == len(running)

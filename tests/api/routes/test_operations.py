@@ -1,0 +1,42 @@
+"""Models, health, version and metrics."""
+
+from ..fakes import FakeGenerator, make_application, open_client
+
+
+async def test_models() -> None:
+    generator = FakeGenerator(model_name="org/toy")
+    async with open_client(make_application(generator)) as client:
+        models = (await client.request("GET", "/v1/models")).json
+        assert models["object"] == "list"
+        assert models["data"][0]["max_model_len"] == 128
+        one = (await client.request("GET", "/v1/models/org/toy")).json
+        assert one == models["data"][0]
+        missing = await client.request("GET", "/v1/models/other")
+        assert (missing.status, missing.error["code"]) == (404, "model_not_found")
+
+
+async def test_a_starting_server_lives_and_is_not_ready() -> None:
+    generator = FakeGenerator(is_ready=False)
+    async with open_client(make_application(generator)) as client:
+        assert (await client.request("GET", "/live")).json == {"live": True}
+        ready = await client.request("GET", "/ready")
+        assert (ready.status, ready.json["reasons"]) == (503, ["engine 0 is starting"])
+        health = await client.request("GET", "/health")
+        assert health.status == 503
+        assert health.json["engines"][0]["state"] == "starting"
+        generator.is_ready = True
+        assert (await client.request("GET", "/ready")).status == 200
+        assert (await client.request("GET", "/health")).status == 200
+
+
+async def test_version_and_metrics() -> None:
+    async with open_client(make_application()) as client:
+        assert "version" in (await client.request("GET", "/version")).json
+        metrics = await client.request("GET", "/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain")
+    assert b"triolet_connections_active 1.0" in metrics.body
+
+
+async def test_the_load_is_what_is_in_flight() -> None:
+    async with open_client(make_application()) as client:
+        assert (await client.request("GET", "/load")).json == {"server_load": 0}

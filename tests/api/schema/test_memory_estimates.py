@@ -1,0 +1,101 @@
+"""What is counted for what is kept is about what it takes: the bound on memory stands on it."""
+
+import gc
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+
+from triolet.api.limits import ServerLimits
+from triolet.api.openai.logprobs import make_teller
+from triolet.api.openai.response_events import ResponseEvents, ResponseIdentity
+from triolet.api.openai.responses_request import read_response_request
+from triolet.api.responses.history import continued
+from triolet.api.responses.record import ResponseRecord
+from triolet.api.responses.response import LiveResponse
+from triolet.api.responses.store import ResponseRegistry
+from triolet.api.responses.tool_record import ToolRecord
+
+from ..records import COMPLETED, say, spell
+
+RESPONSES = 4
+TOOL = {"type": "function", "name": "f", "parameters": {"enum": list(range(1000, 3000))}}
+SCHEMA = {"type": "json_schema", "name": "n", "schema": {"enum": list(map(str, range(3000)))}}
+KINDS: dict[str, dict[str, Any]] = {
+    "a short one": {"input": "hi"},
+    "a text": {"input": "x" * 50_000},
+    "a text beyond ASCII": {"input": "\u3042" * 50_000},
+    "messages": {"input": [{"role": "user", "content": "a"}] * 300},
+    "calls": {
+        "input": [{"type": "function_call", "name": "f", "arguments": '{"a": [1.5, {"b": 2}]}'}]
+        * 200
+    },
+    "token ids": {"runtime": {"input_token_ids": list(range(1000, 9000))}},
+    "instructions": {"input": "hi", "instructions": "x" * 50_000},
+    "metadata": {"input": "hi", "metadata": {f"{i:064}": "x" * 512 for i in range(16)}},
+    "allowed ids": {
+        "input": "hi",
+        "runtime": {"allowed_token_ids": list(range(1000, 30_000)), "bad_words": ["a" * 250] * 100},
+    },
+    "biases": {"input": "hi", "runtime": {"logit_bias": {str(i): 0.5 for i in range(1000)}}},
+    "a form": {"input": "hi", "text": {"format": SCHEMA}},
+    "tools": {"input": "hi", "tools": [TOOL], "tool_choice": "none"},
+    "a long answer": {"input": "hi", "metadata": {"pieces": "3000"}},
+    "a long answer in ids": {
+        "input": "hi",
+        "runtime": {"token_ids": True},
+        "metadata": {"pieces": "3000"},
+    },
+    "a long answer with logprobs": {
+        "input": "hi",
+        "top_logprobs": 4,
+        "metadata": {"pieces": "500"},
+    },
+    "a long answer with tools": {
+        "input": "hi",
+        "tools": [{"type": "function", "name": "f"}],
+        "metadata": {"pieces": "1000"},
+    },
+    "a long answer with tools, ids and logprobs": {
+        "input": "hi",
+        "tools": [{"type": "function", "name": "f"}],
+        "top_logprobs": 4,
+        "runtime": {"token_ids": True},
+        "metadata": {"pieces": "500"},
+    },
+}
+
+
+def ended(registry: ResponseRegistry, number: int, text: bytes) -> None:
+    """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
+    request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
+    identity = ResponseIdentity(
+        response_id=f"resp_{number}", item_id=f"msg_{number}", created_at=5, model="toy"
+    )
+    teller = make_teller(spell, request.sampling.logprobs)
+    events = ResponseEvents(identity, request, teller)
+    record = ToolRecord(events) if request.tools.is_on else ResponseRecord(events)
+    response = LiveResponse(record, "p", continued(None, request))
+    registry.add(response)
+    for piece in range(int(request.metadata.get("pieces", "1"))):
+        say(record, f"w{piece % 10} ")
+    response.end(COMPLETED)
+    registry.end(response)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
+    text = msgspec.json.encode(KINDS[kind])
+    registry = ResponseRegistry(ServerLimits(ended_bytes_max=2**40))
+    ended(registry, RESPONSES, text)  # what is made once
+    before_bytes = registry.kept_bytes
+    gc.collect()
+    tracemalloc.start()
+    for number in range(RESPONSES):
+        ended(registry, number, text)
+    gc.collect()
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    counted = registry.kept_bytes - before_bytes
+    assert 0.8 * taken <= counted <= 12 * taken  # sizes of objects differ from Python to Python

@@ -1,0 +1,170 @@
+"""Real connections on loopback: serving, the limit, resets, and the end of the source."""
+
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.application import Application
+from triolet.api.limits import ServerLimits
+from triolet.api.serving.connection_source import ListenerSource, open_queue_source
+from triolet.api.serving.server import FULL_ANSWER, serve_connections
+
+from ..fakes import FakeGenerator, HttpClient, Say, make_application
+from ..socket_client import SocketClient
+from .test_connection import HANDSHAKE, REQUEST
+
+
+@asynccontextmanager
+async def open_server(application: Application) -> AsyncIterator[tuple[str, int]]:
+    async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
+        await nursery.start(serve_connections, source, application)
+        with trio.fail_after(60):
+            yield source.address
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def ask_live(address: tuple[str, int]) -> int:
+    stream = await trio.open_tcp_stream(*address)
+    async with stream:
+        return (await HttpClient(stream).request("GET", "/live")).status
+
+
+async def test_serving_on_loopback() -> None:
+    async with open_server(make_application()) as address:
+        assert await ask_live(address) == 200
+        async with await trio.open_tcp_stream(*address) as stream:
+            client = SocketClient(stream)
+            assert await client.handshake() == 101
+            await client.create("hi")
+            assert (await client.receive_until("response.completed"))[-1]
+
+
+async def test_above_the_limit_a_connection_is_answered_503_and_closed() -> None:
+    application = make_application(limits=ServerLimits(connections_max=1))
+    async with open_server(application) as address:
+        async with await trio.open_tcp_stream(*address) as first:
+            assert (await HttpClient(first).request("GET", "/live")).status == 200
+            async with await trio.open_tcp_stream(*address) as second:
+                answer = await HttpClient(second).read_answer_without_request()
+            assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+        await trio.testing.wait_all_tasks_blocked()
+    assert application.counters.connections_refused == 1
+
+
+@attrs.define(eq=False)
+class FarSource:
+    """Connections over socket pairs that seem to come from addresses elsewhere."""
+
+    put: trio.MemorySendChannel[Any] = attrs.field(init=False)
+    taken: trio.MemoryReceiveChannel[Any] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.put, self.taken = trio.open_memory_channel[Any](9)
+
+    async def accept(self) -> Any:
+        return await self.taken.receive()
+
+    async def connect(self, address: str) -> trio.SocketStream:
+        """The client's end of a connection that seems to come from there."""
+        left, end = trio.socket.socketpair()
+        right: Any = end
+        right.getpeername = lambda: (address, 50000)
+        await self.put.send(right)
+        return trio.SocketStream(left)
+
+
+async def test_one_address_has_a_limit_of_its_own() -> None:
+    application = make_application(limits=ServerLimits(connections_per_address_max=2))
+    source = FarSource()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        nursery.start_soon(serve_connections, source, application)
+
+        async def connect(address: str) -> int:
+            stream = await stack.enter_async_context(await source.connect(address))
+            return (await HttpClient(stream).request("GET", "/live")).status
+
+        with trio.fail_after(60):
+            assert [await connect("203.0.113.9") for _ in range(2)] == [200, 200]
+            async with await source.connect("203.0.113.9") as third:
+                answer = await HttpClient(third).read_answer_without_request()
+            assert (answer.status, answer.error["code"]) == (503, "too_many_connections")
+            assert await connect("203.0.113.10") == 200
+            assert [await connect("127.0.0.1") for _ in range(3)] == [200] * 3
+            await stack.aclose()
+            while application.counters.connections_active:
+                await trio.testing.wait_all_tasks_blocked()
+            assert await connect("203.0.113.9") == 200
+        nursery.cancel_scope.cancel("seen enough")
+    source.put.close()
+    source.taken.close()
+    assert application.counters.connections_refused == 1
+
+
+def test_the_fixed_answer_is_consistent() -> None:
+    head, body = FULL_ANSWER.split(b"\r\n\r\n")
+    assert f"content-length: {len(body)}".encode() in head
+
+
+async def test_a_source_that_ends_lets_connections_finish() -> None:
+    application = make_application()
+    left, right = socket.socketpair()
+    async with open_queue_source() as source, trio.open_nursery() as nursery:
+        nursery.start_soon(serve_connections, source, application)
+        assert source.put_nowait(right)
+        source.close()
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(left))
+        async with stream:
+            assert (await HttpClient(stream).request("GET", "/live")).status == 200
+    assert application.counters.connections_active == 0
+
+
+def reset(client: socket.socket) -> None:
+    """Close with RST."""
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("message", [HANDSHAKE, REQUEST], ids=["handshake", "request"])
+async def test_a_reset_at_any_byte_harms_nobody(message: bytes) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=0.01)])
+    application = make_application(generator)
+    async with open_server(application) as address:
+        for length in range(len(message) + 1):
+            client = socket.create_connection(address)
+            client.sendall(message[:length])
+            if length % 2:
+                await trio.testing.wait_all_tasks_blocked(0.001)
+            reset(client)
+        assert await ask_live(address) == 200
+        while application.counters.connections_active:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+    assert application.counters.connections_failed == 0
+    assert not generator.active
+
+
+@pytest.mark.slow
+async def test_a_client_that_never_reads_is_paused_not_buffered() -> None:
+    """Its request meets back pressure at the socket; others go on."""
+    text = "x" * 4096
+    generator = FakeGenerator(scripts={"much": [Say(text) for _ in range(4000)]})
+    application = make_application(generator)
+    async with (
+        open_server(application) as address,
+        await trio.open_tcp_stream(*address) as stream,
+    ):
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client = SocketClient(stream)
+        assert await client.handshake() == 101
+        await client.create("much", "a")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert await ask_live(address) == 200
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert generator.consumed[-1] < 3000, "the kernel takes some; the rest waits"

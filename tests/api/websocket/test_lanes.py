@@ -1,0 +1,121 @@
+"""Lanes: order, limits and names, as a table and under random events."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.api.errors import ApiError
+from triolet.api.limits import SocketLimits
+from triolet.api.openai.responses_request import ResponseRequest, ResumeRequest
+from triolet.api.websocket.lanes import CANCELLED, Lanes, Start, Turn
+from triolet.engine.sampling_params import SamplingParams
+
+LIMITS = SocketLimits(
+    lanes_active_max=2, lane_names_max=3, queued_per_lane_max=2, queued_bytes_max=100
+)
+
+
+def request(name: str | None) -> ResponseRequest:
+    return ResponseRequest(input=[], sampling=SamplingParams(), stream_id=name)
+
+
+def test_a_lane_is_first_in_first_out() -> None:
+    lanes = Lanes(LIMITS)
+    first, second, third = request("a"), request("a"), request("a")
+    start = lanes.handle_request(Start(first, 10))
+    assert start is not None
+    assert start.request is first
+    assert lanes.handle_request(Start(second, 10)) is None
+    assert lanes.handle_request(Start(third, 10)) is None
+    following = [lanes.handle_ended("a"), lanes.handle_ended("a")]
+    assert [start.request for start in following if start is not None] == [second, third]
+    assert lanes.handle_ended("a") is None
+    assert lanes.active == 0
+
+
+class RecordingResponse:
+    """Keeps what is asked of it."""
+
+    response_id = "resp_1"
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def grant(self, tokens: int) -> None:
+        self.asked.append(tokens)
+
+    def cancel(self, reason: str) -> None:
+        self.asked.append(reason)
+
+
+def test_what_a_client_wants_before_there_is_a_response_is_done_when_there_is() -> None:
+    turn, response = Turn.of(Start(request("a"), 1)), RecordingResponse()
+    turn.granted += 3
+    turn.is_cancelled = True
+    turn.begin(response)
+    assert turn.response_id == "resp_1"
+    assert response.asked == [3, CANCELLED]
+    patient, left_alone = Turn(), RecordingResponse()
+    patient.begin(left_alone)
+    assert left_alone.asked == []
+
+
+def test_what_is_resumed_has_its_id_from_the_beginning() -> None:
+    assert Turn.of(Start(request("a"), 1)).response_id is None
+    resume = ResumeRequest(response_id="resp_2", starting_after=None)
+    assert Turn.of(Start(resume, 1)).response_id == "resp_2"
+
+
+@pytest.mark.parametrize(
+    ("names", "size", "message"),
+    [
+        (["a", "b", "c"], 1, "lanes are active"),
+        (["a", "a", "a", "a"], 1, "wait in this lane"),
+        (["a", "a", "a"], 60, "too large together"),
+    ],
+)
+def test_limits_refuse_and_change_nothing(names: list[str], size: int, message: str) -> None:
+    lanes = Lanes(LIMITS)
+    for name in names[:-1]:
+        lanes.handle_request(Start(request(name), size))
+    active = lanes.active
+    with pytest.raises(ApiError, match=message):
+        lanes.handle_request(Start(request(names[-1]), size))
+    assert lanes.active == active
+    lanes.check_invariants()
+
+
+def test_names_never_come_free_but_the_default_lane_has_none() -> None:
+    lanes = Lanes(LIMITS)
+    for name in ("a", "b", "c", None, "a"):
+        assert lanes.handle_request(Start(request(name), 1)) is not None
+        assert lanes.handle_ended(name) is None
+    with pytest.raises(ApiError, match="lane names"):
+        lanes.handle_request(Start(request("d"), 1))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, "a", "b", "c", "d"])), max_size=60))
+def test_random_events_keep_order_and_limits(events: list[tuple[bool, str | None]]) -> None:
+    lanes = Lanes(LIMITS)
+    expected: dict[str | None, list[ResponseRequest]] = {}
+    refused = 0
+    for is_create, name in events:
+        if is_create:
+            made = request(name)
+            try:
+                start = lanes.handle_request(Start(made, 30))
+            except ApiError:
+                refused += 1
+            else:
+                queue = expected.setdefault(name, [])
+                queue.append(made)
+                assert (start is not None) == (len(queue) == 1)
+        elif expected.get(name):
+            expected[name].pop(0)
+            following = lanes.handle_ended(name)
+            if following is None:
+                assert expected.pop(name) == []
+            else:
+                assert following.request is expected[name][0]
+        lanes.check_invariants()
+    assert refused <= len(events)

@@ -1,0 +1,198 @@
+"""The guard agrees with frames built by hand, and with wsproto, however their bytes are cut."""
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from wsproto.frame_protocol import FrameProtocol, ParseFailed
+
+from triolet.api.limits import SocketLimits
+from triolet.api.websocket.limits_guard import FrameGuard, FrameViolation
+
+LIMITS = SocketLimits(
+    message_bytes_max=1000, fragments_per_message_max=4, idle_frames_burst=3, idle_frames_per_s=1
+)
+# So wide that only broken rules are left.
+# More than the rest of any head: a length of eight bytes and a mask.
+HEAD_REST = bytes(12)
+NO_LIMITS = SocketLimits(
+    message_bytes_max=2**62, fragments_per_message_max=10**6, idle_frames_burst=10**6
+)
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+MASK = b"mask"
+
+
+def frame(
+    opcode: int,
+    payload: int | bytes,
+    *,
+    fin: bool = True,
+    masked: bool = True,
+    reserved: int = 0,
+    length_bytes: int = -1,
+) -> bytes:
+    """One frame; a number stands for so many bytes of ASCII."""
+    if isinstance(payload, int):
+        payload = b"x" * payload
+    length = len(payload)
+    first = opcode | (0x80 if fin else 0) | reserved
+    mask = 0x80 if masked else 0
+    if length_bytes < 0:
+        length_bytes = 0 if length < 126 else 2 if length < 2**16 else 8
+    short = {0: length, 2: 126, 8: 127}[length_bytes]
+    head = bytes((first, mask | short)) + length.to_bytes(length_bytes or 1, "big")[:length_bytes]
+    if not masked:
+        return head + payload
+    return head + MASK + bytes(byte ^ MASK[i % 4] for i, byte in enumerate(payload))
+
+
+def code_of(*frames: bytes, now: float = 0.0, limits: SocketLimits = LIMITS) -> int | None:
+    guard = FrameGuard(limits)
+    try:
+        for data in frames:
+            guard.feed(data, now)
+            guard.check_invariants()
+    except FrameViolation as violation:
+        return violation.code
+    return None
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([frame(TEXT, 1000)] * 5, None),
+        ([frame(TEXT, 1001)], 1009),
+        ([frame(TEXT, 70_000)[:14]], 1009),
+        ([frame(TEXT, 600, fin=False), frame(CONTINUATION, 600)], 1009),
+        ([frame(TEXT, 600, fin=False), frame(CONTINUATION, 400), frame(TEXT, 1000)], None),
+        ([frame(TEXT, 1, fin=False)] + [frame(CONTINUATION, 1, fin=False)] * 3, None),
+        ([frame(TEXT, 1, fin=False)] + [frame(CONTINUATION, 1, fin=False)] * 4, 1008),
+        ([frame(PING, 4)] * 3, None),
+        ([frame(PING, 4)] * 4, 1008),
+        ([frame(TEXT, 0)] * 4, 1008),
+        ([frame(TEXT, 2, fin=False)] + [frame(PING, 1)] * 3 + [frame(CONTINUATION, 2)], None),
+    ],
+)
+def test_limits(frames: list[bytes], code: int | None) -> None:
+    assert code_of(*frames) == code
+
+
+BROKEN = {
+    "unmasked": [frame(TEXT, 1, masked=False)],
+    "only two bytes of it": [frame(TEXT, 200, masked=False)[:2]],
+    "first reserved bit": [frame(TEXT, 1, reserved=0x40)],
+    "last reserved bit": [frame(TEXT, 1, reserved=0x10)],
+    "unknown data opcode": [frame(3, 1)],
+    "unknown control opcode": [frame(11, 1)],
+    "fragmented ping": [frame(PING, 1, fin=False)],
+    "large ping": [frame(PING, 126)],
+    "continuation of nothing": [frame(CONTINUATION, 1)],
+    "continuation of a whole message": [frame(TEXT, 1), frame(CONTINUATION, 1)],
+    "text within text": [frame(TEXT, 1, fin=False), frame(TEXT, 1)],
+    "binary within text": [frame(TEXT, 1, fin=False), frame(BINARY, 1)],
+    "long form of a short length": [frame(TEXT, 125, length_bytes=2)],
+    "longest form of a long length": [frame(TEXT, 126, length_bytes=8)],
+    "length below zero": [b"\x81\xff\x80" + bytes(7) + MASK],
+    "close with one byte": [frame(CLOSE, b"\x03")],
+    "close with a code below 1000": [frame(CLOSE, b"\x03\xe7")],
+    "close with 1005": [frame(CLOSE, (1005).to_bytes(2, "big"))],
+    "close with a code that is not given out": [frame(CLOSE, (2000).to_bytes(2, "big"))],
+    "close with 5000": [frame(CLOSE, (5000).to_bytes(2, "big"))],
+}
+NOT_TEXT = {
+    "text": [frame(TEXT, b"\xff")],
+    "end of a text": [frame(TEXT, b"abc\xe2\x82")],
+    "overlong": [frame(TEXT, b"\xc0\xaf")],
+    "surrogate": [frame(TEXT, b"\xed\xa0\x80")],
+    "continuation": [frame(TEXT, b"\xe2", fin=False), frame(CONTINUATION, b"a", fin=False)],
+    "close": [frame(CLOSE, b"\x03\xe8\xff")],
+    "before the frame ends": [frame(TEXT, b"\xff" + bytes(100))[:7]],
+}
+FINE = {
+    "euro in three frames": [
+        frame(TEXT, b"\xe2", fin=False),
+        frame(PING, b"\xff"),
+        frame(CONTINUATION, b"\x82", fin=False),
+        frame(CONTINUATION, b"\xac"),
+    ],
+    "binary": [frame(BINARY, b"\xff\xfe"), frame(BINARY, 1, fin=False), frame(CONTINUATION, 1)],
+    "text after binary": [frame(BINARY, b"\xff"), frame(TEXT, "ü€".encode())],
+    "close without a code": [frame(CLOSE, 0)],
+    "close, then anything": [frame(CLOSE, b"\x03\xe8bye") + b"\xff\xff", b"\xff"],
+    "close with a private code": [frame(CLOSE, (4999).to_bytes(2, "big"))],
+}
+
+
+def wsproto_code(data: bytes) -> int | None:
+    protocol = FrameProtocol(client=False, extensions=[])
+    protocol.receive_bytes(data)
+    try:
+        list(protocol.received_frames())
+    except ParseFailed as error:
+        return int(error.code)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        *((frames, 1002) for frames in BROKEN.values()),
+        *((frames, 1007) for frames in NOT_TEXT.values()),
+        *((frames, None) for frames in FINE.values()),
+    ],
+    ids=[*BROKEN, *(f"UTF-8: {name}" for name in NOT_TEXT), *FINE],
+)
+def test_rules_of_framing(frames: list[bytes], code: int | None) -> None:
+    assert code_of(*frames, limits=NO_LIMITS) == code
+    assert code_of(*[bytes((byte,)) for byte in b"".join(frames)], limits=NO_LIMITS) == code
+
+
+def test_the_bucket_fills_with_time() -> None:
+    guard = FrameGuard(LIMITS)
+    for second in range(20):
+        guard.feed(frame(PING, 0), float(second))
+    for _ in range(LIMITS.idle_frames_burst):
+        guard.feed(frame(PING, 0), 20.0)
+    with pytest.raises(FrameViolation, match="1008"):
+        guard.feed(frame(PING, 0), 20.0)
+
+
+frames = st.builds(
+    frame,
+    st.sampled_from([TEXT, CONTINUATION, BINARY, PING]),
+    st.integers(0, 400) | st.binary(max_size=6),
+    fin=st.booleans(),
+    masked=st.integers(0, 9).map(bool),
+)
+# Mostly good, so that a message gets far enough to break a later rule.
+any_frames = st.builds(
+    frame,
+    st.sampled_from([TEXT, CONTINUATION, CONTINUATION, BINARY, PING, PONG, CLOSE, 5, 12]),
+    st.sampled_from(["é".encode(), b"\xc3", b"\xa9", b"", b"\x03\xe8", b"\x03\xed"])
+    | st.binary(max_size=130),
+    fin=st.booleans(),
+    masked=st.integers(0, 9).map(bool),
+    reserved=st.sampled_from([0, 0, 0, 0, 0x40, 0x20]),
+    length_bytes=st.sampled_from([-1, -1, -1, -1, 2, 8]),
+)
+
+
+@given(st.lists(frames, max_size=12), st.lists(st.integers(1, 40), min_size=1, max_size=30))
+def test_the_verdict_does_not_depend_on_how_bytes_are_cut(
+    sent: list[bytes], cuts: list[int]
+) -> None:
+    data = b"".join(sent)
+    pieces: list[bytes] = []
+    position = 0
+    while position < len(data):
+        size = cuts[len(pieces) % len(cuts)]
+        pieces.append(data[position : position + size])
+        position += size
+    assert code_of(*pieces) == code_of(data)
+
+
+@given(st.lists(any_frames, max_size=6).map(b"".join) | st.binary(max_size=200))
+@example(b"\x00~")
+def test_wsproto_refuses_nothing_else_and_nothing_less(data: bytes) -> None:
+    code = code_of(data, limits=NO_LIMITS)
+    # We judge a head's first bytes when they come, wsproto when all of the head is there.
+    assert code in (wsproto_code(data), wsproto_code(data + HEAD_REST), 1009)

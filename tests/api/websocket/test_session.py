@@ -1,0 +1,462 @@
+"""Lanes on a socket: interleaving, order, cancel, limits, drain, keepalive, and its firewall."""
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.api.limits import ServerLimits, SocketLimits
+from triolet.api.serving.connection import run_connection
+from triolet.engine.errors import EngineDied
+from triolet.runtime.errors import Overloaded
+
+from ..fakes import Fail, FakeGenerator, Say, make_application, open_connection, open_responses
+from ..socket_client import SocketClient, open_socket
+
+TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
+SLOW = [Say("a"), Say("b", after_s=1000)]
+
+
+def limited(**socket_limits: float) -> ServerLimits:
+    return ServerLimits(socket=SocketLimits(**socket_limits))  # type: ignore[arg-type]
+
+
+async def test_one_response_on_the_default_lane() -> None:
+    async with open_socket(make_application()) as client:
+        await client.create("hi", stream=True)  # Codex sends it; ignored on sockets
+        events = await client.receive_until(*TERMINALS)
+    assert [event["sequence_number"] for event in events][-1] == 10
+    assert all("stream_id" not in event for event in events)
+    assert "".join(e.get("delta", "") for e in events) == "Hello world"
+
+
+async def test_lanes_interleave_and_a_slow_one_blocks_none(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator(scripts={"slow": SLOW})
+    async with open_socket(make_application(generator)) as client:
+        await client.create("slow", "a")
+        for name in ("b", "c", "d"):
+            await client.create("hi", name)
+        done: list[str] = []
+        while len(done) < 3:
+            events = await client.receive_until("response.completed")
+            done.append(events[-1]["stream_id"])
+        assert sorted(done) == ["b", "c", "d"]
+        assert trio.current_time() < 500
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(generator.active) == 1
+
+
+async def test_a_lane_is_first_in_first_out(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator(scripts={"one": [Say("1", after_s=5)], "two": [Say("2")]})
+    async with open_socket(make_application(generator)) as client:
+        await client.create("one", "a")
+        await client.create("two", "a")
+        first = await client.receive_until("response.completed")
+        second = await client.receive_until("response.completed")
+    assert [e["delta"] for e in first + second if "delta" in e] == ["1", "2"]
+    assert second[0]["type"] == "response.created"
+
+
+async def test_numbers_do_not_depend_on_merging(autojump_clock: trio.testing.MockClock) -> None:
+    script = [Say(str(n)) for n in range(10)]
+    whole, last_numbers = [], []
+    for pause_s in (0.0, 50.0):
+        generator = FakeGenerator([attrs.evolve(piece, after_s=1.0) for piece in script])
+        async with open_socket(make_application(generator)) as client:
+            await client.create("hi")
+            await trio.sleep(pause_s)
+            events = await client.receive_until(*TERMINALS)
+        deltas = [e for e in events if e["type"] == "response.output_text.delta"]
+        whole.append("".join(e["delta"] for e in deltas))
+        last_numbers.append((deltas[-1]["sequence_number"], events[-1]["sequence_number"]))
+    assert whole == ["0123456789"] * 2
+    assert last_numbers == [(13, 17)] * 2
+
+
+async def test_token_ids_on_request() -> None:
+    async with open_socket(make_application()) as client:
+        await client.create("hi", runtime={"token_ids": True})
+        events = await client.receive_until(*TERMINALS)
+    ids: list[int] = []
+    for event in events:
+        if "token_ids" in event:
+            assert event["token_index"] == len(ids)
+            ids += event["token_ids"]
+    assert ids == [0, 1, 2]
+
+
+@pytest.mark.parametrize("by", ["response_id", "stream_id"])
+async def test_cancel_on_the_socket(by: str, autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator(SLOW)
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a")
+        created = (await client.receive_until("response.output_text.delta"))[0]
+        values = {"response_id": created["response"]["id"], "stream_id": "a"}
+        await client.send({"type": "response.cancel", by: values[by]})
+        last = (await client.receive_until(*TERMINALS))[-1]
+        assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+        assert last["response"]["usage"]["output_tokens"] == 1
+        await client.send({"type": "response.cancel", "stream_id": "a"})
+        error = await client.receive()
+        assert error is not None
+        assert error["error"]["code"] == "response_not_found"
+    assert trio.current_time() < 500
+    assert len(generator.aborted) == 1
+
+
+async def test_leaving_aborts_all_lanes(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator(SLOW)
+    application = make_application(generator)
+    async with open_socket(application) as client:
+        for name in "abc":
+            await client.create("hi", name)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(generator.active) == 3
+    await trio.testing.wait_all_tasks_blocked()
+    assert trio.current_time() < 500
+    assert len(generator.aborted) == 3
+    assert application.counters.sockets_active == 0
+
+
+async def test_closing_in_order_is_answered() -> None:
+    async with open_socket(make_application()) as client:
+        await client.close()
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == 1000
+
+
+async def test_errors_of_a_request_leave_the_lane_usable() -> None:
+    generator = FakeGenerator(refuse=Overloaded(2.5))
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a")
+        error = await client.receive()
+        assert error is not None
+        assert (error["type"], error["status"], error["stream_id"]) == ("error", 429, "a")
+        assert error["error"]["headers"] == {"retry-after": "3"}
+        generator.refuse = None
+        await client.create("hi", "a", tools=[{}])
+        error = await client.receive()
+        assert error is not None
+        assert (error["error"]["param"], error["stream_id"]) == ("tools[0].type", "a")
+        await client.create("hi", "a")
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+
+
+async def test_a_dead_engine_fails_its_lane_alone() -> None:
+    died = EngineDied("engine 0", "was killed by SIGKILL")
+    generator = FakeGenerator(scripts={"die": [Say("a"), Fail(died)]})
+    async with open_socket(make_application(generator)) as client:
+        await client.create("die", "a")
+        last = (await client.receive_until(*TERMINALS))[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"]["code"] == "engine_died"
+        await client.create("hi", "b")
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+
+
+async def test_an_unexpected_error_ends_its_response_alone() -> None:
+    generator = FakeGenerator(scripts={"bug": [Fail(ZeroDivisionError("secret 0x7f"))]})
+    async with open_socket(make_application(generator)) as client:
+        await client.create("bug", "a")
+        last = (await client.receive_until(*TERMINALS))[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"]["code"] == "internal_error"
+        assert "secret" not in last["response"]["error"]["message"]
+        await client.create("hi", "a")
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        ("{", "invalid_json"),
+        ("[" * 100_000, "invalid_json"),
+        ('{"type":"response.create","stream_id":"a b"}', "invalid_stream_id"),
+        ('{"type":"response.create","stream_id":7}', "invalid_stream_id"),
+        ('{"type":"session.update"}', "unknown_event"),
+        ('{"type":7}', "invalid_type"),
+        ('{"type":""}', "unknown_event"),
+        ("{}", "missing_required_parameter"),
+        ('{"type":null}', "missing_required_parameter"),
+    ],
+)
+async def test_bad_messages_are_answered(message: str, code: str) -> None:
+    async with open_socket(make_application()) as client:
+        await client.send(message)
+        error = await client.receive()
+        assert error is not None
+        assert error["error"]["code"] == code
+        await client.create("hi")
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+
+
+async def test_an_event_without_a_type_is_told_so() -> None:
+    async with open_socket(make_application()) as client:
+        await client.send({})
+        event = await client.receive()
+        assert event is not None
+        assert (event["error"]["message"], event["error"]["param"]) == ("type: is missing", "type")
+
+
+async def test_steering_is_refused_and_returns_the_input() -> None:
+    async with open_socket(make_application()) as client:
+        await client.send({"type": "response.steer", "previous_response_id": "r", "input": "x"})
+        event = await client.receive()
+        assert event is not None
+        assert event["type"] == "response.steer.failed"
+        assert event["steer"] == {"input": "x", "previous_response_id": "r"}
+
+
+async def test_a_lane_above_the_limit_is_refused(autojump_clock: trio.testing.MockClock) -> None:
+    application = make_application(FakeGenerator(SLOW), limits=limited(lanes_active_max=2))
+    async with open_socket(application) as client:
+        for name in ("a", "b", "c"):
+            await client.create("hi", name)
+        events = await client.receive_until("error")
+        assert events[-1]["stream_id"] == "c"
+        assert events[-1]["error"]["code"] == "websocket_stream_limit_reached"
+
+
+async def test_a_message_over_the_limit_closes_with_1009() -> None:
+    application = make_application(limits=limited(message_bytes_max=1000))
+    async with open_socket(application) as client:
+        await client.create("x" * 1000)
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == 1009
+
+
+async def test_too_many_fragments_close_with_1008() -> None:
+    application = make_application(limits=limited(fragments_per_message_max=8))
+    async with open_socket(application) as client:
+        first, more = b"\x01\x81\0\0\0\0{", b"\x00\x81\0\0\0\0 "
+        await client.stream.send_all(first + more * 8)
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == 1008
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"\x81\x01a", 1002),  # not masked
+        (b"\xc1\x80mask", 1002),  # a reserved bit
+        (b"\x83\x80mask", 1002),  # an opcode without meaning
+        (b"\x80\x80mask", 1002),  # a continuation of nothing
+        (b"\x09\x80mask", 1002),  # a ping in pieces
+        (b"\x88\x82\0\0\0\0\x03\xed", 1002),  # closes with 1005, which nobody may send
+        (b"\x81\x81\0\0\0\0\xff", 1007),
+    ],
+    ids=str,
+)
+async def test_broken_rules_are_told_before_the_end(data: bytes, code: int) -> None:
+    application = make_application()
+    async with open_socket(application) as client:
+        await client.create("hi")
+        await client.receive_until(*TERMINALS)
+        await client.stream.send_all(data)
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == code
+        assert await client.stream.receive_some() == b""
+    assert application.counters.connections_failed == 0
+
+
+async def test_errors_that_nobody_reads_close_with_1008() -> None:
+    client, server = trio.testing.lockstep_stream_pair()  # holds one write until it is read
+    application = make_application(limits=limited(waiting_errors_max=3))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        for _ in range(10):
+            await socket.send("{")
+            await trio.testing.wait_all_tasks_blocked()
+        while await socket.receive() is not None:
+            pass
+        assert socket.closed is not None
+        assert socket.closed[0] == 1008
+        await client.aclose()
+
+
+async def test_a_client_without_pongs_is_cut(autojump_clock: trio.testing.MockClock) -> None:
+    application = make_application(limits=limited(ping_s=20, pong_s=20))
+    async with open_socket(application) as client:
+        client.answers_pings = False
+        with pytest.raises((trio.BrokenResourceError, AssertionError)):
+            await client.receive_until("never")
+        assert 39 < trio.current_time() < 42
+
+
+async def test_a_client_with_pongs_stays(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_socket(make_application()) as client:
+        with trio.move_on_after(200):
+            await client.receive()
+        await client.create("hi")
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+
+
+async def test_an_old_socket_is_closed_with_1001(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=150)])
+    async with open_socket(
+        make_application(generator, limits=limited(age_s=100, ping_s=999))
+    ) as client:
+        await client.create("hi", "a")
+        await trio.sleep(101)
+        await client.create("late", "b")
+        refusal = (await client.receive_until("error"))[-1]
+        assert refusal["stream_id"] == "b"
+        assert refusal["error"]["code"] == "websocket_connection_limit_reached"
+        await client.receive_until("response.completed")
+        last = await client.receive()
+        assert last is not None
+        assert "stream_id" not in last
+        assert last["error"]["code"] == "websocket_connection_limit_reached"
+        assert await client.receive() is None
+        assert trio.current_time() == pytest.approx(150)
+        assert client.closed is not None
+        assert client.closed[0] == 1001
+
+
+async def test_a_socket_that_is_refused_again_and_again_is_closed_with_1013(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=50)])
+    async with open_socket(make_application(generator, limits=limited(overloads_max=3))) as client:
+
+        async def refuse(times: int) -> None:
+            generator.refuse = Overloaded(2.5)
+            for _ in range(times):
+                await client.create("hi", "b")
+                assert (await client.receive_until("error"))[-1]["status"] == 429
+            generator.refuse = None
+
+        await refuse(2)
+        await client.create("hi", "a")
+        await client.receive_until("response.output_text.delta")
+        await refuse(3)
+        await client.create("late", "b")
+        assert (await client.receive_until("error"))[-1]["status"] == 429
+        await client.receive_until("response.completed")
+        last = await client.receive()
+        assert last is not None
+        assert (last["status"], last["error"]["code"]) == (503, "server_overloaded")
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == 1013
+        assert trio.current_time() == pytest.approx(50)
+
+
+async def test_a_drain_ends_what_runs_then_closes_with_1012(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=5)])
+    application = make_application(generator)
+    async with trio.open_nursery() as nursery, open_socket(application) as client:
+        await client.create("hi", "a", runtime={"events": True})
+        await client.create("queued", "a")
+        await client.receive_until("response.output_text.delta")
+        nursery.start_soon(application.drain, 10)
+        assert (await client.receive_until("runtime.draining"))[-1]["deadline_ms"] == 10_000
+        await client.create("late", "b")
+        assert (await client.receive_until("error"))[-1]["error"]["code"] == "server_draining"
+        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.receive_until("error"))[-1]["stream_id"] == "a"
+        assert await client.receive() is None
+        assert client.closed is not None
+        assert client.closed[0] == 1012
+        assert trio.current_time() < 8
+
+
+@pytest.mark.parametrize("age_s", [1000, 5], ids=["young", "at its age limit"])
+async def test_a_drain_cuts_what_outstays_the_grace(
+    age_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    generator = FakeGenerator(SLOW)
+    application = make_application(generator, limits=limited(age_s=age_s, ping_s=999))
+    async with trio.open_nursery() as nursery, open_socket(application) as client:
+        await client.create("hi", "a")
+        await client.receive_until("response.output_text.delta")
+        await trio.sleep(10)
+        nursery.start_soon(application.drain, 10)
+        while await client.receive() is not None:
+            pass
+        assert client.closed is not None
+        assert client.closed[0] == 1012
+        assert 19 < trio.current_time() < 30
+    assert len(generator.aborted) == 1
+
+
+async def test_early_frames_behind_the_handshake_are_read() -> None:
+    application = make_application()
+    async with open_connection(application) as stream:
+        client = SocketClient(stream)
+        frame = b"\x81\x81\0\0\0\0{"
+        head = (
+            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        await client.stream.send_all(head + frame)
+        received = b""
+        while b"invalid_json" not in received:
+            data = await client.stream.receive_some(4096)
+            assert data
+            received += data
+
+
+async def test_a_client_that_reads_nothing_is_cut_after_the_write_deadline(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its lanes are aborted, and nothing follows the half-written frame."""
+    client, server = trio.testing.lockstep_stream_pair()
+    generator = FakeGenerator([Say("a", after_s=1), Say("b", after_s=1000)])
+    application = make_application(generator)
+    async with open_responses(application), trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        await socket.create("hi", "a")
+        await trio.sleep(60)  # pings and events wait, nobody reads
+        assert application.counters.connections_active == 0
+    assert len(generator.aborted) == 1
+    received = b""
+    while data := await client.receive_some(2**16):
+        received += data
+    assert b"response.completed" not in received
+    await client.aclose()
+
+
+async def test_cancelling_the_connection_in_mid_send_cuts_it() -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    application = make_application()
+    async with open_responses(application), trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        await socket.create("hi", "a")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel("the server stops")
+    socket.protocol.receive_data(bytes(await client.receive_some(2**20)))
+    with pytest.raises(AssertionError, match="1006"):
+        await socket.receive_until("never")
+    await client.aclose()
+
+
+async def test_a_lane_opens_no_further_response_while_its_last_one_is_unwritten() -> None:
+    client, server = trio.testing.lockstep_stream_pair()
+    generator = FakeGenerator()
+    application = make_application(generator)
+    async with open_responses(application), trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        for _ in range(6):
+            await socket.create("hi", "a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert 1 <= len(generator.calls) <= 2
+        nursery.cancel_scope.cancel("seen enough")
+    await client.aclose()

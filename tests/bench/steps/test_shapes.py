@@ -1,0 +1,121 @@
+"""Folders of random weights: whole, the same each time, loadable, and their tokens are text."""
+
+import pathlib
+
+import attrs
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from triolet.bench.load.schedule import WORDS
+from triolet.bench.steps.shapes import (
+    END_TOKEN,
+    SHAPES,
+    SMALL,
+    TINY,
+    Shape,
+    bfloat16_bits,
+    cache_folder,
+    make_vocabulary,
+    model_or_shape,
+    shape_folder,
+    shape_named,
+    text_token_ids,
+)
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.worker.torch.executor import TorchExecutor
+from triolet.runtime.text.tokenizer import Tokenizer
+
+LLAMA = attrs.evolve(TINY, name="l", vocab_size=600, hidden_size=32, intermediate_size=48)
+QWEN = attrs.evolve(SMALL, name="q", vocab_size=600, hidden_size=32, layers=2, head_dim=16)
+
+
+@pytest.mark.parametrize("shape", [LLAMA, QWEN], ids=lambda shape: shape.name)
+def test_a_folder_can_be_computed_with(shape: Shape, tmp_path: pathlib.Path) -> None:
+    settings = EngineSettings(model=str(shape_folder(shape, tmp_path)), threads=1, kv_blocks=4)
+    ready = TorchExecutor(settings, 0).load(lambda phase, fraction: None)
+    assert ready.vocab_size == 600
+
+
+@pytest.mark.parametrize("shape", [LLAMA, QWEN], ids=lambda shape: shape.name)
+def test_tokens_that_are_no_text_have_no_weight_in_the_output(
+    shape: Shape, tmp_path: pathlib.Path
+) -> None:
+    weights = safetensors.torch.load_file(shape_folder(shape, tmp_path) / "model.safetensors")
+    output = weights["model.embed_tokens.weight" if shape.tied else "lm_head.weight"]
+    silent = [int(i) for i in (output == 0).all(dim=1).nonzero()]
+    vocabulary, _ = make_vocabulary(600)
+    assert set(silent) == set(range(600)) - set(text_token_ids(shape))
+    assert "\u00e9" in {vocabulary[i] for i in silent}
+    assert 599 in silent
+
+
+def test_the_same_bytes_each_time(tmp_path: pathlib.Path) -> None:
+    one, two = (shape_folder(LLAMA, tmp_path / name) for name in ("one", "two"))
+    names = sorted(path.name for path in one.iterdir())
+    assert names == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
+    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
+
+
+def test_a_folder_that_is_there_is_not_written_again(tmp_path: pathlib.Path) -> None:
+    folder = shape_folder(LLAMA, tmp_path)
+    (folder / "config.json").write_text("mine")
+    assert (shape_folder(LLAMA, tmp_path) / "config.json").read_text() == "mine"
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_words_of_the_load_are_a_token_each(tmp_path: pathlib.Path) -> None:
+    tokenizer = Tokenizer.load(shape_folder(LLAMA, tmp_path))
+    text = " " + " ".join(WORDS)
+    token_ids = tokenizer.encode(text)
+    assert len(token_ids) == len(WORDS)
+    assert tokenizer.decode(token_ids) == text
+    assert tokenizer.is_byte_level
+    assert tokenizer.is_sliceable
+    assert tokenizer.eos_token_ids == (599,)
+    assert tokenizer.vocabulary_size == 600
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda shape: shape.name)
+def test_a_vocabulary_has_no_token_twice(shape: Shape) -> None:
+    vocabulary, merges = make_vocabulary(shape.vocab_size)
+    assert len(set(vocabulary)) == len(vocabulary) == shape.vocab_size
+    assert vocabulary[-1] == END_TOKEN
+    known = set(vocabulary[:256])
+    for left, right in merges:
+        assert {left, right} <= known
+        known.add(left + right)
+
+
+def test_sizes_are_those_that_figures_are_given_for() -> None:
+    millions = [
+        sum(int(np.prod(sizes)) for sizes in shape.tensors().values()) / 1e6
+        for shape in (TINY, SMALL)
+    ]
+    assert [round(each, 1) for each in millions] == [7.3, 158.6]
+
+
+def test_rounding_is_torchs() -> None:
+    values = np.random.default_rng(1).standard_normal(10_000).astype(np.float32)
+    ours = torch.from_numpy(bfloat16_bits(values).view(np.int16))
+    assert torch.equal(ours, torch.from_numpy(values).bfloat16().view(torch.int16))
+
+
+def test_a_word_is_a_shape_and_everything_else_a_folder(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert model_or_shape(None) is None
+    assert model_or_shape("./tiny") == "./tiny"
+    folder = model_or_shape("tiny")
+    assert folder is not None
+    assert pathlib.Path(folder).parent == cache_folder() == tmp_path / "triolet" / "shapes"
+    assert (pathlib.Path(folder) / "config.json").exists()
+
+
+def test_an_unknown_shape_is_refused() -> None:
+    assert shape_named("tiny") is TINY
+    with pytest.raises(InvalidParameter, match="tiny, small"):
+        shape_named("huge")

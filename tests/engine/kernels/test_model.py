@@ -1,0 +1,239 @@
+"""Forward passes: near the reference in every family, and the same bits in any company."""
+
+import pathlib
+import resource
+from typing import Any
+
+import numpy
+import pytest
+import torch
+import transformers
+
+from triolet.engine.kernels.library import machine_isas
+from triolet.engine.kernels.model import rotation_table
+from triolet.engine.model_config.config import load_model_config
+
+from ..model.reference import PROMPT_TOKENS, SIZES, VOCABULARY, save_reference
+from ..model.tiny_models import random_tokens, write_config
+from .small_models import BLOCKS, Driver, load_native
+
+pytestmark = pytest.mark.usefixtures("kernels_here")
+every_isa = pytest.mark.parametrize("isa", machine_isas())
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
+    "llama with biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
+    "llama 3 rope": (
+        "LlamaForCausalLM",
+        {
+            "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0,
+                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 64,
+            }
+        },
+    ),
+    "heads of 80 channels": (
+        "LlamaForCausalLM", {"head_dim": 80, "num_attention_heads": 2, "num_key_value_heads": 1}
+    ),
+    "mistral's window": ("MistralForCausalLM", {"sliding_window": 30}),
+    "qwen2": ("Qwen2ForCausalLM", {}),
+    "qwen3, wide heads": ("Qwen3ForCausalLM", {"head_dim": 32, "tie_word_embeddings": True}),
+    "qwen3, a window": (
+        "Qwen3ForCausalLM",
+        {"head_dim": 20, "sliding_window": 30, "use_sliding_window": True, "max_window_layers": 2},
+    ),
+    "gemma3": (
+        "Gemma3ForCausalLM",
+        {"head_dim": 32, "sliding_window": 30, "sliding_window_pattern": 2},
+    ),
+    "gemma3, everything of its own": (
+        "Gemma3ForCausalLM",
+        {
+            "head_dim": 20, "sliding_window": 30, "tie_word_embeddings": False,
+            "query_pre_attn_scalar": 40, "final_logit_softcapping": 5.0,
+            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
+            },
+        },
+    ),
+    # All experts for every token: a near tie that falls the other way is no rounding error.
+    "qwen3 moe": ("Qwen3MoeForCausalLM", {**EXPERTS, "num_experts_per_tok": 8, "head_dim": 32}),
+    "qwen3 moe, shares normed, and a dense layer": (
+        "Qwen3MoeForCausalLM",
+        {
+            **EXPERTS, "num_experts": 19, "num_experts_per_tok": 19, "head_dim": 32,
+            "norm_topk_prob": True, "mlp_only_layers": [1],
+        },
+    ),
+    "gemma3, the text part": (
+        "Gemma3ForConditionalGeneration",
+        {
+            "text_config": {**SIZES, "head_dim": 16, "sliding_window": 20},
+            "vision_config": {
+                "image_size": 8, "patch_size": 4, "num_hidden_layers": 1,
+                "num_attention_heads": 1, "hidden_size": 8, "intermediate_size": 8,
+            },
+            "mm_tokens_per_image": 4,
+        },
+    ),
+}  # fmt: skip
+# What layers are made of, for what is not compared with a reference.
+KINDS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    # Few rows of a product of so many inputs are computed stretch by stretch.
+    "a wide MLP": {"intermediate_size": 600},
+    "experts": {"architectures": ["Qwen3MoeForCausalLM"], **EXPERTS},
+    "norms at the end": {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 40},
+}
+every_kind = pytest.mark.parametrize("kind", list(KINDS))
+TOKENS = random_tokens(PROMPT_TOKENS, seed=3, vocab_size=VOCABULARY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", list(VARIANTS))
+def test_logits_are_nearer_to_the_reference_than_its_own_bf16(
+    tmp_path: pathlib.Path, variant: str
+) -> None:
+    architecture, changes = VARIANTS[variant]
+    reference = save_reference(tmp_path, getattr(transformers, architecture), **changes)
+    with torch.no_grad():
+        expected = reference(torch.tensor([TOKENS])).logits[0].numpy()
+        bf16 = reference.bfloat16()(torch.tensor([TOKENS])).logits[0].float().numpy()
+    for isa in machine_isas():
+        logits = Driver(load_native(tmp_path, isa=isa), [list(range(13))]).step([(0, 0, TOKENS)])
+        error, allowed = numpy.abs(logits - expected), numpy.abs(bf16 - expected)
+        assert error.mean() < allowed.mean(), isa
+        assert error.max() < allowed.max(), isa
+
+
+@every_isa
+@every_kind
+def test_a_row_has_the_same_bits_in_any_company(
+    tmp_path: pathlib.Path, isa: str, kind: str
+) -> None:
+    folder = write_config(
+        tmp_path, head_dim=24, hidden_size=96, num_attention_heads=6, num_key_value_heads=2,
+        **KINDS[kind],
+    )  # fmt: skip
+    model = load_native(folder, isa=isa, dummy=True)
+    tokens = random_tokens(150, seed=2)
+    whole = Driver(model, [list(range(13))]).step([(0, 0, tokens)])
+
+    chunks = Driver(model, [list(range(30, 43))])
+    parts = [(0, 1), (1, 7), (8, 11), (19, 64), (83, 1), (84, 66)]
+    chunked = [chunks.step([(0, begin, tokens[begin : begin + n])]) for begin, n in parts]
+    assert numpy.array_equal(numpy.concatenate(chunked), whole)
+
+    # One token at a time, beside 31 others that are elsewhere, each in its own company.
+    tables = [list(range(row * 4, row * 4 + 4)) for row in range(32)]
+    crowd = Driver(model, tables)
+    others = [(row, 0, random_tokens(1 + row, seed=row)) for row in range(1, 32)]
+    crowd.step([*others, (0, 0, tokens[:7])])
+    for position in range(7, 40):
+        work = [(row, 1 + row + position - 7, [position]) for row in range(1, 25)]
+        logits = crowd.step([*work[:11], (0, position, [tokens[position]]), *work[11:]])
+        assert numpy.array_equal(logits[11], whole[position]), position
+
+
+@every_isa
+@every_kind
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_row_has_the_same_bits_whoever_else_wants_logits(
+    tmp_path: pathlib.Path, isa: str, kind: str, threads: int
+) -> None:
+    """Of the last layer only what is wanted is computed: any tokens, in any order, one twice."""
+    folder = write_config(tmp_path, head_dim=24, hidden_size=96, **KINDS[kind])
+    model = load_native(folder, isa=isa, threads=threads, dummy=True)
+    driver = Driver(model, [list(range(9)), list(range(9, 18)), list(range(18, 27))])
+    work = [
+        (0, 0, random_tokens(70, seed=2)),
+        (1, 0, [7]),
+        (2, 0, random_tokens(90, seed=3)),
+    ]
+    whole = driver.step(work)
+    then = [(row, len(tokens), [9, 5]) for row, _, tokens in work]
+    after = driver.step(then)
+    for wanted in ([], [160], [70], [69, 70, 160], [3, 150, 4, 5, 71, 4], [*range(20, 140)]):
+        driver.forget()
+        assert numpy.array_equal(driver.step(work, wanted=wanted), whole[wanted])
+        assert numpy.array_equal(driver.step(then), after)
+
+
+@every_isa
+@every_kind
+def test_threads_do_not_change_a_bit(tmp_path: pathlib.Path, isa: str, kind: str) -> None:
+    folder = write_config(tmp_path, **KINDS[kind])
+    tokens = random_tokens(100, seed=2)
+    one, two, three = (
+        Driver(load_native(folder, isa=isa, threads=threads, dummy=True), [list(range(9))])
+        for threads in (1, 2, 3)
+    )
+    for begin, end in ((0, 90), (90, 91), (91, 100)):
+        work = [(0, begin, tokens[begin:end])]
+        expected = one.step(work)
+        assert numpy.array_equal(two.step(work), expected)
+        assert numpy.array_equal(three.step(work), expected)
+
+
+def test_a_prefix_that_another_row_computed_is_as_good_as_ones_own(tmp_path: pathlib.Path) -> None:
+    model = load_native(write_config(tmp_path), dummy=True)
+    tokens = random_tokens(60, seed=2)
+    driver = Driver(model, [[5, 9, 7, 3], [5, 9, 11, 12]])
+    whole = driver.step([(0, 0, tokens)])
+    assert numpy.array_equal(driver.step([(1, 32, tokens[32:])]), whole[32:])
+
+
+def test_blocks_of_a_request_before_do_not_leak(tmp_path: pathlib.Path) -> None:
+    """Not even what is no number: the first token of a pair clears the second one's place."""
+    model = load_native(write_config(tmp_path), dummy=True)
+    tokens = random_tokens(33, seed=2)
+    expected = Driver(model, [[0, 1, 2]]).step([(0, 0, tokens)])
+    cache = model._cache
+    cache.view(numpy.uint16)[:] = 0x7FC0  # NaN
+    again = Driver(model, [[7, 8, 9]])
+    assert numpy.array_equal(again.step([(0, 0, tokens[:32])]), expected[:32])
+    assert numpy.array_equal(again.step([(0, 32, tokens[32:])]), expected[32:])
+
+
+def test_logits_may_be_asked_for_later(tmp_path: pathlib.Path) -> None:
+    from triolet.engine.kernels.model import ForwardStep, int32s
+
+    model = load_native(write_config(tmp_path), dummy=True)
+    driver = Driver(model, [[0, 1]])
+    expected = driver.step([(0, 0, [3, 4, 5, 6])])
+    step = ForwardStep(
+        int32s([3, 4, 5, 6]), int32s([0]), int32s([0]), int32s([4]), driver.tables, int32s([]),
+        keeps_all=True,
+    )  # fmt: skip
+    assert len(model.forward(step)) == 0
+    found = model.logits(step, int32s([2, 0]))[:, : model.config.vocab_size]
+    assert numpy.array_equal(found, expected[[2, 0]])
+
+
+def test_positions_turn_each_half_of_a_head(tmp_path: pathlib.Path) -> None:
+    config = load_model_config(write_config(tmp_path, head_dim=16))
+    table = rotation_table(config, 40, config.rope)
+    assert table.shape == (40, 32)
+    angle = 39 * 10_000 ** (-2 * 3 / 16)
+    assert table[39, 3] == pytest.approx(numpy.cos(angle), abs=1e-6)
+    assert table[39, 16 + 3] == pytest.approx(numpy.sin(angle), abs=1e-6)
+    assert not table[:, 8:16].any()
+
+
+def test_the_cache_has_all_its_pages_when_it_is_asked_for(tmp_path: pathlib.Path) -> None:
+    model = load_native(write_config(tmp_path, num_hidden_layers=8), dummy=True, threads=2)
+    size = BLOCKS * 8 * 2 * 2 * 16 * 32 * 2
+    told: list[float] = []
+    before = resident_bytes()
+    model.populate_cache(told.append)
+    assert told == [1.0]
+    assert len(model._cache) == size
+    assert not model._cache.any()
+    assert resident_bytes() - before > size / 2  # which the kernel counts in batches
+
+
+def resident_bytes() -> int:
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -1,0 +1,90 @@
+"""Files of a model folder are read bounded and with their types, or refused by name."""
+
+import math
+import os
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from triolet.engine.errors import ModelFolderError
+from triolet.engine.model_config.folder import Fields, read_bytes, read_object
+
+
+def fields(**values: Any) -> Fields:
+    return Fields("config.json", values)
+
+
+def test_null_takes_the_default() -> None:
+    empty = fields(a=None)
+    assert (empty.integer("a", 9, default=4), empty.number("a", default=0.5)) == (4, 0.5)
+    assert (empty.flag("a"), empty.flag("a", default=True)) == (False, True)
+    assert (empty.mapping("a"), empty.token_ids("a", 9)) == (None, ())
+
+
+def test_values_in_range_are_given_back() -> None:
+    found = fields(i=3, x=2, flag=True, object={"b": 1}, one=5, many=[5, 6])
+    assert (found.integer("i", 3), found.number("x"), found.flag("flag")) == (3, 2.0, True)
+    assert found.mapping("object") == {"b": 1}
+    assert (found.token_ids("one", 7), found.token_ids("many", 7)) == ((5,), (5, 6))
+
+
+@pytest.mark.parametrize("value", [None, 0, 10, -1, 1.0, True, "3", [], {}, 10**400])
+def test_whole_numbers(value: object) -> None:
+    with pytest.raises(
+        ModelFolderError, match=r"config.json: a must be a whole number from 1 to 9"
+    ):
+        fields(a=value).integer("a", 9)
+
+
+@pytest.mark.parametrize(
+    "value", [None, 0, -1.0, 1e-300, math.nan, math.inf, True, "3", [], 10**400]
+)
+def test_numbers(value: object) -> None:
+    with pytest.raises(ModelFolderError, match="a must be"):
+        fields(a=value).number("a")
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda: fields(a=1).flag("a"),
+        lambda: fields(a=[]).mapping("a"),
+        lambda: fields(a=7).token_ids("a", 7),
+        lambda: fields(a=[1, True]).token_ids("a", 7),
+        lambda: fields(a=[[1]]).token_ids("a", 7),
+        lambda: fields(a=-1).token_ids("a", 7),
+    ],
+)
+def test_other_types(read: Callable[[], object]) -> None:
+    with pytest.raises(ModelFolderError, match="a must be"):
+        read()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b"\xff\xfe", b"[" * 100_000, b"7" * 5000])
+def test_a_file_that_is_no_object(tmp_path: pathlib.Path, content: bytes) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ModelFolderError, match="JSON") as caught:
+        read_object(path)
+    assert caught.value.path == str(path)
+
+
+def test_what_is_no_file_is_not_waited_for(tmp_path: pathlib.Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    for name, reason in {
+        "pipe": "is not a file",
+        "folder": "is not a file",
+        "loop": "cannot be read",
+        "link": "No such file",
+    }.items():
+        with pytest.raises(ModelFolderError, match=reason):
+            read_bytes(tmp_path / name, 10)
+    (tmp_path / "real").write_bytes(b"0123456789")
+    assert read_bytes(tmp_path / "link", 10) == b"0123456789"
+    with pytest.raises(ModelFolderError, match="larger than 9 bytes"):
+        read_bytes(tmp_path / "link", 9)

@@ -1,0 +1,196 @@
+"""Pools of real workers: steps on every rank, and each way in which one can fail."""
+
+import pathlib
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.config import WORKER_MODULE, EngineSettings
+from triolet.engine.errors import BootRefused, StepFailed, StepTimeout, WorkersDisagree
+from triolet.engine.process.executor import Executor
+from triolet.engine.step_messages import Step, StepResult, WorkerReady
+from triolet.nurseries.processes.process import Process, ProcessDied
+from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.task_tree import find_tasks
+from triolet.tests.engine.steps import (
+    LONG_PROMPT_TOKENS,
+    VOCAB_SIZE,
+    expected_token,
+    first_step,
+    next_step,
+    write_sizes,
+)
+from triolet.tests.leaks import check_no_leaks
+
+pytestmark = pytest.mark.slow
+DEADLINE_S = 60.0
+# A step that nobody waits out.
+ENDLESS_STEP_S = 3600.0
+ACTING_WORKER = "triolet.tests.engine.children.acting_worker"
+
+
+@attrs.define(eq=False)
+class Pool:
+    """An executor whose workers are ready, and what it has told."""
+
+    executor: Executor
+    ready: WorkerReady = attrs.field(init=False)
+    progress: list[tuple[str, float]] = attrs.field(factory=list)
+    told: list[list[Process]] = attrs.field(factory=list)  # what `on_workers` got, each time
+
+    @property
+    def processes(self) -> list[Process]:
+        """By rank."""
+        return sorted(self.told[-1], key=lambda process: process.spec.rank)
+
+    async def run(self, step: Step) -> StepResult:
+        self.executor.submit(step)
+        return await self.executor.result(step.number)
+
+
+@asynccontextmanager
+async def open_pool(
+    folder: pathlib.Path, *, module: str = WORKER_MODULE, **settings: Any
+) -> AsyncIterator[Pool]:
+    """Nothing is left afterwards, whatever happened."""
+
+    def progress(phase: str, fraction: float) -> None:
+        pool.progress.append((phase, fraction))
+
+    async def workers(processes: Sequence[Process]) -> None:
+        pool.told.append(list(processes))
+
+    engine = EngineSettings(model=str(folder), executor="null", max_num_seqs=2, **settings)
+    executor = Executor(engine, 5, on_progress=progress, on_workers=workers, worker_module=module)
+    pool = Pool(executor)
+    with trio.fail_after(DEADLINE_S):
+        async with open_service(executor.run, name="executor") as service:
+            pool.ready = service.value
+            yield pool
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_steps_trees_and_an_end_that_leaves_nothing(
+    workers: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A worker that is kept from answering for longer would be left out.
+    monkeypatch.setattr("triolet.engine.process.tree_asker.TREE_TIMEOUT_S", DEADLINE_S)
+    with check_no_leaks():
+        async with open_pool(write_sizes(tmp_path), workers=workers) as pool:
+            assert pool.ready.vocab_size == VOCAB_SIZE
+            assert pool.ready.numerics_id.startswith("null-")
+            assert [len(told) for told in pool.told] == list(range(1, workers + 1))
+            # Told by every rank, and never further than the one that is furthest behind.
+            assert pool.progress == [("start", 0.0)] * (workers - 1) + [("start", 1.0)]
+
+            first = expected_token(0, 8)
+            assert await pool.run(first_step()) == StepResult(1, [0], [first])
+            second = expected_token(1, first)
+            assert await pool.run(next_step(2)) == StepResult(2, [0], [second])
+            oversize = first_step(3, row=1, prompt=[5] * LONG_PROMPT_TOKENS)
+            assert await pool.run(oversize) == StepResult(3, [1], [expected_token(0, 5)])
+
+            await check_trees(pool, workers)
+
+
+async def check_trees(pool: Pool, workers: int) -> None:
+    """Several tasks ask at once, one is cancelled: each gets its own answer."""
+    found = []
+
+    async def ask() -> None:
+        found.append(await pool.executor.trees())
+
+    async with trio.open_nursery() as nursery:
+        hasty = trio.CancelScope()
+        nursery.start_soon(_ask_in, hasty, pool.executor)
+        for _ in range(3):
+            nursery.start_soon(ask)
+        await trio.lowlevel.checkpoint()
+        hasty.cancel("this one does not wait")
+    assert len(found) == 3
+    for trees in found:
+        assert [tree.name for tree in trees] == [f"worker {rank}" for rank in range(workers)]
+        assert [tree.pid for tree in trees] == [process.pid for process in pool.processes]
+        for tree in trees:
+            assert tree.facts["step"] == 3
+            assert tree.tasks is not None
+            assert len(find_tasks(tree.tasks, "step-loop")) == 1
+
+
+async def _ask_in(scope: trio.CancelScope, executor: Executor) -> None:
+    with scope:
+        await executor.trees()
+
+
+async def test_a_rank_killed_in_mid_step_takes_the_pool_down(tmp_path: pathlib.Path) -> None:
+    folder = write_sizes(tmp_path)
+
+    async def kill_in_mid_step() -> None:
+        async with open_pool(folder, workers=3, null_step_s=ENDLESS_STEP_S) as pool:
+            pool.executor.submit(first_step())
+            pool.processes[1].send_signal(signal.SIGKILL)
+            await pool.executor.result(1)
+
+    with check_no_leaks(), pytest.raises(ProcessDied) as caught:
+        await kill_in_mid_step()
+    assert (caught.value.exit.process, caught.value.exit.signal) == ("worker-1", signal.SIGKILL)
+
+
+async def test_a_late_step_ends_with_its_silent_ranks(tmp_path: pathlib.Path) -> None:
+    with check_no_leaks(), pytest.raises(StepTimeout) as caught:
+        async with open_pool(
+            write_sizes(tmp_path), workers=1, null_step_s=ENDLESS_STEP_S, step_timeout_s=0.05
+        ) as pool:
+            await pool.run(first_step())
+    assert caught.value.ranks == (0,)
+
+
+async def test_a_rank_that_raises_is_told_though_the_other_hangs(tmp_path: pathlib.Path) -> None:
+    folder = write_sizes(tmp_path, rank_0="hang", rank_1="raise")
+    with check_no_leaks(), pytest.raises(StepFailed) as caught:
+        async with open_pool(folder, module=ACTING_WORKER, workers=2) as pool:
+            await pool.run(first_step())
+    assert caught.value.rank == 1
+    assert "ZeroDivisionError: as rank 1 was told to" in caught.value.traceback
+    assert "acting_worker.py" in caught.value.traceback
+
+
+async def test_a_worker_that_dies_while_loading(tmp_path: pathlib.Path) -> None:
+    folder = write_sizes(tmp_path, rank_1="die")
+    with check_no_leaks(), pytest.raises(ProcessDied, match=r"worker-1 .* was killed by SIGKILL"):
+        async with open_pool(folder, module=ACTING_WORKER, workers=2):
+            pytest.fail("it was never ready")
+
+
+async def test_workers_that_disagree(tmp_path: pathlib.Path) -> None:
+    folder = write_sizes(tmp_path, rank_1="differ")
+    with check_no_leaks(), pytest.raises(WorkersDisagree, match="numerics of rank 1"):
+        async with open_pool(folder, module=ACTING_WORKER, workers=2):
+            pytest.fail("it was never ready")
+
+
+async def test_a_folder_without_a_model_is_refused_for_good(tmp_path: pathlib.Path) -> None:
+    with check_no_leaks(), pytest.raises(BootRefused, match=r"config\.json"):
+        async with open_pool(tmp_path / "nothing", workers=1):
+            pytest.fail("it was never ready")
+
+
+async def test_cancelled_while_the_workers_boot(tmp_path: pathlib.Path) -> None:
+    """In mid-handshake: no worker and no descriptor stays."""
+    settings = EngineSettings(model=str(write_sizes(tmp_path)), executor="null", workers=2)
+    scope = trio.CancelScope()
+
+    async def workers(processes: Sequence[Process]) -> None:
+        if len(processes) == settings.workers:
+            scope.cancel("the test cancels it")
+
+    executor = Executor(settings, 1, on_progress=lambda *_: None, on_workers=workers)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        with scope:
+            await executor.run()
+        assert scope.cancelled_caught

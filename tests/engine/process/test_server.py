@@ -1,0 +1,352 @@
+"""What frontends say to one engine becomes calls, and what they never say is refused early."""
+
+import attrs
+import msgspec
+import pytest
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.orphan_watch import OrphanWatch
+from triolet.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    FinishReason,
+    LiveRequest,
+    RequestKey,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+    Utility,
+    UtilityCall,
+    UtilityReply,
+)
+from triolet.engine.process.server import TREE_CALLS_MAX, TREE_TIMEOUT_S, EngineServer, TreeSource
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import StepResult, WorkerReady
+from triolet.transports.codec import Codec, MalformedMessage
+from triolet.transports.links.channel import (
+    ChannelEvent,
+    Misread,
+    Peer,
+    PeerDown,
+    PeerNotConnected,
+    PeerUp,
+    Received,
+)
+
+FRONTEND = Peer("frontend", 0, 1)
+READY = WorkerReady(kv_blocks=16, max_model_len=64, vocab_size=100, numerics_id="n", bitwise=True)
+
+
+class RecordingChannel:
+    """Keeps what was sent; `down` peers refuse, as a channel does."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Peer, object]] = []
+        self.down: set[Peer] = set()
+        self.forgotten: list[Peer] = []
+
+    def send(self, peer: Peer, message: object) -> None:
+        if peer in self.down:
+            raise PeerNotConnected(peer)
+        self.sent.append((peer, message))
+
+    async def receive(self) -> list[ChannelEvent]:
+        await trio.Event().wait()
+        return []
+
+    def forget(self, peer: Peer) -> None:
+        self.forgotten.append(peer)
+
+
+async def _tree() -> str:
+    return "{}"
+
+
+async def _never() -> str:
+    await trio.sleep_forever()
+
+
+def make_server(tree: TreeSource = _tree) -> tuple[EngineServer, RecordingChannel]:
+    channel = RecordingChannel()
+    core = EngineCore(EngineSettings(model="m"), READY)
+    return EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=tree), channel
+
+
+def add(request_id: str = "a") -> AddRequest:
+    return AddRequest(
+        request_id=request_id,
+        attempt=1,
+        prompt_token_ids=[1, 2, 3],
+        sampling=SamplingParams(seed=1, max_tokens=4),
+    )
+
+
+def begin_link(server: EngineServer, peer: Peer = FRONTEND, generation: int = 1) -> None:
+    """As every frontend does: its RESYNC is the first that it says on a link."""
+    server.handle_event(PeerUp(peer, generation))
+    server.handle_event(Received(peer, Resync([])))
+
+
+def finish_step(server: EngineServer, *, token_id: int) -> None:
+    """One step of the only request, as the step loop runs it."""
+    step = server.core.schedule(0.0)
+    assert step is not None
+    server.deliver(server.core.take_outputs())
+    rows = [row for row, samples in zip(step.rows, step.samples, strict=True) if samples]
+    server.deliver(server.core.finish_step(StepResult(step.number, rows, [token_id]), 0.0))
+
+
+def tokens_sent(channel: RecordingChannel) -> list[tuple[int, list[int]]]:
+    """(first index, tokens) of whatever was told, in order."""
+    told = []
+    for _, message in channel.sent:
+        if isinstance(message, StepOutputs):
+            told += [(output.first_index, output.token_ids) for output in message.outputs]
+            columns = zip(message.indices, message.token_ids, strict=True)
+            told += [(index, [token_id]) for index, token_id in columns]
+    return told
+
+
+def counts_sent(channel: RecordingChannel) -> list[Peer]:
+    """Who was told how things stand, in order."""
+    return [peer for peer, message in channel.sent if isinstance(message, StepOutputs)]
+
+
+def misread_add(**changes: object) -> Misread:
+    """An ADD with such fields, as a channel tells of it."""
+    codec = Codec(AddRequest)
+    fields = {**msgspec.to_builtins(add()), **changes}
+    with pytest.raises(MalformedMessage) as caught:
+        codec.decode([b"\0" + msgspec.msgpack.encode(fields)])
+    return Misread(FRONTEND, caught.value)
+
+
+def errors_sent(channel: RecordingChannel) -> list[tuple[str, int, str]]:
+    """(request, attempt, code) of whatever ended by an error."""
+    return [
+        (output.request_id, output.attempt, output.error_code)
+        for _, message in channel.sent
+        if isinstance(message, StepOutputs)
+        for output in message.outputs
+        if output.finish_reason is FinishReason.ERROR
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        ({"priority": "high"}, "invalid_request", "priority"),
+        ({"prompt_token_ids": [1, None]}, "invalid_request", "prompt_token_ids"),
+        ({"sampling": {"temperature": -1.0}}, "invalid_parameter", "temperature"),
+        ({"prompt_embeds": ["float32", [1, 1], 5]}, "invalid_request", "frame 5"),
+    ],
+)
+async def test_an_add_that_cannot_be_read_is_answered_alone(
+    changes: dict[str, object], code: str, words: str
+) -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add("other")))
+    server.handle_event(misread_add(request_id="mine", attempt=3, **changes))
+    with trio.fail_after(1):
+        await server.wait_work()
+    outputs = server.core.take_outputs()
+    (output,) = outputs[FRONTEND].outputs
+    assert words in output.error
+    server.deliver(outputs)
+    assert errors_sent(channel) == [("mine", 3, code)]
+    finish_step(server, token_id=5)
+    assert tokens_sent(channel)[-1] == (0, [5])
+
+
+async def test_an_attempt_that_cannot_be_read_ends_the_older_one_and_never_a_newer() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, attrs.evolve(add(), attempt=5)))
+    server.handle_event(misread_add(attempt=5, priority=""))
+    server.deliver(server.core.take_outputs())
+    assert errors_sent(channel) == []
+    assert server.core.statistics().waiting == 1
+    server.handle_event(misread_add(attempt=6, priority=""))
+    server.deliver(server.core.take_outputs())
+    assert errors_sent(channel) == [("a", 6, "invalid_request")]
+    assert server.core.statistics().waiting == 0
+
+
+async def test_an_answer_to_what_cannot_be_read_survives_a_broken_link() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(PeerDown(FRONTEND, "cut"))
+    server.handle_event(misread_add(priority=""))
+    server.deliver(server.core.take_outputs())
+    server.handle_event(PeerUp(FRONTEND, 2))
+    server.handle_event(Received(FRONTEND, Resync([LiveRequest("a", 1, 0, None)])))
+    assert errors_sent(channel) == [("a", 1, "invalid_request")]
+
+
+async def test_add_and_abort_reach_the_core_and_wake_the_loop() -> None:
+    server, _ = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, add()))
+    with trio.fail_after(60):
+        await server.wait_work()
+    assert server.core.statistics().waiting == 1
+    server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
+    assert server.core.statistics().waiting == 0
+    server.core.check_invariants()
+
+
+async def test_a_resync_is_answered_with_what_is_unknown() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, Resync([LiveRequest("x", 4, 0, None)])))
+    assert channel.sent == [(FRONTEND, ResyncReply([RequestKey("x", 4)]))]
+
+
+async def test_a_frontend_that_is_gone_is_given_up_at_once() -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, add()))
+    server.give_up(FRONTEND)
+    assert channel.forgotten == [FRONTEND]
+    assert server.core.unfinished_count() == 0
+
+
+async def test_a_link_that_stays_down_orphans_its_requests(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, _ = make_server()
+    await nursery.start(server.run_orphan_watch)
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    await trio.sleep(9.9)
+    assert server.core.unfinished_count() == 1
+    await trio.sleep(0.2)
+    assert server.core.unfinished_count() == 0
+    nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_what_a_broken_link_loses_is_counted_and_nothing_raised() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    channel.down.add(FRONTEND)
+    sent = len(channel.sent)
+    server.deliver({FRONTEND: StepOutputs(1, [])})
+    assert (server.sends_dropped, len(channel.sent)) == (1, sent)
+
+
+async def test_a_link_brings_nothing_before_its_resync_and_then_each_token_once() -> None:
+    """A step that ends between the two must not tell what the RESYNC's answer tells again."""
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    channel.sent.clear()
+    finish_step(server, token_id=5)
+    server.deliver_idle()
+    assert (channel.sent, server.sends_dropped) == ([], 1)
+    server.handle_event(Received(FRONTEND, Resync([LiveRequest("a", 1, 0, None)])))
+    finish_step(server, token_id=6)
+    assert channel.sent[0] == (FRONTEND, ResyncReply([]))
+    assert tokens_sent(channel) == [(0, [5]), (1, [6])]
+
+
+async def test_outputs_wait_for_the_resync_of_the_newest_link_though_none_was_seen_to_end() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    channel.sent.clear()
+    finish_step(server, token_id=5)
+    assert channel.sent == []
+
+
+async def test_idle_news_are_told_once() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.deliver_idle()
+    server.deliver_idle()
+    assert len(counts_sent(channel)) == 1
+    server.handle_event(Received(FRONTEND, add()))
+    server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
+    server.deliver_idle()
+    assert len(counts_sent(channel)) == 2
+
+
+async def test_a_frontend_that_comes_later_is_told_how_things_stand() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.deliver_idle()
+    later = Peer("frontend", 0, 2)
+    begin_link(server, later)
+    with trio.fail_after(60):
+        await server.wait_work()
+    server.deliver_idle()
+    assert later in counts_sent(channel)
+
+
+async def test_a_link_that_comes_back_is_told_again_how_things_stand() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.deliver_idle()
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    begin_link(server, generation=2)
+    server.deliver_idle()
+    assert len(counts_sent(channel)) == 2
+
+
+async def test_nobody_is_told_after_being_given_up() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.give_up(FRONTEND)
+    channel.down.add(FRONTEND)
+    server.deliver_idle()
+    assert server.sends_dropped == 0
+
+
+async def test_counts_are_told_at_once_though_a_tree_takes_its_time(
+    nursery: trio.Nursery,
+) -> None:
+    server, channel = make_server(tree=_never)
+    await nursery.start(server.run_utilities)
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, UtilityCall(1, Utility.TASK_TREE)))
+    await trio.testing.wait_all_tasks_blocked()
+    server.handle_event(Received(FRONTEND, UtilityCall(2, Utility.STATISTICS)))
+    ((peer, reply),) = channel.sent
+    assert isinstance(reply, UtilityReply)
+    assert (peer, reply.call_id, reply.error) == (FRONTEND, 2, "")
+    assert '"kv_blocks":16' in reply.result
+    nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_calls_for_a_tree_are_bounded(nursery: trio.Nursery) -> None:
+    server, channel = make_server()
+    server.handle_event(PeerUp(FRONTEND, 1))
+    for call_id in range(TREE_CALLS_MAX + 1):
+        server.handle_event(Received(FRONTEND, UtilityCall(call_id, Utility.TASK_TREE)))
+    (refused,) = channel.sent
+    assert refused == (FRONTEND, UtilityReply(TREE_CALLS_MAX, error="too many calls wait"))
+    await nursery.start(server.run_utilities)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(channel.sent) == TREE_CALLS_MAX + 1
+    assert channel.sent[-1] == (FRONTEND, UtilityReply(TREE_CALLS_MAX - 1, result="{}"))
+    nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_tree_that_takes_too_long_is_given_up(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, channel = make_server(tree=_never)
+    await nursery.start(server.run_utilities)
+    server.handle_event(PeerUp(FRONTEND, 1))
+    server.handle_event(Received(FRONTEND, UtilityCall(7, Utility.TASK_TREE)))
+    await trio.sleep(TREE_TIMEOUT_S + 0.1)
+    assert channel.sent == [(FRONTEND, UtilityReply(7, error="the task tree took too long"))]
+    nursery.cancel_scope.cancel("the test is over")

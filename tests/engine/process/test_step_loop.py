@@ -1,0 +1,251 @@
+"""The loop of an engine over a real core and a fake of the workers."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.orphan_watch import OrphanWatch
+from triolet.engine.errors import StepFailed
+from triolet.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    FinishReason,
+    RequestKey,
+    RequestOutput,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+)
+from triolet.engine.process.server import EngineServer
+from triolet.engine.process.step_loop import run_step_loop
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import Mask, Step, StepResult, WorkerReady
+from triolet.nurseries.tasks.background import start_background_task
+from triolet.nurseries.tasks.task_tree import find_tasks, task_tree
+from triolet.transports.links.channel import ChannelEvent, Peer, PeerUp, Received
+
+FRONTEND = Peer("frontend", 0, 1)
+READY = WorkerReady(kv_blocks=16, max_model_len=64, vocab_size=100, numerics_id="n", bitwise=True)
+
+
+@attrs.define(eq=False)
+class RecordingChannel:
+    """Keeps what was sent."""
+
+    outputs: list[RequestOutput] = attrs.field(factory=list)
+    messages: list[StepOutputs] = attrs.field(factory=list)
+
+    def send(self, peer: Peer, message: object) -> None:
+        assert peer == FRONTEND
+        if isinstance(message, ResyncReply):
+            return
+        assert isinstance(message, StepOutputs)
+        self.messages.append(message)
+        self.outputs += message.outputs
+
+    async def receive(self) -> list[ChannelEvent]:
+        raise NotImplementedError
+
+    def forget(self, peer: Peer) -> None:
+        raise NotImplementedError
+
+
+@attrs.define(eq=False)
+class FakeExecutor:
+    """Every row samples its step's number. `held` holds all results back."""
+
+    held: bool = False
+    # What each step says it took, and takes.
+    compute_s: float = 0.0
+    failure: Exception | None = None
+    steps: list[Step] = attrs.field(factory=list)
+    masks: list[Mask] = attrs.field(factory=list)
+    asked: list[int] = attrs.field(factory=list)
+    # {number of a step: when}
+    submitted: dict[int, float] = attrs.field(factory=dict)
+    finished: dict[int, float] = attrs.field(factory=dict)
+    _released: trio.Event = attrs.field(factory=trio.Event)
+
+    def submit(self, step: Step) -> None:
+        self.steps.append(step)
+        self.submitted[step.number] = trio.current_time()
+
+    def submit_mask(self, mask: Mask) -> None:
+        self.masks.append(mask)
+
+    async def result(self, number: int) -> StepResult:
+        self.asked.append(number)
+        await trio.lowlevel.checkpoint()
+        if self.failure is not None:
+            raise self.failure
+        if self.held:
+            await self._released.wait()
+        await trio.sleep_until(self._begin(number) + self.compute_s)
+        step = self.steps[number - 1]
+        assert step.number == number
+        rows = [row for row, samples in zip(step.rows, step.samples, strict=True) if samples]
+        self.finished[number] = trio.current_time()
+        return StepResult(number, rows, [number for _ in rows], compute_s=self.compute_s)
+
+    def _begin(self, number: int) -> float:
+        """One step after the other, each when it was there."""
+        return max(self.submitted[number], self.finished.get(number - 1, 0.0))
+
+    def release(self) -> None:
+        self.held = False
+        self._released.set()
+
+
+@attrs.define(eq=False)
+class Engine:
+    server: EngineServer
+    channel: RecordingChannel
+    executor: FakeExecutor
+
+    def add(self, request_id: str, tokens: int = 3) -> None:
+        request = AddRequest(
+            request_id=request_id,
+            attempt=1,
+            prompt_token_ids=[1, 2, 3],
+            sampling=SamplingParams(seed=1, max_tokens=tokens),
+        )
+        self.server.handle_event(Received(FRONTEND, request))
+
+    def abort(self, request_id: str) -> None:
+        message = AbortRequests([RequestKey(request_id, 1)])
+        self.server.handle_event(Received(FRONTEND, message))
+
+    def tokens(self, request_id: str) -> list[int]:
+        return [
+            token
+            for output in self.channel.outputs
+            if output.request_id == request_id
+            for token in output.token_ids
+        ]
+
+
+async def _tree() -> str:
+    return "{}"
+
+
+@asynccontextmanager
+async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
+    channel = RecordingChannel()
+    core = EngineCore(EngineSettings(model="m", max_num_seqs=2), READY)
+    server = EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=_tree)
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, run_step_loop, server, executor, name="step-loop")
+        server.handle_event(PeerUp(FRONTEND, 1))
+        server.handle_event(Received(FRONTEND, Resync([])))
+        await trio.testing.wait_all_tasks_blocked()
+        yield Engine(server, channel, executor)
+        nursery.cancel_scope.cancel("the test is over")
+    core.check_invariants()
+
+
+async def test_idle_it_asks_for_nothing_and_says_what_it_waits_for() -> None:
+    async with open_engine(FakeExecutor()) as engine:
+        assert engine.executor.steps == []
+        (node,) = find_tasks(task_tree(), "step-loop")
+        assert node.waiting_for == "requests"
+
+
+async def test_a_request_runs_to_its_end_and_the_loop_rests_again() -> None:
+    async with open_engine(FakeExecutor()) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.tokens("a") == [1, 2, 3]
+        assert engine.channel.outputs[-1].finish_reason is FinishReason.LENGTH
+        assert engine.executor.asked == [1, 2, 3]
+        latest = engine.channel.messages[-1].statistics
+        assert latest is not None, "when idle, the counts are told"
+        assert latest.kv_blocks_free == 16
+        (node,) = find_tasks(task_tree(), "step-loop")
+        assert node.waiting_for == "requests"
+
+
+async def test_what_arrives_during_a_step_joins_the_next() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        (node,) = find_tasks(task_tree(), "step-loop")
+        assert node.waiting_for == "step 1"
+        engine.add("b")
+        engine.executor.release()
+        await trio.testing.wait_all_tasks_blocked()
+        # Two steps were under way, and b joined the first after those.
+        assert [step.rows for step in engine.executor.steps] == [[0], [0], [0, 1], [1], [1]]
+        assert engine.tokens("b") == [3, 4, 5]
+
+
+async def test_an_abort_during_a_step_drops_its_token_and_frees_its_blocks_after() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        engine.abort("a")
+        assert engine.server.core.statistics().kv_blocks_free < 16
+        engine.executor.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.tokens("a") == []
+        assert engine.server.core.statistics().kv_blocks_free == 16
+        assert len(engine.executor.steps) == 2, "none after the two that were under way"
+        statistics = engine.server.core.statistics()
+        assert statistics.aborts_after == [0, 0, 1]
+
+
+async def test_the_next_step_is_submitted_before_a_result_is_waited_for() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [step.number for step in engine.executor.steps] == [1, 2]
+        assert engine.executor.asked == [1]
+
+
+async def test_long_steps_follow_one_another_without_a_gap_and_are_planned_late(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    executor = FakeExecutor(compute_s=0.1)
+    async with open_engine(executor) as engine:
+        engine.add("a", tokens=20)
+        await trio.sleep(30)
+    assert len(engine.tokens("a")) == 20
+    for number in range(12, 20):
+        assert executor.finished[number] - executor.finished[number - 1] == pytest.approx(0.1)
+        ahead = executor.finished[number - 1] - executor.submitted[number]
+        assert 0.0 < ahead < 0.05, "in time, and not much before"
+
+
+async def test_what_needs_no_step_is_delivered_without_one() -> None:
+    async with open_engine(FakeExecutor()) as engine:
+        bad = AddRequest(
+            request_id="bad", attempt=1, prompt_token_ids=[], sampling=SamplingParams(seed=1)
+        )
+        engine.server.handle_event(Received(FRONTEND, bad))
+        await trio.testing.wait_all_tasks_blocked()
+        (error,) = [o for o in engine.channel.outputs if o.request_id == "bad"]
+        assert error.finish_reason is FinishReason.ERROR
+
+
+async def test_a_step_that_fails_ends_the_loop() -> None:
+    failure = StepFailed(1, 0, "Traceback")
+
+    async def fail() -> None:
+        async with open_engine(FakeExecutor(failure=failure)) as engine:
+            engine.add("a")
+            await trio.sleep_forever()
+
+    with pytest.RaisesGroup(StepFailed, flatten_subgroups=True):
+        await fail()
+
+
+async def test_cancelled_in_mid_step_it_ends_at_once() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.executor.asked == [1]

@@ -1,0 +1,137 @@
+"""The executor without arithmetic: tokens by hash, waits by order, rows checked as everywhere."""
+
+import pathlib
+from typing import Any
+
+import pytest
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step
+from triolet.engine.worker.input_batch import StepInconsistent
+from triolet.engine.worker.null.executor import SPECIAL_IDS, NullExecutor, null_token
+
+
+def sampling(seed: int) -> RowSampling:
+    return RowSampling(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed)
+
+
+def new_row(row: int, seed: int, tokens: list[int], prompt_tokens: int | None = None) -> NewRow:
+    return NewRow(
+        row=row,
+        token_ids=tokens,
+        prompt_tokens=prompt_tokens or len(tokens),
+        computed_tokens=0,
+        block_ids=[row * 2, row * 2 + 1],
+        sampling=sampling(seed),
+    )
+
+
+def no_mask() -> Mask:
+    raise AssertionError("no row is masked")
+
+
+def load(
+    folder: pathlib.Path, rank: int = 0, vocab_size: int = 200, **changes: Any
+) -> tuple[NullExecutor, list[float]]:
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(
+        f'{{"vocab_size": {vocab_size}, "max_position_embeddings": 64}}'
+    )
+    pauses: list[float] = []
+    settings = EngineSettings(
+        model=str(folder), executor="null", max_num_seqs=8, workers=2, **changes
+    )
+    executor = NullExecutor(settings, rank, pauses.append)
+    executor.load(lambda phase, fraction: None)
+    return executor, pauses
+
+
+def run(executor: NullExecutor, seed: int, tokens: list[int], count: int) -> list[int]:
+    """The first `count` tokens after a prompt, one step each."""
+    prompt = len(tokens)
+    found: list[int] = []
+    step = Step(number=1, new=[new_row(3, seed, tokens)])
+    for number in range(1, count + 1):
+        work: dict[str, Any] = {"rows": [3], "samples": [True]}
+        counts = [prompt] if number == 1 else [1]
+        new = step.new if number == 1 else []
+        step = Step(number=number, new=new, token_counts=counts, **work)
+        result = executor.execute(step, no_mask)
+        assert (result.number, result.rows) == (number, [3])
+        found += result.token_ids
+    return found
+
+
+def test_ready_tells_the_folders_limits(tmp_path: pathlib.Path) -> None:
+    executor, _ = load(tmp_path)
+    progress: list[tuple[str, float]] = []
+    ready = executor.load(lambda *report: progress.append(report))
+    assert (ready.vocab_size, ready.max_model_len, ready.kv_blocks) == (200, 64, 8 * 4)
+    assert ready.bitwise
+    assert progress == [("start", 1.0)]
+
+
+def test_tokens_depend_on_seed_position_and_previous_token(tmp_path: pathlib.Path) -> None:
+    tokens = run(load(tmp_path)[0], seed=5, tokens=[9, 9], count=20)
+    assert run(load(tmp_path)[0], seed=5, tokens=[1, 9], count=20) == tokens
+    assert run(load(tmp_path)[0], seed=6, tokens=[9, 9], count=20) != tokens
+    assert run(load(tmp_path)[0], seed=5, tokens=[9, 8], count=20) != tokens
+    assert min(tokens) >= SPECIAL_IDS
+    assert len(set(tokens)) > 10
+
+
+def test_a_replay_continues_the_stream(tmp_path: pathlib.Path) -> None:
+    tokens = run(load(tmp_path)[0], seed=5, tokens=[9, 9], count=20)
+    executor, _ = load(tmp_path)
+    replayed = new_row(0, 5, [9, 9, *tokens[:7]], prompt_tokens=2)
+    step = Step(number=1, new=[replayed], rows=[0], token_counts=[9], samples=[True])
+    assert executor.execute(step, no_mask).token_ids == [tokens[7]]
+
+
+def test_every_step_waits_as_told_and_only_the_output_rank_answers(tmp_path: pathlib.Path) -> None:
+    executor, pauses = load(tmp_path, rank=1, null_step_s=0.25)
+    step = Step(number=1, new=[new_row(0, 1, [5])], rows=[0], token_counts=[1], samples=[True])
+    result = executor.execute(step, no_mask)
+    assert (result.rows, result.token_ids) == ([], [])
+    assert pauses == [0.25]
+
+
+def test_an_interrupted_wait_interrupts_the_step(tmp_path: pathlib.Path) -> None:
+    class Stopped(Exception):
+        pass
+
+    def stop(seconds: float) -> None:
+        raise Stopped
+
+    executor, _ = load(tmp_path)
+    executor = NullExecutor(executor.settings, 0, stop)
+    executor.load(lambda phase, fraction: None)
+    with pytest.raises(Stopped):
+        executor.execute(Step(number=1), no_mask)
+
+
+def test_an_inconsistent_step_is_refused(tmp_path: pathlib.Path) -> None:
+    executor, _ = load(tmp_path)
+    with pytest.raises(StepInconsistent):
+        executor.execute(Step(number=1, finished=[3]), no_mask)
+
+
+def test_a_mask_is_obeyed(tmp_path: pathlib.Path) -> None:
+    executor, _ = load(tmp_path)
+    words = bytearray(7 * 4 * 2)
+    words[28 + 4 * 4] = 0b10  # second masked row, token 129
+    step = Step(
+        number=4,
+        new=[new_row(0, 1, [5]), new_row(1, 1, [5])],
+        rows=[1, 0],
+        token_counts=[1, 1],
+        samples=[True, True],
+        masked=[0, 1],
+    )
+    result = executor.execute(step, lambda: Mask(4, bytes(words)))
+    assert result.rows == [1, 0]
+    assert result.token_ids[0] == 129
+
+
+def test_a_tiny_vocabulary_has_tokens_too() -> None:
+    assert {null_token(1, position, 0, vocab_size=3) for position in range(50)} == {0, 1, 2}

@@ -1,0 +1,256 @@
+"""Steps through the real model: chunks, neighbours, reused rows and blocks, masks."""
+
+import math
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from triolet.engine.model.decoder import Decoder
+from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step, StepResult
+from triolet.engine.worker.input_batch import StepInconsistent
+from triolet.engine.worker.torch import runner as model_runner
+from triolet.engine.worker.torch.runner import ModelRunner
+
+from ...model.tiny_models import load_dummy, random_tokens
+
+PROMPT = random_tokens(40, seed=4)
+
+
+def sampling(seed: int = 3, **changes: Any) -> RowSampling:
+    values = {"temperature": 0.8, "top_k": 0, "top_p": 0.95, "min_p": 0.0}
+    return RowSampling(**{**values, "seed": seed, **changes})
+
+
+def no_mask() -> Mask:
+    raise AssertionError("no row is masked")
+
+
+@pytest.fixture
+def make_runner(tmp_path: pathlib.Path) -> Callable[[], ModelRunner]:
+    model = load_dummy(tmp_path)
+    return lambda: ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+
+
+def new_row(row: int, tokens: list[int], block_ids: list[int], **changes: Any) -> NewRow:
+    values: dict[str, Any] = {
+        "prompt_tokens": len(tokens),
+        "computed_tokens": 0,
+        "sampling": sampling(),
+    }
+    return NewRow(row=row, token_ids=tokens, block_ids=block_ids, **{**values, **changes})
+
+
+def decode(runner: ModelRunner, row: int, count: int, first: int = 100) -> list[int]:
+    tokens = []
+    for number in range(first, first + count):
+        step = Step(number=number, rows=[row], token_counts=[1], samples=[True])
+        result = runner.run(step, no_mask)
+        assert result.rows == [row]
+        tokens += result.token_ids
+    return tokens
+
+
+def alone(runner: ModelRunner, count: int, parameters: RowSampling | None = None) -> list[int]:
+    """The undisturbed stream of PROMPT: whole prompt in one step, then decodes."""
+    step = Step(
+        number=1,
+        new=[new_row(0, PROMPT, [0, 1, 2, 3, 4], sampling=parameters or sampling())],
+        rows=[0],
+        token_counts=[len(PROMPT)],
+        samples=[True],
+    )
+    return runner.run(step, no_mask).token_ids + decode(runner, 0, count - 1)
+
+
+def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
+    make_runner: Callable[[], ModelRunner],
+) -> None:
+    expected = alone(make_runner(), 24)
+    assert len(set(expected)) > 8
+    runner = make_runner()
+    other = new_row(3, random_tokens(60, 8), [9, 8, 7, 6, 5], sampling=sampling(9))
+    runner.run(Step(number=1, new=[other], rows=[3], token_counts=[50], samples=[False]), no_mask)
+    mine = new_row(1, PROMPT, [20, 31, 12])
+    step = Step(number=2, new=[mine], rows=[3, 1], token_counts=[10, 33], samples=[True, False])
+    assert runner.run(step, no_mask).rows == [3]
+    step = Step(number=3, rows=[1, 3], token_counts=[7, 1], samples=[True, True])
+    tokens = runner.run(step, no_mask).token_ids[:1]
+    step = Step(number=4, grown=[(1, [0, 39])], rows=[], token_counts=[], samples=[])
+    assert runner.run(step, no_mask) == StepResult(4, [], [])
+    for number in range(5, 28):
+        step = Step(number=number, rows=[3, 1], token_counts=[1, 1], samples=[True, True])
+        if number > 15:  # the neighbour is gone
+            step = Step(number=number, finished=[3] if number == 16 else [], rows=[1],
+                        token_counts=[1], samples=[True])  # fmt: skip
+        tokens.append(runner.run(step, no_mask).token_ids[-1])
+    assert tokens == expected
+
+
+def test_a_replayed_row_continues_the_stream(make_runner: Callable[[], ModelRunner]) -> None:
+    expected = alone(make_runner(), 20)
+    runner = make_runner()
+    resumed = new_row(2, PROMPT + expected[:9], [5, 6, 7, 8, 9], prompt_tokens=len(PROMPT))
+    step = Step(number=1, new=[resumed], rows=[2], token_counts=[len(PROMPT) + 9], samples=[True])
+    tokens = runner.run(step, no_mask).token_ids + decode(runner, 2, 10)
+    assert tokens == expected[9:]
+
+
+def test_computed_blocks_are_read_by_another_row(make_runner: Callable[[], ModelRunner]) -> None:
+    runner = make_runner()
+    expected = alone(runner, 5)
+    shared = new_row(1, PROMPT, [0, 1, 30, 31], computed_tokens=32)
+    step = Step(number=1, new=[shared], rows=[1], token_counts=[8], samples=[True])
+    assert runner.run(step, no_mask).token_ids + decode(runner, 1, 4) == expected
+
+
+def test_a_mask_is_awaited_and_obeyed(make_runner: Callable[[], ModelRunner]) -> None:
+    runner = make_runner()
+    rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]
+    words = bytearray(4 * 4)
+    words[11] = 0b100  # token 90 alone
+    step = Step(
+        number=7,
+        new=rows,
+        rows=[0, 1],
+        token_counts=[40, 40],
+        samples=[True, True],
+        masked=[1],
+    )
+    tokens = runner.run(step, lambda: Mask(7, bytes(words))).token_ids
+    assert tokens[1] == 90
+    assert tokens[0] == alone(make_runner(), 1)[0]
+
+
+def test_a_refused_step_changes_nothing(make_runner: Callable[[], ModelRunner]) -> None:
+    runner = make_runner()
+    expected = alone(make_runner(), 12)
+    tokens = alone(runner, 6)
+    with pytest.raises(StepInconsistent):
+        runner.run(Step(number=5, rows=[3], token_counts=[1], samples=[True]), no_mask)
+    assert tokens + decode(runner, 0, 6) == expected
+
+
+def test_a_row_beyond_its_table_is_refused(make_runner: Callable[[], ModelRunner]) -> None:
+    with pytest.raises(ValueError, match="more than a sequence may"):
+        make_runner().run(Step(number=1, new=[new_row(0, [1], list(range(9)))]), no_mask)
+
+
+def first_step(*rows: NewRow, **changes: Any) -> Step:
+    counts = [len(row.token_ids) - row.computed_tokens for row in rows]
+    numbers = [row.row for row in rows]
+    values = {"number": 1, "token_counts": counts, "samples": [True] * len(rows)}
+    return Step(**{**values, "new": list(rows), "rows": numbers, **changes})
+
+
+def arrays(found: RowLogprobs) -> tuple[list[int], list[float], list[int]]:
+    return (
+        np.frombuffer(found.token_ids, "<i4").tolist(),
+        np.frombuffer(found.logprobs, "<f4").tolist(),
+        np.frombuffer(found.ranks, "<i4").tolist(),
+    )
+
+
+def test_penalties_and_bad_words_follow_the_output(make_runner: Callable[[], ModelRunner]) -> None:
+    greedy = sampling(temperature=0.0)
+    free = alone(make_runner(), 1, greedy)
+    never = sampling(temperature=0.0, presence_penalty=1000.0)
+    tokens = alone(make_runner(), 30, never)
+    assert tokens[0] == free[0]
+    assert len(set(tokens)) == 30
+    avoided = sampling(temperature=0.0, bad_words=[free, [*tokens[:1], tokens[1]]])
+    assert free[0] not in alone(make_runner(), 5, avoided)
+
+
+def test_logprobs_are_of_the_raw_logits(make_runner: Callable[[], ModelRunner]) -> None:
+    biased = sampling(temperature=0.0, logprobs=2, logit_bias=[(90, 1000.0)])
+    result = make_runner().run(first_step(new_row(1, PROMPT, [0, 1, 2], sampling=biased)), no_mask)
+    assert result.token_ids == [90]
+    (found,) = result.logprobs
+    assert (found.row, found.first, found.width) == (1, len(PROMPT), 3)
+    ids, values, (rank,) = arrays(found)
+    assert ids[1:] == [alone(make_runner(), 1, sampling(temperature=0.0))[0], ids[2]]
+    assert ids[0] == 90
+    assert values[0] < values[2] <= values[1] < 0
+    assert rank > 2
+
+
+def test_a_prompt_is_scored_alike_whole_and_in_pieces(
+    make_runner: Callable[[], ModelRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored = sampling(prompt_logprobs=1)
+    row = new_row(1, PROMPT, [0, 1, 2], sampling=scored)
+    (whole,) = make_runner().run(first_step(row), no_mask).logprobs
+    ids, values, ranks = arrays(whole)
+    assert (whole.first, whole.width) == (1, 2)
+    assert ids[::2] == PROMPT[1:]
+    likeliest = [a == b for a, b in zip(values[::2], values[1::2], strict=True)]
+    assert [rank == 1 for rank in ranks] == likeliest
+
+    monkeypatch.setattr(model_runner, "PROMPT_LOGITS_MAX", 7 * 101)
+    runner = make_runner()
+    pieces = runner.run(first_step(row, token_counts=[17], samples=[False]), no_mask).logprobs
+    assert [piece.first for piece in pieces] == [1, 8, 15]
+    step = Step(number=2, rows=[1], token_counts=[23], samples=[True])
+    pieces += runner.run(step, no_mask).logprobs
+    found = [arrays(piece) for piece in pieces]
+    for i, expected in enumerate((ids, values, ranks)):
+        assert [number for piece in found for number in piece[i]] == expected
+
+
+def test_a_row_that_may_not_sample_anything_fails_alone(
+    make_runner: Callable[[], ModelRunner],
+) -> None:
+    runner = make_runner()
+    rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]
+    result = runner.run(first_step(*rows, masked=[1]), lambda: Mask(1, bytes(4 * 4)))
+    assert result.rows == [0]
+    assert result.failed_rows == [(1, "every token is forbidden")]
+    # A step that was on its way is computed; what it says of the row is void.
+    step = Step(number=2, rows=[0, 1], token_counts=[1, 1], samples=[True, True])
+    tokens = result.token_ids + runner.run(step, no_mask).token_ids[:1]
+    step = Step(number=3, finished=[1], rows=[0], token_counts=[1], samples=[True])
+    tokens += runner.run(step, no_mask).token_ids
+    assert tokens == alone(make_runner(), 3)
+
+
+def test_logits_that_are_no_numbers_fail_a_row_when_it_samples(tmp_path: pathlib.Path) -> None:
+    model = load_dummy(tmp_path)
+    assert isinstance(model, Decoder)
+    model._norm._weight.fill_(math.nan)
+    runner = ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+    row = new_row(1, PROMPT, [0, 1, 2], sampling=sampling(prompt_logprobs=1))
+    first = runner.run(first_step(row, token_counts=[20], samples=[False]), no_mask)
+    assert first == StepResult(1, [], [])
+    second = runner.run(Step(number=2, rows=[1], token_counts=[20], samples=[True]), no_mask)
+    assert (second.rows, second.logprobs) == ([], [])
+    assert second.failed_rows == [(1, "a logit is not a finite number")]
+
+
+@pytest.mark.parametrize("bitwise", [True, False])
+def test_what_is_no_number_in_a_block_harms_nobody_who_has_it_next(
+    tmp_path: pathlib.Path, bitwise: bool
+) -> None:
+    """Rows of several lengths, so that some are filled up; blocks that grow; a prefix."""
+
+    def streams(left_behind: float) -> list[list[int]]:
+        model = load_dummy(tmp_path, bitwise=bitwise)
+        runner = ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+        for memory in (*runner._cache.keys, *runner._cache.values):
+            memory.fill_(left_behind)
+        rows = [new_row(0, PROMPT, [0, 1, 2]), new_row(1, PROMPT[:3], [3]),
+                new_row(2, PROMPT[:17], [4, 5])]  # fmt: skip
+        results = [runner.run(first_step(*rows), no_mask)]
+        for number in range(2, 17):
+            grown = {2: [(0, [9])], 14: [(1, [10])], 16: [(2, [11])]}.get(number, [])
+            step = Step(number=number, grown=grown, rows=[0, 1, 2], token_counts=[1] * 3,
+                        samples=[True] * 3)  # fmt: skip
+            results.append(runner.run(step, no_mask))
+        shared = new_row(3, PROMPT, [0, 1, 20], computed_tokens=32)
+        results.append(runner.run(first_step(shared), no_mask))
+        assert not any(result.failed_rows for result in results)
+        return [result.token_ids for result in results]
+
+    assert streams(math.nan) == streams(math.inf) == streams(0.0)

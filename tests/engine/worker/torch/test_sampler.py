@@ -1,0 +1,210 @@
+"""The torch sampler against its specification, exact probabilities, and its own batch."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from torch import Tensor
+
+from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
+from triolet.engine.worker.torch import sampler
+from triolet.engine.worker.torch.logprobs import logprobs_of
+from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens, unpack_mask
+
+from ..sampling_cases import DISTRIBUTIONS, exact, fits, held_row, rows, sampling
+from ..specified_sampler import Place, specified
+
+DRAWS = 4000
+
+
+def sample(logits: Tensor, *rows: SampledRow, **keywords: Any) -> list[int]:
+    found = sample_tokens(logits.clone(), rows, **keywords)
+    assert not found.failures
+    return found.token_ids
+
+
+def sample_place(logits: list[float], place: Place) -> int | None:
+    """One row, as the model runner samples it; None if it fails."""
+    held = held_row(place, len(logits))
+    row = SampledRow(held.sampling, held.output_tokens, held.seen, held.forbidden())
+    forbidden = None
+    if place.allowed is not None:
+        forbidden = torch.ones((1, len(logits)), dtype=torch.bool)
+        forbidden[0, place.allowed] = False
+    found = sample_tokens(torch.tensor([logits]), [row], forbidden)
+    return None if found.failures else found.token_ids[0]
+
+
+def random_logits(rows: int, vocab_size: int, seed: int = 0, spread: float = 3.0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn((rows, vocab_size), generator=generator) * spread
+
+
+# ---- the specification
+
+
+@given(case=rows())
+def test_as_specified(case: tuple[list[float], Place]) -> None:
+    logits, place = case
+    assert sample_place(logits, place) == specified(logits, place)
+
+
+def test_top_p_ends_where_the_sum_reaches_it() -> None:
+    rows = [SampledRow(sampling(top_p=0.5, seed=seed), 0) for seed in range(50)]
+    assert set(sample(torch.zeros(50, 2), *rows)) == {0}
+    assert set(sample(torch.zeros(50, 3), *rows)) == {0, 1}
+
+
+def test_a_wide_vocabulary_is_as_specified_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "FILTER_WIDTH", 8)
+    monkeypatch.setattr(sampler, "GROUP_LOGITS_MAX", 512)
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"top_k": 5},
+        {"top_k": 8},
+        {"top_k": 30, "top_p": 0.99},
+        {"top_k": 100, "top_p": 0.5, "temperature": 5.0},
+        {"top_p": 0.5},
+        {"top_p": 0.9999},
+        {"temperature": 0.0},
+        {"min_p": 0.05, "temperature": 2.0},
+    ]
+    rows = [SampledRow(sampling(seed=9, **kind), i) for i, kind in enumerate(kinds)]
+    logits = random_logits(len(rows), 131, spread=1.0).round(decimals=1)
+    expected = [
+        specified(x, Place(row.sampling, position=row.position))
+        for x, row in zip(logits.tolist(), rows, strict=True)
+    ]
+    assert sample(logits, *rows) == expected
+
+
+# ---- greedy
+
+
+def test_greedy_takes_the_lowest_of_equals() -> None:
+    logits = torch.tensor([[0.0, 3.0, 3.0], [5.0, 5.0, 5.0], [-math.inf, -1.0, -math.inf]])
+    greedy = SampledRow(sampling(temperature=0.0), 0)
+    assert sample(logits, greedy, greedy, greedy) == [1, 0, 1]
+    assert sample(torch.zeros(1, 5000), greedy) == [0]
+
+
+# ---- rows that fail
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_numbers_fails_alone(temperature: float) -> None:
+    nan, inf = math.nan, math.inf
+    logits = torch.tensor(
+        [[1.0, 9.0, 0.0], [1.0, nan, 0.0], [inf, 9.0, 0.0], [-inf] * 3, [nan] * 3, [3e38, 0.0, 0.0]]
+    )
+    row = SampledRow(sampling(temperature=temperature, top_p=0.5), 0)
+    halving = SampledRow(sampling(temperature=temperature, repetition_penalty=0.5), 0, {0: 0})
+    found = sample_tokens(logits, [row] * 5 + [halving])
+    assert found.token_ids[0] == 1
+    assert found.failures == {
+        1: NOT_NUMBERS,
+        2: NOT_NUMBERS,
+        3: ALL_FORBIDDEN,
+        4: NOT_NUMBERS,
+        5: NOT_NUMBERS,
+    }
+
+
+def test_a_mask_that_forbids_everything_fails_its_row_alone() -> None:
+    forbidden = torch.tensor([[True, True], [False, True]])
+    row = SampledRow(sampling(), 0)
+    found = sample_tokens(torch.zeros(2, 2), [row, row], forbidden)
+    assert (found.failures, found.token_ids[1]) == ({0: ALL_FORBIDDEN}, 0)
+
+
+# ---- distributions
+
+
+@pytest.mark.parametrize("filters", DISTRIBUTIONS)
+@pytest.mark.parametrize("varied", ["position", "seed", "choice"])
+def test_distribution(filters: dict[str, Any], varied: str) -> None:
+    logits = random_logits(1, 30, seed=5, spread=1.5)[0]
+    rows = []
+    for draw in range(DRAWS):
+        number = {"seed": 77, "choice": 0, "position": 0, varied: draw}
+        position = number.pop("position")
+        rows.append(SampledRow(sampling(**number, **filters), position))
+    found = Counter(sample(logits.expand(DRAWS, 30), *rows))
+    assert fits(found, exact(logits.numpy(), **filters))
+
+
+def test_seeds_beyond_32_bits_count() -> None:
+    logits = torch.zeros(1, 1000)
+    drawn = {sample(logits, SampledRow(sampling(seed=seed), 0))[0] for seed in (1, 2**32 + 1)}
+    assert len(drawn) == 2
+
+
+# ---- independence of the batch
+
+
+def test_a_row_does_not_depend_on_its_batch() -> None:
+    logits = random_logits(40, 3000, seed=2)
+    kinds: Sequence[dict[str, Any]] = [
+        {},
+        {"temperature": 0.0},
+        {"top_k": 50},
+        {"top_p": 0.95},
+        {"top_p": 0.9999, "temperature": 3.0},
+        {"min_p": 0.05},
+        {"top_k": 2000, "top_p": 0.99},
+    ]
+    rows = [SampledRow(sampling(seed=i, **kinds[i % len(kinds)]), i) for i in range(40)]
+    alone = [sample(logits[i : i + 1], rows[i])[0] for i in range(40)]
+    assert sample(logits, *rows) == alone
+    assert sample(logits.flip(0), *reversed(rows)) == alone[::-1]
+    assert len(set(alone)) > 20
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0, 8.0])
+def test_cuda_draws_and_scores_what_a_cpu_does(spread: float) -> None:
+    logits = random_logits(60, 5000, seed=3, spread=spread)
+    filters: list[dict[str, Any]] = [*DISTRIBUTIONS, {"top_p": 0.95}, {"top_k": 2000, "top_p": 0.9}]
+    rows = [
+        SampledRow(sampling(seed=i, presence_penalty=0.3, **filters[i % len(filters)]), i, {i: 2})
+        for i in range(60)
+    ]
+    tokens = sample(logits, *rows)
+    assert sample_tokens(logits.cuda(), rows).token_ids == tokens
+    found, expected = logprobs_of(logits.cuda(), tokens, 9), logprobs_of(logits, tokens, 9)
+    assert found.message(0, 0) == expected.message(0, 0)
+
+
+# ---- suppression and masks
+
+
+def test_tokens_are_suppressed_until_min_tokens() -> None:
+    parameters = sampling(temperature=0.0, min_tokens=2, suppressed_until_min=[0])
+    outputs = [[1] * length for length in range(4)]
+    drawn = [sample_place([9.0, 1.0, 0.0], Place(parameters, [0], output)) for output in outputs]
+    assert drawn == [1, 1, 0, 0]
+
+
+def test_a_mask_forbids() -> None:
+    logits = random_logits(2, 70)
+    words = torch.zeros(2, 3, dtype=torch.int32)
+    words[0, 1] = 1 << 5  # token 37
+    words[1, 0] = -(2**31)  # token 31
+    words[1, 2] = 0b100000  # token 69
+    allowed = unpack_mask(words.numpy().tobytes(), 2, 70)
+    assert allowed.nonzero().tolist() == [[0, 37], [1, 31], [1, 69]]
+    for temperature in (0.0, 1.0):
+        row = SampledRow(sampling(temperature=temperature), 0)
+        first, second = sample(logits, row, row, forbidden_RV=~allowed)
+        assert first == 37
+        assert second in (31, 69)
+
+
+def test_a_mask_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="mask of 4 bytes"):
+        unpack_mask(b"1234", 1, 70)

@@ -1,0 +1,17 @@
+"""Samplers agree to the bit, and the fuzzer would notice if they did not."""
+
+import pytest
+
+from triolet.fuzz.fuzzers.sampler import FUZZER
+
+from ..pressing import check_holds, check_notices
+
+
+@pytest.mark.slow
+def test_it_holds() -> None:
+    check_holds(FUZZER)
+
+
+@pytest.mark.parametrize("fault", FUZZER.faults)
+def test_it_notices(fault: str) -> None:
+    check_notices(FUZZER, fault)

@@ -1,0 +1,17 @@
+"""The engine core holds, and its fuzzer would notice if it did not."""
+
+import pytest
+
+from triolet.fuzz.fuzzers.scheduler import FUZZER
+
+from ..pressing import check_holds, check_notices
+
+
+@pytest.mark.slow
+def test_it_holds() -> None:
+    check_holds(FUZZER)
+
+
+@pytest.mark.parametrize("fault", FUZZER.faults)
+def test_it_notices(fault: str) -> None:
+    check_notices(FUZZER, fault)

@@ -1,0 +1,183 @@
+"""Lines reach the reader whole and in order; a reader that does not read costs lines, not time."""
+
+import fcntl
+import logging
+import os
+import pathlib
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.nurseries.logs.lines import LogSettings
+from triolet.nurseries.logs.writer import LINE_BYTES_MAX, open_log
+from triolet.nurseries.tasks.task_tree import find_background_task
+
+logger = logging.getLogger("triolet.test")
+F_SETPIPE_SZ = 1031
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    read, write = os.pipe()
+    fcntl.fcntl(write, F_SETPIPE_SZ, 4096)
+    os.set_blocking(read, False)
+    yield read, write
+    os.close(read)
+    os.close(write)
+
+
+def read_all(read: int) -> bytes:
+    data = b""
+    while True:
+        try:
+            piece = os.read(read, 2**16)
+        except BlockingIOError:
+            return data
+        if not piece:
+            return data
+        data += piece
+
+
+async def test_lines_are_written_and_the_level_counts(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    async with open_log(LogSettings(), process="frontend 0", fd=write):
+        logger.info("one")
+        logger.debug("not told")
+        await trio.to_thread.run_sync(logger.info, "from a thread")
+        await trio.testing.wait_all_tasks_blocked()
+        lines = read_all(read).decode().splitlines()
+        assert [line.split(": ")[1] for line in lines] == ["one", "from a thread"]
+        assert find_background_task("log-writer") is not None
+    logger.info("nobody hears this")
+    assert read_all(read) == b""
+    assert os.get_blocking(write), "others who write there are not touched"
+
+
+async def test_what_waits_at_the_end_is_written(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    async with open_log(LogSettings(), fd=write):
+        logger.info("the last word")
+    assert b"the last word" in read_all(read)
+
+
+async def test_a_reader_that_sleeps_costs_lines_and_no_time(
+    pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
+) -> None:
+    read, write = pipe
+    async with open_log(LogSettings(level="debug"), fd=write) as log:
+        for number in range(3000):
+            logger.debug("%06d %s", number, "x" * 900)
+        logger.error("this matters")
+        await trio.testing.wait_all_tasks_blocked()
+        assert log.queue.dropped_total > 0
+        assert log.queue.waiting_bytes <= log.queue.bytes_max
+        data = b""
+        while piece := read_all(read):
+            data += piece
+            await trio.testing.wait_all_tasks_blocked()
+        assert not log.queue
+    lines = data.decode().splitlines()
+    assert any("this matters" in line for line in lines)
+    assert any("log lines were dropped" in line for line in lines)
+    numbers = [int(line.split()[1]) for line in lines if line.endswith("x")]
+    assert numbers == sorted(numbers)
+
+
+async def test_a_reader_that_never_reads_does_not_hold_the_end(
+    pipe: tuple[int, int], autojump_clock: trio.testing.MockClock
+) -> None:
+    _, write = pipe
+    with trio.fail_after(5):
+        async with open_log(LogSettings(), fd=write):
+            for _ in range(100):
+                logger.info("y" * 1000)
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """For what would wait outside of trio, where no deadline of trio's reaches it; once a second
+    from then on, as the tidying after it would wait, too."""
+
+    def interrupt(*_: object) -> None:
+        raise AssertionError("the loop stood still")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+async def test_a_socket_that_nobody_reads_costs_no_time_either() -> None:
+    """As under systemd, whose journal reads from a socket that all processes share."""
+    reader, stderr = socket.socketpair()
+    with reader, stderr, interrupted_after(10):
+        reader.setblocking(False)
+        async with open_log(LogSettings(), fd=stderr.fileno()) as log:
+            for _ in range(1000):
+                logger.info("y" * 1000)
+            await trio.testing.wait_all_tasks_blocked()
+            assert log.queue
+            data = b""
+            while log.queue:
+                data += reader.recv(2**20)
+                await trio.testing.wait_all_tasks_blocked()
+        data += reader.recv(2**20)
+        assert data.count(b"\n") == 1000 == data.count(b"y" * 1000)
+        assert stderr.getblocking(), "others who write there are not touched"
+
+
+async def test_a_record_that_is_no_line_harms_nobody(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    mistaken = {"msg": "two of %s, and %d", "args": ("one",), "levelno": logging.INFO}
+    async with open_log(LogSettings(), fd=write) as log:
+        log.handle(logging.makeLogRecord(mistaken))  # by itself: pytest's handler is less patient
+        logger.info("and on")
+    lines = read_all(read).decode().splitlines()
+    assert "two of %s, and %d" in lines[0]
+    assert "TypeError" in lines[0]
+    assert lines[1].endswith("and on")
+
+
+async def test_a_reader_that_is_gone_is_no_fault() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        async with open_log(LogSettings(), fd=write):
+            logger.info("to nobody")
+    finally:
+        os.close(write)
+
+
+async def test_a_file_is_shared_with_others_who_write_there(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        os.write(file.fileno(), b"before\n")
+        async with open_log(LogSettings(), fd=file.fileno()):
+            logger.info("between")
+            await trio.testing.wait_all_tasks_blocked()
+            os.write(file.fileno(), b"after\n")
+            logger.info("the end")
+        os.write(file.fileno(), b"last\n")
+    lines = path.read_text().splitlines()
+    assert [line.split()[-1] for line in lines] == ["before", "between", "after", "end", "last"]
+
+
+async def test_a_long_line_is_cut(pipe: tuple[int, int]) -> None:
+    read, write = pipe
+    data = b""
+    async with open_log(LogSettings(), fd=write) as log:
+        logger.info("z" * 2 * LINE_BYTES_MAX)
+        while not data.endswith(b"\n"):
+            await trio.testing.wait_all_tasks_blocked()
+            data += read_all(read)
+        assert not log.queue
+    assert len(data) == LINE_BYTES_MAX
+    assert data.endswith(b" ...\n")

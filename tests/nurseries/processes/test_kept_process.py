@@ -1,0 +1,179 @@
+"""Processes that are kept until somebody takes them over: taken, dead, stopped, or silent."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from triolet.nurseries.processes.child_pids import child_pids
+from triolet.nurseries.processes.death_watch import is_stopped
+from triolet.nurseries.processes.kept_process import KeptProcess, keep_process
+from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+
+from ...leaks import check_no_leaks
+from ..child_programs import (
+    DEADLINE_S,
+    HASTY,
+    PATIENT,
+    look_again,
+    receive_ready,
+    receive_word,
+    see_dead,
+    see_stopped,
+    spec_of,
+    tell,
+    wait_pid_gone,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@attrs.define(eq=False)
+class Keeper:
+    """The one process that is kept, and whether its keeper has ended."""
+
+    kept: KeptProcess | None = None
+    over: trio.Event = attrs.field(factory=trio.Event)
+
+    async def keep(self, spec: ProcessSpec, warm_up_s: float) -> None:
+        await keep_process(spec, warm_up_s=warm_up_s, ladder=HASTY, on_kept=self._take_note)
+        self.over.set()
+
+    def _take_note(self, kept: KeptProcess) -> None:
+        self.kept = kept
+
+    async def wait_warm(self) -> KeptProcess:
+        while self.kept is None or not self.kept.warm:
+            await look_again()
+        return self.kept
+
+
+@asynccontextmanager
+async def open_keeper(spec: ProcessSpec, warm_up_s: float = DEADLINE_S) -> AsyncIterator[Keeper]:
+    keeper = Keeper()
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keeper.keep, spec, warm_up_s)
+            yield keeper
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_one_that_is_taken_over_goes_on_with_what_it_had_said() -> None:
+    async with open_keeper(spec_of("obedient")) as keeper:
+        kept = await keeper.wait_warm()
+        spawned = kept.take()
+        assert spawned is not None
+        assert kept.take() is None, "once"
+        taken = ProcessSpec("taken", "", spawned=spawned)
+        async with open_process(taken, ladder=PATIENT) as process:
+            await keeper.over.wait()
+            assert await receive_ready(process), "what it said first is still to be read"
+            assert process.pid == spawned.pid
+            process.ask_to_stop()
+            assert (await process.wait_exited()).code == 0
+
+
+async def test_one_may_be_taken_before_it_is_warm() -> None:
+    async with open_keeper(spec_of("obedient")) as keeper:
+        while keeper.kept is None:
+            await look_again()
+        spawned = keeper.kept.take()
+        assert spawned is not None
+        async with open_process(ProcessSpec("taken", "", spawned=spawned)) as process:
+            await receive_ready(process)
+
+
+async def test_its_death_ends_the_keeping() -> None:
+    async with open_keeper(spec_of("obedient")) as keeper:
+        kept = await keeper.wait_warm()
+        os.kill(kept.process.pid, signal.SIGKILL)
+        await keeper.over.wait()
+        assert kept.take() is None
+
+
+async def test_a_dead_one_is_not_taken_before_anybody_has_noticed() -> None:
+    async with open_keeper(spec_of("obedient")) as keeper:
+        kept = await keeper.wait_warm()
+        os.kill(kept.process.pid, signal.SIGKILL)
+        see_dead(kept.process.pidfd)
+        assert kept.take() is None
+        await keeper.over.wait()
+
+
+async def test_a_stopped_one_is_not_taken_and_is_ended() -> None:
+    async with open_keeper(spec_of("obedient")) as keeper:
+        kept = await keeper.wait_warm()
+        os.kill(kept.process.pid, signal.SIGSTOP)
+        see_stopped(kept.process.pidfd)
+        assert kept.take() is None
+        await keeper.over.wait()
+        assert kept.process.exit is not None
+
+
+async def test_one_whose_own_child_is_stopped_is_not_taken() -> None:
+    spec = attrs.evolve(spec_of("waits_with_ahead"), ahead=("obedient",))
+    async with open_keeper(spec) as keeper:
+        kept = await keeper.wait_warm()
+        (child,) = child_pids(kept.process.pid)
+        os.kill(child, signal.SIGSTOP)
+        while not is_stopped(child):
+            await trio.lowlevel.checkpoint()
+        assert kept.take() is None
+        await keeper.over.wait()
+        await wait_pid_gone(child)
+
+
+async def test_one_that_says_nothing_is_ended() -> None:
+    async with open_keeper(spec_of("obedient"), warm_up_s=0.0) as keeper:
+        await keeper.over.wait()
+        assert keeper.kept is not None
+        assert not keeper.kept.warm
+        assert keeper.kept.process.exit is not None
+
+
+async def test_one_that_is_being_ended_is_not_taken() -> None:
+    spec = spec_of("slow_to_stop")
+    async with open_keeper(spec, warm_up_s=0.0) as keeper:
+        while keeper.kept is None or not keeper.kept.process.asked_to_stop:
+            await look_again()
+        assert keeper.kept.process.exit is None
+        assert keeper.kept.take() is None
+        await keeper.over.wait()
+        assert keeper.kept.process.exit is not None
+
+
+@asynccontextmanager
+async def open_waiter() -> AsyncIterator[tuple[Process, int]]:
+    """A process that keeps a child of its own while it waits for a word."""
+    spec = attrs.evolve(spec_of("waits_with_ahead"), ahead=("obedient",))
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as process:
+            yield process, int(await receive_ready(process))
+
+
+async def test_what_was_started_ahead_is_handed_on_after_the_wait() -> None:
+    async with open_waiter() as (process, child):
+        tell(process, "go")
+        assert await receive_word(process) == "go 1"
+        os.kill(child, 0)  # it lives
+    await wait_pid_gone(child)
+
+
+async def test_the_death_of_what_was_started_ahead_ends_the_wait() -> None:
+    async with open_waiter() as (process, child):
+        os.kill(child, signal.SIGKILL)
+        how = await process.wait_exited()
+        assert how.code == 1
+        assert "was killed by SIGKILL" in how.cause
+
+
+async def test_an_order_to_stop_while_it_waits_ends_both_in_order() -> None:
+    async with open_waiter() as (process, child):
+        process.ask_to_stop()
+        assert (await process.wait_exited()).code == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(child, 0)  # before its parent was

@@ -1,0 +1,321 @@
+"""A process is owned by its block: real children, real signals, nothing left afterwards."""
+
+import os
+import signal
+from functools import partial
+
+import pytest
+import trio
+
+from triolet.nurseries.processes.last_words import LastWords
+from triolet.nurseries.processes.process import (
+    Process,
+    ProcessDied,
+    ProcessExit,
+    ProcessSpec,
+    ProcessStuck,
+    open_process,
+    run_process,
+    shut_down_process,
+)
+from triolet.nurseries.processes.shutdown_ladder import LadderTimes
+from triolet.nurseries.tasks.background import start_background_task
+
+from ...leaks import check_no_leaks, process_exists
+from ..child_programs import (
+    DEADLINE_S,
+    HASTY,
+    PATIENT,
+    receive_ready,
+    receive_word,
+    spec_of,
+    tell,
+    wait_pid_gone,
+)
+
+pytestmark = pytest.mark.slow
+
+# Above the largest pid that Linux gives out.
+UNUSED_PID = 2**22 + 1
+
+
+async def test_leaving_the_block_asks_and_reaps() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
+            assert await receive_ready(process) == "ready"
+        assert process.exit == ProcessExit("obedient", process.pid, code=0, signal=None)
+        assert not process_exists(process.pid)
+
+
+@pytest.mark.parametrize(
+    ("order", "code", "number", "sentence"),
+    [
+        ("exit 0", 0, None, "exited with code 0"),
+        ("exit 7", 7, None, "exited with code 7"),
+        (f"kill {signal.SIGKILL.value}", None, signal.SIGKILL, "was killed by SIGKILL"),
+        (f"kill {signal.SIGSEGV.value}", None, signal.SIGSEGV, "was killed by SIGSEGV"),
+    ],
+)
+async def test_a_death_in_the_block_is_seen_and_described(
+    order: str, code: int | None, number: int | None, sentence: str
+) -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("on_order")) as process:
+            await receive_ready(process)
+            tell(process, order)
+            seen = await process.wait_exited()
+            assert (seen.code, seen.signal) == (code, number)
+            assert seen.describe() == sentence
+            assert await process.wait_exited() is seen
+            process.send_signal(signal.SIGTERM)
+            process.kill_group()
+
+
+async def test_sigterm_ignored_ends_in_sigkill() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("deaf"), ladder=HASTY) as process:
+            await receive_ready(process)
+        assert process.exit is not None
+        assert process.exit.describe() == "was killed by SIGKILL"
+
+
+async def test_the_interpreter_lock_held_for_good_ends_in_sigkill() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("keeps_lock"), ladder=HASTY) as process:
+            await receive_ready(process)
+        assert process.exit is not None
+        assert process.exit.signal == signal.SIGKILL
+
+
+async def test_a_child_killed_before_its_block_does_anything() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
+            process.send_signal(signal.SIGKILL)
+        assert process.exit is not None
+        assert process.exit.signal == signal.SIGKILL
+
+
+async def test_the_ladder_is_climbed_though_the_block_was_cancelled() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), trio.CancelScope() as scope:
+        async with open_process(spec_of("deaf"), ladder=HASTY) as process:
+            await receive_ready(process)
+            scope.cancel("over")
+            await trio.sleep_forever()
+    assert process.exit is not None
+    assert not process_exists(process.pid)
+
+
+async def test_what_the_block_raises_comes_bare() -> None:
+    with check_no_leaks(), pytest.raises(ValueError, match="of the block"):
+        async with open_process(spec_of("deaf"), ladder=HASTY):
+            raise ValueError("of the block")
+
+
+async def test_grandchildren_of_the_process_group_die_with_it() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("on_order")) as process:
+            await receive_ready(process)
+            tell(process, "grandchild")
+            grandchild = int(await receive_word(process))
+            assert process_exists(grandchild)
+            tell(process, "exit 0")
+            await process.wait_exited()
+            await wait_pid_gone(grandchild)
+
+
+async def test_a_child_that_left_its_process_group_is_killed_all_the_same() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("on_order"), ladder=PATIENT) as process:
+            await receive_ready(process)
+            tell(process, "leave_group")
+            assert await receive_word(process) == "left"
+            process.kill_group()
+            assert (await process.wait_exited()).signal == signal.SIGKILL
+
+
+@pytest.mark.parametrize("module", ["obedient", "deaf", "keeps_lock"])
+async def test_kill_9_of_a_parent_leaves_no_child(module: str) -> None:
+    spec = spec_of("parent", child_of_child=module)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec) as parent:
+            pids = [int(pid) for pid in (await receive_ready(parent)).split()]
+            assert len(pids) == 2
+            parent.send_signal(signal.SIGKILL)
+            for pid in pids:
+                await wait_pid_gone(pid)
+
+
+async def test_an_ordered_stop_goes_down_the_tree() -> None:
+    spec = spec_of("parent", child_of_child="on_order")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as parent:
+            pids = [int(pid) for pid in (await receive_ready(parent)).split()]
+        assert parent.exit is not None
+        assert parent.exit.code == 0
+        assert not any(process_exists(pid) for pid in pids)
+
+
+async def test_the_child_gets_its_environment_and_no_fd_of_others() -> None:
+    spec = spec_of("on_order", child_of_child="seen")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec) as other, open_process(spec) as process:
+            await receive_ready(other)
+            await receive_ready(process)
+            tell(process, "environment CHILD_OF_CHILD")
+            assert await receive_word(process) == "seen"
+            tell(process, "fds")
+            # Standard streams, control, death pipe, last words, and the listing itself.
+            assert len((await receive_word(process)).split()) == 3 + 3 + 1
+
+
+async def test_passed_fds_keep_their_numbers() -> None:
+    read_fd, write_fd = os.pipe()
+    try:
+        spec = ProcessSpec(
+            "passed",
+            "on_order",
+            pass_fds=(read_fd,),
+            environment=spec_of("on_order").environment,
+        )
+        async with open_process(spec) as process:
+            await receive_ready(process)
+            tell(process, "fds")
+            assert str(read_fd) in (await receive_word(process)).split()
+    finally:
+        os.close(read_fd)
+        os.close(write_fd)
+
+
+async def test_a_stray_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    async with open_process(spec_of("on_order"), ladder=PATIENT) as process:
+        await receive_ready(process)
+        tell(process, "print hello")
+        tell(process, "exit 0")
+        await process.wait_exited()
+    out, err = capfd.readouterr()
+    assert (out, "hello" in err) == ("", True)
+
+
+async def test_many_tasks_may_wait_for_one_exit() -> None:
+    exits: list[ProcessExit] = []
+
+    async def wait(process: Process) -> None:
+        exits.append(await process.wait_exited())
+
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with (
+            open_process(spec_of("deaf"), ladder=HASTY) as process,
+            trio.open_nursery() as nursery,
+        ):
+            for _ in range(3):
+                nursery.start_soon(wait, process)
+            await trio.testing.wait_all_tasks_blocked()
+            process.send_signal(signal.SIGKILL)
+        assert exits == [process.exit] * 3
+
+
+async def test_spawning_in_a_helper_thread_is_refused() -> None:
+    """PDEATHSIG is bound to the thread: a child of a helper thread dies when that idles out."""
+
+    def spawn_without_loop() -> None:
+        opening = open_process(spec_of("deaf")).__aenter__()
+        try:
+            opening.send(None)
+        finally:
+            opening.close()
+
+    with check_no_leaks(), pytest.raises(RuntimeError, match="thread that runs the loop"):
+        await trio.to_thread.run_sync(spawn_without_loop)
+
+
+async def test_a_process_that_cannot_be_spawned_leaves_nothing() -> None:
+    spec = ProcessSpec("wrong", "deaf", environment={"NUL": "a\0b"})
+    with check_no_leaks(), pytest.raises(ValueError, match="null byte"):
+        async with open_process(spec):
+            raise AssertionError("it was started")
+
+
+class HangingInTheKernel(Process):
+    """A process that no signal reaches."""
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Nothing happens."""
+
+
+async def test_a_stuck_process_is_reported() -> None:
+    async with open_process(spec_of("deaf"), ladder=HASTY) as process:
+        await receive_ready(process)
+        # It has moved to our group, as it were: that of its own pid is empty.
+        hanging = HangingInTheKernel(
+            process.spec, UNUSED_PID, process.pidfd, process.control, LastWords(-1), -1
+        )
+        with trio.fail_after(DEADLINE_S), pytest.raises(ProcessStuck, match="left behind"):
+            await shut_down_process(hanging, LadderTimes(ask_s=0, terminate_s=0, kill_s=0))
+        assert hanging.exit is None
+
+
+async def test_run_process_starts_when_ready_and_raises_the_death() -> None:
+    async def own() -> None:
+        async with trio.open_nursery() as nursery:
+            run = partial(run_process, ready=receive_ready)
+            worker = await start_background_task(nursery, run, spec_of("on_order"), name="worker-0")
+            process, word = worker.value
+            assert word == "ready"
+            tell(process, "exit 0")
+            await trio.sleep_forever()
+
+    died_with_code_0 = pytest.RaisesExc(ProcessDied, match="exited with code 0")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.RaisesGroup(died_with_code_0):
+        await own()
+
+
+async def test_run_process_returns_after_a_stop_that_was_asked_for() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            run = partial(run_process, ready=receive_ready)
+            process, _ = await nursery.start(run, spec_of("on_order"))
+            process.ask_to_stop()
+
+
+@pytest.mark.parametrize("module", ["dies_before_ready", "fails_at_import"])
+async def test_dying_before_ready_is_a_death_not_an_end_of_file(module: str) -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        with pytest.raises(ProcessDied) as caught:
+            await run_process(spec_of(module), ready=receive_ready)
+        assert caught.value.exit.code in (1, 3)
+        if module == "fails_at_import":
+            assert "No module named 'no_such_module_anywhere'" in str(caught.value)
+
+
+async def test_dying_while_ready_waits_for_something_else() -> None:
+    async def never(process: Process) -> None:
+        await trio.sleep_forever()
+
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(ProcessDied):
+        await run_process(spec_of("dies_before_ready"), ready=never)
+
+
+async def test_a_ready_that_fails_ends_the_process_with_its_own_error() -> None:
+    async def refuse(process: Process) -> None:
+        await receive_ready(process)
+        raise ValueError("wrong version")
+
+    with check_no_leaks(), pytest.raises(ValueError, match="wrong version"):
+        await run_process(spec_of("on_order"), ready=refuse)
+
+
+async def test_the_death_tells_the_last_words() -> None:
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("on_order")) as process:
+            await receive_ready(process)
+            tell(process, "crash")
+            seen = await process.wait_exited()
+        assert seen.signal == signal.SIGSEGV
+        assert "Segmentation fault" in seen.last_words
+        assert process.last_words() == seen.last_words
+        assert "its last words:\nFatal Python error" in str(ProcessDied(seen))
+
+
+def test_descriptions_need_no_process() -> None:
+    nobody_knows = ProcessExit("engine 0", 7, None, None)
+    assert str(ProcessDied(nobody_knows)).startswith("engine 0 (pid 7) is gone")

@@ -1,0 +1,130 @@
+"""One sleeper at a time, woken or cancelled, whoever comes first; and nobody else is woken."""
+
+import gc
+import weakref
+
+import pytest
+import trio
+import trio.testing
+
+from triolet.nurseries.tasks.parking import ParkingPlace
+
+
+async def test_who_parks_sleeps_until_it_is_woken(nursery: trio.Nursery) -> None:
+    place, turns = ParkingPlace(), list[int]()
+
+    @nursery.start_soon
+    async def sleeper() -> None:
+        for turn in range(3):
+            await place.park()
+            turns.append(turn)
+
+    for turn in range(3):
+        await trio.testing.wait_all_tasks_blocked()
+        assert place.is_taken
+        assert len(turns) == turn
+        place.wake()
+        place.wake()  # it is awake already
+        assert not place.is_taken
+    await trio.testing.wait_all_tasks_blocked()
+    assert turns == [0, 1, 2]
+    place.wake()  # nobody sleeps here: not kept
+    assert not place.is_taken
+
+
+async def test_a_place_is_for_one(nursery: trio.Nursery) -> None:
+    place, woken = ParkingPlace(), list[bool]()
+
+    @nursery.start_soon
+    async def sleeper() -> None:
+        await place.park()
+        woken.append(True)
+
+    await trio.testing.wait_all_tasks_blocked()
+    with pytest.raises(trio.BusyResourceError):
+        await place.park()
+    assert place.is_taken
+    place.wake("whatever it is called with")
+    await trio.testing.wait_all_tasks_blocked()
+    assert woken == [True]
+
+
+@pytest.mark.parametrize("wake_first", [True, False])
+async def test_woken_and_cancelled_at_once(wake_first: bool) -> None:
+    place, scope, woken = ParkingPlace(), trio.CancelScope(), list[bool]()
+
+    async def sleeper() -> None:
+        with scope:
+            await place.park()
+            woken.append(True)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(sleeper)
+        await trio.testing.wait_all_tasks_blocked()
+        for act in (place.wake, scope.cancel)[:: 1 if wake_first else -1]:
+            act()
+            assert not place.is_taken
+    assert woken == [True] * wake_first
+    assert scope.cancelled_caught is not wake_first
+
+
+async def test_a_cancelled_sleeper_frees_its_place_for_another(nursery: trio.Nursery) -> None:
+    place, elsewhere, log = ParkingPlace(), ParkingPlace(), list[str]()
+    with trio.move_on_after(0):
+        await place.park()
+    assert not place.is_taken
+
+    async def sleep_at(place: ParkingPlace, name: str) -> None:
+        await place.park()
+        log.append(name)
+
+    nursery.start_soon(sleep_at, elsewhere, "elsewhere")
+    await trio.testing.wait_all_tasks_blocked()
+    place.wake()
+    await trio.testing.wait_all_tasks_blocked()
+    assert log == []
+    nursery.start_soon(sleep_at, place, "here")
+    await trio.testing.wait_all_tasks_blocked()
+    place.wake()
+    elsewhere.wake()
+    await trio.testing.wait_all_tasks_blocked()
+    assert sorted(log) == ["elsewhere", "here"]
+
+
+async def test_who_was_cancelled_here_is_not_woken_elsewhere(nursery: trio.Nursery) -> None:
+    here, elsewhere, woken = ParkingPlace(), ParkingPlace(), list[bool]()
+    scope = trio.CancelScope()
+
+    @nursery.start_soon
+    async def sleeper() -> None:
+        with scope:
+            await here.park()
+        await elsewhere.park()
+        woken.append(True)
+
+    await trio.testing.wait_all_tasks_blocked()
+    scope.cancel()
+    await trio.testing.wait_all_tasks_blocked()
+    here.wake()
+    await trio.testing.wait_all_tasks_blocked()
+    assert woken == []
+    elsewhere.wake()
+    await trio.testing.wait_all_tasks_blocked()
+    assert woken == [True]
+
+
+async def test_a_sleeper_is_a_circle_of_nobody() -> None:
+    gc.disable()
+    try:
+        places = []
+        for _ in range(3):
+            place = ParkingPlace()
+            places.append(weakref.ref(place))
+            with trio.move_on_after(0):
+                await place.park()
+            place.wake()
+        del place
+        await trio.lowlevel.checkpoint()  # trio lets go of what it gave us last
+        assert [each() for each in places] == [None] * 3
+    finally:
+        gc.enable()

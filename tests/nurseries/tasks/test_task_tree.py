@@ -1,0 +1,161 @@
+"""The live tree shows every task once, what it waits for, and folds crowds."""
+
+import attrs
+import pytest
+import trio
+
+from triolet.nurseries.tasks.background import start_background_task, start_background_task_soon
+from triolet.nurseries.tasks.task_tree import (
+    ProcessTree,
+    TaskNode,
+    find_background_task,
+    find_background_tasks,
+    find_tasks,
+    render_tree,
+    task_tree,
+)
+from triolet.nurseries.tasks.waiting import waiting_for
+
+
+async def wait_for_tea(*, task_status: trio.TaskStatus[None]) -> None:
+    task_status.started()
+    with waiting_for("tea"):
+        await trio.sleep_forever()
+
+
+async def test_the_tree_names_each_task_and_its_wait(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, wait_for_tea, name="guest")
+        await trio.sleep(5)
+        (node,) = find_tasks(task_tree(), "guest")
+        assert node.since_s == pytest.approx(5.0)
+        assert attrs.evolve(node, since_s=0.0) == TaskNode("guest", "waiting", "tea")
+        here = task_tree(trio.lowlevel.current_task())
+        assert here.state == "running"
+        assert [child.name for child in here.children] == ["guest"]
+        nursery.cancel_scope.cancel("seen")
+
+
+async def test_a_parked_task_has_said_nothing() -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever, name="mute")
+        await trio.testing.wait_all_tasks_blocked()
+        (node,) = find_tasks(task_tree(), "mute")
+        assert (node.state, node.waiting_for, node.since_s) == ("parked", None, 0.0)
+        nursery.cancel_scope.cancel("seen")
+
+
+async def test_a_background_task_is_found_by_name_and_cancelled() -> None:
+    async with trio.open_nursery() as nursery:
+        started = await start_background_task(nursery, wait_for_tea, name="guest")
+        found = find_background_task("guest")
+        assert found is started
+        found.cancel("the test found it")
+        await found.wait_ended()
+    with pytest.raises(LookupError, match="0 background tasks are called 'guest'"):
+        find_background_task("guest")
+
+
+async def test_an_ambiguous_name_is_refused() -> None:
+    async with trio.open_nursery() as nursery:
+        for _ in range(2):
+            start_background_task_soon(nursery, trio.sleep_forever, name="twin")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(find_background_tasks("twin")) == 2
+        with pytest.raises(LookupError, match="2 background tasks"):
+            find_background_task("twin")
+        nursery.cancel_scope.cancel("seen")
+
+
+def test_outside_of_trio_there_is_no_tree() -> None:
+    with pytest.raises(RuntimeError):
+        task_tree()
+
+
+async def test_trios_own_task_is_left_out() -> None:
+    def names(node: TaskNode) -> set[str]:
+        return {node.name}.union(*map(names, node.children))
+
+    root = trio.lowlevel.current_root_task()
+    assert root is not None
+    living = {task.name for nursery in root.child_nurseries for task in nursery.child_tasks}
+    assert living - names(task_tree()) == {"<TrioToken.run_sync_soon task>"}
+
+
+async def help_out(*, task_status: trio.TaskStatus[None]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)  # a helper without a name
+        nursery.start_soon(trio.sleep_forever, name="thread")
+        task_status.started()
+
+
+async def test_a_task_without_a_name_is_shown_as_part_of_the_one_that_started_it() -> None:
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, help_out, name="helped")
+        await trio.testing.wait_all_tasks_blocked()
+        tasks = task_tree(trio.lowlevel.current_task())
+        assert render_tree(ProcessTree("engine 0", 1, tasks=tasks))[1:] == [
+            "└─ helped",
+            "   └─ thread",
+        ]
+        nursery.cancel_scope.cancel("seen")
+
+
+def parked(name: str, *children: TaskNode) -> TaskNode:
+    return TaskNode(name, "parked", children=list(children))
+
+
+def test_rendering() -> None:
+    requests = [parked(f"request {number:x}", parked("writer")) for number in range(128)]
+    handler = TaskNode("output-handler", "waiting", "a message", 1.25)
+    main = parked("<init>", parked("main", handler, *requests), parked("death-monitor"))
+    engine = ProcessTree("engine 0", 12, {"restarts": 1}, None, [ProcessTree("worker 0", 13)])
+    assert render_tree(ProcessTree("root", 11, {}, main, [engine])) == [
+        "root (pid 11)",
+        "├─ main",
+        "│  ├─ output-handler  waiting 1.2 s for a message",
+        "│  └─ request × 128",
+        "├─ death-monitor",
+        "└─ engine 0 (pid 12)  restarts 1",
+        "   └─ worker 0 (pid 13)",
+    ]
+
+
+def test_a_helper_lends_its_wait_to_a_task_that_says_nothing() -> None:
+    helper = TaskNode("house.room.Thing._wait.<locals>.one", "waiting", "death", 3.0, [parked("x")])
+    mute, talker = parked("mute", helper), TaskNode("talker", "waiting", "tea", 1.0, [helper])
+    main = TaskNode("house.main", "waiting", "an engine", 2.0, [mute, talker])
+    assert render_tree(ProcessTree("root", 1, {"run": 7}, parked("<init>", main))) == [
+        "root (pid 1)  run 7  waiting 2.0 s for an engine",
+        "├─ mute  waiting 3.0 s for death",
+        "│  └─ x",
+        "└─ talker  waiting 1.0 s for tea",
+        "   └─ x",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("since_s", "words"),
+    [
+        (0.0, "waiting for tea"),
+        (0.04, "waiting for tea"),
+        (0.06, "waiting 0.1 s for tea"),
+        (99.0, "waiting 99.0 s for tea"),
+        (100.0, "waiting 2 min for tea"),
+        (5400.0, "waiting 90 min for tea"),
+        (9000.0, "waiting 2.5 h for tea"),
+    ],
+)
+def test_how_long_is_said_as_people_say_it(since_s: float, words: str) -> None:
+    tasks = parked("<init>", TaskNode("guest", "waiting", "tea", since_s))
+    assert render_tree(ProcessTree("root", 1, tasks=tasks))[1] == f"└─ guest  {words}"
+
+
+@pytest.mark.parametrize(("count", "lines"), [(4, 4), (5, 1)])
+def test_few_siblings_are_shown_and_many_folded(count: int, lines: int) -> None:
+    tasks = parked("<init>", *(parked(f"worker-{number}") for number in range(count)))
+    rendered = render_tree(ProcessTree("engine 0", 1, {}, tasks))
+    assert len(rendered) == 1 + lines
+    assert ("worker × 5" in rendered[1]) == (lines == 1)

@@ -1,0 +1,218 @@
+"""The client of all engines: submits, aborts, credits, deaths, and links that lose frames."""
+
+import pathlib
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.errors import EngineDied
+from triolet.engine.messages import AddRequest, RequestOutput, Utility
+from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
+from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
+from triolet.runtime.messages import EngineMembership
+from triolet.tests.contracts.meshes import running
+from triolet.transports.links.channel import Peer, PeerDown, PeerUp
+from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.memory_channel import FaultKind, NthFault
+
+PARAMS = SamplingParams(max_tokens=12, seed=7, ignore_eos=True)
+# More frames than one request sends in either direction; the loop ends before.
+FRAMES_MAX = 60
+
+
+async def _tokens(bed: Bed, prompt: str = "hello world", **options: object) -> list[int]:
+    async with bed.frontend.generate(prompt, PARAMS, **options) as stream:  # type: ignore[arg-type]
+        return (await stream.collect()).token_ids
+
+
+async def test_equal_requests_bring_equal_tokens(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, engines=2) as bed:
+        first = await _tokens(bed)
+        assert len(first) == 12
+        assert await _tokens(bed, streaming=False) == first
+        await bed.wait_quiet()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("receiver", list(Side))
+@pytest.mark.parametrize("kind", list(FaultKind))
+async def test_the_nth_frame_lost_doubled_or_late_changes_no_token(
+    null_folder: pathlib.Path,
+    kind: FaultKind,
+    receiver: Side,
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    autojump_clock.autojump_threshold = 0.05  # steps run in a thread
+    async with open_bed(null_folder) as bed:
+        expected = await _tokens(bed)
+    for nth in range(1, FRAMES_MAX):
+        fault = NthFault(kind, receiver, nth)
+        async with open_bed(null_folder, fault) as bed:
+            with trio.fail_after(60):
+                assert await _tokens(bed) == expected, f"frame {nth}"
+                await bed.wait_quiet()
+        if not fault.reached:
+            assert nth > 3, "a request takes more frames than that"
+            return
+    pytest.fail("the loop never passed without the fault being reached")
+
+
+async def test_leaving_the_block_aborts(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        endless = SamplingParams(max_tokens=300, seed=1, ignore_eos=True)
+        async with bed.frontend.generate("hello", endless) as stream:
+            await stream.__anext__()
+        await bed.wait_quiet()
+        counts = bed.servers[0].core.statistics()
+        assert (counts.requests_aborted, counts.requests_finished) == (1, 0)
+        assert len(bed.client.ledger) == 0
+
+
+async def test_a_stalled_reader_pauses_its_request_and_no_other(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder, window_tokens=8) as bed:
+        endless = SamplingParams(max_tokens=200, seed=1, ignore_eos=True)
+        async with bed.frontend.generate("hello", endless) as stalled:
+            while bed.servers[0].core.statistics().paused == 0:
+                await trio.lowlevel.checkpoint()
+            assert len(await _tokens(bed)) == 12
+            assert stalled.slot.tokens_waiting == 8
+            assert (await stalled.collect()).token_ids[:1]
+            assert len(stalled.token_ids) == 200
+
+
+async def test_a_dead_engine_ends_its_streams_with_the_cause(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
+        endless = SamplingParams(max_tokens=300, seed=1, ignore_eos=True)
+        async with bed.frontend.generate("hello", endless) as stream:
+            (peer,) = [p for p in bed.client.balancer.engines if bed.client.ledger.in_flight(p)]
+            bed.lose_engine(peer.rank)
+            with pytest.raises(EngineDied, match="killed by SIGKILL"):
+                await stream.collect()
+        assert len(await _tokens(bed)) == 12  # the other engine serves on
+        assert bed.frontend.health().ready
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
+    null_folder: pathlib.Path, given_up: bool
+) -> None:
+    """It had linked itself already; nobody else would let go of that link."""
+    async with open_bed(null_folder) as bed:
+        early = Peer("engine", 1, 7)
+        starting = bed.directory.handle_starting(early.rank, early.epoch)
+        spoke = bed.mesh.open_spoke(early)
+        async with running(spoke):
+            spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
+            while early not in bed.hub.statistics().links:
+                await bed.client.engines_changed.wait()
+        bed.mesh.remove_spoke(early)
+        bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
+        assert early in bed.hub.statistics().links, "that snapshot does not know it yet"
+        bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
+        assert early in bed.hub.statistics().links, "it may be this epoch that starts"
+        over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
+        bed.client.apply_membership(over)
+        assert early not in bed.hub.statistics().links
+        assert len(await _tokens(bed)) == 12
+
+
+async def test_without_an_engine_the_reason_is_told(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        bed.lose_engine(0)
+        with pytest.raises(NoEngine, match="engine 0 is restarting after it was killed"):
+            await _tokens(bed)
+        assert not bed.frontend.health().ready
+
+
+async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathlib.Path) -> None:
+    async with (
+        open_bed(null_folder, window_tokens=4) as bed,
+        bed.frontend.generate("hello", PARAMS, request_id="a") as stream,
+    ):
+        with pytest.raises(RequestIdInUse):
+            await _tokens(bed, request_id="a")
+        assert len((await stream.collect()).token_ids) == 12
+
+
+class Unused:
+    """The sink of a request that never comes to be."""
+
+    def put_token(self, token_id: int) -> None:
+        raise AssertionError("it was sent")
+
+    def put(self, output: RequestOutput) -> None:
+        raise AssertionError("it was sent")
+
+    def fail(self, error: Exception) -> None:
+        raise AssertionError("its caller was told already")
+
+
+async def test_a_request_that_cannot_be_encoded_leaves_no_trace(
+    null_folder: pathlib.Path,
+) -> None:
+    """`generate` refuses all that is known to be so; nor does what it cannot know wait for ever."""
+    good = AddRequest(request_id="a", attempt=0, prompt_token_ids=[9, 10], sampling=PARAMS)
+    bad = attrs.evolve(good, request_id="b", priority=2**70)
+    async with open_bed(null_folder) as bed:
+        with pytest.raises(OverflowError):
+            bed.client.submit([(good, Unused()), (bad, Unused())])
+        assert len(bed.client.ledger) == 0
+        assert len(await _tokens(bed)) == 12
+        await bed.wait_quiet()
+
+
+async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Path) -> None:
+    class Failing:
+        error: Exception | None = None
+
+        def put_token(self, token_id: int) -> None:
+            raise ZeroDivisionError("a bug")
+
+        def put(self, output: RequestOutput) -> None:
+            raise AssertionError("its first token fails")
+
+        def fail(self, error: Exception) -> None:
+            self.error = error
+
+    async with open_bed(null_folder) as bed:
+        sink = Failing()
+        request = AddRequest(request_id="a", attempt=0, prompt_token_ids=[9, 10], sampling=PARAMS)
+        bed.client.submit([(request, sink)])
+        assert len(await _tokens(bed)) == 12
+        assert isinstance(sink.error, ProcessingFailed)
+        assert "a bug" in str(sink.error)
+        await bed.wait_quiet()
+
+
+async def test_utility_calls_are_answered_or_fail_with_the_engine(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        (peer,) = bed.client.balancer.engines
+        assert "kv_blocks" in await bed.client.call_utility(peer, Utility.STATISTICS)
+        assert "step-loop" in await bed.client.call_utility(peer, Utility.TASK_TREE)
+        bed.lose_engine(0)
+        with pytest.raises(UtilityFailed):
+            await bed.client.call_utility(peer, Utility.STATISTICS)
+
+
+async def test_an_engine_is_called_by_the_channels_own_object(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        (peer,) = bed.client.balancer.engines
+        again = attrs.evolve(peer)
+        bed.client.handle_event(PeerDown(peer, "a test"))
+        bed.client.handle_event(PeerUp(again, 2))
+        assert bed.client.balancer.engines[0] is again
+
+
+async def test_a_draining_client_takes_nothing_new(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        bed.frontend.drain()
+        with pytest.raises(NoEngine, match="draining"):
+            await _tokens(bed)
+        assert not bed.frontend.health().ready
+        assert all(is_quiet(server) for server in bed.servers.values())

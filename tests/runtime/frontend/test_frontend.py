@@ -1,0 +1,272 @@
+"""One call in front of everything: text out, stop strings, refusals, accounts."""
+
+import gc
+import math
+import pathlib
+import weakref
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.errors import (
+    EngineDraining,
+    EngineError,
+    InvalidParameter,
+    InvalidRequest,
+    PromptTooLong,
+)
+from triolet.engine.messages import FinishReason, RequestOutput
+from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.doubles.bed import open_bed
+from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
+from triolet.runtime.frontend.frontend import error_of
+from triolet.runtime.frontend.generation import ChatPrompt, RequestEvent, RequestEventKind
+
+PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
+
+
+async def test_pieces_add_up_to_the_whole_text(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed, bed.frontend.generate("the cat", PARAMS) as stream:
+        pieces = [output async for output in stream]
+    assert "".join(piece.text for piece in pieces) == stream.text
+    assert [piece.token_count for piece in pieces][-1] == 16
+    assert stream.finish_reason is FinishReason.LENGTH
+    assert stream.usage.output_tokens == 16
+    tokenizer = bed.frontend.inputs.tokenizer
+    assert tokenizer.decode(stream.token_ids) == stream.text
+
+
+async def test_a_stop_string_ends_the_request_here_and_in_the_engine(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            whole = (await stream.collect()).text
+        stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
+        params = SamplingParams(max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
+        async with bed.frontend.generate("the cat", params) as stream:
+            await stream.collect()
+        assert stream.text == whole[: whole.index(stop)]
+        assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
+        await bed.wait_quiet()
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_client_with_credit_gets_what_it_grants(
+    null_folder: pathlib.Path, streaming: bool
+) -> None:
+    async with open_bed(null_folder) as bed:
+        opened = bed.frontend.generate("the cat", PARAMS, streaming=streaming, credit=3)
+        async with opened as stream, trio.open_nursery() as nursery:
+            nursery.start_soon(stream.collect)
+            while bed.servers[0].core.statistics().paused == 0:
+                await trio.lowlevel.checkpoint()
+            assert bed.servers[0].core.statistics().output_tokens == 3
+            stream.grant(2)
+            while bed.servers[0].core.statistics().output_tokens < 5:
+                await trio.lowlevel.checkpoint()
+            async with bed.frontend.generate("another", PARAMS) as other:
+                await other.collect()
+            assert bed.servers[0].core.statistics().output_tokens == 5 + 16
+            stream.grant(100)
+        assert len(stream.token_ids) == 16
+        await bed.wait_quiet()
+
+
+async def test_tokens_that_do_not_become_text_fail_their_request_alone(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        table = bed.frontend.inputs.tokenizer.table(skip_special_tokens=True)
+        async with bed.frontend.generate("the cat", PARAMS, credit=1) as stream:
+            await anext(stream)
+            data: list[Any] = table.data
+            whole = list(data)
+            table.texts.clear()
+            data[:] = ["no bytes"] * len(whole)
+            stream.grant(15)
+            with pytest.raises(ProcessingFailed, match="TypeError"):
+                await stream.collect()
+            data[:] = whole
+        await bed.wait_quiet()
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            assert len((await stream.collect()).token_ids) == 16
+
+
+async def test_tokens_that_may_wait_come_together(null_folder: pathlib.Path) -> None:
+    async def pieces(params: SamplingParams, deadline_s: float = math.inf) -> list[int]:
+        opened = bed.frontend.generate("the cat", params, merge_s=9.0, deadline_s=deadline_s)
+        async with opened as stream:
+            return [len(output.token_ids) async for output in stream]
+
+    async with open_bed(null_folder) as bed:
+        told = await pieces(PARAMS)
+        assert sum(told) == 16
+        assert len(told) <= 3, "the first, and the rest; more only where a window happens to end"
+        # Who must know each token here is told of each; the reader merges some of them.
+        assert len(await pieces(attrs.evolve(PARAMS, stop=("no such text",)))) > 4
+        assert len(await pieces(PARAMS, deadline_s=60.0)) > 4
+
+
+async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, max_num_seqs=1) as bed:
+        long = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+        async with bed.frontend.generate("the cat", long) as first:
+            await first.__anext__()
+            async with bed.frontend.generate("the dog", PARAMS, events=True) as stream:
+                queued = await stream.__anext__()
+                assert queued.events == (RequestEvent(RequestEventKind.QUEUED, 0),)
+                assert (queued.text, queued.token_ids, queued.token_count) == ("", [], 0)
+                await first.collect()
+                told = [event for output in [o async for o in stream] for event in output.events]
+        assert told == [RequestEvent(RequestEventKind.SCHEDULED)]
+        assert len(stream.token_ids) == 16
+
+
+async def test_a_request_that_is_over_is_freed_without_the_collector(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        gc.disable()
+        try:
+            async with bed.frontend.generate("the cat", PARAMS) as stream:
+                await stream.collect()
+            await bed.wait_quiet()
+            gone = weakref.ref(stream)
+            del stream
+            await trio.lowlevel.checkpoint()
+            assert gone() is None
+        finally:
+            gc.enable()
+
+
+async def test_a_conversation_is_rendered(null_folder: pathlib.Path) -> None:
+    prompt = ChatPrompt([{"role": "user", "content": "hello"}])
+    async with open_bed(null_folder) as bed, bed.frontend.generate(prompt, PARAMS) as stream:
+        await stream.collect()
+    text = bed.frontend.inputs.tokenizer.decode(stream.prompt_token_ids)
+    assert "hello" in text
+    assert "assistant" in text
+
+
+async def test_refusals_name_the_fault_and_charge_nothing(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        with pytest.raises(PromptTooLong):
+            async with bed.frontend.generate([9] * 600, PARAMS):
+                pytest.fail("it was admitted")
+        with pytest.raises(InvalidParameter, match="token ids"):
+            async with bed.frontend.generate([5000], PARAMS):
+                pytest.fail("it was admitted")
+        counts = bed.frontend.statistics().frontend
+        assert (counts.requests_active, counts.queued_tokens) == (0, 0)
+
+
+async def test_an_error_of_the_engine_fails_the_request_alone(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        bed.servers[0].core.start_drain()
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            with pytest.raises(EngineDraining):
+                await stream.collect()
+        assert bed.frontend.statistics().frontend.requests_failed_total == 1
+
+
+async def test_tokens_that_come_with_an_error_are_told_before_it(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+        async with bed.frontend.generate("the cat", alone, credit=2) as stream:
+            while len(stream.token_ids) < 2:
+                await anext(stream)
+            entry = bed.frontend.client.ledger.get(stream.request_id)
+            assert entry is not None
+            output = RequestOutput(
+                request_id=stream.request_id,
+                attempt=entry.attempt,
+                first_index=2,
+                token_ids=[5, 6],
+                finish_reason=FinishReason.ERROR,
+                error="the row failed",
+            )
+            bed.frontend.client.deliver(output)
+            with pytest.raises(RequestFailed, match="the row failed"):
+                await stream.collect()
+            assert stream.token_ids[2:] == [5, 6]
+        await bed.wait_quiet()
+
+
+async def test_what_comes_with_later_tokens_is_told_with_them(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+        async with bed.frontend.generate("the cat", alone, credit=2) as stream:
+            while len(stream.token_ids) < 2:
+                await anext(stream)
+            output = RequestOutput(
+                request_id=stream.request_id, attempt=0, first_index=2, token_ids=[5, 6]
+            )
+            resumed = RequestEvent(RequestEventKind.RESUMED)
+            bed.client.deliver(output)
+            bed.client.deliver(attrs.evolve(output, token_ids=[7], events=(resumed,)))
+            bed.client.deliver(attrs.evolve(output, token_ids=[8], cached_tokens=3))
+            before, after = stream.take_nowait(), stream.take_nowait()
+            assert before is not None
+            assert after is not None, "events stay behind the tokens that came before them"
+            assert (before.token_ids, after.token_ids) == ([5, 6], [7, 8])
+            assert (after.events, after.token_count) == ((resumed,), 6)
+            assert stream.usage.cached_tokens == 3
+        await bed.wait_quiet()
+
+
+async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        async with bed.frontend.generate("the cat", PARAMS, cache_salt="x" * 2000) as stream:
+            with pytest.raises(InvalidParameter) as caught:
+                await stream.collect()
+        assert caught.value.parameter == "cache_salt"
+        assert str(caught.value) == "cache_salt must have at most 1024 characters"
+        core = bed.servers[0].core
+        core.limits = attrs.evolve(core.limits, max_model_len=2)  # less than it told us
+        async with bed.frontend.generate([9, 9], PARAMS) as stream:
+            with pytest.raises(PromptRefused) as refused:
+                await stream.collect()
+        assert str(refused.value) == str(PromptTooLong(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [("invalid_request", InvalidRequest), ("step_failed", RequestFailed), ("", RequestFailed)],
+)
+def test_codes_of_an_engine_that_ended_a_request(code: str, kind: type[EngineError]) -> None:
+    output = RequestOutput(
+        request_id="r",
+        attempt=0,
+        first_index=0,
+        token_ids=[],
+        finish_reason=FinishReason.ERROR,
+        error="it is odd",
+        error_code=code,
+    )
+    error = error_of("r", output)
+    assert type(error) is kind
+    assert "it is odd" in str(error)
+
+
+async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder) as bed:
+        async with bed.frontend.generate("the cat", PARAMS) as stream:
+            await stream.collect()
+        async with bed.frontend.generate("the cat", PARAMS):
+            pass
+        while bed.servers[0].core.statistics().requests_aborted == 0:
+            await trio.lowlevel.checkpoint()
+        await bed.wait_quiet()
+        counts = bed.frontend.statistics().frontend
+        assert counts.requests_total == 2
+        assert counts.requests_finished_total == 1
+        assert counts.requests_aborted_total == 1
+        assert counts.output_tokens_total == 16
+        assert counts.requests_active == 0
+        (engine,) = await bed.frontend.engine_statistics()
+        assert engine.kv_blocks_free == engine.kv_blocks

@@ -1,0 +1,314 @@
+"""Exactly once, whatever is dropped, doubled, delayed or dies; one case after the other."""
+
+import pytest
+
+from triolet.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    FinishReason,
+    Grant,
+    GrantCredit,
+    LiveRequest,
+    RequestKey,
+    RequestOutput,
+    Resync,
+    ResyncReply,
+    StepOutputs,
+)
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.errors import RequestIdInUse
+from triolet.runtime.frontend.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy, Fail, Refusal, Replay, Send
+from triolet.runtime.frontend.request_state import RequestStatus
+from triolet.transports.links.channel import Peer
+
+ENGINE = Peer("engine", 0, 1)
+OTHER = Peer("engine", 1, 1)
+SUCCESSOR = Peer("engine", 0, 2)
+
+
+def request(request_id: str = "r", credit: int | None = None) -> AddRequest:
+    return AddRequest(
+        request_id=request_id,
+        attempt=0,
+        prompt_token_ids=[1, 2],
+        sampling=SamplingParams(seed=1),
+        credit=credit,
+    )
+
+
+def outputs(
+    first: int,
+    ids: list[int],
+    *,
+    attempt: int = 1,
+    request_id: str = "r",
+    finish: FinishReason | None = None,
+) -> StepOutputs:
+    output = RequestOutput(
+        request_id=request_id,
+        attempt=attempt,
+        first_index=first,
+        token_ids=ids,
+        finish_reason=finish,
+    )
+    return StepOutputs(1, [output])
+
+
+def make(policy: EngineGonePolicy = EngineGonePolicy.FAIL, credit: int | None = None) -> Ledger:
+    ledger = Ledger(engine_gone_policy=policy)
+    ledger.handle_add(request(credit=credit), ENGINE, 0.0)
+    return ledger
+
+
+def deliver(ledger: Ledger, peer: Peer, step: StepOutputs, now: float = 1.0) -> list[int]:
+    accepted = ledger.handle_outputs(peer, step, now)
+    ledger.check_invariants()
+    whole = [token_id for output in accepted.outputs for token_id in output.token_ids]
+    return [token_id for _, token_id in accepted.tokens] + whole
+
+
+def row(index: int, token_id: int, *, attempt: int = 1) -> StepOutputs:
+    return StepOutputs(1, [], attempts=[attempt], indices=[index], token_ids=[token_id])
+
+
+def test_an_added_request_is_known_and_numbered() -> None:
+    ledger = Ledger(epoch=3)
+    message = ledger.handle_add(request(), ENGINE, 0.0)
+    assert message.attempt == 3 * ATTEMPTS_OF_AN_EPOCH + 1
+    assert (len(ledger), ledger.in_flight(ENGINE), ledger.in_flight(OTHER)) == (1, 1, 0)
+    with pytest.raises(RequestIdInUse):
+        ledger.handle_add(request(), OTHER, 0.0)
+    assert ledger.handle_add(request("s"), OTHER, 0.0).attempt == message.attempt + 1
+    ledger.check_invariants()
+
+
+def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
+    ledger = make()
+    assert deliver(ledger, ENGINE, outputs(0, [7])) == [7]
+    entry = ledger.get("r")
+    assert entry is not None
+    assert entry.token_ids == [7]
+    assert entry.state.status is RequestStatus.STREAMING
+    assert deliver(ledger, ENGINE, outputs(1, [8, 9], finish=FinishReason.LENGTH)) == [8, 9]
+    assert (len(ledger), ledger.in_flight(ENGINE)) == (0, 0)
+    assert ledger.ended == {RequestStatus.FINISHED: 1}
+    assert ledger.ended_by_length == 1
+    assert deliver(ledger, ENGINE, outputs(3, [1])) == []
+    assert ledger.refused == {Refusal.UNKNOWN_REQUEST: 1}
+
+
+@pytest.mark.parametrize(
+    ("peer", "step", "refusal"),
+    [
+        (ENGINE, outputs(1, [9], request_id="s"), Refusal.UNKNOWN_REQUEST),
+        (OTHER, outputs(1, [9]), Refusal.OTHER_ENGINE),
+        (SUCCESSOR, outputs(1, [9]), Refusal.OTHER_ENGINE),
+        (ENGINE, outputs(1, [9], attempt=2), Refusal.OLD_ATTEMPT),
+        (ENGINE, outputs(0, [9]), Refusal.REPEATED),
+        (ENGINE, outputs(0, [7, 9]), Refusal.OVERLAP),
+        (ENGINE, outputs(0, [7], finish=FinishReason.LENGTH), Refusal.OVERLAP),
+        (ENGINE, outputs(0, [7], finish=FinishReason.ERROR), Refusal.OVERLAP),
+        (ENGINE, outputs(2, [], finish=FinishReason.ERROR), Refusal.GAP),
+        (ENGINE, outputs(2, [9]), Refusal.GAP),
+        (ENGINE, outputs(2, [], finish=FinishReason.LENGTH), Refusal.GAP),
+        (ENGINE, outputs(2, [9], finish=FinishReason.ABORT), Refusal.GAP),
+        (ENGINE, row(1, 9, attempt=2), Refusal.UNKNOWN_REQUEST),
+        (OTHER, row(1, 9), Refusal.OTHER_ENGINE),
+        (SUCCESSOR, row(1, 9), Refusal.OTHER_ENGINE),
+        (ENGINE, row(0, 9), Refusal.REPEATED),
+        (ENGINE, row(2, 9), Refusal.GAP),
+    ],
+)
+def test_what_is_not_exactly_next_is_refused(
+    peer: Peer, step: StepOutputs, refusal: Refusal
+) -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, outputs(0, [7]))
+    assert deliver(ledger, peer, step) == []
+    assert ledger.refused == {refusal: 1}
+    assert deliver(ledger, ENGINE, outputs(1, [8])) == [8]
+    assert deliver(ledger, ENGINE, row(2, 9)) == [9]
+
+
+def test_rows_are_for_the_attempt_that_lives() -> None:
+    ledger = make()
+    other = ledger.handle_add(request("s"), ENGINE, 0.0)
+    assert other.in_columns
+    both = StepOutputs(1, [], attempts=[1, other.attempt], indices=[0, 0], token_ids=[7, 8])
+    assert ledger.handle_outputs(ENGINE, both, 1.0).tokens == [("r", 7), ("s", 8)]
+    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    ledger.handle_abort("s", 2.0)
+    assert deliver(ledger, ENGINE, row(1, 9, attempt=1)) == []
+    assert deliver(ledger, ENGINE, row(1, 9, attempt=other.attempt)) == []
+    assert ledger.refused == {Refusal.UNKNOWN_REQUEST: 2}
+    assert deliver(ledger, ENGINE, row(1, 9, attempt=3)) == [9]
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 3.0)
+    assert deliver(ledger, ENGINE, row(2, 9, attempt=3)) == []
+
+
+def test_a_gap_in_a_column_asks_for_what_is_missing() -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, row(1, 9))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 0, None)]))]
+    assert deliver(ledger, ENGINE, outputs(0, [7, 9])) == [7, 9]
+    deliver(ledger, ENGINE, row(3, 9))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 2, None)]))]
+
+
+@pytest.mark.parametrize(
+    ("finish", "end"),
+    [
+        (FinishReason.ERROR, RequestStatus.FAILED),
+        (FinishReason.ABORT, RequestStatus.ABORTED),
+    ],
+)
+def test_an_early_end_counts_where_nothing_is_missing(
+    finish: FinishReason, end: RequestStatus
+) -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, outputs(0, [7]))
+    assert len(ledger.handle_outputs(ENGINE, outputs(0, [], finish=finish), 1.0).outputs) == 1
+    assert ledger.ended == {end: 1}
+
+
+@pytest.mark.parametrize("finish", [None, FinishReason.LENGTH, FinishReason.ERROR])
+def test_an_overlap_with_news_is_asked_for_again(finish: FinishReason | None) -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, row(0, 7))
+    deliver(ledger, ENGINE, outputs(0, [7, 8], finish=finish))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 1, None)]))]
+    assert deliver(ledger, ENGINE, outputs(1, [8], finish=finish)) == [8]
+
+
+def test_a_gap_asks_once_until_a_token_comes() -> None:
+    ledger = make()
+    for _ in range(2):
+        deliver(ledger, ENGINE, outputs(2, [9]))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 0, None)]))]
+    deliver(ledger, ENGINE, outputs(2, [9]))
+    assert ledger.take_resyncs() == []
+    deliver(ledger, ENGINE, outputs(0, [7]))
+    deliver(ledger, ENGINE, outputs(2, [9]))
+    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 1, None)]))]
+
+
+def test_a_new_link_generation_asks_by_itself() -> None:
+    ledger = make()
+    deliver(ledger, ENGINE, outputs(2, [9]))
+    assert ledger.handle_peer_up(ENGINE).live == [LiveRequest("r", 1, 0, None)]
+    assert ledger.take_resyncs() == []
+    assert ledger.handle_peer_up(OTHER).live == []
+
+
+def test_unknown_ones_are_sent_again_as_replays_under_a_new_attempt() -> None:
+    ledger = make(credit=10)
+    deliver(ledger, ENGINE, outputs(0, [7, 8]))
+    reply = ResyncReply([RequestKey("r", 1), RequestKey("gone", 1)])
+    (again,) = ledger.handle_resync_reply(ENGINE, reply)
+    assert (again.attempt, again.output_token_ids, again.credit) == (2, [7, 8], 10)
+    # A doubled reply, one of another engine and outputs of the old attempt change nothing.
+    assert ledger.handle_resync_reply(ENGINE, reply) == []
+    assert ledger.handle_resync_reply(OTHER, ResyncReply([RequestKey("r", 2)])) == []
+    assert deliver(ledger, ENGINE, outputs(2, [9], attempt=1)) == []
+    assert deliver(ledger, ENGINE, outputs(2, [9], attempt=2)) == [9]
+    assert ledger.sent_again == 1
+
+
+def test_a_message_that_was_returned_does_not_change_with_the_ledger() -> None:
+    ledger = make()
+    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    deliver(ledger, ENGINE, outputs(0, [7], attempt=2))
+    assert again.output_token_ids == []
+
+
+def test_a_dead_engine_fails_its_requests_alone() -> None:
+    ledger = make()
+    ledger.handle_add(request("s"), OTHER, 0.0)
+    (decision,) = ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
+    assert isinstance(decision, Fail)
+    assert decision.request_id == "r"
+    assert (decision.error.engine, decision.error.cause) == ("engine 0 (epoch 1)", "SIGKILL")
+    assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == []
+    assert (len(ledger), ledger.in_flight(OTHER)) == (1, 1)
+    assert ledger.ended == {RequestStatus.FAILED: 1}
+    assert deliver(ledger, ENGINE, outputs(0, [7])) == []
+
+
+def test_or_replays_them_elsewhere_with_the_tokens_so_far() -> None:
+    ledger = make(EngineGonePolicy.REPLAY, credit=5)
+    deliver(ledger, ENGINE, outputs(0, [7, 8]))
+    assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == [Replay("r")]
+    ledger.check_invariants()
+    assert deliver(ledger, ENGINE, outputs(2, [9])) == []
+    assert ledger.handle_grant("r", 9) is None
+    again = ledger.handle_replay("r", OTHER, 2.0)
+    assert again is not None
+    assert (again.attempt, again.output_token_ids, again.credit) == (2, [7, 8], 9)
+    assert ledger.handle_replay("r", OTHER, 2.0) is None
+    assert deliver(ledger, OTHER, outputs(2, [9], attempt=2)) == [9]
+
+
+def test_a_replay_that_finds_no_engine_is_given_up_once() -> None:
+    ledger = make(EngineGonePolicy.REPLAY)
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
+    assert ledger.handle_give_up("r", 2.0)
+    assert not ledger.handle_give_up("r", 2.0)
+    assert ledger.handle_replay("r", OTHER, 2.0) is None
+    assert ledger.ended == {RequestStatus.FAILED: 1}
+
+
+def test_an_abort_names_the_attempt_and_comes_once() -> None:
+    ledger = make()
+    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    abort = Send(ENGINE, AbortRequests([RequestKey("r", 2)]))
+    assert ledger.handle_abort("r", 1.0) == abort
+    assert ledger.handle_abort("r", 1.0) is None
+    assert ledger.ended == {RequestStatus.ABORTED: 1}
+    assert ledger.handle_peer_up(ENGINE).live == []
+
+
+def test_an_id_used_again_is_another_request() -> None:
+    ledger = make()
+    ledger.handle_abort("r", 1.0)
+    assert ledger.handle_add(request(), ENGINE, 1.0).attempt == 2
+    assert deliver(ledger, ENGINE, outputs(0, [7], attempt=1)) == []
+    assert deliver(ledger, ENGINE, outputs(0, [8], attempt=2)) == [8]
+
+
+def test_an_unplaced_request_is_aborted_without_telling_anyone() -> None:
+    ledger = make(EngineGonePolicy.REPLAY)
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
+    assert ledger.handle_abort("r", 2.0) is None
+    assert ledger.ended == {RequestStatus.ABORTED: 1}
+
+
+def test_a_stop_string_finishes_and_tells_the_engine() -> None:
+    ledger = make()
+    assert ledger.handle_stopped("r", 1.0) == Send(ENGINE, AbortRequests([RequestKey("r", 1)]))
+    assert ledger.ended == {RequestStatus.FINISHED: 1}
+    assert ledger.handle_stopped("r", 1.0) is None
+
+
+def test_credit_only_grows_and_is_repeated() -> None:
+    ledger = make(credit=4)
+    assert ledger.handle_grant("r", 4) is None
+    assert ledger.handle_grant("r", 6) == Send(ENGINE, GrantCredit([Grant("r", 1, 6)]))
+    assert ledger.handle_grant("r", 5) is None
+    assert ledger.handle_grant("gone", 5) is None
+    assert ledger.handle_peer_up(ENGINE).live == [LiveRequest("r", 1, 0, 6)]
+    assert make(credit=None).handle_grant("r", 9) is None
+
+
+def test_a_request_can_begin_with_tokens() -> None:
+    ledger = Ledger()
+    begun = AddRequest(
+        request_id="r",
+        attempt=0,
+        prompt_token_ids=[1],
+        sampling=SamplingParams(seed=1),
+        output_token_ids=[5, 6],
+    )
+    assert ledger.handle_add(begun, ENGINE, 0.0).output_token_ids == [5, 6]
+    assert deliver(ledger, ENGINE, outputs(0, [5])) == []
+    assert deliver(ledger, ENGINE, outputs(2, [7])) == [7]

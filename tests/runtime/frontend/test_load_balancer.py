@@ -1,0 +1,102 @@
+"""Who is chosen: the least loaded by the larger of two counts, equals in turn, each its share."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.engine.messages import EngineStatistics
+from triolet.runtime.errors import NoEngine
+from triolet.runtime.frontend.load_balancer import LeastLoaded
+from triolet.transports.links.channel import Peer
+
+ENGINES = [Peer("engine", rank, 1) for rank in range(3)]
+
+
+def make(frontends: int = 1, rank: int = 0, engines: int = 3) -> LeastLoaded:
+    balancer = LeastLoaded(frontends, rank)
+    balancer.set_engines(ENGINES[:engines])
+    return balancer
+
+
+def test_without_engines_there_is_a_typed_error() -> None:
+    with pytest.raises(NoEngine):
+        LeastLoaded().choose(lambda _: 0)
+    with pytest.raises(NoEngine):
+        make().choose(lambda _: 0, exclude=frozenset(ENGINES))
+
+
+def test_equals_take_turns_and_frontends_begin_apart() -> None:
+    balancer = make()
+    assert [balancer.choose(lambda _: 0).rank for _ in range(4)] == [0, 1, 2, 0]
+    assert [make(3, rank).choose(lambda _: 0).rank for rank in range(3)] == [0, 1, 2]
+
+
+def test_own_requests_in_flight_are_the_floor() -> None:
+    balancer = make()
+    for peer in ENGINES:
+        balancer.handle_statistics(peer, EngineStatistics(running=0))
+    assert balancer.choose({p: [2, 1, 2][p.rank] for p in ENGINES}.__getitem__).rank == 1
+
+
+def test_a_snapshot_counts_what_others_sent() -> None:
+    balancer = make()
+    for peer, running in zip(ENGINES, [5, 9, 4], strict=True):
+        balancer.handle_statistics(peer, EngineStatistics(running=running))
+    # After the first both have 5, and it is engine 2's turn once more.
+    assert [balancer.choose(lambda _: 0).rank for _ in range(3)] == [2, 2, 0]
+    balancer.handle_statistics(ENGINES[2], EngineStatistics(running=5))
+    assert balancer.choose(lambda _: 0).rank == 2
+
+
+def test_a_snapshot_that_is_told_again_is_no_news() -> None:
+    """As when another engine's is new, and all are told: what was sent since still counts."""
+    balancer = make(engines=2)
+    counts = EngineStatistics(running=4)
+    balancer.handle_statistics(ENGINES[0], counts)
+    balancer.handle_statistics(ENGINES[1], EngineStatistics(running=6))
+    assert [balancer.choose(lambda _: 0).rank for _ in range(2)] == [0, 0]
+    balancer.handle_statistics(ENGINES[0], counts)
+    balancer.handle_statistics(ENGINES[1], EngineStatistics(running=5))
+    assert balancer.choose(lambda _: 0).rank == 1
+
+
+def test_waiting_weighs_more_on_a_full_engine() -> None:
+    balancer = make(engines=2)
+    full = EngineStatistics(waiting=2, running=0, kv_blocks=10, kv_blocks_free=0)
+    free = EngineStatistics(waiting=2, running=5, kv_blocks=10, kv_blocks_free=10)
+    balancer.handle_statistics(ENGINES[0], full)
+    balancer.handle_statistics(ENGINES[1], free)
+    assert balancer.choose(lambda _: 0).rank == 1  # 2 + 2 × 3 against 7
+
+
+def test_the_engine_chosen_is_never_an_excluded_one() -> None:
+    balancer = make()
+    excluded = frozenset(ENGINES[:2])
+    assert {balancer.choose(lambda _: 0, exclude=excluded).rank for _ in range(4)} == {2}
+
+
+def test_a_successor_begins_without_its_predecessors_counts() -> None:
+    balancer = make(engines=2)
+    for peer in ENGINES[:2]:
+        balancer.handle_statistics(peer, EngineStatistics(running=9))
+    successor = Peer("engine", 0, 2)
+    balancer.set_engines([successor, ENGINES[1]])
+    balancer.handle_statistics(ENGINES[0], EngineStatistics(running=99))
+    assert balancer.choose(lambda _: 0) == successor
+    assert balancer.engines == [successor, ENGINES[1]]
+
+
+@given(st.integers(1, 60), st.lists(st.integers(0, 2), max_size=40))
+def test_in_flight_counts_never_differ_by_more_than_one(count: int, ends: list[int]) -> None:
+    """Requests only arrive: the floor alone keeps the engines level, snapshots missing or zero."""
+    balancer = make()
+    in_flight = Counter[Peer]()
+    for place in range(count):
+        in_flight[balancer.choose(in_flight.__getitem__)] += 1
+        balancer.check_invariants()
+        if place < len(ends):
+            balancer.handle_statistics(ENGINES[ends[place]], EngineStatistics())
+    loads = [in_flight[peer] for peer in ENGINES]
+    assert max(loads) - min(loads) <= 1

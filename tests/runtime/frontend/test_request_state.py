@@ -1,0 +1,65 @@
+"""Every transition that is allowed works; every other one is asserted; ends are final."""
+
+import math
+
+import pytest
+
+from triolet.runtime.frontend.request_state import TRANSITIONS, RequestState, RequestStatus
+
+ENDS = [status for status, after in TRANSITIONS.items() if not after]
+
+
+def make(status: RequestStatus) -> RequestState:
+    state = RequestState(created_at=1.0)
+    if status is RequestStatus.STREAMING:
+        state.handle_tokens(2.0)
+    elif status is RequestStatus.UNPLACED:
+        state.handle_engine_gone(2.0)
+    elif status is not RequestStatus.PLACED:
+        state.handle_end(status, 2.0)
+    assert state.status is status
+    return state
+
+
+def go(state: RequestState, status: RequestStatus, now: float) -> None:
+    if status is RequestStatus.STREAMING:
+        state.handle_tokens(now)
+    elif status is RequestStatus.UNPLACED:
+        state.handle_engine_gone(now)
+    elif status is RequestStatus.PLACED:
+        state.handle_placed(now)
+    else:
+        state.handle_end(status, now)
+
+
+@pytest.mark.parametrize("before", RequestStatus)
+@pytest.mark.parametrize("after", RequestStatus)
+def test_the_table_is_the_behaviour(before: RequestStatus, after: RequestStatus) -> None:
+    state = make(before)
+    if after in TRANSITIONS[before]:
+        go(state, after, 3.0)
+        assert state.status is after
+        state.check_invariants()
+    else:
+        with pytest.raises(AssertionError):
+            go(state, after, 3.0)
+        assert state.status is before
+
+
+def test_ends() -> None:
+    assert set(ENDS) == {RequestStatus.FINISHED, RequestStatus.FAILED, RequestStatus.ABORTED}
+    assert [make(status).ended for status in ENDS] == [True] * 3
+    with pytest.raises(AssertionError):
+        RequestState(1.0).handle_end(RequestStatus.STREAMING, 2.0)
+
+
+def test_times_are_of_the_whole_request() -> None:
+    state = RequestState(created_at=1.0)
+    assert state.first_token_at == math.inf
+    state.handle_tokens(2.0)
+    state.handle_tokens(3.0)
+    assert (state.first_token_at, state.entered_at) == (2.0, 2.0)
+    state.handle_engine_gone(4.0)
+    state.handle_placed(5.0)
+    state.handle_tokens(6.0)
+    assert (state.first_token_at, state.entered_at) == (2.0, 6.0)

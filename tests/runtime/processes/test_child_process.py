@@ -1,0 +1,348 @@
+"""A life from spawn to death, with a real process that acts as it is told."""
+
+import select
+import signal
+import socket
+from collections.abc import Sequence
+
+import attrs
+import msgspec
+import pytest
+import trio
+
+from triolet.engine.errors import BootRefused
+from triolet.engine.messages import (
+    ENGINE_TO_ROOT,
+    ROOT_TO_ENGINE,
+    Drain,
+    EngineInit,
+    FrontendMembership,
+    TreeReply,
+    TreeRequest,
+    WorkersChanged,
+)
+from triolet.nurseries.processes.process import ProcessDied, ProcessSpec
+from triolet.nurseries.processes.shutdown_ladder import LadderTimes
+from triolet.runtime.events import (
+    ChildGone,
+    ChildPhaseEnded,
+    ChildProgress,
+    ChildStarting,
+    ChildStopped,
+)
+from triolet.runtime.processes.child_process import ChildLife, ChildPlan, run_child_life
+from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.handshake_messages import HandshakeTimeout
+
+from ...leaks import check_no_leaks
+from ...nurseries.child_programs import look_again
+from ..acting import (
+    ACTING_ENGINE,
+    DEADLINE_S,
+    Diary,
+    acting_settings,
+    dummy_process,
+    facts_of,
+    fill,
+    wait_waits_for,
+)
+
+pytestmark = pytest.mark.slow
+
+
+@attrs.define(eq=False)
+class Owner:
+    """Starts one life, and writes down what it is told of it."""
+
+    act: str
+    boot_timeout_s: float = 30.0
+    environment: dict[str, str] = attrs.field(factory=dict)
+    diary: Diary = attrs.field(factory=Diary)
+    gone: list[str] = attrs.field(factory=list)
+    spawned: list[ChildLife] = attrs.field(factory=list)
+
+    async def run(self) -> None:
+        settings = acting_settings([self.act]).engine
+        plan = ChildPlan(
+            spec=ProcessSpec("engine 0", ACTING_ENGINE, environment=self.environment),
+            role="engine",
+            epoch=1,
+            sends=ROOT_TO_ENGINE,
+            receives=ENGINE_TO_ROOT,
+            boot_timeout_s=self.boot_timeout_s,
+            ladder=LadderTimes(),
+            on_spawned=self.spawned.append,
+            on_ready=lambda life, _: self.diary(life),
+            on_gone=self.gone.append,
+            on_message=self._refuse_message,
+            on_event=self.diary,
+        )
+        init = EngineInit(
+            run_id="r", rank=0, epoch=1, settings=settings, membership=FrontendMembership(0, [])
+        )
+        await run_child_life(plan, msgspec.msgpack.encode(init))
+
+    def _refuse_message(self, message: object, fds: Sequence[int]) -> None:
+        raise AssertionError(f"{message} is not an acting engine's")
+
+    async def wait_gone(self) -> None:
+        """Until the death was told; in a cancelled task, too."""
+        with trio.CancelScope(shield=True):
+            while not self.gone:
+                await look_again()
+
+    async def wait_ready(self) -> ChildLife:
+        life = await self.diary.wait_for(ChildLife)
+        assert isinstance(life, ChildLife)
+        return life
+
+
+async def test_a_death_is_told_with_its_cause() -> None:
+    owner = Owner("ready")
+    killed = pytest.RaisesExc(ProcessDied, match="was killed by SIGKILL")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.RaisesGroup(killed):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            life.process.send_signal(signal.SIGKILL)
+    assert owner.gone == ["was killed by SIGKILL"]
+    assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
+    assert owner.diary.of(ChildProgress) == [ChildProgress("engine 0", "load", 0.5)]
+
+
+async def test_a_start_is_told_phase_by_phase() -> None:
+    owner = Owner("ready")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            assert life.ready
+            nursery.cancel_scope.cancel("the test stops the life")
+    told = [item for item in owner.diary.told if not isinstance(item, ChildLife)]
+    assert [type(event) for event in told] == [
+        ChildStarting,
+        ChildProgress,
+        ChildPhaseEnded,
+        ChildPhaseEnded,
+        ChildStopped,
+    ]
+    assert [event.phase for event in owner.diary.of(ChildPhaseEnded)] == ["start", "load"]
+    assert owner.diary.of(ChildPhaseEnded)[0].seconds > 0
+
+
+async def test_a_booting_child_is_shown_as_far_as_its_parent_knows() -> None:
+    owner = Owner("hang")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            await owner.diary.wait_for(ChildProgress)
+            (life,) = owner.spawned
+            assert not life.ready
+            life.handle_message(WorkersChanged([12, 13]), [])
+            tree = life.boot_tree()
+            assert (tree.name, tree.pid) == ("engine 0", life.process.pid)
+            assert [worker.pid for worker in tree.processes] == [12, 13]
+            facts = dict(tree.facts)
+            assert str(facts.pop("since")).endswith(" s")
+            assert facts == {"epoch": 1, "phase": "load", "done": "50%"}
+            nursery.cancel_scope.cancel("seen")
+
+
+async def test_a_death_while_booting_names_the_error() -> None:
+    owner = Owner("raise")
+    words = "exited with code 1: ValueError: told to raise"
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(ProcessDied, match=words):
+        await owner.run()
+    assert owner.gone == ["exited with code 1: ValueError: told to raise"]
+    assert owner.diary.of(ChildLife) == []
+
+
+async def test_a_process_that_cannot_be_had_is_told_as_a_failure() -> None:
+    """As for want of descriptors or processes; here its environment is larger than may be."""
+    owner = Owner("ready", environment={"TOO_LARGE": "x" * 2**20})
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(OSError) as caught:
+        await owner.run()
+    assert owner.gone == [f"failed: {caught.value}"]
+    assert owner.diary.told == [ChildGone("engine 0", 1, f"failed: {caught.value}")]
+
+
+async def test_a_refusal_is_one_sentence_and_no_death() -> None:
+    owner = Owner("refuse")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(BootRefused) as caught:
+        await owner.run()
+    assert str(caught.value) == "/m: is truncated"
+    assert owner.gone == ["refused to start: /m: is truncated"]
+    assert owner.diary.of(ChildGone) == []  # the error tells it, once
+
+
+async def test_a_child_that_does_not_come_up_is_stopped() -> None:
+    owner = Owner("hang", boot_timeout_s=0.3)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(HandshakeTimeout):
+        await owner.run()
+    assert owner.gone[0].startswith("did not come up: engine 0 made no progress for ")
+
+
+async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner, ended = Owner(f"workers {worker.pid}"), trio.Event()
+
+        async def live() -> None:
+            with pytest.raises(ProcessDied):
+                await owner.run()
+            ended.set()
+
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(live)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGKILL)
+                await wait_waits_for("a worker of the dead engine to be gone")
+                # Told at once, so that streams end; but nobody may take the devices yet.
+                assert owner.gone
+                assert not ended.is_set()
+                assert owner.diary.of(ChildGone) == []
+                worker.kill()
+                await ended.wait()
+
+
+async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> None:
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"workers {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                await owner.wait_ready()
+                nursery.cancel_scope.cancel("the test stops the life")
+                await owner.wait_gone()
+                worker.kill()
+    assert owner.gone == ["it was stopped"]
+    assert owner.diary.of(ChildStopped) == [ChildStopped("engine 0", 1)]
+
+
+async def test_a_death_is_told_although_all_is_stopped_while_its_workers_end() -> None:
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"workers {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGKILL)
+                await wait_waits_for("a worker of the dead engine to be gone")
+                nursery.cancel_scope.cancel("the test stops the life")
+                worker.kill()
+    assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
+
+
+async def test_a_cancelled_life_does_not_wait_for_a_worker_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("triolet.runtime.processes.child_process.WORKERS_END_S", 0.05)
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"workers {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                await owner.wait_ready()
+                nursery.cancel_scope.cancel("the test stops the life")
+        assert worker.poll() is None
+
+
+async def test_what_it_said_last_is_heard_even_when_it_is_stopped() -> None:
+    """Its workers are told of, and unread, in the moment of the cancellation."""
+    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+        owner = Owner(f"late {worker.pid}")
+        with check_no_leaks():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGUSR1)
+                select.select([life.process.control], [], [])  # said; our loop stands still
+                nursery.cancel_scope.cancel("the test stops the life")
+                with trio.CancelScope(shield=True):
+                    await wait_waits_for("a worker of the dead engine to be gone")
+                worker.kill()
+
+
+async def test_the_latest_snapshot_wins() -> None:
+    owner = Owner("ready")
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            for number in range(1, 6):
+                life.publish(FrontendMembership(number, []))  # no checkpoint: all at once
+            while not (heard := (await facts_of(life))["memberships"]):
+                pass
+            assert heard == "5 "
+            life.publish(FrontendMembership(6, []))
+            while (await facts_of(life))["memberships"] != "5 6 ":
+                pass
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_child_that_takes_nothing_delays_nobody() -> None:
+    owner = Owner("deaf")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            await fill(life)
+            for number in range(100):
+                life.publish(FrontendMembership(number, []))
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(trio.TooSlowError):
+                await life.tell(Drain(), 0.05)
+            await life.tell_if_it_listens(Drain(), 0.05)
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_dead_childs_ears_are_closed() -> None:
+    owner = Owner("ready")
+    with trio.fail_after(DEADLINE_S):
+        with pytest.RaisesGroup(ProcessDied):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(owner.run)
+                life = await owner.wait_ready()
+                life.process.send_signal(signal.SIGKILL)
+                await life.process.wait_exited()
+                with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
+                    await life.tell(Drain(), 5.0)
+        with pytest.raises(trio.BrokenResourceError):
+            await life.tell(Drain(), 5.0)
+
+
+async def test_noise_is_dropped_and_the_child_still_heard() -> None:
+    owner = Owner("noise")
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(owner.run)
+            life = await owner.wait_ready()
+            assert "memberships" in await facts_of(life)
+            assert life.control.statistics().malformed == 1
+            nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.MockClock) -> None:
+    """A late answer to a question that nobody waits for any more is dropped."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as control,
+        ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as child,
+    ):
+        life = ChildLife(None, control, lambda message, fds: None)  # type: ignore[arg-type]
+        with pytest.raises(trio.TooSlowError):
+            await life.tree()
+        request, _ = await child.receive()
+        assert request == TreeRequest(1)
+        life.handle_message(TreeReply(1, "late"), [])
+
+        async def answer() -> None:
+            question, _ = await child.receive()
+            assert isinstance(question, TreeRequest)
+            await child.send(TreeReply(question.call_id, "in time"))
+            child.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(life.read_control)
+            nursery.start_soon(answer)
+            assert await life.tree() == "in time"

@@ -1,0 +1,171 @@
+"""Engines are restarted under new epochs, given up, listed and told: with acting processes."""
+
+import importlib.util
+import itertools
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.errors import BootRefused
+from triolet.engine.messages import FrontendAddress
+from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
+from triolet.runtime.frontend.health import EngineState
+from triolet.runtime.messages import EngineMembership
+from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
+
+from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for
+
+pytestmark = pytest.mark.slow
+
+STARTING, READY, RESTARTING, FAILED = (
+    EngineState.STARTING,
+    EngineState.READY,
+    EngineState.RESTARTING,
+    EngineState.FAILED,
+)
+
+
+@attrs.define(eq=False)
+class Bed(EngineBed):
+    def states(self, rank: int = 0) -> list[tuple[int, EngineState]]:
+        """Every (epoch, state) that the snapshots gave this rank, without repeats."""
+        snapshots: list[EngineMembership] = self.diary.of(EngineMembership)
+        seen = [
+            (member.epoch, member.state)
+            for snapshot in snapshots
+            for member in snapshot.engines
+            if member.rank == rank
+        ]
+        return [state for state, _ in itertools.groupby(seen)]
+
+    async def wait_ready(self, epoch: int) -> None:
+        """Until the engine of this epoch is ready."""
+        count = 0
+        while True:
+            count += 1
+            event = await self.diary.wait_for(ChildReady, count)
+            if event.epoch == epoch:
+                return
+
+    def kill(self, rank: int = 0) -> None:
+        self.fleet.processes.lives[rank].process.send_signal(signal.SIGKILL)
+
+    async def kill_ready(self, epoch: int) -> None:
+        """Kill the engine of this epoch once it is ready; never returns."""
+        await self.wait_ready(epoch)
+        self.kill()
+        await trio.sleep_forever()
+
+
+@asynccontextmanager
+async def open_bed(settings: RuntimeSettings) -> AsyncIterator[Bed]:
+    bed = Bed(settings)
+    async with running(bed.fleet):
+        yield bed
+
+
+async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:
+    async with open_bed(acting_settings(["ready"])) as bed:
+        await bed.wait_ready(1)
+        bed.kill()
+        await bed.wait_ready(2)
+        assert bed.states() == [
+            (1, STARTING),
+            (1, READY),
+            (1, RESTARTING),
+            (2, RESTARTING),
+            (2, READY),
+        ]
+        member = bed.fleet.directory.snapshot().engines[0]
+        assert (member.restarts, member.cause) == (1, "was killed by SIGKILL")
+    assert bed.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
+    assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", 2)]  # at the end, in order
+
+
+async def test_it_is_not_restarted_before_its_workers_are_gone() -> None:
+    """Devices are handed over by the pidfd alone; the death itself is published at once."""
+    with dummy_process() as worker:
+        async with open_bed(acting_settings([f"workers {worker.pid}", "ready"])) as bed:
+            await bed.wait_ready(1)
+            bed.kill()
+            await wait_waits_for("a worker of the dead engine to be gone")
+            assert bed.states()[-1] == (1, RESTARTING)
+            worker.kill()
+            await bed.wait_ready(2)
+
+
+async def test_a_failed_start_is_a_failure_like_others() -> None:
+    async with open_bed(acting_settings(["raise", "ready"])) as bed:
+        await bed.wait_ready(2)
+        assert bed.diary.of(ChildGone)[0].cause == "exited with code 1: ValueError: told to raise"
+
+
+async def test_an_engine_that_keeps_dying_is_given_up_and_then_none_is_left() -> None:
+    with pytest.raises(NoEngineLeft, match="ValueError: told to raise") as caught:
+        async with open_bed(acting_settings(["raise"])) as bed:
+            await trio.sleep_forever()
+    assert "Traceback" in str(caught.value)  # the last words, once, for whoever must mend it
+    assert bed.states()[-1] == (3, FAILED)  # two restarts, by the settings
+    (failed,) = bed.diary.of(ChildFailed)
+    assert failed.cause == (
+        "it died too often; the last time it exited with code 1: ValueError: told to raise"
+    )
+
+
+async def test_the_others_serve_on_when_one_is_given_up() -> None:
+    async with open_bed(acting_settings(["raise"], ["ready"])) as bed:
+        await bed.diary.wait_for(ChildFailed)
+        assert bed.fleet.directory.any_left()
+        assert bed.fleet.directory.any_failed()
+        while 1 not in bed.fleet.processes.lives:
+            await bed.diary.wait_for(ChildReady)
+        bed.kill(1)
+        await bed.diary.wait_for(ChildReady, 2)
+
+
+async def test_a_refusal_is_raised_at_once_and_bare() -> None:
+    with pytest.raises(BootRefused, match="/m: is truncated"):
+        async with open_bed(acting_settings(["refuse"])) as bed:
+            await trio.sleep_forever()
+    assert bed.states() == [(1, STARTING), (1, RESTARTING), (1, FAILED)]
+    assert bed.diary.of(ChildGone) == bed.diary.of(ChildFailed) == []
+
+
+async def test_a_refusal_is_raised_when_the_last_engine_has_refused() -> None:
+    with pytest.raises(BootRefused):
+        async with open_bed(acting_settings(["refuse"], ["refuse"])) as bed:
+            await trio.sleep_forever()
+    assert len(bed.diary.of(ChildFailed)) == 1  # of the first: the second could still come up
+
+
+async def test_a_refusal_after_the_run_has_served_is_an_outage() -> None:
+    with pytest.raises(NoEngineLeft, match="/m: is truncated"):
+        async with open_bed(acting_settings(["ready", "refuse"])) as bed:
+            await bed.kill_ready(1)
+    assert bed.states()[-1] == (2, FAILED)
+
+
+async def test_engines_hear_of_frontends() -> None:
+    async with open_bed(acting_settings(["ready"])) as bed:
+        await bed.wait_ready(1)
+        life = bed.fleet.processes.lives[0]
+        frontends = bed.fleet.frontends
+        bed.fleet.publish_frontends(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
+        while not str((await facts_of(life))["memberships"]).endswith("1 "):
+            pass
+
+
+@pytest.mark.parametrize("executor", ["auto", "native", "torch", "null"])
+def test_what_an_engine_starts_ahead_is_a_worker(executor: str) -> None:
+    settings = acting_settings(["ready"])
+    engine = attrs.evolve(settings.engine, executor=executor)
+    fleet = attrs.evolve(Bed(attrs.evolve(settings, engine=engine)).fleet, module=ENGINE_MODULE)
+    [module] = fleet.processes.ahead
+    assert importlib.util.find_spec(module) is not None
+    assert ("native" in module) is (executor in ("auto", "native"))

@@ -1,0 +1,216 @@
+"""Frontends get connections and memberships, are replaced, and drained: with acting processes."""
+
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.errors import BootRefused
+from triolet.engine.messages import FrontendMembership
+from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
+from triolet.runtime.events import ChildFailed, ChildGone, ChildProgress, ChildReady
+from triolet.runtime.messages import EngineMembership
+from triolet.runtime.processes.frontend_fleet import FrontendFleet
+
+from ..acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, running
+
+pytestmark = pytest.mark.slow
+
+
+@attrs.define(eq=False)
+class Bed:
+    """A fleet of acting frontends, and what it told."""
+
+    acts: tuple[list[str], ...]
+    diary: Diary = attrs.field(factory=Diary)
+    engines: EngineMembership = attrs.field(factory=lambda: EngineMembership(4, []))
+    fleet: FrontendFleet = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.fleet = FrontendFleet(
+            module=ACTING_FRONTEND,
+            count=len(self.acts),
+            settings=acting_settings(["none"]),
+            settings_text=json.dumps(dict(enumerate(self.acts))),
+            run_id="r",
+            epochs=itertools.count(1),
+            engines=lambda: self.engines,
+            on_membership=self.diary,
+            on_event=self.diary,
+            pass_timeout_s=0.5,
+        )
+
+    def kill(self, rank: int) -> None:
+        """Kill it; nobody has noticed when this returns."""
+        process = self.fleet.processes.lives[rank].process
+        process.send_signal(signal.SIGKILL)
+        select.select([process.pidfd], [], [])
+
+    async def passed(self) -> str:
+        """Pass one connection; "RANK EPOCH" of who took it."""
+        with connection() as (client, server):
+            await self.fleet.pass_connection(server.fileno())
+            server.close()
+            return await answer_of(client)
+
+
+@contextmanager
+def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
+    client, server = socket.socketpair()
+    client.setblocking(False)
+    with client, server:
+        yield client, server
+
+
+async def answer_of(client: socket.socket) -> str:
+    await trio.lowlevel.wait_readable(client)
+    return client.recv(100).decode()
+
+
+@asynccontextmanager
+async def open_bed(*acts: list[str]) -> AsyncIterator[Bed]:
+    bed = Bed(acts)
+    async with running(bed.fleet):
+        yield bed
+
+
+async def test_a_connection_goes_to_a_frontend_by_its_descriptor() -> None:
+    async with open_bed(["ready"]) as bed:
+        assert await bed.passed() == "0 1"  # it waited for the frontend to be up
+        await bed.fleet.wait_serving()
+        await bed.fleet.wait_drained()
+
+
+async def test_connections_spread() -> None:
+    async with open_bed(["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        # Each gets some once both have said that they are linked to an engine.
+        ranks: set[str] = set()
+        while ranks != {"0", "1"}:
+            ranks.add((await bed.passed())[0])
+
+
+async def test_a_dead_frontend_is_replaced_and_relisted() -> None:
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        bed.kill(0)
+        assert await bed.passed() == "0 2"
+        listed: list[FrontendMembership] = bed.diary.of(FrontendMembership)
+        epochs = [[frontend.epoch for frontend in snapshot.frontends] for snapshot in listed]
+        assert epochs == [[1], [], [2]]
+        assert listed[-1].frontends[0].input_endpoint == "in-2"
+        assert bed.diary.of(ChildGone)[0].cause == "was killed by SIGKILL"
+
+
+async def test_a_connection_goes_to_another_when_one_has_just_died() -> None:
+    async with open_bed(["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        bed.kill(0)
+        ranks = [(await bed.passed())[0] for _ in range(2)]
+        assert ranks[0] == "1"
+
+
+async def test_one_that_hangs_is_passed_by() -> None:
+    async with open_bed(["stunned"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        await fill(bed.fleet.processes.lives[0])
+        assert {await bed.passed() for _ in range(4)} <= {"1 1", "1 2"}
+        await bed.fleet.wait_drained()  # what it did not take is not counted as under way
+
+
+async def test_one_frontend_asks_another() -> None:
+    async with open_bed(["asks"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        while await bed.passed() != "0 1" and await bed.passed() != "0 2":
+            pass
+        while "found" not in (replies := (await facts_of(bed.fleet.processes.lives[0]))["replies"]):
+            pass
+        assert replies.startswith("1 found resp of 1;")
+
+
+async def test_the_root_answers_for_a_frontend_that_is_not_there() -> None:
+    async with open_bed(["asks"]) as bed:
+        await bed.passed()
+        while not (replies := (await facts_of(bed.fleet.processes.lives[0]))["replies"]):
+            pass
+        assert replies == "1 gone ;"
+
+
+async def test_engines_are_told_at_once_and_when_they_change() -> None:
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        life = bed.fleet.processes.lives[0]
+        while not (await facts_of(life))["memberships"]:
+            pass
+        bed.fleet.publish_engines(EngineMembership(5, []))
+        while (await facts_of(life))["memberships"] != "4 5 ":
+            pass
+
+
+async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
+    drained = trio.Event()
+
+    async def wait_drained() -> None:
+        await bed.fleet.wait_drained()
+        drained.set()
+
+    async with open_bed(["keep"], ["ready"], ["deaf"]) as bed:
+        await bed.diary.wait_for(ChildReady, 3)
+        await fill(bed.fleet.processes.lives[2])
+        with connection() as (first, server), connection() as (second, other):
+            for client, end in ((first, server), (second, other)):
+                await bed.fleet.pass_connection(end.fileno())
+                end.close()
+                await answer_of(client)
+            while bed.fleet.balancer.open_streams():  # under way: none has been reported yet
+                await bed.fleet.changed.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_drained)
+                for _ in range(10):
+                    await trio.lowlevel.checkpoint()
+                assert not drained.is_set()  # a connection is open, though no stream
+                await bed.fleet.drain()
+                await drained.wait()
+        assert (await facts_of(bed.fleet.processes.lives[1]))["drains"] == 1
+
+
+async def test_one_that_comes_up_during_a_drain_is_born_draining() -> None:
+    async with open_bed(["ready"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        assert (await facts_of(bed.fleet.processes.lives[0]))["draining"] == 0
+        bed.kill(0)
+        await bed.fleet.drain()
+        await bed.diary.wait_for(ChildReady, 2)
+        assert (await facts_of(bed.fleet.processes.lives[0]))["draining"] == 1
+
+
+async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
+    async with open_bed(["late"]) as bed:
+        await bed.diary.wait_for(ChildProgress)  # it has its INIT, which knew of no drain
+        await bed.fleet.drain()
+        os.kill(bed.fleet.processes.booting[0].process.pid, signal.SIGUSR1)
+        await bed.diary.wait_for(ChildReady)
+        while not (facts := await facts_of(bed.fleet.processes.lives[0]))["drains"]:
+            assert facts["draining"] == 0
+
+
+async def test_one_that_keeps_dying_ends_the_fleet() -> None:
+    with pytest.raises(RestartLimitExceeded, match="frontend 0 failed again after 2 restarts"):
+        async with open_bed(["raise"]) as bed:
+            await trio.sleep_forever()
+    (failed,) = bed.diary.of(ChildFailed)
+    assert "ValueError: told to raise" in failed.cause
+
+
+async def test_a_refusal_comes_bare_and_at_once() -> None:
+    with pytest.raises(BootRefused, match="is not a tokenizer"):
+        async with open_bed(["refuse"]):
+            await trio.sleep_forever()

@@ -1,0 +1,59 @@
+"""Snapshots are whole and numbered; an engine's states follow its epochs."""
+
+import pytest
+
+from triolet.engine.messages import EngineReady, FrontendAddress
+from triolet.runtime.frontend.health import EngineState
+from triolet.runtime.processes.membership import EngineDirectory, FrontendDirectory
+
+READY = EngineReady(
+    kv_blocks=8,
+    block_tokens=16,
+    max_model_len=128,
+    max_num_seqs=4,
+    vocab_size=100,
+    numerics_id="n",
+    bitwise=True,
+    settings_digest="d",
+)
+
+
+def test_an_engine_lives_dies_and_is_given_up() -> None:
+    directory = EngineDirectory()
+    assert directory.handle_starting(0, 1).engines[0].state is EngineState.STARTING
+    assert directory.handle_ready(0, READY).engines[0].ready == READY
+    gone = directory.handle_gone(0, "was killed by SIGKILL").engines[0]
+    assert (gone.state, gone.ready, gone.cause) == (
+        EngineState.RESTARTING,
+        None,
+        "was killed by SIGKILL",
+    )
+    again = directory.handle_starting(0, 2).engines[0]
+    assert (again.epoch, again.restarts, again.cause) == (2, 1, "was killed by SIGKILL")
+    assert directory.any_left()
+    assert directory.handle_failed(0).engines[0].state is EngineState.FAILED
+    assert not directory.any_left()
+    assert directory.any_failed()
+
+
+def test_epochs_only_grow() -> None:
+    directory = EngineDirectory()
+    directory.handle_starting(0, 2)
+    with pytest.raises(AssertionError):
+        directory.handle_starting(0, 2)
+
+
+def test_snapshots_are_whole_and_numbered() -> None:
+    directory = EngineDirectory()
+    numbers = [directory.handle_starting(1, 1).number, directory.handle_starting(0, 2).number]
+    assert numbers == [1, 2]
+    assert [member.rank for member in directory.snapshot().engines] == [0, 1]
+
+
+def test_a_frontend_replaces_its_predecessor() -> None:
+    directory = FrontendDirectory()
+    directory.handle_ready(FrontendAddress(0, 1, "a", "b"))
+    second = directory.handle_ready(FrontendAddress(0, 2, "c", "d"))
+    assert [address.epoch for address in second.frontends] == [2]
+    assert directory.handle_gone(0).frontends == []
+    assert directory.handle_gone(0).number == 4

@@ -1,0 +1,165 @@
+"""Warm spares of acting engines: taken by the next life, replaced when lost, gone with the run."""
+
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from triolet.runtime.events import ChildGone, ChildReady, ChildStarting
+from triolet.runtime.processes.spares import CalmBell, Spares
+
+from ...leaks import check_no_leaks
+from ...nurseries.child_programs import look_again, see_stopped
+from ..acting import ACTING_ENGINE, DEADLINE_S, EngineBed, acting_settings, running, wait_waits_for
+
+pytestmark = pytest.mark.slow
+NAME = "spare engine 0"
+
+
+@attrs.define(eq=False)
+class Bed(EngineBed):
+    """A fleet of one acting engine with a spare."""
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self.spares.calm_s = 0.0
+
+    @property
+    def spares(self) -> Spares:
+        return self.fleet.processes.spares
+
+    def life_pid(self) -> int:
+        return self.fleet.processes.lives[0].process.pid
+
+    async def wait_warm(self, *, other_than: int = 0) -> int:
+        """The pid of a spare that waits, and is not this one."""
+        while True:
+            for tree in self.spares.trees():
+                if tree.facts["phase"] == "warm" and tree.pid != other_than:
+                    assert tree.name == NAME
+                    return tree.pid
+            await look_again()
+
+    async def wait_ready(self, count: int) -> int:
+        """The epoch of the so-manieth that was ready."""
+        epoch = (await self.diary.wait_for(ChildReady, count)).epoch
+        assert isinstance(epoch, int)
+        return epoch
+
+
+@asynccontextmanager
+async def open_bed(*acts: str, count: int = 1) -> AsyncIterator[Bed]:
+    bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count))
+    async with running(bed.fleet):
+        bed.fleet.start_spares()
+        yield bed
+
+
+async def test_the_next_life_is_the_spare_that_waited() -> None:
+    async with open_bed("ready") as bed:
+        spare = await bed.wait_warm()
+        assert spare in bed.fleet.processes.own_pids()
+        os.kill(bed.life_pid(), signal.SIGKILL)
+        assert await bed.wait_ready(2) == 2
+        assert bed.life_pid() == spare
+        assert bed.fleet.processes.lives[0].process.spec.name == "engine 0"
+        # And there is another, for the time after that.
+        again = await bed.wait_warm()
+        assert again not in (spare, bed.life_pid())
+        assert len(bed.diary.of(ChildStarting)) == 2, "spares are no lives"
+
+
+async def test_none_is_started_before_all_are_ready() -> None:
+    async with open_bed("hang") as bed:
+        await bed.diary.wait_for(ChildStarting)
+        await wait_waits_for("calm, to start a spare")
+        assert bed.spares.trees() == []
+
+
+async def test_without_a_spare_the_next_life_is_spawned() -> None:
+    async with open_bed("ready", count=0) as bed:
+        await bed.wait_ready(1)
+        os.kill(bed.life_pid(), signal.SIGKILL)
+        assert await bed.wait_ready(2) == 2
+        assert bed.spares.take() is None
+
+
+async def test_a_spare_that_dies_is_replaced_and_nobody_restarts(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with open_bed("ready") as bed:
+        spare = await bed.wait_warm()
+        os.kill(spare, signal.SIGKILL)
+        await wait_waits_for("calm, to start a spare (lost: 1)")
+        await bed.wait_warm(other_than=spare)
+        assert bed.diary.of(ChildGone) == []
+        assert len(bed.diary.of(ChildStarting)) == 1
+        os.kill(bed.life_pid(), signal.SIGKILL)
+        assert await bed.wait_ready(2) == 2
+    assert caplog.records == []
+
+
+async def test_a_stopped_spare_is_passed_over_and_ended() -> None:
+    async with open_bed("ready") as bed:
+        spare = await bed.wait_warm()
+        pidfd = os.pidfd_open(spare)
+        try:
+            os.kill(spare, signal.SIGSTOP)
+            see_stopped(pidfd)
+            os.kill(bed.life_pid(), signal.SIGKILL)
+            assert await bed.wait_ready(2) == 2
+            assert bed.life_pid() != spare
+            await trio.lowlevel.wait_readable(pidfd)
+        finally:
+            os.close(pidfd)
+
+
+async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None:
+    async with open_bed("ready") as bed:
+        spare = await bed.wait_warm()
+
+        def kill_first(event: object) -> None:
+            if isinstance(event, ChildStarting) and event.epoch == 2:
+                os.kill(spare, signal.SIGKILL)
+
+        bed.fleet.processes.on_event = kill_first
+        os.kill(bed.life_pid(), signal.SIGKILL)
+        while 0 not in bed.fleet.processes.lives or bed.fleet.processes.lives[0].epoch < 3:
+            await look_again()
+
+
+async def test_of_several_the_warm_one_is_taken_first() -> None:
+    async with open_bed("ready", count=2) as bed:
+        while [tree.facts["phase"] for tree in bed.spares.trees()] != ["warm", "warm"]:
+            await look_again()
+        first, second = bed.spares.trees()
+        os.kill(bed.life_pid(), signal.SIGKILL)
+        await bed.wait_ready(2)
+        assert bed.life_pid() == first.pid
+        os.kill(bed.life_pid(), signal.SIGKILL)
+        await bed.wait_ready(3)
+        assert bed.life_pid() == second.pid
+
+
+async def test_a_machine_that_can_start_none_is_asked_again_later() -> None:
+    spares = Spares(
+        role="engine",
+        module=ACTING_ENGINE,
+        count=1,
+        warm_up_s=1e-9,  # none is ever quick enough
+        ladder=acting_settings(["ready"]).times.ladder,
+        calm=CalmBell(),
+        calm_s=0.0,
+    )
+    spares.calm.missing("engine 0")
+    spares.calm.settled("engine 0")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            spares.start(nursery)
+            await wait_waits_for("calm, to start a spare (lost: 1)")
+            assert spares.pids() == set()
+            nursery.cancel_scope.cancel("enough")

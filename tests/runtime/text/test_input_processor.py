@@ -1,0 +1,227 @@
+"""Prompts of every form become ids, short ones at once, long ones in threads, wrong ones not."""
+
+import json
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+import tokenizers
+import trio
+import trio.testing
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter, PromptTooLong
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.config import InputLimits, RuntimeSettings
+from triolet.runtime.errors import ChatTemplateMissing
+from triolet.runtime.frontend.generation import ChatPrompt, Prompt
+from triolet.runtime.text.chat_template import ChatTemplate
+from triolet.runtime.text.input_processor import InputProcessor
+from triolet.runtime.text.tokenizer import Tokenizer
+
+from ..model_folders import byte_level_tokenizer, write_folder
+
+GREEDY = SamplingParams(temperature=0)
+HELLO = ChatPrompt([{"role": "user", "content": "hello"}])
+
+
+@pytest.fixture
+def inputs(tokenizer: Tokenizer, model_folder: pathlib.Path) -> InputProcessor:
+    return InputProcessor(
+        tokenizer,
+        ChatTemplate.load(model_folder, tokenizer.special_tokens),
+        vocab_size=330,
+        max_model_len=1000,
+        limits=InputLimits(inline_characters_max=50, prompt_characters_max=100_000),
+    )
+
+
+async def test_text_gets_what_the_model_expects_around_it(inputs: InputProcessor) -> None:
+    prepared = await inputs.prepare("the cat", GREEDY)
+    assert prepared.prompt_token_ids == inputs.tokenizer.encode("the cat")
+    assert prepared.prompt_token_ids[0] == inputs.tokenizer.id_of("<|begin|>")
+    assert prepared.params == GREEDY
+
+
+async def test_a_conversation_is_rendered_and_gets_nothing_more(inputs: InputProcessor) -> None:
+    prepared = await inputs.prepare(HELLO, GREEDY)
+    text = inputs.tokenizer.decode(prepared.prompt_token_ids, skip_special_tokens=False)
+    assert text == "<|begin|><|turn|>user\nhello<|end|>\n<|turn|>assistant\n"
+
+
+async def test_ids_are_copied(inputs: InputProcessor) -> None:
+    ids = [5, 329]
+    prepared = await inputs.prepare(ids, GREEDY)
+    assert prepared.prompt_token_ids == ids
+    assert prepared.prompt_token_ids is not ids
+
+
+class RecordingTokenizer(Tokenizer):
+    """Remembers in which thread each slice was encoded; cuts often; cancels at the third slice."""
+
+    threads: list[int]
+    scope: trio.CancelScope | None
+
+    def slices(self, text: str, slice_characters: int = 20) -> list[str]:
+        return super().slices(text, slice_characters)
+
+    def encode_slice(self, text: str) -> tokenizers.Encoding:
+        self.threads.append(threading.get_ident())
+        if self.scope is not None and len(self.threads) == 3:
+            trio.from_thread.run_sync(self.scope.cancel, "the client left")
+        return super().encode_slice(text)
+
+
+@pytest.fixture
+def recording(model_folder: pathlib.Path, inputs: InputProcessor) -> RecordingTokenizer:
+    tokenizer = RecordingTokenizer.load(model_folder)
+    tokenizer.threads, tokenizer.scope = [], None
+    inputs.tokenizer = tokenizer
+    return tokenizer
+
+
+async def test_long_texts_are_encoded_in_slices_off_the_loop(
+    inputs: InputProcessor, recording: RecordingTokenizer
+) -> None:
+    text = "the cat sat on the mat " * 10
+    prepared = await inputs.prepare(text, GREEDY)
+    assert prepared.prompt_token_ids == recording.encode(text)
+    assert len(recording.threads) > 5
+    assert threading.get_ident() not in recording.threads
+
+
+async def test_cancelling_ends_with_the_slice(
+    inputs: InputProcessor, recording: RecordingTokenizer
+) -> None:
+    with trio.CancelScope() as recording.scope:
+        await inputs.prepare("the cat sat on the mat " * 10, GREEDY)
+    assert recording.scope is not None
+    assert recording.scope.cancelled_caught
+    assert len(recording.threads) == 3
+
+
+async def test_short_texts_do_not_wait(inputs: InputProcessor) -> None:
+    with trio.testing.assert_no_checkpoints():
+        await inputs.prepare("the cat", GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ([], "at least one token"),
+        ([1, 330], "token ids from 0 to 329"),
+        ([-1], "token ids from 0 to 329"),
+        ([True], "whole numbers"),
+        ([1.0], "whole numbers"),
+        ("a\ud800", "is not Unicode"),
+        ("x" * 100_001, "at most 100000 characters"),
+        (ChatPrompt([{"role": "user", "content": "x" * 100_009}]), "at most 100000 characters"),
+        (ChatPrompt([{"role": "user", "content": "\udfff"}]), "is not Unicode"),
+    ],
+    ids=lambda value: str(value)[:25].encode("ascii", "replace").decode(),
+)
+async def test_wrong_prompts_are_refused(inputs: InputProcessor, prompt: Any, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason) as caught:
+        await inputs.prepare(prompt, GREEDY)
+    assert caught.value.parameter == "prompt"
+
+
+def test_what_is_no_prompt_is_refused_before_it_is_charged(inputs: InputProcessor) -> None:
+    messages: Any = ["hello"]
+    wrong: list[Any] = [None, 5, ChatPrompt(messages)]
+    for prompt in wrong:
+        with pytest.raises(InvalidParameter):
+            inputs.estimate_tokens(prompt)
+
+
+async def test_the_answer_needs_one_token(inputs: InputProcessor) -> None:
+    assert len((await inputs.prepare([1] * 999, GREEDY)).prompt_token_ids) == 999
+    with pytest.raises(PromptTooLong) as caught:
+        await inputs.prepare([1] * 1000, GREEDY)
+    assert caught.value.prompt_tokens == 1000
+    with pytest.raises(PromptTooLong):
+        await inputs.prepare([1] * 10, GREEDY, max_model_len=10)
+    with pytest.raises(PromptTooLong):
+        await inputs.prepare([1] * 1000, GREEDY, max_model_len=2000)
+
+
+async def test_stop_tokens_are_of_the_vocabulary(inputs: InputProcessor) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        await inputs.prepare([1], SamplingParams(stop_token_ids=[330]))
+    assert caught.value.parameter == "stop_token_ids"
+
+
+async def test_without_a_template_conversations_are_refused(inputs: InputProcessor) -> None:
+    inputs.chat_template = None
+    with pytest.raises(ChatTemplateMissing):
+        await inputs.prepare(HELLO, GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [("", 1), ("x" * 8, 3), ([1, 2, 3], 3), ([], 1), (HELLO, 2), (ChatPrompt([{"role": "x"}]), 1)],
+)
+def test_estimates(inputs: InputProcessor, prompt: Prompt, tokens: int) -> None:
+    assert inputs.estimate_tokens(prompt) == tokens
+
+
+async def test_loading_reads_the_models_limits(tmp_path: pathlib.Path) -> None:
+    write_folder(tmp_path, byte_level_tokenizer())
+    config = {"vocab_size": 400, "max_position_embeddings": 64, "eos_token_id": 1}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    for asked, expected in ((0, 64), (32, 32), (128, 64)):
+        engine = EngineSettings(model=str(tmp_path), max_model_len=asked)
+        inputs = InputProcessor.load(RuntimeSettings(engine=engine))
+        assert (inputs.max_model_len, inputs.vocab_size) == (expected, 400)
+        assert inputs.chat_template is None
+
+
+async def test_texts_of_any_length_are_tokenised_and_put_back(inputs: InputProcessor) -> None:
+    text = "the cat sat. " * 1000
+    token_ids = await inputs.tokenize(text, add_special_tokens=False)
+    assert len(token_ids) > inputs.max_model_len
+    assert await inputs.detokenize(token_ids) == text
+    assert await inputs.detokenize([]) == ""
+    assert "".join(inputs.tokenizer.token_strings(token_ids))[:3] == "the"
+    assert inputs.tokenizer.token_strings([2**31 - 1]) == [""]
+    rendered = await inputs.tokenize(HELLO, add_special_tokens=False)
+    assert await inputs.detokenize(rendered) == inputs.render(HELLO)
+    for wrong in (-1, inputs.vocab_size):
+        with pytest.raises(InvalidParameter):
+            await inputs.detokenize([wrong])
+
+
+def test_facts_about_the_tokenizer_are_plain(inputs: InputProcessor) -> None:
+    info = inputs.info()
+    assert info["chat_template"]
+    assert (info["eos_token"], info["vocab_size"]) == ("<|end|>", 330)
+    assert json.loads(json.dumps(info)) == info
+
+
+def load_folder(folder: pathlib.Path, **settings: Any) -> InputProcessor:
+    write_folder(folder, byte_level_tokenizer())  # its end token has the id 1
+    config = {"vocab_size": 400, "max_position_embeddings": 64, "eos_token_id": [7, 9]}
+    (folder / "config.json").write_text(json.dumps(config))
+    engine = EngineSettings(model=str(folder))
+    return InputProcessor.load(RuntimeSettings(engine=engine, **settings))
+
+
+def test_ends_are_the_models_and_the_tokenizers(tmp_path: pathlib.Path) -> None:
+    assert load_folder(tmp_path).eos_token_ids == (7, 9, 1)
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [2, 1]}')
+    assert load_folder(tmp_path).eos_token_ids == (2, 1)
+
+
+async def test_what_a_client_leaves_out_is_as_the_models_makers_advise(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    advice = {"temperature": 0.6, "top_k": 20, "typical_p": 0.2}
+    (tmp_path / "generation_config.json").write_text(json.dumps(advice))
+    inputs = load_folder(tmp_path)
+    assert "not served and therefore not done: typical_p 0.2" in caplog.text
+    prepared = await inputs.prepare([5], SamplingParams(top_k=3))
+    assert (prepared.params.temperature, prepared.params.top_k) == (0.6, 3)
+    assert prepared.params.top_p is None
+    without = await load_folder(tmp_path, generation_config="none").prepare([5], SamplingParams())
+    assert without.params == SamplingParams()

@@ -1,0 +1,311 @@
+"""The link machine: its table, its deadlines, n-th faults, and a lossy network of all kinds."""
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.fuzz.doubles.link_pair import SETTINGS, LinkPair
+from triolet.transports.endpoint import GENERATION_MAX
+from triolet.transports.links.link import Link
+from triolet.transports.links.link_decisions import (
+    Decision,
+    Deliver,
+    LinkNotUp,
+    LinkSettings,
+    LinkState,
+    OpenGeneration,
+    ReportDown,
+    ReportUp,
+    Side,
+    Transmit,
+)
+from triolet.transports.links.link_header import FrameKind, Header
+from triolet.transports.links.memory_channel import FaultKind, NthFault
+
+
+def header(kind: FrameKind, generation: int, sequence: int = 0, acknowledged: int = 0) -> Header:
+    return Header(kind, generation, sequence, acknowledged)
+
+
+def spoke_up() -> Link:
+    link = Link(Side.SPOKE, SETTINGS)
+    link.open(0.0)
+    link.handle_header(header(FrameKind.LINK_ACCEPT, 1), 0.0)
+    return link
+
+
+def hub_up() -> Link:
+    link = Link(Side.HUB, SETTINGS)
+    link.handle_header(header(FrameKind.LINK_UP, 1), 0.0)
+    return link
+
+
+# ---- the table
+
+
+def test_a_spoke_opens_and_repeats_until_the_hub_has_answered() -> None:
+    link = Link(Side.SPOKE, SETTINGS)
+    link_up = Transmit(header(FrameKind.LINK_UP, 1))
+    assert link.open(0.0) == (OpenGeneration(1), link_up)
+    with pytest.raises(LinkNotUp):
+        link.handle_send(0.0)
+    times = []
+    while link.next_deadline() < 5.0:
+        times.append(now := link.next_deadline())
+        assert link.handle_timeout(now) == (link_up,)
+    assert times == pytest.approx([0.05, 0.15, 0.35, 0.75, 1.55, 2.55, 3.55, 4.55])
+    assert link.handle_header(header(FrameKind.LINK_ACCEPT, 1), 5.0) == [ReportUp(1)]
+    assert link.next_deadline() == math.inf, "an idle link has nothing to do"
+
+
+def test_a_hub_answers_each_generation_and_each_repetition() -> None:
+    link = Link(Side.HUB, SETTINGS)
+    answer = Transmit(header(FrameKind.LINK_ACCEPT, 1))
+    link_up = header(FrameKind.LINK_UP, 1)
+    assert link.handle_header(link_up, 0.0) == [OpenGeneration(1), ReportUp(1), answer]
+    assert link.handle_header(link_up, 0.0) == (answer,)
+    link.handle_send(0.0)
+    decisions = link.handle_header(header(FrameKind.LINK_UP, 3), 1.0)
+    assert decisions == [
+        ReportDown("the spoke opened generation 3"),
+        OpenGeneration(3),
+        ReportUp(3),
+        Transmit(header(FrameKind.LINK_ACCEPT, 3)),
+    ]
+    assert link.handle_header(link_up, 1.0) == ()
+    assert link.statistics().stale == 1
+    assert link.next_deadline() == math.inf
+
+
+def test_the_first_data_is_as_good_as_the_answer() -> None:
+    link = Link(Side.SPOKE, SETTINGS)
+    link.open(0.0)
+    decisions = link.handle_header(header(FrameKind.DATA, 1, 1), 0.0)
+    assert decisions == [ReportUp(1), Deliver()]
+
+
+def test_data_is_delivered_in_order_and_duplicates_are_dropped() -> None:
+    link = spoke_up()
+    assert link.handle_header(header(FrameKind.DATA, 1, 1), 0.0) == (Deliver(),)
+    assert link.handle_header(header(FrameKind.DATA, 1, 1), 0.0) == ()
+    assert link.handle_header(header(FrameKind.DATA, 1, 2), 0.0) == (Deliver(),)
+    assert link.handle_header(header(FrameKind.DATA, 1, 1), 0.0) == ()
+    assert link.statistics().duplicates == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "sequence"), [(FrameKind.DATA, 2), (FrameKind.ACK, 1), (FrameKind.PROBE, 1)]
+)
+def test_a_gap_makes_the_spoke_open_the_next_generation(kind: FrameKind, sequence: int) -> None:
+    link = spoke_up()
+    decisions = link.handle_header(header(kind, 1, sequence), 10.0)
+    reason = f"gap: number {sequence} came instead of {int(kind is FrameKind.DATA)}"
+    link_up = Transmit(header(FrameKind.LINK_UP, 2))
+    assert list(decisions) == [ReportDown(reason), OpenGeneration(2), link_up]
+    assert link.handle_header(header(FrameKind.DATA, 1, 1), 10.0) == ()
+    assert link.statistics().gaps == 1
+
+
+def test_a_gap_makes_the_hub_ask_until_a_later_generation_comes() -> None:
+    link = hub_up()
+    reset = Transmit(header(FrameKind.LINK_RESET, 1))
+    decisions = link.handle_header(header(FrameKind.DATA, 1, 2), 0.0)
+    assert decisions == [ReportDown("gap: number 2 came instead of 1"), reset]
+    with pytest.raises(LinkNotUp):
+        link.handle_send(0.0)
+    assert link.handle_timeout(0.05) == (reset,)
+    assert link.handle_header(header(FrameKind.DATA, 1, 1), 0.1) == ()
+    assert link.handle_header(header(FrameKind.LINK_UP, 1), 0.1) == ()
+    assert link.handle_broken(1, "again", 0.1) == ()
+    assert ReportUp(2) in link.handle_header(header(FrameKind.LINK_UP, 2), 0.2)
+    assert link.next_deadline() == math.inf
+
+
+def test_a_reset_makes_the_spoke_open_the_next_generation_once() -> None:
+    link = spoke_up()
+    reset = header(FrameKind.LINK_RESET, 1)
+    assert OpenGeneration(2) in link.handle_header(reset, 10.0)
+    assert link.handle_header(reset, 10.0) == ()
+    assert link.generation == 2
+
+
+def test_broken_is_about_one_generation() -> None:
+    link = hub_up()
+    assert link.handle_broken(0, "an older one", 0.0) == ()
+    assert ReportDown("it is not connected") in link.handle_broken(1, "it is not connected", 0.0)
+
+
+def test_acknowledgements_go_alone_after_some_messages_or_some_time() -> None:
+    link = spoke_up()
+    for number in (1, 2):
+        link.handle_header(header(FrameKind.DATA, 1, number), 1.0)
+    third = link.handle_header(header(FrameKind.DATA, 1, 3), 1.0)
+    assert third == (Deliver(), Transmit(header(FrameKind.ACK, 1, 0, 3)))
+    assert link.next_deadline() == math.inf
+    link.handle_header(header(FrameKind.DATA, 1, 4), 2.0)
+    assert link.next_deadline() == 2.0 + SETTINGS.ack_delay_s
+    assert link.handle_timeout(2.0) == ()
+    assert link.handle_timeout(3.0) == (Transmit(header(FrameKind.ACK, 1, 0, 4)),)
+    link.handle_header(header(FrameKind.DATA, 1, 5), 4.0)
+    assert link.handle_send(4.0) == header(FrameKind.DATA, 1, 1, 5)
+    link.handle_header(header(FrameKind.ACK, 1, 5, 1), 4.0)
+    assert link.next_deadline() == math.inf, "it was told by the way"
+
+
+def test_a_lost_tail_is_found_by_a_probe() -> None:
+    sender, receiver = hub_up(), spoke_up()
+    sender.handle_send(0.0)  # and it is lost
+    assert sender.next_deadline() == SETTINGS.probe_delay_s
+    (decision,) = sender.handle_timeout(SETTINGS.probe_delay_s)
+    assert decision == Transmit(header(FrameKind.PROBE, 1, 1))
+    assert isinstance(decision, Transmit)
+    assert OpenGeneration(2) in receiver.handle_header(decision.header, 1.0)
+
+
+def test_a_probe_of_a_quiet_receiver_is_answered_at_once() -> None:
+    link = spoke_up()
+    link.handle_header(header(FrameKind.DATA, 1, 1), 0.0)
+    answer = link.handle_header(header(FrameKind.PROBE, 1, 1), 0.0)
+    assert answer == [Transmit(header(FrameKind.ACK, 1, 0, 1))]
+
+
+def test_unanswered_probes_end_the_generation() -> None:
+    link = hub_up()
+    link.handle_send(0.0)
+    sent: list[Decision] = []
+    while link.state is LinkState.UP:
+        sent.extend(link.handle_timeout(now := link.next_deadline()))
+    assert now == pytest.approx(3.75)
+    assert ReportDown("3 probes were not answered") in sent
+    assert link.statistics().probes == 3
+
+
+def test_a_late_watcher_sends_one_probe_only() -> None:
+    link = hub_up()
+    link.handle_send(0.0)
+    assert link.handle_timeout(1000.0) == (Transmit(header(FrameKind.PROBE, 1, 1)),)
+    assert link.next_deadline() == 1000.5
+    link.handle_header(header(FrameKind.ACK, 1, 0, 1), 1000.1)
+    assert link.next_deadline() == math.inf
+
+
+def test_the_fuse() -> None:
+    link = Link(Side.HUB, LinkSettings(unacknowledged_max=2))
+    link.handle_header(header(FrameKind.LINK_UP, 1), 0.0)
+    link.handle_send(0.0)
+    assert not link.is_full
+    link.handle_send(0.0)
+    assert link.is_full
+
+
+def test_generations_that_end_young_make_the_next_wait() -> None:
+    link, now, rests = spoke_up(), 0.0, []
+    for _ in range(10):
+        link.handle_broken(link.generation, "the test breaks it", now)
+        if link.state is LinkState.RESTING:
+            rests.append(link.next_deadline() - now)
+            link.handle_timeout(now := link.next_deadline())
+        link.handle_header(header(FrameKind.LINK_ACCEPT, link.generation), now)
+    assert rests == pytest.approx([0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0])
+    link.handle_broken(link.generation, "after a calm time", now + 2 * SETTINGS.calm_after_s)
+    assert link.state is LinkState.OPENING
+
+
+def test_the_last_generation_closes_the_link() -> None:
+    link = spoke_up()
+    link.generation = GENERATION_MAX
+    link.handle_broken(GENERATION_MAX, "the test breaks it", 10.0)
+    assert link.state is LinkState.CLOSED
+    assert link.next_deadline() == math.inf
+
+
+@pytest.mark.parametrize("kind", list(FrameKind))
+def test_a_closed_link_ignores_everything(kind: FrameKind) -> None:
+    for link in (spoke_up(), hub_up()):
+        link.close()
+        assert link.handle_header(header(kind, 1, 1), 0.0) == ()
+        assert link.handle_broken(1, "late", 0.0) == ()
+        assert link.handle_timeout(10.0) == ()
+
+
+@pytest.mark.parametrize(
+    ("link", "insane"),
+    [
+        (spoke_up(), header(FrameKind.LINK_UP, 2)),
+        (hub_up(), header(FrameKind.LINK_ACCEPT, 1)),
+        (hub_up(), header(FrameKind.LINK_RESET, 1)),
+        (hub_up(), header(FrameKind.DATA, 1, 1, acknowledged=1)),
+        (hub_up(), header(FrameKind.ACK, 1, 0, acknowledged=1)),
+    ],
+)
+def test_what_no_sane_peer_sends_is_counted(link: Link, insane: Header) -> None:
+    assert link.handle_header(insane, 0.0) == ()
+    assert link.is_up
+    assert link.statistics().violations == 1
+
+
+# ---- two ends and a network between them
+
+
+def run_conversation(fault: NthFault) -> LinkPair:
+    """Both sides send in bursts with pauses between, so that every kind of frame passes."""
+    pair = LinkPair([fault])
+    for burst in range(4):
+        for _ in range(20):
+            for side in Side:
+                pair.deliver(side)
+        for number in range(5):
+            if burst != 1:
+                pair.send(Side.HUB)
+            if burst != 2:
+                pair.send(Side.SPOKE)
+            if number % 2:
+                pair.deliver(Side.HUB)
+                pair.deliver(Side.SPOKE)
+        pair.fire()
+    pair.faults.clear()
+    pair.settle()
+    return pair
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("receiver", list(Side))
+def test_the_nth_frame_is_dropped_doubled_or_delayed(kind: FaultKind, receiver: Side) -> None:
+    for nth in itertools.count(1):
+        fault = NthFault(kind, receiver, nth)
+        pair = run_conversation(fault)
+        generation = pair.ends[Side.HUB].generation
+        if not fault.reached:
+            assert nth > 20, "the conversation is long enough to mean something"
+            assert generation == 1
+            break
+        if kind is FaultKind.DOUBLE:
+            assert generation == 1, "a duplicate costs nothing"
+
+
+@given(
+    st.lists(
+        st.builds(
+            Header,
+            st.sampled_from(FrameKind),
+            st.integers(0, 4),
+            st.integers(0, 5),
+            st.integers(0, 3),
+        ),
+        max_size=40,
+    ),
+    st.sampled_from(Side),
+)
+def test_any_headers_at_all_keep_the_invariants(headers: list[Header], side: Side) -> None:
+    link = spoke_up() if side is Side.SPOKE else hub_up()
+    for now, frame in enumerate(headers):
+        link.handle_header(frame, float(now))
+        link.check_invariants()
+        link.handle_timeout(now + 0.5)
+        link.check_invariants()
+        if link.is_up:
+            link.handle_send(now + 0.5)
+            link.check_invariants()

@@ -1,0 +1,237 @@
+"""The bridge itself: bursts, bounds, drops, and that nothing waits. Its end: tests/cancellation."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+import zmq
+from zmq.utils import garbage
+
+from triolet.transports.array import Frame
+from triolet.transports.endpoint import abstract_endpoint
+from triolet.transports.links.zmq_sockets import (
+    BoundSocket,
+    ConnectedSockets,
+    Received,
+    Socket,
+    SocketSettings,
+)
+from triolet.transports.links.zmq_thread import (
+    Arrival,
+    Burst,
+    Connect,
+    Disconnect,
+    Outbox,
+    Send,
+    SocketThread,
+    Unreachable,
+)
+
+SETTINGS = SocketSettings(high_water=100, linger_ms=0)
+# Only a failing test meets it.
+DEADLINE_S = 60
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Socket]]:
+    context: zmq.Context[Socket] = zmq.Context()
+    yield context
+    context.term()
+
+
+@attrs.define(eq=False)
+class Arrivals:
+    """Collects what a thread hands over."""
+
+    # Messages, and what else there was.
+    seen: list[list[bytes] | Arrival] = attrs.field(factory=list)
+    changed: trio.Event = attrs.field(factory=trio.Event)
+
+    def handle(self, arrival: Arrival) -> None:
+        if isinstance(arrival, Burst):
+            self.seen.extend(
+                [message] if isinstance(message, bytes) else [bytes(frame) for frame in message]
+                for message in arrival.messages
+            )
+        else:
+            self.seen.append(arrival)
+        self.changed.set()
+        self.changed = trio.Event()
+
+    async def wait_for(self, count: int) -> list[list[bytes] | Arrival]:
+        with trio.fail_after(DEADLINE_S):
+            while len(self.seen) < count:
+                await self.changed.wait()
+        return self.seen
+
+
+@attrs.define(eq=False)
+class Ends:
+    pull: Arrivals
+    push_thread: SocketThread
+    push: Arrivals
+    endpoint: str
+
+
+@asynccontextmanager
+async def ends(context: zmq.Context[Socket]) -> AsyncIterator[Ends]:
+    """A thread with a PULL and a thread for PUSHes, both running."""
+    endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
+    pull, push = Arrivals(), Arrivals()
+    bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull_thread = SocketThread("pull", bound, pull.handle)
+    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    push_thread = SocketThread("push", connected, push.handle)
+    async with trio.open_nursery() as nursery:
+        assert await nursery.start(run, pull_thread) == endpoint
+        assert await nursery.start(run, push_thread) == ""
+        yield Ends(pull, push_thread, push, endpoint)
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def run(thread: SocketThread, task_status: trio.TaskStatus[str]) -> None:
+    await thread.run(task_status=task_status)
+
+
+async def test_frames_cross_in_order(context: zmq.Context[Socket]) -> None:
+    async with ends(context) as pair:
+        outbox = Outbox("hub", 5000)
+        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        for number in range(3000):
+            # Within the high-water mark: the next hundred only when these have arrived.
+            if number % 100 == 0:
+                await pair.pull.wait_for(number)
+            assert pair.push_thread.submit(Send(outbox, (b"%d" % number, b"body")))
+        arrivals = await pair.pull.wait_for(3000)
+    assert arrivals == [[b"%d" % number, b"body"] for number in range(3000)]
+    assert pair.push.seen == []
+
+
+async def test_what_is_submitted_before_the_thread_runs_is_kept(
+    context: zmq.Context[Socket],
+) -> None:
+    endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
+    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    thread = SocketThread("push", connected, Arrivals().handle)
+    outbox = Outbox("hub", 10)
+    assert thread.submit(Connect(outbox, endpoint, b"E"))
+    assert thread.submit(Send(outbox, (b"early",)))
+    pull = Arrivals()
+    bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run, thread)
+        await nursery.start(run, SocketThread("pull", bound, pull.handle))
+        assert await pull.wait_for(1) == [[b"early"]]
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
+    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    thread = SocketThread("push", connected, Arrivals().handle)
+    outbox = Outbox("hub", 2)
+    sent = [thread.submit(Send(outbox, (b"x",))) for _ in range(3)]
+    assert sent == [True, True, False]
+    assert thread.submit(Disconnect(outbox)), "orders have room"
+
+
+async def test_an_unreachable_peer_is_told_once_and_the_rest_dropped(
+    context: zmq.Context[Socket],
+) -> None:
+    async with ends(context) as pair:
+        nowhere, reachable = Outbox("nowhere", 100), Outbox("hub", 100)
+        for number in range(3):
+            pair.push_thread.submit(Send(nowhere, (b"%d" % number,)))
+        pair.push_thread.submit(Send(nowhere, (b"reset",), best_effort=True))
+        pair.push_thread.submit(Connect(reachable, pair.endpoint, b"E"))
+        pair.push_thread.submit(Send(reachable, (b"others go on",)))
+        await pair.pull.wait_for(1)
+        (arrival,) = await pair.push.wait_for(1)
+    assert isinstance(arrival, Unreachable)
+    assert arrival.outbox is nowhere
+    assert nowhere.closed
+    assert nowhere.sent == nowhere.queued
+
+
+async def test_a_closed_outbox_sends_nothing_but_best_effort(
+    context: zmq.Context[Socket],
+) -> None:
+    async with ends(context) as pair:
+        outbox = Outbox("hub", 100)
+        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        outbox.closed = True
+        pair.push_thread.submit(Send(outbox, (b"dropped",)))
+        pair.push_thread.submit(Send(outbox, (b"reset",), best_effort=True))
+        assert await pair.pull.wait_for(1) == [[b"reset"]]
+
+
+async def test_a_large_frame_arrives_whole_and_starts_no_thread(
+    context: zmq.Context[Socket],
+) -> None:
+    filling = bytearray(range(256)) * 4096
+    async with ends(context) as pair:
+        outbox = Outbox("hub", 100)
+        pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
+        pair.push_thread.submit(Send(outbox, (b"head", memoryview(filling))))
+        assert await pair.pull.wait_for(1) == [[b"head", bytes(filling)]]
+    assert not garbage.gc.is_alive(), "pyzmq's own, for frames that it does not copy"
+
+
+@attrs.define(eq=False)
+class Quiet:
+    """Sockets behind a descriptor that never tells of anything: a real one does once a change."""
+
+    socket: Socket
+    waiting: list[bytes] = attrs.field(factory=list)
+    asked: list[int] = attrs.field(factory=list)
+
+    def open(self) -> str:
+        return "somewhere"
+
+    def connect(self, key: object, endpoint: str, identity: bytes) -> Socket:
+        raise AssertionError("not in these tests")
+
+    def disconnect(self, key: object) -> Socket | None:
+        return None
+
+    def sockets(self) -> dict[object, Socket]:
+        return {None: self.socket}
+
+    def send(self, key: object, frames: Sequence[Frame]) -> str:
+        # libzmq noticed during the call what the descriptor would have told.
+        self.waiting.append(b"came while sending")
+        return ""
+
+    def receive(self, socket: Socket, limit: int) -> list[Received]:
+        burst, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        self.asked.append(len(burst))
+        return [*burst]
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+async def test_what_is_noticed_while_sending_is_not_slept_over(
+    context: zmq.Context[Socket],
+) -> None:
+    arrivals, quiet = Arrivals(), Quiet(context.socket(zmq.PULL))
+    thread = SocketThread("quiet", quiet, arrivals.handle)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run, thread)
+        for count in range(1, 4):
+            assert thread.submit(Send(Outbox("peer", 1), (b"x",)))
+            await arrivals.wait_for(count)
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_a_full_burst_is_followed_by_another_look(context: zmq.Context[Socket]) -> None:
+    arrivals = Arrivals()
+    messages = [b"%d" % number for number in range(1300)]
+    quiet = Quiet(context.socket(zmq.PULL), list(messages))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(run, SocketThread("quiet", quiet, arrivals.handle))
+        assert await arrivals.wait_for(1300) == [[message] for message in messages]
+        nursery.cancel_scope.cancel("the test is over")
+    assert quiet.asked[:3] == [512, 512, 276]

@@ -1,0 +1,247 @@
+"""The ring: every reader gets every message once, in order; full, stopped and broken are exact."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import trio
+
+from triolet.transports.codec import MessageTooLarge
+from triolet.transports.rings import shm_ring
+from triolet.transports.rings.ring_memory import RingBroken, RingMemory, create_ring
+from triolet.transports.rings.shm_ring import RingClosed, RingFull, RingReader, RingWriter
+
+from ..control.test_passed_fds import open_fds
+
+SLOT_BYTES = 100
+
+
+@contextlib.contextmanager
+def open_ring(
+    readers: int = 1, slots: int = 4
+) -> Iterator[tuple[RingWriter, list[RingReader], RingMemory]]:
+    with contextlib.ExitStack() as stack:
+        with create_ring(readers=readers, slots=slots, slot_bytes=SLOT_BYTES) as parts:
+            writer = stack.enter_context(RingWriter.attach(parts.writer_fds()))
+            sides = [
+                stack.enter_context(RingReader.attach(parts.reader_fds(rank), rank))
+                for rank in range(readers)
+            ]
+            memory = RingMemory(parts.memory_fd)
+            stack.callback(memory.close)
+        yield writer, sides, memory
+
+
+def test_a_message_reaches_every_reader() -> None:
+    with open_ring(readers=3) as (writer, readers, _):
+        writer.write(b"head")
+        writer.write(bytearray(b"tail"))
+        for reader in readers:
+            assert [reader.read(), reader.read()] == [b"head", b"tail"]
+            assert reader.read_nowait() is None
+
+
+@pytest.mark.parametrize("size", [0, 1, SLOT_BYTES - 1, SLOT_BYTES, SLOT_BYTES + 1, 70_000])
+def test_sizes_around_a_slot(size: int) -> None:
+    before = open_fds()
+    with open_ring(readers=2) as (writer, readers, _):
+        for fill in (b"a", b"b"):
+            writer.write(fill * size)
+        for reader in readers:
+            assert [reader.read_nowait(), reader.read_nowait()] == [b"a" * size, b"b" * size]
+    assert open_fds() == before
+
+
+def test_full_is_exact_and_names_who_lags() -> None:
+    with open_ring(readers=3, slots=2) as (writer, readers, _):
+        writer.write(b"0")
+        writer.write(b"1")
+        readers[1].read_nowait()
+        assert writer.unread == 2
+        with pytest.raises(RingFull, match="lag: 0, 2") as caught:
+            writer.write(b"2")
+        assert caught.value.lagging == (0, 2)
+        readers[0].read_nowait()
+        readers[2].read_nowait()
+        writer.write(b"2")
+        assert [reader.read_nowait() for reader in readers] == [b"1"] * 3
+        assert [reader.read_nowait() for reader in readers] == [b"2"] * 3
+
+
+def test_a_reader_that_left_fills_the_ring_and_never_blocks() -> None:
+    with open_ring(readers=2, slots=2) as (writer, readers, _):
+        readers[1].close()
+        for size in (1, 1000):
+            writer.write(b"x" * size)
+            assert readers[0].read_nowait() == b"x" * size
+        for size in (1, 1000):
+            with pytest.raises(RingFull, match="lag: 1"):
+                writer.write(b"x" * size)
+
+
+def test_unread_messages_outlive_their_writer() -> None:
+    with open_ring() as (writer, readers, _):
+        writer.write(b"small")
+        writer.write(b"l" * 1000)
+        writer.close()
+        writer.close()
+        assert readers[0].read_nowait() == b"small"
+        assert readers[0].read_nowait() == b"l" * 1000
+
+
+def test_a_message_cannot_be_larger_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shm_ring, "OVERSIZE_BYTES_MAX", 500)
+    with open_ring() as (writer, readers, _):
+        with pytest.raises(MessageTooLarge, match="500"):
+            writer.write(b"x" * 600)
+        writer.write(b"after")
+        assert readers[0].read_nowait() == b"after"
+
+
+def test_an_oversize_payload_that_was_not_announced_is_dropped() -> None:
+    """The first reader has the payload of a write that failed at the second."""
+    with open_ring(readers=2) as (writer, readers, _):
+        good = writer._sides[1]
+        with writer._sides[0].dup() as duplicate:
+            writer._sides[1] = duplicate
+            duplicate.setblocking(False)
+            writer._sides[1].close()
+            with pytest.raises(OSError, match="Bad file"):
+                writer.write(b"lost" * 100)
+        writer._sides[1] = good
+        writer.write(b"kept" * 100)
+        assert [reader.read_nowait() for reader in readers] == [b"kept" * 100] * 2
+
+
+def test_a_stopped_reader_stays_stopped_even_with_messages_left() -> None:
+    with open_ring() as (writer, readers, _):
+        writer.write(b"x")
+        assert readers[0].read() == b"x"
+        writer.write(b"y")
+        readers[0].stop()
+        for _ in range(3):
+            with pytest.raises(RingClosed, match="stopped"):
+                readers[0].read()
+
+
+async def test_a_blocked_thread_is_woken_by_a_message_and_by_stop() -> None:
+    got: list[bytes | bytearray] = []
+
+    def run_reader(reader: RingReader) -> None:
+        with contextlib.suppress(RingClosed):
+            while True:
+                got.append(reader.read())
+                trio.from_thread.run_sync(seen.set)
+
+    with open_ring() as (writer, readers, _):
+        async with trio.open_nursery() as nursery:
+            seen = trio.Event()
+            nursery.start_soon(trio.to_thread.run_sync, run_reader, readers[0])
+            writer.write(b"x")
+            with trio.fail_after(60):
+                await seen.wait()
+                readers[0].stop()
+    assert got == [b"x"]
+
+
+async def test_trio_waits_and_is_woken() -> None:
+    with open_ring() as (writer, readers, _):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_write_later, writer)
+            with trio.fail_after(60):
+                assert await readers[0].wait_read() == b"later"
+        writer.write(b"there already")
+        assert await readers[0].wait_read() == b"there already"
+
+
+async def _write_later(writer: RingWriter) -> None:
+    await trio.testing.wait_all_tasks_blocked()
+    writer.write(b"later")
+
+
+def _spoil_sequence(memory: RingMemory) -> None:
+    memory.store(memory.geometry.slot_offset(0), 7)
+
+
+def _spoil_length(memory: RingMemory) -> None:
+    memory.store(memory.geometry.slot_offset(0) + 16, SLOT_BYTES + 1)
+
+
+def _spoil_oversize(memory: RingMemory) -> None:
+    memory.store(memory.geometry.slot_offset(0) + 8, 1)
+
+
+@pytest.mark.parametrize("spoil", [_spoil_sequence, _spoil_length, _spoil_oversize])
+def test_a_reader_notices_a_broken_slot(spoil: Callable[[RingMemory], None]) -> None:
+    with open_ring() as (writer, readers, memory):
+        writer.write(b"x")
+        spoil(memory)
+        with pytest.raises(RingBroken, match="the ring is broken"):
+            readers[0].read_nowait()
+
+
+@pytest.mark.parametrize("count", [0, 5, 2**63])
+def test_a_writer_notices_a_count_that_cannot_be(count: int) -> None:
+    with open_ring() as (writer, readers, memory):
+        writer.write(b"0")
+        readers[0].read_nowait()
+        writer.write(b"1")
+        assert writer.unread == 1
+        memory.store(memory.geometry.consumed_offset(0), count)
+        with pytest.raises(RingBroken, match="reader 0"):
+            writer.unread  # noqa: B018 (a property that looks)
+        for number in (b"2", b"3"):
+            writer.write(number)
+        with pytest.raises(RingBroken, match="reader 0"):
+            writer.write(b"4")
+
+
+def test_attaching_to_something_else_leaves_nothing_open() -> None:
+    with create_ring(readers=2, slots=2, slot_bytes=10) as parts:
+        before = open_fds()
+        for attach in (
+            lambda: RingWriter.attach(parts.writer_fds()[:-1]),
+            lambda: RingWriter.attach([*parts.writer_fds()[:-1], 987_654]),
+            lambda: RingReader.attach(parts.reader_fds(0), 2),
+            lambda: RingReader.attach(parts.reader_fds(0)[:2], 0),
+            lambda: RingReader.attach([*parts.reader_fds(0)[:2], 987_654], 0),
+        ):
+            with pytest.raises((RingBroken, OSError)):
+                attach()
+        assert open_fds() == before
+
+
+operations = st.lists(
+    st.tuples(st.integers(-1, 2), st.integers(0, 3 * SLOT_BYTES)), min_size=1, max_size=60
+)
+
+
+@pytest.mark.slow
+@hypothesis.settings(deadline=None)
+@hypothesis.given(operations, st.integers(1, 5))
+def test_three_readers_at_their_own_pace(events: list[tuple[int, int]], slots: int) -> None:
+    """-1 writes a message of the given size, 0 to 2 read at that rank; the model is three lists."""
+    queues: list[list[bytes]] = [[], [], []]
+    with open_ring(readers=3, slots=slots) as (writer, readers, _):
+        for number, (actor, size) in enumerate(events):
+            if actor >= 0:
+                expected = queues[actor].pop(0) if queues[actor] else None
+                assert readers[actor].read_nowait() == expected
+                continue
+            data = bytes((number % 256,)) * size
+            longest = max(map(len, queues))
+            assert writer.unread == longest
+            if longest == slots:
+                with pytest.raises(RingFull) as caught:
+                    writer.write(data)
+                slowest = [r for r, queue in enumerate(queues) if len(queue) == longest]
+                assert list(caught.value.lagging) == slowest
+            else:
+                writer.write(data)
+                for queue in queues:
+                    queue.append(data)
+        for reader, queue in zip(readers, queues, strict=True):
+            assert [reader.read_nowait() for _ in queue] == queue
+            assert reader.read_nowait() is None

@@ -1,0 +1,1 @@
+"""How the bundled model is made: its corpus, training and evaluation."""

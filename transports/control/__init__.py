@@ -1,0 +1,1 @@
+"""Control channels between a parent and its child: handshake, messages, descriptors."""

@@ -1,0 +1,196 @@
+"""Messages with descriptors beside them, between a process and its child, over one socketpair.
+
+SOCK_SEQPACKET keeps messages apart and sends each whole or not at all, so a send that is cancelled
+has sent nothing. A message that is too large for a datagram goes in a sealed memfd beside it.
+
+    flag (1 byte): 0 packed frames follow · 1 they are in the first descriptor, nothing follows
+
+Descriptors that were received belong to whoever got the message; those of a message that is
+malformed or unwanted are closed here. Handshake messages travel on the same socket, before all
+others: see `control_handshake`. Must not know what the messages mean, nor processes.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+import attrs
+import trio
+
+from ..array import Frame
+from ..codec import Codec, CodecLimits, MalformedMessage
+from ..frames import frame_bytes, pack_frames, unpack_frames
+from .handshake_messages import HANDSHAKE_MESSAGES
+from .passed_fds import (
+    ANCILLARY_BYTES,
+    PASSED_FDS_MAX,
+    RECEIVE_FLAGS,
+    close_fds,
+    fds_from_ancillary,
+    fds_to_ancillary,
+    read_sealed,
+    seal_in_memfd,
+)
+
+# A datagram must fit the socket's send buffer (208 KiB by default) with room for others.
+INLINE_BYTES_MAX = 32 * 1024
+_INLINE, _IN_MEMFD = b"\x00", b"\x01"
+
+
+@attrs.frozen(kw_only=True)
+class ControlStatistics:
+    """Counts of one channel. `late`: handshake messages that came after the handshake."""
+
+    sent: int
+    received: int
+    malformed: int
+    late: int
+
+
+class ControlChannel:
+    """One end. Takes over `sock`; close it by `close()` or by leaving the `with` block.
+
+    `sends` and `receives` are the classes of each direction; the other end lists them the other way
+    round, in the same order. Any number of tasks may send, one at a time may receive.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        *,
+        sends: Sequence[type] = (),
+        receives: Sequence[type] = (),
+        limits: CodecLimits | None = None,
+    ) -> None:
+        if sock.type != socket.SOCK_SEQPACKET:
+            raise ValueError("a control channel needs a SOCK_SEQPACKET socket")
+        self._codec_out = Codec(*HANDSHAKE_MESSAGES, *sends, limits=limits)
+        self._codec_in = Codec(*HANDSHAKE_MESSAGES, *receives, limits=limits)
+        self._sock = trio.socket.from_stdlib_socket(sock)
+        self._send_lock = trio.Lock()
+        self._sent = 0
+        self._received = 0
+        self._malformed = 0
+        self._late = 0
+
+    async def send(self, message: object, fds: Sequence[int] = ()) -> None:
+        """Send one message; the other end gets duplicates of `fds`, ours stay open.
+
+        Messages arrive in the order of the calls. Cancellation: sent whole or not at all. Raises
+        `trio.BrokenResourceError` if the other end is gone, `trio.ClosedResourceError` if this one
+        is, `MessageTooLarge`, `TypeError` for a class not listed, `ValueError` for too many fds,
+        `OSError` for a descriptor that cannot be passed.
+        """
+        parts = pack_frames(self._codec_out.encode(message))
+        if len(fds) > PASSED_FDS_MAX:
+            raise ValueError(f"{len(fds)} descriptors beside a message, limit {PASSED_FDS_MAX}")
+        async with self._send_lock:
+            if sum(map(frame_bytes, parts)) <= INLINE_BYTES_MAX:
+                await self._send_datagram([_INLINE, *parts], fds)
+                return
+            memfd = seal_in_memfd(parts, "triolet-control")
+            try:
+                await self._send_datagram([_IN_MEMFD], [memfd, *fds])
+            finally:
+                os.close(memfd)
+
+    async def receive(self) -> tuple[object, list[int]]:
+        """The next message and its descriptors, which the caller now owns.
+
+        Late handshake messages are dropped and counted. Cancellation loses nothing and leaves no
+        descriptor open. Raises `trio.EndOfChannel` at the end, `trio.ClosedResourceError`;
+        `MalformedMessage` for one bad message, after which receiving goes on. Of one that lost its
+        descriptors, as this process has no room for more, it says which (`known`).
+        """
+        while True:
+            message, fds = await self.receive_any()
+            if not isinstance(message, HANDSHAKE_MESSAGES):
+                return message, fds
+            close_fds(fds)
+            self._late += 1
+
+    async def receive_any(self) -> tuple[object, list[int]]:
+        """As `receive`, but handshake messages as well; for `control_handshake`."""
+        self._check_open()
+        try:
+            data, ancillary, flags, _ = await self._sock.recvmsg(
+                1 + INLINE_BYTES_MAX, ANCILLARY_BYTES, RECEIVE_FLAGS
+            )
+        except ConnectionResetError as error:
+            raise trio.EndOfChannel from error
+        # No checkpoint from here on: the descriptors are ours and nobody else knows them.
+        try:
+            try:
+                fds = fds_from_ancillary(ancillary, flags)
+            except MalformedMessage as error:
+                raise attrs.evolve(error, known=self._read_alone(data, flags)) from error
+            if not data and not fds:
+                raise trio.EndOfChannel
+            message, fds = self._open_datagram(data, fds)
+        except MalformedMessage:
+            self._malformed += 1
+            raise
+        self._received += 1
+        return message, fds
+
+    def statistics(self) -> ControlStatistics:
+        """Counts since the channel was made."""
+        return ControlStatistics(
+            sent=self._sent, received=self._received, malformed=self._malformed, late=self._late
+        )
+
+    def close(self) -> None:
+        """Close the socket; who waits on it gets `trio.ClosedResourceError`. Twice is harmless."""
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    async def _send_datagram(self, parts: Sequence[Frame], fds: Sequence[int]) -> None:
+        self._check_open()
+        try:
+            await self._sock.sendmsg(parts, fds_to_ancillary(fds))
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise trio.BrokenResourceError("the other end of the control channel left") from error
+        self._sent += 1
+
+    def _check_open(self) -> None:
+        if self._sock.fileno() < 0:
+            raise trio.ClosedResourceError("this end of the control channel is closed")
+
+    def _read_alone(self, data: bytes, flags: int) -> object | None:
+        """The message of a datagram whose descriptors were cut; None if it is not whole either."""
+        try:
+            return None if flags & socket.MSG_TRUNC else self._open_datagram(data, [])[0]
+        except MalformedMessage:
+            return None
+
+    def _open_datagram(self, data: bytes, fds: list[int]) -> tuple[object, list[int]]:
+        """The message, and the descriptors that are its own; closes them all if it is malformed."""
+        try:
+            if data[:1] == _INLINE:
+                packed: Frame = memoryview(data)[1:]
+                own = fds
+            elif data == _IN_MEMFD and fds:
+                packed = read_sealed(fds[0], self._codec_in.limits.bytes_max)
+                own = fds[1:]
+            else:
+                raise MalformedMessage(f"a datagram with flag {data[:1]!r}")
+            message = self._codec_in.decode(unpack_frames(packed))
+            if len(own) > PASSED_FDS_MAX:
+                raise MalformedMessage(f"{len(own)} descriptors, limit {PASSED_FDS_MAX}")
+        except BaseException:
+            close_fds(fds)
+            raise
+        close_fds(fds[: len(fds) - len(own)])
+        return message, own

@@ -1,0 +1,1 @@
+"""Links between frontends and engines: the link machine, ZeroMQ channels and threads."""

@@ -1,0 +1,131 @@
+"""The seam between whoever speaks and whatever carries: peers, events, and what a channel promises.
+
+A *channel* joins this process to many *peers* at once (a frontend to all engines, an engine to all
+frontends). It numbers messages, notices gaps, starts a new *generation* of the link when one is
+found, and says so with `PeerUp`: what the two sides then still need from each other is their
+affair (RESYNC), because only they know it. Must not know what the messages mean.
+
+Real: `zmq_channel`. Verified fake: `memory_channel`. Both pass `tests/contracts/channel.py`.
+"""
+
+from typing import NoReturn, Protocol
+
+import attrs
+import trio
+
+from ..codec import MalformedMessage
+
+
+@attrs.frozen(order=True, cache_hash=True)
+class Peer:
+    """One incarnation of a process: a successor of the same rank is another peer.
+
+    Its hash is kept, as links and requests are looked up by peer for every message.
+    """
+
+    role: str
+    rank: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank} (epoch {self.epoch})"
+
+
+@attrs.frozen
+class PeerUp:
+    """A link generation began: nothing sent before it will arrive any more, in either direction."""
+
+    peer: Peer
+    generation: int
+
+
+@attrs.frozen
+class PeerDown:
+    """The link is broken or the peer was forgotten; `reason` is a sentence for the log."""
+
+    peer: Peer
+    reason: str
+
+
+@attrs.define
+class Received:
+    """One message, in order, once, within the current generation.
+
+    A value, never changed; not frozen because one is made per message.
+    """
+
+    peer: Peer
+    message: object
+
+
+@attrs.frozen
+class Misread:
+    """A message in the place of which only `error.known` could be read: its sender may wait."""
+
+    peer: Peer
+    error: MalformedMessage
+
+
+ChannelEvent = PeerUp | PeerDown | Received | Misread
+
+
+@attrs.frozen
+class PeerNotConnected(Exception):
+    """No link generation with this peer is up; the caller waits for its `PeerUp`."""
+
+    peer: Peer
+
+    def __str__(self) -> str:
+        return f"{self.peer} is not connected"
+
+
+class Channel(Protocol):
+    """Both ends of the mesh look the same to the floors above."""
+
+    def send(self, peer: Peer, message: object) -> None:
+        """Queue one message; never waits, any task of the loop may call it.
+
+        Raises `PeerNotConnected`, even right after a `PeerUp` was received: the `PeerDown` is then
+        among the events not yet taken. What was queued when a generation ends is lost, by contract.
+        """
+
+    async def receive(self) -> list[ChannelEvent]:
+        """Wait for events and take all that are there, oldest first. One task at a time.
+
+        Cancellation loses nothing.
+        """
+
+    def forget(self, peer: Peer) -> None:
+        """Drop the link and everything queued for it; a later event of this peer is ignored."""
+
+
+class RunnableChannel(Channel, Protocol):
+    """A channel with its two background tasks, which the house starts under its own names.
+
+    Both must run while the channel is used; `started` gives the endpoint that was bound, or "".
+    Cancelling one ends and joins what it owns before it returns; neither returns by itself.
+    """
+
+    async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """Owns the sockets by which messages come to the spokes."""
+
+    async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """Owns the sockets by which messages come to the hubs, and the deadlines of all links."""
+
+
+class HubEnd(RunnableChannel, Protocol):
+    """The end that binds and is connected to: a frontend's."""
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """(input, output), what a spoke connects to; advertise them once both tasks started."""
+
+
+class SpokeEnd(RunnableChannel, Protocol):
+    """The end that connects: an engine's."""
+
+    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+        """Open a link to a hub and keep opening generations of it until it is forgotten.
+
+        False, and nothing happens, if the peer is connected or was forgotten. Never waits.
+        """

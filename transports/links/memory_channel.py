@@ -1,0 +1,276 @@
+"""Channels inside one process: the verified fake of `zmq_channel`, with faults on demand.
+
+The same links, events and deadlines (`linked_channel`), the same header and codec bytes; only the
+sockets are missing. A `MemoryMesh` joins hubs and spokes; `mesh.faults` drop, double or delay the
+n-th frame on its way. A frame that arrives is handled by the receiver's task, never inside the
+sender's `send`. For tests and for an engine in the same process.
+"""
+
+import enum
+from collections import deque
+from collections.abc import Sequence
+from typing import NoReturn, TypeVar
+
+import attrs
+import trio
+
+from ..array import Frame
+from ..codec import Codec
+from .channel import ChannelEvent, Peer
+from .link_decisions import LinkSettings, Side
+from .link_header import FrameKind, Header, decode_header
+from .linked_channel import ChannelStatistics, LinkedChannel
+
+T = TypeVar("T")
+
+
+class FaultKind(enum.Enum):
+    """What happens to the n-th frame."""
+
+    DROP = "drop"
+    DOUBLE = "double"
+    DELAY = "delay"  # it arrives after `NthFault.delay_frames` later ones
+
+
+@attrs.define(eq=False)
+class NthFault:
+    """One fault on the way to one side. Pure: `pass_on` says what arrives in place of a frame.
+
+    `reached` tells whether the fault has happened: loop over n until a run passes without it.
+    """
+
+    kind: FaultKind
+    receiver: Side
+    nth: int
+    delay_frames: int = 2
+    reached: bool = attrs.field(default=False, init=False)
+    _seen: int = attrs.field(default=0, init=False)
+    _held: deque[tuple[int, object]] = attrs.field(factory=deque, init=False)  # bound: one
+
+    def pass_on(self, receiver: Side, frame: T) -> list[T]:
+        """What is delivered now; a delayed frame is held until enough others have passed."""
+        if receiver is not self.receiver:
+            return [frame]
+        self._seen += 1
+        if self._seen != self.nth:
+            return [frame, *self._release()]
+        self.reached = True
+        match self.kind:
+            case FaultKind.DROP:
+                return []
+            case FaultKind.DOUBLE:
+                return [frame, frame]
+            case FaultKind.DELAY:
+                self._held.append((self._seen + self.delay_frames, frame))
+                return []
+
+    def _release(self) -> list[T]:
+        if self._held and self._held[0][0] <= self._seen:
+            return [self._held.popleft()[1]]  # type: ignore[list-item]  # what we were given
+        return []
+
+
+@attrs.define(eq=False)
+class MemoryMesh:
+    """All channels that can reach each other. `hub_to_spoke` codes what hubs send."""
+
+    hub_to_spoke: Codec
+    spoke_to_hub: Codec
+    settings: LinkSettings = attrs.field(factory=LinkSettings)
+    faults: list[NthFault] = attrs.field(factory=list)
+    _hubs: dict[str, "MemoryHub"] = attrs.field(factory=dict, init=False)  # by input endpoint
+    _spokes: dict[Peer, "MemorySpoke"] = attrs.field(factory=dict, init=False)
+
+    def open_hub(self, peer_self: Peer) -> "MemoryHub":
+        """A hub that spokes of this mesh reach by its endpoints."""
+        hub = MemoryHub(peer_self, self)
+        self._hubs[hub.endpoints[0]] = hub
+        return hub
+
+    def open_spoke(self, peer_self: Peer) -> "MemorySpoke":
+        """A spoke; the hubs see it as `peer_self`."""
+        spoke = self._spokes[peer_self] = MemorySpoke(peer_self, self)
+        return spoke
+
+    def find_hub(self, endpoint: str) -> "MemoryHub | None":
+        """The hub bound there, if any."""
+        return self._hubs.get(endpoint)
+
+    def find_spoke(self, peer: Peer) -> "MemorySpoke | None":
+        """The spoke of that name, if any."""
+        return self._spokes.get(peer)
+
+    def remove_spoke(self, peer: Peer) -> None:
+        """As if its process had died: hubs cannot reach it any more."""
+        self._spokes.pop(peer, None)
+
+    def pass_on(self, receiver: Side, frames: "_Frames") -> list["_Frames"]:
+        """What arrives of one message, after all faults."""
+        arriving = [frames]
+        for fault in self.faults:
+            arriving = [out for item in arriving for out in fault.pass_on(receiver, item)]
+        return arriving
+
+
+@attrs.define(eq=False)
+class _Frames:
+    sender: Peer
+    header: bytes
+    payload: list[bytes]
+
+
+@attrs.define(eq=False)
+class _Broken:
+    peer: Peer
+    generation: int
+
+
+@attrs.define(eq=False)
+class _Mailbox:
+    """What has arrived at one channel. Bounded by the links' unacknowledged messages."""
+
+    links: LinkedChannel
+    # Bounded as the class says.
+    _arrived: deque[_Frames | _Broken] = attrs.field(factory=deque, init=False)
+    _reader: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
+
+    def put(self, item: _Frames | _Broken) -> None:
+        self._arrived.append(item)
+        self._reader.unpark_all()
+
+    async def run(self) -> NoReturn:
+        while True:
+            while not self._arrived:
+                await self._reader.park()
+            item = self._arrived.popleft()
+            match item:
+                case _Broken(peer=peer, generation=generation):
+                    reason = f"{peer}: it is not connected"
+                    self.links.handle_broken(peer, generation, reason)
+                case _Frames():
+                    header = decode_header(item.header)
+                    self.links.handle_frames(item.sender, header, item.payload)
+            await trio.lowlevel.checkpoint()
+
+
+def _copy(sender: Peer, header: Header, frames: Sequence[Frame]) -> _Frames:
+    return _Frames(sender, header.encode(), [bytes(frame) for frame in frames])
+
+
+@attrs.define(eq=False)
+class _MemoryChannel:
+    """What both ends share: the channel's face. Subclassed below only to be a carrier."""
+
+    peer_self: Peer
+    mesh: MemoryMesh
+    room: int = attrs.field(default=0, init=False)  # headers travel beside
+    links: LinkedChannel = attrs.field(init=False)
+    mailbox: _Mailbox = attrs.field(init=False)
+
+    def send(self, peer: Peer, message: object) -> None:
+        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
+        self.links.send(peer, message)
+
+    async def receive(self) -> list[ChannelEvent]:
+        """See `channel.Channel.receive`."""
+        return await self.links.receive()
+
+    def forget(self, peer: Peer) -> None:
+        """See `channel.Channel.forget`."""
+        self.links.forget(peer)
+
+    def statistics(self) -> ChannelStatistics:
+        """Counters at this moment."""
+        return self.links.statistics()
+
+    async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """See `channel.RunnableChannel`; here it hands over everything that arrives."""
+        task_status.started("")
+        await self.mailbox.run()
+
+    async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """See `channel.RunnableChannel`; here it keeps the deadlines only."""
+        task_status.started("")
+        await self.links.run_deadlines()
+
+
+@attrs.define(eq=False)
+class MemoryHub(_MemoryChannel):
+    """`channel.HubEnd` in memory."""
+
+    # {spoke: generation that is open}
+    _generations: dict[Peer, int] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        mesh = self.mesh
+        codecs = (mesh.spoke_to_hub, mesh.hub_to_spoke)
+        self.links = LinkedChannel(Side.HUB, self, *codecs, mesh.settings)
+        self.mailbox = _Mailbox(self.links)
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """See `channel.HubEnd.endpoints`; names within the mesh."""
+        name = f"memory://{self.peer_self.role}-{self.peer_self.rank}-{self.peer_self.epoch}"
+        return f"{name}-input", f"{name}-output"
+
+    def open_generation(self, peer: Peer, generation: int) -> None:
+        """See `linked_channel.Carrier`."""
+        self._generations[peer] = generation
+
+    def close(self, peer: Peer) -> None:
+        """See `linked_channel.Carrier`."""
+        self._generations.pop(peer, None)
+
+    def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
+        """See `linked_channel.Carrier`. As a ROUTER it knows whether the spoke is there."""
+        spoke = self.mesh.find_spoke(peer)
+        if spoke is None or spoke.generation_to(self.peer_self) != header.generation:
+            if header.kind is not FrameKind.LINK_RESET:
+                self.mailbox.put(_Broken(peer, header.generation))
+            return True
+        for arriving in self.mesh.pass_on(Side.SPOKE, _copy(self.peer_self, header, frames)):
+            spoke.mailbox.put(arriving)
+        return True
+
+
+@attrs.define(eq=False)
+class MemorySpoke(_MemoryChannel):
+    """`channel.SpokeEnd` in memory."""
+
+    # {hub: its input endpoint}, and {hub: generation that is open}
+    _endpoints: dict[Peer, str] = attrs.field(factory=dict, init=False)
+    _generations: dict[Peer, int] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        mesh = self.mesh
+        codecs = (mesh.hub_to_spoke, mesh.spoke_to_hub)
+        self.links = LinkedChannel(Side.SPOKE, self, *codecs, mesh.settings)
+        self.mailbox = _Mailbox(self.links)
+
+    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+        """See `channel.SpokeEnd.connect`."""
+        if not self.links.may_connect(peer):
+            return False
+        self._endpoints[peer] = input_endpoint
+        return self.links.connect(peer)
+
+    def generation_to(self, hub: Peer) -> int | None:
+        """The generation in which this spoke can be reached by the hub, as its DEALER could."""
+        return self._generations.get(hub)
+
+    def open_generation(self, peer: Peer, generation: int) -> None:
+        """See `linked_channel.Carrier`."""
+        self._generations[peer] = generation
+
+    def close(self, peer: Peer) -> None:
+        """See `linked_channel.Carrier`."""
+        self._generations.pop(peer, None)
+        del self._endpoints[peer]
+
+    def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
+        """See `linked_channel.Carrier`. As a PUSH it does not know whether the hub is there."""
+        hub = self.mesh.find_hub(self._endpoints[peer])
+        if hub is not None:
+            for arriving in self.mesh.pass_on(Side.HUB, _copy(self.peer_self, header, frames)):
+                hub.mailbox.put(arriving)
+        return True

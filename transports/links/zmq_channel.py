@@ -1,0 +1,367 @@
+"""Channels over ZeroMQ: a hub binds ROUTER and PULL, a spoke connects a DEALER and a PUSH per hub.
+
+    hub (frontend)                              spoke (engine)
+    input thread   ROUTER  -- DATA, ACCEPT … -->  DEALER   input thread
+                           <------ LINK_UP -----
+    output thread  PULL    <- DATA, ACK, PROBE -  PUSH     output thread
+
+"Input" and "output" are the spoke's. A message is the codec's frames (mostly one), the first with
+header and identity in front; a message of the link's own is these two alone. The identity is the
+spoke's in both directions: a PULL does not see who sent. Each generation has new sockets at the
+spoke and a new identity, so that what an older one left in a pipe cannot arrive in it.
+
+Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves. Knows no message.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import NoReturn
+
+import attrs
+import trio
+import zmq
+
+from ..array import Frame
+from ..codec import Codec
+from ..endpoint import IDENTITY_BYTES, BadIdentity, Endpoint, decode_identity, encode_identity
+from .channel import ChannelEvent, Peer
+from .link_decisions import LinkSettings, Side
+from .link_header import HEADER_BYTES, FrameKind, Header, MalformedHeader, decode_header
+from .linked_channel import ChannelStatistics, LinkedChannel
+from .zmq_sockets import BoundSocket, ConnectedSockets, Socket, SocketSettings
+from .zmq_thread import (
+    Arrival,
+    Burst,
+    Command,
+    Connect,
+    Disconnect,
+    Outbox,
+    Send,
+    SocketThread,
+    Unreachable,
+)
+
+# What a message begins with: header, then identity.
+_ROOM = HEADER_BYTES + IDENTITY_BYTES
+# Who connects to a hub, unless it is told otherwise; an identity carries no role.
+_SPOKE_ROLE = "engine"
+
+
+@attrs.frozen(kw_only=True)
+class ZmqSettings:
+    """Bounds and times of one channel."""
+
+    link: LinkSettings = attrs.field(factory=LinkSettings)
+    sockets: SocketSettings = attrs.field(factory=SocketSettings)
+    # Commands on the way to one thread for one link; the link's own fuse is lower.
+    outbox_max: int = 2 * LinkSettings().unacknowledged_max
+
+
+@attrs.frozen
+class _Way:
+    """An outbox's key on the spoke side: which link and generation a socket belongs to."""
+
+    peer: Peer
+    generation: int
+
+
+@attrs.define(eq=False)
+class _ZmqChannel:
+    """What both ends share: the channel's face. Subclassed below only to be a carrier."""
+
+    settings: ZmqSettings
+    context: zmq.Context[Socket]
+    codec_in: Codec
+    codec_out: Codec
+    room: int = attrs.field(default=_ROOM, init=False)
+    _links: LinkedChannel = attrs.field(init=False)
+    _input: SocketThread = attrs.field(init=False)
+    _output: SocketThread = attrs.field(init=False)
+
+    def send(self, peer: Peer, message: object) -> None:
+        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
+        self._links.send(peer, message)
+
+    async def receive(self) -> list[ChannelEvent]:
+        """See `channel.Channel.receive`."""
+        return await self._links.receive()
+
+    def forget(self, peer: Peer) -> None:
+        """See `channel.Channel.forget`."""
+        self._links.forget(peer)
+
+    def statistics(self) -> ChannelStatistics:
+        """Counters at this moment."""
+        return self._links.statistics()
+
+    async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """See `channel.RunnableChannel`; a hub's raises `EndpointInUse` in a group.
+
+        Owns the ROUTER, or the DEALERs.
+        """
+        await self._input.run(task_status=task_status)
+
+    async def run_output(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
+        """See `channel.RunnableChannel`; a hub's raises `EndpointInUse` in a group.
+
+        Owns the PULL, or the PUSHes.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._links.run_deadlines)
+            await self._output.run(task_status=task_status)
+        raise AssertionError("neither returns")
+
+
+def _headed(header: Header, identity: bytes, frames: Sequence[Frame]) -> Sequence[Frame]:
+    """The codec's frames with header and identity written into their room; or these two alone."""
+    if not frames:
+        frames = (bytearray(_ROOM),)
+    first = frames[0]
+    assert isinstance(first, bytearray)
+    header.write_to(first)
+    first[HEADER_BYTES:_ROOM] = identity
+    return frames
+
+
+@attrs.define(eq=False)
+class HubChannel(_ZmqChannel):
+    """`channel.HubEnd` over ZeroMQ; open it with `open_hub`."""
+
+    peer_role: str
+    _endpoints: tuple[str, str]
+    # {spoke: the way of the generation in use}; tests close one to lose a message.
+    outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
+    # {identity of the generation in use: who and which}, sparing the decoding of each message's.
+    _known: dict[bytes, tuple[Peer, int]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        self._links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
+        router = BoundSocket(self.context, zmq.ROUTER, self._endpoints[0], settings.sockets)
+        pull = BoundSocket(self.context, zmq.PULL, self._endpoints[1], settings.sockets)
+        self._input = SocketThread("input-socket-thread", router, self._handle_input)
+        self._output = SocketThread("output-socket-thread", pull, self._handle_output)
+
+    # ---- channel.HubEnd
+
+    @property
+    def endpoints(self) -> tuple[str, str]:
+        """See `channel.HubEnd.endpoints`; a port of 0 is the real one once its task started."""
+        bound = (self._input.bound, self._output.bound)
+        return bound[0] or self._endpoints[0], bound[1] or self._endpoints[1]
+
+    # ---- linked_channel.Carrier
+
+    def open_generation(self, peer: Peer, generation: int) -> None:
+        """See `linked_channel.Carrier`."""
+        self.close(peer)
+        identity = encode_identity(peer.rank, peer.epoch, generation)
+        self.outboxes[peer] = Outbox(identity, self.settings.outbox_max)
+        self._known[identity] = (peer, generation)
+
+    def close(self, peer: Peer) -> None:
+        """See `linked_channel.Carrier`; the ROUTER drops the identity when the spoke closes."""
+        outbox = self.outboxes.pop(peer, None)
+        if outbox is not None:
+            outbox.closed = True
+            assert isinstance(outbox.key, bytes)
+            del self._known[outbox.key]
+
+    def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
+        """See `linked_channel.Carrier`."""
+        outbox = self.outboxes[peer]
+        assert isinstance(outbox.key, bytes)
+        best_effort = header.kind is FrameKind.LINK_RESET
+        return self._input.submit(Send(outbox, _headed(header, outbox.key, frames), best_effort))
+
+    # ---- arrivals, in the loop
+
+    def _handle_input(self, arrival: Arrival) -> None:
+        if isinstance(arrival, Unreachable):
+            identity = arrival.outbox.key
+            assert isinstance(identity, bytes)
+            peer, generation = self._peer_of(identity)
+            self._links.handle_broken(peer, generation, f"{peer}: {arrival.reason}")
+            return
+        # LINK_UPs come this way and nothing else; from elsewhere one would not show that the ROUTER
+        # can reach its sender.
+        for message in arrival.messages:
+            assert isinstance(message, list)
+            opened = self._open(message[1]) if len(message) == 2 else None
+            is_sender = opened is not None and bytes(message[1][HEADER_BYTES:]) == message[0]
+            if opened is None or not is_sender or opened[1].kind is not FrameKind.LINK_UP:
+                self._links.count_malformed()
+            else:
+                self._links.handle_frames(*opened, ())
+
+    def _handle_output(self, arrival: Arrival) -> None:
+        assert isinstance(arrival, Burst)
+        arrived = []
+        for message in arrival.messages:
+            frames = (message,) if isinstance(message, bytes) else message
+            opened = self._open(frames[0])
+            if opened is None or opened[1].kind is FrameKind.LINK_UP:
+                self._links.count_malformed()
+            else:
+                arrived.append((*opened, frames))
+        self._links.handle_burst(arrived)
+
+    def _open(self, frame: Frame) -> tuple[Peer, Header] | None:
+        """Who sent what begins with this frame, and its header; None if they are not sound."""
+        try:
+            header = decode_header(frame)
+            identity = bytes(frame[HEADER_BYTES:_ROOM])
+            peer, generation = self._known.get(identity) or self._peer_of(identity)
+        except (MalformedHeader, BadIdentity):
+            return None
+        return (peer, header) if header.generation == generation else None
+
+    def _peer_of(self, identity: bytes) -> tuple[Peer, int]:
+        rank, epoch, generation = decode_identity(identity)
+        return Peer(self.peer_role, rank, epoch), generation
+
+
+@attrs.define(eq=False)
+class _SpokeLink:
+    """Where one hub is, and the two ways of the generation in use."""
+
+    input_endpoint: str
+    output_endpoint: str
+    input: Outbox
+    output: Outbox
+    # What follows the header of every message.
+    identity: bytes = b""
+
+
+@attrs.define(eq=False)
+class SpokeChannel(_ZmqChannel):
+    """`channel.SpokeEnd` over ZeroMQ; open it with `open_spoke`."""
+
+    peer_self: Peer
+    _hubs: dict[Peer, _SpokeLink] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        settings = self.settings
+        self._links = LinkedChannel(Side.SPOKE, self, self.codec_in, self.codec_out, settings.link)
+        dealers = ConnectedSockets(self.context, zmq.DEALER, settings.sockets)
+        pushes = ConnectedSockets(self.context, zmq.PUSH, settings.sockets)
+        self._input = SocketThread("input-socket-thread", dealers, self._handle_arrival)
+        self._output = SocketThread("output-socket-thread", pushes, self._handle_arrival)
+
+    # ---- channel.SpokeEnd
+
+    def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
+        """See `channel.SpokeEnd.connect`. Raises `BadEndpoint`."""
+        for endpoint in (input_endpoint, output_endpoint):
+            Endpoint.parse(endpoint)
+        if not self._links.may_connect(peer):
+            return False
+        nowhere = Outbox(None, 0, closed=True)
+        self._hubs[peer] = _SpokeLink(input_endpoint, output_endpoint, nowhere, nowhere)
+        return self._links.connect(peer)
+
+    # ---- linked_channel.Carrier
+
+    def open_generation(self, peer: Peer, generation: int) -> None:
+        """See `linked_channel.Carrier`."""
+        self._disconnect(peer)
+        hub = self._hubs[peer]
+        hub.identity = encode_identity(self.peer_self.rank, self.peer_self.epoch, generation)
+        way = _Way(peer, generation)
+        hub.input = Outbox(way, self.settings.outbox_max)
+        hub.output = Outbox(way, self.settings.outbox_max)
+        self._input.submit(Connect(hub.input, hub.input_endpoint, hub.identity))
+        self._output.submit(Connect(hub.output, hub.output_endpoint, hub.identity))
+
+    def close(self, peer: Peer) -> None:
+        """See `linked_channel.Carrier`."""
+        self._disconnect(peer)
+        del self._hubs[peer]
+
+    def transmit(self, peer: Peer, header: Header, frames: Sequence[Frame]) -> bool:
+        """See `linked_channel.Carrier`."""
+        hub = self._hubs[peer]
+        headed = _headed(header, hub.identity, frames)
+        if header.kind is FrameKind.LINK_UP:
+            # Repeated anyway, and a hub that is away fills no queue that matters.
+            return self._input.submit(Send(hub.input, headed, best_effort=True))
+        return self._output.submit(Send(hub.output, headed))
+
+    def _disconnect(self, peer: Peer) -> None:
+        hub = self._hubs[peer]
+        for thread, outbox in ((self._input, hub.input), (self._output, hub.output)):
+            if outbox.key is not None:
+                outbox.closed = True
+                command: Command = Disconnect(outbox)
+                thread.submit(command)
+
+    # ---- arrivals, in the loop
+
+    def _handle_arrival(self, arrival: Arrival) -> None:
+        if isinstance(arrival, Unreachable):
+            way = arrival.outbox.key
+            assert isinstance(way, _Way)
+            self._links.handle_broken(way.peer, way.generation, f"{way.peer}: {arrival.reason}")
+            return
+        way = arrival.key
+        assert isinstance(way, _Way)
+        arrived = []
+        for message in arrival.messages:
+            frames = (message,) if isinstance(message, bytes) else message
+            try:
+                arrived.append((way.peer, decode_header(frames[0]), frames))
+            except MalformedHeader:
+                self._links.count_malformed()
+        self._links.handle_burst(arrived)
+
+
+@asynccontextmanager
+async def open_hub(
+    peer_self: Peer,
+    codec_in: Codec,
+    codec_out: Codec,
+    *,
+    input_endpoint: str,
+    output_endpoint: str,
+    peer_role: str = _SPOKE_ROLE,
+    settings: ZmqSettings | None = None,
+) -> AsyncIterator[HubChannel]:
+    """A hub's channel. Nothing is bound before `run_input` and `run_output` have started.
+
+    Both tasks must have ended when the block is left; leaving it waits up to the linger time for
+    what they left unsent. Raises `BadEndpoint`.
+    """
+    for endpoint in (input_endpoint, output_endpoint):
+        Endpoint.parse(endpoint)
+    async with _open_context() as context:
+        yield HubChannel(
+            settings or ZmqSettings(),
+            context,
+            codec_in,
+            codec_out,
+            peer_role=peer_role,
+            endpoints=(input_endpoint, output_endpoint),
+        )
+
+
+@asynccontextmanager
+async def open_spoke(
+    peer_self: Peer, codec_in: Codec, codec_out: Codec, *, settings: ZmqSettings | None = None
+) -> AsyncIterator[SpokeChannel]:
+    """A spoke's channel; the hubs see it as `peer_self`. For the block's end see `open_hub`."""
+    async with _open_context() as context:
+        yield SpokeChannel(
+            settings or ZmqSettings(), context, codec_in, codec_out, peer_self=peer_self
+        )
+
+
+@asynccontextmanager
+async def _open_context() -> AsyncIterator[zmq.Context[Socket]]:
+    """One context per channel: ending it ends nobody else's sockets."""
+    context: zmq.Context[Socket] = zmq.Context(io_threads=1)
+    try:
+        yield context
+    finally:
+        # Bounded by the sockets' linger, as all sockets are closed; libzmq waits without the GIL.
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(context.term, abandon_on_cancel=False)

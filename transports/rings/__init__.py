@@ -1,0 +1,1 @@
+"""Rings in shared memory between an engine and its workers."""
