@@ -10,13 +10,13 @@ NPM := --prefix .cache/npm --silent --no-audit --no-fund --no-package-lock
 
 .PHONY: serve test lint types bench clients fix clean
 
-serve: $(VENV)/installed $(VENV)/native
+serve: $(VENV)/installed $(VENV)/kernels
 	$(BIN)/triolet serve $(MODEL) $(ARGUMENTS)
 
 # Set-up, then every check and test; prints the minutes of each tier and fails far above the budget.
 test:
 	@started=$$(date +%s); \
-	$(MAKE) --no-print-directory $(VENV)/installed-for-tests $(VENV)/native || exit 1; \
+	$(MAKE) --no-print-directory $(VENV)/installed-for-tests $(VENV)/kernels || exit 1; \
 	installed=$$(date +%s); \
 	$(MAKE) --no-print-directory lint types || exit 1; \
 	checked=$$(date +%s); \
@@ -37,7 +37,7 @@ types: $(VENV)/installed-for-tests
 	cd $(TYPES) && MYPYPATH=. "$(CURDIR)/$(BIN)/mypy" --config-file "$(CURDIR)/pyproject.toml" \
 		--cache-dir "$(CURDIR)/.cache/mypy" -p triolet
 
-bench: $(VENV)/installed-for-tests $(VENV)/native
+bench: $(VENV)/installed-for-tests $(VENV)/kernels
 	$(BIN)/python -m triolet.bench
 
 # Clients of others, each once against the server, from an environment of their own.
@@ -63,7 +63,7 @@ $(VENV)/installed-for-tests: pyproject.toml | $(VENV)/bin/python
 	@touch $@ $(VENV)/installed
 
 # Kernels of sources that have changed since the installation. Without a compiler torch serves.
-$(VENV)/native: $(wildcard engine/kernels/*.cpp engine/kernels/*.h) engine/kernels/build.py
+$(VENV)/kernels: $(wildcard engine/kernels/*.cpp engine/kernels/*.h) engine/kernels/build.py
 	@$(MAKE) --no-print-directory $(VENV)/installed
 	@$(BIN)/python -m triolet.engine.kernels.build || true
 	@touch $@

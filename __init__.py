@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .engine.sampling_params import SamplingParams
     from .engine.structured_outputs import StructuredOutputs
-    from .runtime.frontend.generation import ChatPrompt
     from .runtime.llm import LLM
     from .runtime.runtime import Runtime, open_runtime
     from .runtime.text.prompt_embeds import PromptEmbeds
+    from .runtime.text.prompts import ChatPrompt
 
 __version__ = "0.1.0"
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _HOME_OF = {
-    "ChatPrompt": ".runtime.frontend.generation",
+    "ChatPrompt": ".runtime.text.prompts",
     "LLM": ".runtime.llm",
     "PromptEmbeds": ".runtime.text.prompt_embeds",
     "Runtime": ".runtime.runtime",

@@ -14,13 +14,13 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 HERE = pathlib.Path(__file__).resolve().parent
-NATIVE = HERE / "engine" / "native"
+KERNELS = HERE / "engine" / "kernels"
 
-spec = importlib.util.spec_from_file_location("build_native", NATIVE / "build.py")
+spec = importlib.util.spec_from_file_location("build_kernels", KERNELS / "build.py")
 assert spec is not None
 assert spec.loader is not None
-native = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(native)
+kernels = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(kernels)
 
 
 class BuildKernels(build_ext):
@@ -29,8 +29,8 @@ class BuildKernels(build_ext):
     def run(self) -> None:
         """Compile; a failure is told and leaves the package without kernels."""
         try:
-            native.build(self._target())
-        except native.CompilerMissing as error:
+            kernels.build(self._target())
+        except kernels.CompilerMissing as error:
             sys.stderr.write(f"triolet: native kernels are not built: {error}\n")
 
     def get_outputs(self) -> list[str]:
@@ -43,8 +43,8 @@ class BuildKernels(build_ext):
 
     def _target(self) -> pathlib.Path:
         if self.inplace or getattr(self, "editable_mode", False):
-            return NATIVE
-        return pathlib.Path(self.build_lib, "triolet", "engine", "native")
+            return KERNELS
+        return pathlib.Path(self.build_lib, "triolet", "engine", "kernels")
 
 
 class KernelsWheel(bdist_wheel):

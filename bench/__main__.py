@@ -71,7 +71,7 @@ def describe() -> str:
     """What `--help` prints: the docstring, and a line for each benchmark."""
     lines = [__doc__, "", "benchmark, and the minutes after which it is cut off:"]
     for name, minutes in BENCHMARKS.items():
-        source = pathlib.Path(__file__).with_name(f"{name}.py").read_text()
+        source = pathlib.Path(__file__).with_name("parts").joinpath(f"{name}.py").read_text()
         first, *_ = (ast.get_docstring(ast.parse(source)) or "").splitlines()
         lines.append(f"  {name:15} {minutes:3}  {first}")
     return "\n".join(lines)
@@ -81,7 +81,7 @@ def run(name: str, words: Sequence[str]) -> str:
     """Run it to its end or bound; returns what went wrong, or nothing."""
     minutes = BENCHMARKS[name]
     print(f"\n== {name} (at most {minutes} minutes)", flush=True)
-    command = [sys.executable, "-m", f"triolet.bench.{name}", *words]
+    command = [sys.executable, "-m", f"triolet.bench.parts.{name}", *words]
     # Unbuffered: what was found before it was cut off or killed is not lost.
     with subprocess.Popen(command, env={**os.environ, "PYTHONUNBUFFERED": "1"}) as benchmark:
         try:

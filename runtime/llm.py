@@ -18,16 +18,10 @@ from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
-from .frontend.generation import (
-    ChatPrompt,
-    Choice,
-    GenerationStream,
-    Logprobs,
-    Prompt,
-    PromptEmbeds,
-    Usage,
-)
+from .frontend.generation import Choice, GenerationStream, Logprobs, Usage
 from .runtime import Runtime, open_runtime
+from .text.prompt_embeds import PromptEmbeds
+from .text.prompts import ChatPrompt, Prompt
 
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
 # would outlive us. So one of our tasks looks: four wake-ups a second cost nothing.

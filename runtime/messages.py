@@ -9,8 +9,32 @@ import enum
 import attrs
 
 from ..engine.messages import Drain, EngineReady, TreeReply, TreeRequest
-from .frontend.health import EngineState
-from .processes.control_server import ControlCall
+
+
+class EngineState(enum.StrEnum):
+    """Where one engine is, from the root's and this frontend's point of view."""
+
+    STARTING = "starting"  # its process runs and is not ready, or its link is not up
+    READY = "ready"
+    DRAINING = "draining"  # serves what it has, takes nothing new
+    RESTARTING = "restarting"  # died; a successor is being started
+    FAILED = "failed"  # given up: restarting did not help
+
+
+@attrs.frozen
+class EngineHealth:
+    """One engine rank. `reason` is a sentence whenever the state is not READY."""
+
+    rank: int
+    epoch: int
+    state: EngineState
+    reason: str = ""
+
+
+class ControlCall(enum.StrEnum):
+    """What may be asked."""
+
+    TREE = "tree"
 
 
 @attrs.frozen(kw_only=True)

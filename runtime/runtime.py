@@ -41,11 +41,11 @@ from .events import OnEvent, ignore_event
 from .frontend.admission import Admission
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
-from .frontend.health import EngineState
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
 from .frontend.output_handler import run_output_handler
 from .frontend.stats_updater import run_stats_updater
+from .messages import EngineState
 from .processes.engine_fleet import EngineFleet
 from .processes.membership import FrontendDirectory
 from .processes.platform import check_platform

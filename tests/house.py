@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FLOORS = ("nurseries", "transports", "engine", "runtime", "api", "fuzz")
+FLOORS = ("nurseries", "transports", "engine", "runtime", "api", "fuzz", "bench", "tools")
 
 
 @attrs.frozen

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 
-from triolet.fuzz.chaos.observers import descriptors
+from triolet.fuzz.observers import descriptors
 
 # Trio keeps idle worker threads for ten seconds; while they work they are called otherwise.
 IDLE_TRIO_THREAD = "Trio thread "

@@ -17,8 +17,8 @@ from ...engine.errors import EngineError
 from ...engine.sampling_params import SamplingParams
 from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.events import OnEvent
-from ...runtime.frontend.generation import ChatPrompt
 from ...runtime.runtime import Runtime, open_runtime
+from ...runtime.text.prompts import ChatPrompt
 from .options import ChatOptions
 
 _BYE = ("/bye", "/exit", "/quit")

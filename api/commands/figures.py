@@ -9,7 +9,7 @@ import math
 import os
 import pathlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ...engine.errors import InvalidParameter
 
@@ -57,3 +57,9 @@ def _finite(value: object) -> object:
             return None
         case _:
             return value
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The nearest rank: the smallest value that at least so many percent do not exceed."""
+    rank = math.ceil(percent / 100 * len(ordered))
+    return ordered[max(rank, 1) - 1]

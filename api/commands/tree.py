@@ -7,7 +7,8 @@ gathered.
 import msgspec
 
 from ...nurseries.tasks.task_tree import ProcessTree, render_tree
-from ...runtime.processes.control_server import ControlCall, ask_run
+from ...runtime.messages import ControlCall
+from ...runtime.processes.control_server import ask_run
 from ...runtime.processes.run_folder import find_run
 
 

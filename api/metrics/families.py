@@ -12,7 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ...runtime.frontend.generation import EngineState, EngineStatistics, Generator
+from ...runtime.frontend.generation import EngineStatistics, Generator
+from ...runtime.messages import EngineState
 from .latencies import latency_families
 from .vllm import VllmCollector
 

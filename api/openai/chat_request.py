@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from ...engine.sampling_params import LOGPROBS_MAX, SamplingParams
-from ...runtime.frontend.generation import ChatPrompt, Prompt
+from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
 from ..schema.fields import JsonObject
 from ..schema.reader import Body, Field, Flag, Integer, Unserved, is_empty, never, one_of

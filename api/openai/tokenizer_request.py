@@ -6,7 +6,7 @@ tokenizers.
 
 import attrs
 
-from ...runtime.frontend.generation import ChatPrompt
+from ...runtime.text.prompts import ChatPrompt
 from ..errors import bad_field
 from ..schema.fields import JsonObject
 from ..schema.reader import Body, Field, Flag, Text, TokenIds, Unserved, is_empty, never

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from ...runtime.frontend.generation import ChatPrompt, Prompt
 from ...runtime.text.json_text import read_json
+from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
 from ..openai.responses_fields import Message
 from ..openai.responses_request import ResponseRequest

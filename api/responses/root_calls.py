@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...runtime.messages import RootCall, RootReply
-from ...runtime.processes.control_server import ControlCall
+from ...runtime.messages import ControlCall, RootCall, RootReply
 from ..errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError
 
 # The root gathers for two seconds at most; a second more for the way.

@@ -3,7 +3,7 @@
 They exist only where an admin key is set. Must not know how the root gathers what it tells.
 """
 
-from ...runtime.processes.control_server import ControlCall
+from ...runtime.messages import ControlCall
 from ..application import Application
 from ..http.connection import HttpConnection
 from ..http.request import JSON_TYPE

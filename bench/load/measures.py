@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import attrs
 
+from ...api.commands.figures import percentile
 from ...fuzz.process_costs import Cost, cpu_spent
 from .history import Outcome, RequestHistory
 
@@ -37,12 +38,6 @@ class Spread:
         ordered = sorted(values)
         ranks = [percentile(ordered, percent) for percent in PERCENTS]
         return cls(sum(ordered) / len(ordered), ranks[0], ranks[1], ranks[2], ordered[-1])
-
-
-def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The nearest rank: the smallest value that at least so many percent do not exceed."""
-    rank = math.ceil(percent / 100 * len(ordered))
-    return ordered[max(rank, 1) - 1]
 
 
 @attrs.frozen

@@ -103,6 +103,7 @@ class Sender:
 
 @contextlib.contextmanager
 def forked_sender() -> Iterator[Sender]:
+    """A process that sends what it is asked for, until the block ends."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
@@ -203,10 +204,8 @@ def compare(turns: int) -> None:
     print(f"{'receiver, 64 B one way':<42} {'k msg/s':>8} {'CPU us/msg':>10}")
     for name, way in found.items():
         print_row(name, way)
-    rates, cpus = (
-        {name: statistics.median(getattr(turn, key) for turn in way) for name, way in found.items()}
-        for key in ("rate", "cpu_us")
-    )
+    rates = {name: statistics.median(turn.rate for turn in way) for name, way in found.items()}
+    cpus = {name: statistics.median(turn.cpu_us for turn in way) for name, way in found.items()}
     rate, cpu = rates[BRIDGE] / rates[BLOCKING], cpus[BRIDGE] / cpus[ASYNCIO]
     print(f"  rate of the bridge / of blocking pyzmq: {rate:.2f}  target {RATE_TARGET:.2f} or more")
     print(f"  CPU of the bridge / of zmq.asyncio:     {cpu:.3f} target {CPU_TARGET:.3f} or less")

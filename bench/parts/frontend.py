@@ -26,7 +26,6 @@ import trio
 from ...engine.messages import EngineReady
 from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.frontend import Frontend
-from ...runtime.frontend.generation import Prompt
 from ...runtime.messages import EngineMembership
 from ...runtime.processes.membership import EngineDirectory
 from ...runtime.runtime import (
@@ -36,6 +35,7 @@ from ...runtime.runtime import (
     open_frontend_services,
 )
 from ...runtime.text.input_processor import InputProcessor
+from ...runtime.text.prompts import Prompt
 from .building_blocks import take_blocks
 from .calibration import Calibration, Target
 from .null_engine import ENGINE, FRONTEND

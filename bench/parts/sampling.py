@@ -51,6 +51,7 @@ CASES = (
 
 
 def no_mask() -> Mask:
+    """No row asks for one."""
     raise AssertionError("no row is masked")
 
 

@@ -33,14 +33,14 @@ def main() -> None:
     with open_server("--null-step", "0.01", "--max-num-seqs", str(STREAMS)) as server:
         _warm_up(server)
         _print(server, "WebSocket, unmerged", Protocol.LANES, UNMERGED_US)
-        _print(server, "WebSocket, merged", Protocol.LANES, MERGED_US, MERGE_MS)
+        _print(server, "WebSocket, merged", Protocol.LANES, MERGED_US, merge_ms=MERGE_MS)
         _print(server, "SSE, unmerged", Protocol.SSE)
-        _print(server, "SSE, merged", Protocol.SSE, None, MERGE_MS)
+        _print(server, "SSE, merged", Protocol.SSE, merge_ms=MERGE_MS)
         _print(server, "chat, unmerged", Protocol.CHAT)
     with open_server("--max-num-seqs", str(STREAMS)) as server:
         _warm_up(server)
         _print(server, "WebSocket, full speed", Protocol.LANES, UNMERGED_US)
-        _print(server, "the same, merged", Protocol.LANES, MERGED_US, MERGE_MS)
+        _print(server, "the same, merged", Protocol.LANES, MERGED_US, merge_ms=MERGE_MS)
 
 
 def _warm_up(server: Serving) -> None:
@@ -52,6 +52,7 @@ def _print(
     title: str,
     protocol: Protocol,
     target: Target | None = None,
+    *,
     merge_ms: int = 0,
 ) -> None:
     load = Load(requests=STREAMS, in_flight=STREAMS, tokens=TOKENS, merge_ms=merge_ms)

@@ -72,6 +72,7 @@ def forked(child: Callable[[], None], processor: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering_ring(processor: int) -> Iterator[tuple[RingWriter, RingReader]]:
+    """A ring, and a process on that processor that sends everything back."""
     with (
         create_ring(readers=1, slots=SLOTS, slot_bytes=SLOT_BYTES) as steps,
         create_ring(readers=1, slots=SLOTS, slot_bytes=SLOT_BYTES) as answers,
@@ -93,6 +94,7 @@ def answering_ring(processor: int) -> Iterator[tuple[RingWriter, RingReader]]:
 
 @contextlib.contextmanager
 def ring_blocking(processor: int) -> Iterator[RoundTrips]:
+    """The ring, read by a blocking call."""
     with answering_ring(processor) as (writer, reader):
 
         async def run(data: bytes, count: int) -> list[float]:
@@ -126,6 +128,7 @@ def ring_trio(processor: int) -> Iterator[RoundTrips]:
 
 @contextlib.contextmanager
 def pipe(processor: int) -> Iterator[RoundTrips]:
+    """A pipe of the standard library."""
     ours, theirs = multiprocessing.Pipe()
 
     def answer() -> None:

@@ -35,6 +35,7 @@ BLOCK_TOKENS = 16
 
 
 def no_mask() -> Mask:
+    """No row asks for one."""
     raise AssertionError("no row is masked")
 
 

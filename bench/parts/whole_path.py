@@ -12,8 +12,7 @@ import time
 
 import trio
 
-import triolet
-
+from ... import Runtime, open_runtime
 from ...engine.sampling_params import SamplingParams
 from ...fuzz.process_costs import costs_of_tree, cpu_spent
 from .building_blocks import take_blocks
@@ -26,7 +25,7 @@ ROUNDS = 7
 TARGET_TOKENS_S = Target(60_000, at_least=True)
 
 
-async def _stream(runtime: triolet.Runtime, number: int) -> None:
+async def _stream(runtime: Runtime, number: int) -> None:
     params = SamplingParams(max_tokens=TOKENS, seed=number, ignore_eos=True)
     async with runtime.generate(f"prompt {number}", params) as stream:
         async for _ in stream:
@@ -36,7 +35,7 @@ async def _stream(runtime: triolet.Runtime, number: int) -> None:
 
 async def run() -> None:
     """Print the table."""
-    async with triolet.open_runtime(executor="null", max_num_seqs=STREAMS) as runtime:
+    async with open_runtime(executor="null", max_num_seqs=STREAMS) as runtime:
         rates, costs, calibration = [], [], Calibration()
         for _ in range(ROUNDS + 1):
             before, began_s = costs_of_tree(os.getpid()), time.perf_counter()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from ...engine.process.step_recorder import Span, SpanRecord
+from ...engine.step_recorder import Span, SpanRecord
 
 # What an engine does; waiting is not work.
 ENGINE_WORK = (Span.SCHEDULE, Span.ENCODE, Span.SUBMIT, Span.DECODE, Span.APPLY, Span.DELIVER)

@@ -7,7 +7,7 @@ Sans-IO: a timeline in, text out. Must not know where it comes from.
 from html import escape
 from types import MappingProxyType
 
-from ...engine.process.step_recorder import Span, SpanRecord
+from ...engine.step_recorder import Span, SpanRecord
 from .timeline import Lane, StepFigures, Timeline, duration_ns
 
 # What a span is called, its letter in text, and its colour (of a set that colour-blind people can

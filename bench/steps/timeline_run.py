@@ -7,8 +7,8 @@ import pathlib
 import tempfile
 from typing import Any
 
-from ...engine.process.step_recorder import read_records
 from ...engine.sampling_params import SamplingParams
+from ...engine.step_recorder import read_records
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import open_runtime
 from ..options import TimelineOptions

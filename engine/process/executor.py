@@ -25,8 +25,8 @@ from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
+from ..step_recorder import NO_RECORDER, StepRecorder
 from .rank_progress import RankProgress
-from .step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings
 from .tree_asker import TreeAsker
 

@@ -43,11 +43,11 @@ from ..messages import (
     TreeRequest,
 )
 from ..step_messages import WorkerReady
+from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
 from .executor import Executor
 from .server import EngineServer
 from .services import open_engine_services
-from .step_recorder import StepRecorder, open_recorder
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4

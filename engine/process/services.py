@@ -16,10 +16,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ...nurseries.tasks.service import open_service
+from ..step_recorder import NO_RECORDER, StepRecorder
 from .grammar_compiler import run_grammar_compiler
 from .server import EngineServer
 from .step_loop import StepExecutor, run_step_loop
-from .step_recorder import NO_RECORDER, StepRecorder
 
 
 @asynccontextmanager

@@ -13,8 +13,8 @@ import trio
 from ...nurseries.tasks.waiting import waiting_for
 from ..core.engine_core import EngineCore
 from ..step_messages import Mask, Step, StepResult
+from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .server import EngineServer
-from .step_recorder import NO_RECORDER, Span, StepRecorder
 
 
 class StepExecutor(Protocol):

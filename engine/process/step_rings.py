@@ -22,7 +22,7 @@ from ...transports.rings.ring_memory import RingParts, create_ring
 from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..errors import StepFailed, StepTimeout
 from ..step_messages import OUTPUT_RANK, Mask, Step, StepFailure, StepResult, make_ring_codecs
-from .step_recorder import NO_RECORDER, Span, StepRecorder
+from ..step_recorder import NO_RECORDER, Span, StepRecorder
 
 # One step computes, one waits behind it, each with its mask.
 RING_SLOTS = 4

@@ -31,8 +31,8 @@ from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
 from ..errors import EngineError
 from ..messages import BootPhase, TreeReply, TreeRequest
-from ..process.step_recorder import open_recorder
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
+from ..step_recorder import open_recorder
 from .executor_interface import Pause, WorkerExecutor
 from .executors import make_executor
 from .step_loop import StepLoop, StopSignal

@@ -16,8 +16,8 @@ import trio
 
 from ...transports.codec import Codec
 from ...transports.rings.shm_ring import RingClosed, RingReader, RingWriter
-from ..process.step_recorder import NO_RECORDER, Span, StepRecorder
 from ..step_messages import Mask, Step, StepFailure, StepResult, make_ring_codecs
+from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
 
 

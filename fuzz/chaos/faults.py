@@ -16,10 +16,10 @@ from functools import partial
 import attrs
 import trio
 
+from ..observers import FIN_WAIT1, FIN_WAIT2, GONE, TIME_WAIT, start_ticks, state_of, tcp_socket
 from .clients import EventConnection, Lost, SocketConnection, ask, reset
 from .fault_plan import Fault, FaultKind
 from .history import StreamHistory
-from .observers import FIN_WAIT1, FIN_WAIT2, GONE, TIME_WAIT, start_ticks, state_of, tcp_socket
 from .waits import NotInTime, wait_until
 
 # From a signal to what /proc shows of it; the kernel needs microseconds, a busy machine more, and

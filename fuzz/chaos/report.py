@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from rich.table import Table
 
-from ...bench.load.measures import percentile
+from ...api.commands.figures import percentile
 from .fault_plan import FaultKind
 from .history import Ending, StreamHistory, Violation
 

@@ -20,11 +20,10 @@ import msgspec
 import trio
 
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from ...runtime.messages import ControlCall
+from ...runtime.processes.control_server import ControlCallFailed, ask_run
 from ...runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
-from .checkers import Look, QuietLook
-from .clients import Lost, ask
-from .observers import (
+from ..observers import (
     ESTABLISHED,
     abstract_sockets,
     children_of,
@@ -35,6 +34,8 @@ from .observers import (
     state_of,
     tcp_sockets,
 )
+from .checkers import Look, QuietLook
+from .clients import Lost, ask
 from .waits import NotInTime, wait_until
 
 MARK = "TRIOLET_CHAOS_MARK"

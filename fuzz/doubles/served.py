@@ -25,7 +25,7 @@ from ...api.settings import ServeSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.service import open_service
-from ..chaos.observers import descriptors
+from ..observers import descriptors
 from .bed import Bed, open_bed
 from .tcp_client import Ending, converse
 

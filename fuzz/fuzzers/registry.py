@@ -4,48 +4,20 @@ Must not know what any of them does.
 """
 
 from ..fuzzer import AnyFuzzer
-from . import (
-    block_pool as fuzz_block_pool,
-)
-from . import (
-    codec as fuzz_codec,
-)
-from . import (
-    connections as fuzz_connections,
-)
-from . import (
-    frames as fuzz_frames,
-)
-from . import (
-    grammars as fuzz_grammars,
-)
-from . import (
-    handshake as fuzz_handshake,
-)
-from . import (
-    json as fuzz_json,
-)
-from . import (
-    ledger as fuzz_ledger,
-)
-from . import (
-    links as fuzz_links,
-)
-from . import (
-    models as fuzz_models,
-)
-from . import (
-    sampler as fuzz_sampler,
-)
-from . import (
-    scheduler as fuzz_scheduler,
-)
-from . import (
-    supervision as fuzz_supervision,
-)
-from . import (
-    templates as fuzz_templates,
-)
+from . import block_pool as fuzz_block_pool
+from . import codec as fuzz_codec
+from . import connections as fuzz_connections
+from . import frames as fuzz_frames
+from . import grammars as fuzz_grammars
+from . import handshake as fuzz_handshake
+from . import json as fuzz_json
+from . import ledger as fuzz_ledger
+from . import links as fuzz_links
+from . import models as fuzz_models
+from . import sampler as fuzz_sampler
+from . import scheduler as fuzz_scheduler
+from . import supervision as fuzz_supervision
+from . import templates as fuzz_templates
 
 FUZZERS: tuple[AnyFuzzer, ...] = (
     fuzz_block_pool.FUZZER,

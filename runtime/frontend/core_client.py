@@ -34,8 +34,7 @@ from ...transports.links.channel import (
     Received,
 )
 from ..errors import NoEngine, ProcessingFailed, UtilityFailed
-from ..messages import EngineMember, EngineMembership
-from .health import EngineHealth, EngineState
+from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
 from .ledger import Ledger
 from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
 from .load_balancer import LeastLoaded

@@ -29,11 +29,12 @@ from ..errors import ProcessingFailed, PromptRefused, RequestFailed
 from ..text.input_processor import InputProcessor, PreparedPrompt
 from ..text.logprobs import Logprobs
 from ..text.output_processor import OutputProcessor
+from ..text.prompts import ChatPrompt, Prompt
 from .admission import Admission, Ticket, ignore_load
 from .choice_slots import ChoiceSlots
 from .choices import split_choices
 from .core_client import CoreClient
-from .generation import ChatPrompt, GenerationStream, Prompt
+from .generation import GenerationStream
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .output_collector import MergedSlot
 from .request_arguments import check_arguments

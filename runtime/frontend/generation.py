@@ -8,7 +8,7 @@ far it was consumed, from which others derive credit. Must not know engines, soc
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import attrs
 import trio
@@ -16,11 +16,13 @@ import trio
 from ...engine.errors import InvalidParameter
 from ...engine.messages import EngineStatistics, FinishReason, RequestEvent, RequestEventKind
 from ...engine.sampling_params import SamplingParams
+from ..messages import EngineHealth, EngineState
 from ..text.logprobs import Logprobs, TokenLogprob
 from ..text.outputs import Choice, GenerationOutput, Usage
 from ..text.prompt_embeds import PromptEmbeds
+from ..text.prompts import ChatPrompt, Prompt
 from .choice_slots import ChoiceSlots
-from .health import EngineHealth, EngineState, FrontendStatistics, Health, RuntimeStatistics
+from .health import FrontendStatistics, Health, RuntimeStatistics
 from .output_collector import MergedSlot
 
 __all__ = [
@@ -44,23 +46,6 @@ __all__ = [
     "TokenLogprob",
     "Usage",
 ]
-
-
-@attrs.frozen
-class ChatPrompt:
-    """A conversation; the model's chat template renders it.
-
-    `messages` are dictionaries with `role` and `content` (other keys are the template's affair).
-    `tools` are JSON schemas that the template may show to the model.
-    """
-
-    messages: list[dict[str, Any]]
-    add_generation_prompt: bool = True
-    tools: list[dict[str, Any]] | None = None
-
-
-# Text, token ids, a conversation, or what the first layer reads of its tokens.
-Prompt = str | Sequence[int] | ChatPrompt | PromptEmbeds
 
 
 @attrs.define(eq=False)

@@ -4,32 +4,11 @@ Snapshots only, made by whoever holds the state. Sans-IO: plain data. Must not k
 the text form of /metrics.
 """
 
-import enum
-
 import attrs
 
 from ...engine.messages import EngineStatistics
+from ..messages import EngineHealth
 from .latencies import Latencies
-
-
-class EngineState(enum.StrEnum):
-    """Where one engine is, from the root's and this frontend's point of view."""
-
-    STARTING = "starting"  # its process runs and is not ready, or its link is not up
-    READY = "ready"
-    DRAINING = "draining"  # serves what it has, takes nothing new
-    RESTARTING = "restarting"  # died; a successor is being started
-    FAILED = "failed"  # given up: restarting did not help
-
-
-@attrs.frozen
-class EngineHealth:
-    """One engine rank. `reason` is a sentence whenever the state is not READY."""
-
-    rank: int
-    epoch: int
-    state: EngineState
-    reason: str = ""
 
 
 @attrs.frozen

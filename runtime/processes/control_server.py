@@ -5,7 +5,6 @@ user (`SO_PEERCRED`; the folder's mode alone would trust whoever changes it). Th
 closed list. Must not know what the answers hold: the root gives an `answer` for each call.
 """
 
-import enum
 import json
 import os
 import socket
@@ -17,6 +16,7 @@ import msgspec
 import trio
 
 from ...nurseries.tasks.background import start_background_task_soon
+from ..messages import ControlCall
 from .run_folder import RunFolder
 
 # A question is one short line; an answer is a task tree of some thousand tasks at most.
@@ -28,12 +28,6 @@ CONNECTIONS_MAX = 8
 # Out of descriptors: what is in flight must end before another connection fits.
 ACCEPT_PAUSE_S = 0.05
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid (struct ucred)
-
-
-class ControlCall(enum.StrEnum):
-    """What may be asked."""
-
-    TREE = "tree"
 
 
 @attrs.frozen

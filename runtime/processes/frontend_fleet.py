@@ -21,6 +21,7 @@ from ..events import ChildFailed, OnEvent
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
+    ControlCall,
     EngineMembership,
     ForeignCall,
     ForeignReply,
@@ -33,7 +34,7 @@ from ..messages import (
 )
 from .child_process import ChildLife
 from .connection_balancer import ConnectionBalancer
-from .control_server import Answer, ControlCall
+from .control_server import Answer
 from .foreign_calls import deliver
 from .membership import FrontendDirectory
 from .process_supervisor import SupervisedLives

@@ -8,8 +8,7 @@ Must not know processes or sockets.
 import attrs
 
 from ...engine.messages import EngineReady, FrontendAddress, FrontendMembership
-from ..frontend.health import EngineState
-from ..messages import EngineMember, EngineMembership
+from ..messages import EngineMember, EngineMembership, EngineState
 
 
 @attrs.define(eq=False)

@@ -27,9 +27,10 @@ from ...engine.structured_outputs import StructuredOutputs
 from ...transports.array import Array
 from ..config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from ..errors import ChatTemplateMissing
-from ..frontend.generation import ChatPrompt, Prompt, PromptEmbeds
 from .bad_words import spell_bad_words
 from .chat_template import ChatTemplate
+from .prompt_embeds import PromptEmbeds
+from .prompts import ChatPrompt, Prompt
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

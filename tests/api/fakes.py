@@ -26,19 +26,17 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.frontend.choice_slots import ChoiceSlots
 from triolet.runtime.frontend.generation import (
-    ChatPrompt,
-    EngineHealth,
-    EngineState,
     FrontendStatistics,
     GenerationOutput,
     GenerationStream,
     Health,
     Logprobs,
-    Prompt,
     RequestEvent,
     RuntimeStatistics,
 )
 from triolet.runtime.frontend.output_collector import MergedSlot
+from triolet.runtime.messages import EngineHealth, EngineState
+from triolet.runtime.text.prompts import ChatPrompt, Prompt
 
 PROMPT_TOKENS = [7, 8, 9]
 VOCABULARY = 0x10FFFF

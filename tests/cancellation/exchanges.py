@@ -11,7 +11,7 @@ import trio
 import wsproto.utilities
 
 from triolet.tests.api.fakes import HttpClient
-from triolet.tests.api.socket_client import SocketClient
+from triolet.tests.api.websocket.socket_client import SocketClient
 
 TOKENS = 4
 RUNTIME = {"seed": 7, "ignore_eos": True}

@@ -14,7 +14,8 @@ import trio
 from triolet.api.commands.exits import EXIT_OK
 from triolet.api.commands.serve import serve
 from triolet.runtime.events import Draining, Serving
-from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from triolet.runtime.messages import ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.run_folder import find_run
 from triolet.tests.cancellation.named_steps import CancelAtStep
 from triolet.tests.runtime.acting import Diary, acting_settings

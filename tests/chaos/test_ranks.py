@@ -15,7 +15,7 @@ from triolet.engine.errors import EngineDied
 from triolet.engine.messages import Utility
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.errors import NoEngineLeft, UtilityFailed
-from triolet.runtime.frontend.health import EngineState
+from triolet.runtime.messages import EngineState
 from triolet.transports.links.zmq_channel import HubChannel
 
 from ..end_to_end.server import DEADLINE_S, MARK, marked_processes, remains, wait_until

@@ -24,7 +24,8 @@ import pytest
 import trio
 
 from triolet.nurseries.tasks.task_tree import ProcessTree
-from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from triolet.runtime.messages import ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
 
 # A server or a stream that is not there by then never comes; two busy cores need some seconds.

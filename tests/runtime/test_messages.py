@@ -4,8 +4,7 @@ import msgspec
 
 from triolet.engine.messages import Drain, EngineReady, TreeReply, TreeRequest
 from triolet.runtime import messages
-from triolet.runtime.frontend.health import EngineState
-from triolet.runtime.processes.control_server import ControlCall
+from triolet.runtime.messages import ControlCall, EngineState
 from triolet.transports.codec import Codec
 
 READY = EngineReady(

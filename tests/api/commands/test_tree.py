@@ -12,7 +12,8 @@ from triolet.api.commands.tree import tree_text
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 from triolet.runtime.errors import RunNotFound
-from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, serve_control
+from triolet.runtime.messages import ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, serve_control
 from triolet.runtime.processes.run_folder import make_run_folder
 
 TREE = ProcessTree(

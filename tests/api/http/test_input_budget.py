@@ -10,7 +10,7 @@ from triolet.api.http.input_budget import FREE_BYTES, InputBudget, InputShare
 from triolet.api.limits import ServerLimits
 
 from ..fakes import make_application, open_client, open_connection
-from ..socket_client import open_socket
+from ..websocket.socket_client import open_socket
 
 LARGE = 4 * FREE_BYTES
 

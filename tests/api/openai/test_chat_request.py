@@ -6,7 +6,7 @@ from triolet.api.errors import ApiError
 from triolet.api.openai.chat_request import read_chat_request
 from triolet.api.schema.fields import JsonObject
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.frontend.generation import ChatPrompt
+from triolet.runtime.text.prompts import ChatPrompt
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 

@@ -52,8 +52,8 @@ def test_every_query_that_a_handler_reads_is_its_routes() -> None:
         read = route.handler.__code__.co_names
         used = [tables[name] for name in read if name in tables]
         assert used == ([route.query] if route.query.fields else [])
-    room = pathlib.Path(response_routes.__file__).parent
-    readers = {path.stem for path in room.glob("*.py") if ".query_value(" in path.read_text()}
+    room = pathlib.Path(response_routes.__file__).parents[1]
+    readers = {path.stem for path in room.rglob("*.py") if ".query_value(" in path.read_text()}
     assert readers == {"query"}, "a query is read by its table"
 
 

@@ -5,7 +5,7 @@ import pytest
 from triolet.api.errors import ApiError
 from triolet.api.openai.tokenizer_request import read_detokenize_request, read_tokenize_request
 from triolet.api.schema.fields import JsonObject
-from triolet.runtime.frontend.generation import ChatPrompt
+from triolet.runtime.text.prompts import ChatPrompt
 
 MESSAGES = [{"role": "user", "content": "a"}]
 TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {}}}

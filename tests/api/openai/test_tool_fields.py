@@ -9,7 +9,7 @@ from triolet.api.errors import ApiError
 from triolet.api.openai.chat_request import read_chat_request
 from triolet.api.openai.tool_fields import Choice, ToolChoiceField, Tools, ToolUse
 from triolet.engine.grammar.text import check_grammar
-from triolet.runtime.frontend.generation import ChatPrompt
+from triolet.runtime.text.prompts import ChatPrompt
 from triolet.runtime.text.tool_calls import Tool, ToolChoice
 
 PARAMETERS = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}}

@@ -22,7 +22,7 @@ from triolet.runtime.processes.foreign_calls import deliver, reply_to
 from triolet.transports.codec import MessageTooLarge
 
 from ..fakes import FakeGenerator, Say, open_client
-from ..socket_client import open_socket
+from ..websocket.socket_client import open_socket
 
 SLOW = [Say("a"), Say("b", after_s=1000)]
 KEYS = {"one": {"authorization": "Bearer one"}, "two": {"authorization": "Bearer two"}}

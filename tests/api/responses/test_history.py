@@ -15,7 +15,8 @@ from triolet.api.responses.history import (
     with_output,
 )
 from triolet.api.responses.tool_record import ToolRecord
-from triolet.runtime.frontend.generation import ChatPrompt, Usage
+from triolet.runtime.frontend.generation import Usage
+from triolet.runtime.text.prompts import ChatPrompt
 
 from ..records import COMPLETED, make_record, make_request, say
 

@@ -6,8 +6,7 @@ import trio.testing
 
 from triolet.api.errors import ApiError
 from triolet.api.responses.root_calls import RootCalls
-from triolet.runtime.messages import RootCall, RootReply
-from triolet.runtime.processes.control_server import ControlCall
+from triolet.runtime.messages import ControlCall, RootCall, RootReply
 
 
 async def test_an_answer_finds_its_question() -> None:

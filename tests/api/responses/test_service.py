@@ -12,7 +12,7 @@ from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResumeRequest
 from triolet.api.responses.response import AttachedReader
 from triolet.runtime.errors import NoEngine
-from triolet.runtime.frontend.generation import ChatPrompt
+from triolet.runtime.text.prompts import ChatPrompt
 
 from ...checkpoints import cancel_at_nth_checkpoint
 from ..fakes import FakeGenerator, Say, make_application, open_responses

@@ -10,7 +10,7 @@ from triolet.api.application import Application
 from triolet.api.serving.connection import run_connection
 
 from ..fakes import Fail, FakeGenerator, Say, make_application, open_client, open_connection
-from ..socket_client import SocketClient, open_socket
+from ..websocket.socket_client import SocketClient, open_socket
 
 HANDSHAKE = (
     b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"

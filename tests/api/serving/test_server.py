@@ -17,7 +17,7 @@ from triolet.api.serving.connection_source import ListenerSource, open_queue_sou
 from triolet.api.serving.server import FULL_ANSWER, serve_connections
 
 from ..fakes import FakeGenerator, HttpClient, Say, make_application
-from ..socket_client import SocketClient
+from ..websocket.socket_client import SocketClient
 from .test_connection import HANDSHAKE, REQUEST
 
 

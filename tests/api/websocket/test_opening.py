@@ -11,7 +11,7 @@ from triolet.api.http.stream import BoundedStream
 from triolet.api.limits import HttpLimits, SocketLimits
 from triolet.api.websocket.opening import open_socket
 
-from ..socket_client import SocketClient
+from .socket_client import SocketClient
 
 
 async def serve_once(stream: trio.abc.Stream, heard: list[str | bytes]) -> None:

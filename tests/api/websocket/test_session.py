@@ -11,7 +11,7 @@ from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
 
 from ..fakes import Fail, FakeGenerator, Say, make_application, open_connection, open_responses
-from ..socket_client import SocketClient, open_socket
+from .socket_client import SocketClient, open_socket
 
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
 SLOW = [Say("a"), Say("b", after_s=1000)]

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triolet.api.commands.figures import percentile
 from triolet.bench.load.history import Outcome, RequestHistory
-from triolet.bench.load.measures import Spread, measure, percentile
+from triolet.bench.load.measures import Spread, measure
 from triolet.fuzz.process_costs import Cost
 
 

@@ -1,6 +1,6 @@
 """Made-up records of two steps that overlap, in microseconds for the eye."""
 
-from triolet.engine.process.step_recorder import Span, SpanRecord
+from triolet.engine.step_recorder import Span, SpanRecord
 
 
 def span(process: str, kind: Span, step: int, begin_us: int, end_us: int) -> SpanRecord:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.bench.steps.timeline import TimelineEmpty, duration_ns, join_records, overlap_ns
-from triolet.engine.process.step_recorder import Span, SpanRecord
+from triolet.engine.step_recorder import Span, SpanRecord
 
 from .step_records import span, two_steps
 

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 from triolet.bench.steps.timeline import join_records
 from triolet.bench.steps.timeline_picture import LOOKS, picture, sentences, text_lanes
-from triolet.engine.process.step_recorder import Span
+from triolet.engine.step_recorder import Span
 
 from .step_records import two_steps
 

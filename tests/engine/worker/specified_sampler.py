@@ -1,7 +1,7 @@
 """The sampler's specification, one token at a time in plain Python: what every sampler must match.
 
-Written from the text in `engine/worker/torch/sampler.py`, step by step and slowly, so that it can be read
-beside it. float32 is numpy's scalar type, whose operations round one by one.
+Written from the text in `engine/worker/torch/sampler.py`, step by step and slowly, so that
+it can be read beside it. float32 is numpy's scalar type, whose operations round one by one.
 """
 
 import math

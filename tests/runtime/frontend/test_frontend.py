@@ -22,7 +22,8 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
 from triolet.runtime.frontend.frontend import error_of
-from triolet.runtime.frontend.generation import ChatPrompt, RequestEvent, RequestEventKind
+from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
+from triolet.runtime.text.prompts import ChatPrompt
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
 

@@ -1,12 +1,7 @@
 """Snapshots start empty and share nothing."""
 
-from triolet.runtime.frontend.health import (
-    EngineHealth,
-    EngineState,
-    FrontendStatistics,
-    Health,
-    RuntimeStatistics,
-)
+from triolet.runtime.frontend.health import FrontendStatistics, Health, RuntimeStatistics
+from triolet.runtime.messages import EngineHealth, EngineState
 
 
 def test_snapshots_share_no_list() -> None:

@@ -7,12 +7,8 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from triolet.runtime.processes.control_server import (
-    ControlCall,
-    ControlCallFailed,
-    ask_run,
-    serve_control,
-)
+from triolet.runtime.messages import ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, ask_run, serve_control
 from triolet.runtime.processes.run_folder import RunFolder, make_run_folder
 
 

@@ -15,8 +15,7 @@ from triolet.engine.messages import FrontendAddress
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
-from triolet.runtime.frontend.health import EngineState
-from triolet.runtime.messages import EngineMembership
+from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
 
 from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for

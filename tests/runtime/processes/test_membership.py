@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.engine.messages import EngineReady, FrontendAddress
-from triolet.runtime.frontend.health import EngineState
+from triolet.runtime.messages import EngineState
 from triolet.runtime.processes.membership import EngineDirectory, FrontendDirectory
 
 READY = EngineReady(

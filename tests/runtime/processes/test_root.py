@@ -24,7 +24,8 @@ from triolet.runtime.events import (
     Draining,
     Serving,
 )
-from triolet.runtime.processes.control_server import ControlCall, ControlCallFailed, ask_run
+from triolet.runtime.messages import ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.root import PortInUse, Root, ServePlan, bind_listener
 from triolet.runtime.processes.run_folder import find_run
 

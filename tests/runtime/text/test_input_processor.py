@@ -15,9 +15,9 @@ from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import InputLimits, RuntimeSettings
 from triolet.runtime.errors import ChatTemplateMissing
-from triolet.runtime.frontend.generation import ChatPrompt, Prompt
 from triolet.runtime.text.chat_template import ChatTemplate
 from triolet.runtime.text.input_processor import InputProcessor
+from triolet.runtime.text.prompts import ChatPrompt, Prompt
 from triolet.runtime.text.tokenizer import Tokenizer
 
 from ..model_folders import byte_level_tokenizer, write_folder

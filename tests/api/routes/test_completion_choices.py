@@ -6,7 +6,7 @@ import pytest
 
 from triolet.engine.messages import FinishReason
 
-from .fakes import FakeGenerator, Say, make_application, open_client
+from ..fakes import FakeGenerator, Say, make_application, open_client
 
 CHAT_PATH, PATH = "/v1/chat/completions", "/v1/completions"
 CHAT: dict[str, Any] = {"model": "toy", "messages": [{"role": "user", "content": "hi"}]}

@@ -9,8 +9,8 @@ import trio
 
 from triolet.engine.errors import EngineDied
 
-from .fakes import Fail, FakeGenerator, Say, make_application
-from .serving.test_server import open_server
+from ..fakes import Fail, FakeGenerator, Say, make_application
+from ..serving.test_server import open_server
 
 PROGRAM = pathlib.Path(__file__).parent / "openai_client.py"
 

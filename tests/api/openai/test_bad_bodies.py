@@ -11,8 +11,8 @@ import pytest
 
 from triolet.api.routes.table import ROUTES
 
-from .fakes import Answer, HttpClient, make_application, open_client
-from .socket_client import open_socket
+from ..fakes import Answer, HttpClient, make_application, open_client
+from ..websocket.socket_client import open_socket
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 GOOD: dict[str, dict[str, Any]] = {

@@ -9,7 +9,7 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 
-from .fakes import FakeGenerator, Say, make_application, open_responses
+from ..fakes import FakeGenerator, Say, make_application, open_responses
 from .socket_client import open_socket
 
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")

@@ -6,9 +6,9 @@ import pytest
 import trio
 import trio.testing
 
-from .fakes import Answer, FakeGenerator, Say, open_client
-from .responses.test_foreign import KEYS, Server, open_server
-from .socket_client import open_socket
+from ..fakes import Answer, FakeGenerator, Say, open_client
+from ..websocket.socket_client import open_socket
+from .test_foreign import KEYS, Server, open_server
 
 STEADY = [Say(str(number), after_s=1) for number in range(9)]
 TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")

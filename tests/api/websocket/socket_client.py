@@ -21,7 +21,7 @@ from wsproto.events import (
 
 from triolet.api.application import Application
 
-from .fakes import encode, open_connection
+from ..fakes import encode, open_connection
 
 
 @attrs.define(eq=False)

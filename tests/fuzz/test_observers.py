@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from triolet.fuzz.chaos.observers import (
+from triolet.fuzz.chaos.waits import wait_until
+from triolet.fuzz.observers import (
     ESTABLISHED,
     GONE,
     abstract_sockets,
@@ -24,7 +25,6 @@ from triolet.fuzz.chaos.observers import (
     state_of,
     tcp_socket,
 )
-from triolet.fuzz.chaos.waits import wait_until
 
 
 @pytest.fixture

@@ -20,13 +20,13 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.generation import PromptEmbeds
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
 from triolet.runtime.runtime import open_runtime
+from triolet.runtime.text.prompt_embeds import PromptEmbeds
 from triolet.transports.codec import ARRAY_FRAME_BYTES
 
-from ..leaks import check_no_leaks
-from .acting import DEADLINE_S
+from ...leaks import check_no_leaks
+from ..acting import DEADLINE_S
 
 HIDDEN_SIZE = 4
 PARAMS = SamplingParams(max_tokens=12, seed=3, ignore_eos=True)

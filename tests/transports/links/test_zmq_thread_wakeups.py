@@ -17,7 +17,7 @@ import trio
 
 from triolet.transports.links.zmq_thread import Burst, Outbox, Send, SocketThread
 
-from .statement_steps import Steps, Wanted, taken_apart
+from ..statement_steps import Steps, Wanted, taken_apart
 
 THREAD_BELL, TASK_BELL = 100, 101
 MESSAGES = 3

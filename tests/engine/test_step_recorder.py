@@ -4,8 +4,8 @@ import pathlib
 
 import pytest
 
-from triolet.engine.process import step_recorder
-from triolet.engine.process.step_recorder import (
+from triolet.engine import step_recorder
+from triolet.engine.step_recorder import (
     NO_RECORDER,
     NoRecorder,
     Span,

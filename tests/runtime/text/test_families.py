@@ -13,9 +13,9 @@ from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 
-from ..engine.model.reference import VOCABULARY, greedy_after, save_reference
-from ..engine.model.tiny_models import random_tokens
-from .model_folders import byte_level_tokenizer, write_folder
+from ...engine.model.reference import VOCABULARY, greedy_after, save_reference
+from ...engine.model.tiny_models import random_tokens
+from ..model_folders import byte_level_tokenizer, write_folder
 
 pytestmark = pytest.mark.slow
 TOKENS = 12

@@ -6,7 +6,7 @@ import pytest
 
 from triolet.api.limits import ServerLimits
 
-from .fakes import FakeGenerator, HttpClient, make_application, open_connection
+from ..fakes import FakeGenerator, HttpClient, make_application, open_connection
 
 CHAT = {"model": "toy", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSES, COMPLETIONS = "/v1/responses", "/v1/completions"
