@@ -3,9 +3,9 @@
 Tiers run from the quickest to the slowest, so that a mistake shows early. Each tier has a budget
 in minutes, printed beside what it took; a run half as long again as the whole budget fails.
 
-A test that fails is run once more, three in a run at most (pyproject.toml): a machine that stands
-still for a second must not look like a change that broke something. What failed first is printed
-whole, whatever came after: it is a fault, of the test if not of the program.
+Tests marked `end_to_end` or `chaos` wait for real processes on a machine that may stand still: one
+of them that fails is run once more. The run then ends with `flaky: NAMES`, and the first failure is
+printed whole: it is a fault, of the test if not of the program. Every other failure is a failure.
 """
 
 import os
@@ -78,6 +78,10 @@ def _tier(path: pathlib.Path) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     order = list(BUDGET_MINUTES)
     items.sort(key=lambda item: order.index(_tier(item.path)))
+    for item in items:
+        waits = item.get_closest_marker("end_to_end") or item.get_closest_marker("chaos")
+        if waits and item.config.getoption("reruns") is None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -90,7 +94,10 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    _tell_reruns(terminalreporter)
+    first_failures = terminalreporter.stats.get("rerun", [])
+    for report in first_failures:
+        terminalreporter.section(f"failed at first: {report.nodeid} ({report.when})")
+        terminalreporter.write_line(report.longreprtext)
     terminalreporter.section("minutes by tier")
     for name, budget in BUDGET_MINUTES.items():
         if name in _spent_s:
@@ -100,16 +107,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     total = sum(_spent_s.values()) / 60
     mark = "  over" if total > WHOLE_BUDGET_MINUTES else ""
     terminalreporter.write_line(f"{'whole':28} {total:6.2f} of {WHOLE_BUDGET_MINUTES:4.1f}{mark}")
-
-
-def _tell_reruns(terminalreporter: pytest.TerminalReporter) -> None:
-    """What failed at the first try, whole."""
-    reports = terminalreporter.stats.get("rerun", [])
-    if reports:
-        terminalreporter.section("failed, and were run again")
-    for report in reports:
-        terminalreporter.write_line(f"RERUN {report.nodeid} ({report.when})")
-        terminalreporter.write_line(report.longreprtext)
+    if first_failures:
+        names = sorted({report.nodeid for report in first_failures})
+        terminalreporter.write_line(f"flaky: {', '.join(names)}")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

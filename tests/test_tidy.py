@@ -28,6 +28,7 @@ WIDE = {"engine/model", "bench/parts", "engine/core"}
 # Folders whose modules no test imports one by one.
 COVERED = {
     "fuzz/fuzzers": "one test runs all that the registry lists, and their canaries",
+    "fuzz/doubles": "the contract suites, and the canaries of the fuzzers that use them",
     "bench/parts": "benchmarks measure, and assert nothing",
 }
 # Modules that the tests of their folder reach through a running server or process.
@@ -36,6 +37,12 @@ RUN_BY_TESTS = {
     "triolet.api.responses.service",
     "triolet.api.schema.memory_estimates",
     "triolet.api.websocket.session",
+    "triolet.bench.steps.machine",
+    "triolet.bench.steps.timeline_picture",
+    "triolet.bench.steps.timeline_run",
+    "triolet.fuzz.chaos.command",
+    "triolet.fuzz.drawing",
+    "triolet.fuzz.mutation",
     "triolet.nurseries.processes.boot",
     "triolet.nurseries.processes.subreaper",
 }
