@@ -1,0 +1,143 @@
+"""Files that one request passes through: a prompt's way down to the kernels, a token's way up.
+
+    python -m triolet.bench walks
+    python bench/parts/walks.py --checkout FOLDER      another checkout, without installing it
+
+Starts `triolet serve` with a hook of `sys.setprofile` in every process and thread, asks twice, and
+counts the distinct product files that the second request enters: before its token is sampled (down)
+and from then on (up). Tasks of the background run meanwhile, so the fewest of some requests count.
+"""
+
+import argparse
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+
+ROUNDS = 9
+READY_S = 60.0
+ROOMS = ("api", "runtime", "engine", "transports", "nurseries")
+# The worker's call into the kernels, in this layout or an older one: the token is sampled in it.
+SAMPLED_IN = ("engine/kernels/binding.py", "engine/native/binding.py")
+BODY = {"input": "A fox", "max_output_tokens": 1, "stream": True}
+HOOK = """
+import os, sys, threading, time
+folder, root = os.environ["WALKS_LOG"], os.environ["WALKS_ROOT"] + "/"
+descriptor = os.open(f"{folder}/{os.getpid()}", os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+last = None
+def note(frame, event, argument):
+    global last
+    name = frame.f_code.co_filename
+    if event == "call" and name is not last and name.startswith(root):
+        last = name
+        os.write(descriptor, f"{time.monotonic_ns()} {name[len(root):]}\\n".encode())
+threading.setprofile(note)
+sys.setprofile(note)
+"""
+Step = tuple[int, str]
+
+
+@contextlib.contextmanager
+def hooked_server(checkout: pathlib.Path, log: pathlib.Path) -> Iterator[int]:
+    """A server of that checkout whose processes note their calls in `log`; gives its port."""
+    hook = log / "hook"
+    hook.mkdir()
+    (hook / "sitecustomize.py").write_text(HOOK)
+    (hook / "triolet").symlink_to(checkout)
+    notes = log / "notes"
+    notes.mkdir()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    variables = {
+        "PYTHONPATH": str(hook),
+        "WALKS_LOG": str(notes),
+        "WALKS_ROOT": str(hook / "triolet"),
+    }
+    command = [sys.executable, "-m", "triolet", "serve", "--port", str(port)]
+    command += ["--spare-engines", "0", "--spare-frontends", "0"]
+    with subprocess.Popen(
+        command, env=os.environ | variables, stderr=subprocess.DEVNULL, cwd=log
+    ) as server:
+        try:
+            deadline = time.monotonic() + READY_S
+            while not _is_ready(port):
+                assert server.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server is not ready"
+            yield port
+        finally:
+            server.send_signal(signal.SIGINT)
+            server.wait()
+
+
+def _is_ready(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/ready")
+        return bool(connection.getresponse().status == http.HTTPStatus.OK)
+    except OSError:
+        return False
+    finally:
+        connection.close()
+
+
+def ask(port: int) -> tuple[int, int]:
+    """One streamed response of one token; when it began and ended, in ns of the monotonic clock."""
+    began = time.monotonic_ns()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    head = {"Content-Type": "application/json"}
+    connection.request("POST", "/v1/responses", json.dumps(BODY), head)
+    answer = connection.getresponse()
+    assert answer.status == http.HTTPStatus.OK
+    answer.read()
+    connection.close()
+    return began, time.monotonic_ns()
+
+
+def steps_between(notes: pathlib.Path, began: int, ended: int) -> list[Step]:
+    """What all processes noted meanwhile, in order of time."""
+    found = []
+    for path in notes.iterdir():
+        for line in path.read_text().splitlines():
+            at, _, name = line.partition(" ")
+            if began <= int(at) <= ended and name.startswith(ROOMS):
+                found.append((int(at), name))
+    return sorted(found)
+
+
+def split(steps: Sequence[Step]) -> tuple[list[str], list[str]]:
+    """The files of the way down and of the way up, each once, in order of their first call."""
+    sampled = max(at for at, name in steps if name in SAMPLED_IN)
+    down = dict.fromkeys(name for at, name in steps if at <= sampled)
+    up = dict.fromkeys(name for at, name in steps if at > sampled)
+    return list(down), list(up)
+
+
+def main() -> None:
+    """Print both ways."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    here = pathlib.Path(__file__).resolve().parents[2]
+    parser.add_argument("--checkout", type=pathlib.Path, default=here)
+    checkout = parser.parse_args().checkout.resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        log = pathlib.Path(folder)
+        with hooked_server(checkout, log) as port:
+            ask(port)
+            times = [ask(port) for _ in range(ROUNDS)]
+        walks = [split(steps_between(log / "notes", *each)) for each in times]
+    for name, ways in zip(("down", "up"), zip(*walks, strict=True), strict=True):
+        fewest = min(ways, key=len)
+        print(f"{name}: {len(fewest)} files")
+        for path in fewest:
+            print(f"  {path}")
+
+
+if __name__ == "__main__":
+    main()
