@@ -40,6 +40,7 @@ RUN_BY_TESTS = {
     "triolet.bench.steps.machine",
     "triolet.bench.steps.timeline_picture",
     "triolet.bench.steps.timeline_run",
+    "triolet.engine.worker.native_process",
     "triolet.fuzz.chaos.command",
     "triolet.fuzz.drawing",
     "triolet.fuzz.mutation",

@@ -2,20 +2,43 @@
 
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy
+import numpy as np
 import pytest
+import torch
 
 from triolet.engine.kernels.binding import Kernels, NativeFault, check_structures
-from triolet.engine.kernels.library import open_library
+from triolet.engine.kernels.layout import (
+    ARCHITECTURES,
+    Layout,
+    Sizes,
+    all_head_channels,
+    gate_up_rows,
+    head_channels,
+    identity,
+    kv_values,
+    layout_fault,
+)
+from triolet.engine.kernels.library import machine_isas, open_library
 from triolet.engine.kernels.memory import address_of, take_memory
 from triolet.engine.kernels.model import ForwardStep, int32s
+from triolet.engine.kernels.sampler import SamplerKernels
+from triolet.engine.kernels.sampler import check_structures as check_sampler_structures
+from triolet.engine.kernels.weights import DummyTensors, plan_tensors
+from triolet.engine.model.loader import DTYPES
+from triolet.engine.model.registry import plan_weights
+from triolet.engine.model.weight_folder import SINGLE_FILE
+from triolet.engine.model_config import config as model_config
+from triolet.engine.model_config.config import ModelConfig, load_model_config
+from triolet.engine.worker.torch.exact_math import exact_log
 
-from ..model.tiny_models import write_config
-from .small_models import BLOCKS, load_native
+from ..model.reference import SIZES
+from ..model.tiny_models import CPU, TINY, random_tokens, write_config, write_model
+from .small_models import BLOCKS, Driver, load_native
 
-pytestmark = pytest.mark.usefixtures("kernels_here")
 GOOD = ForwardStep(
     token_ids=int32s([5, 6, 7]),
     rows=int32s([0, 1]),
@@ -40,10 +63,12 @@ BAD: dict[str, tuple[Callable[[ForwardStep], ForwardStep], int]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("kernels_here")
 def test_structures_have_the_sizes_of_the_other_side() -> None:
     check_structures()
 
 
+@pytest.mark.usefixtures("kernels_here")
 @pytest.mark.parametrize("case", list(BAD))
 def test_an_inconsistent_step_is_refused_and_changes_nothing(
     tmp_path: pathlib.Path, case: str
@@ -58,6 +83,7 @@ def test_an_inconsistent_step_is_refused_and_changes_nothing(
     assert numpy.array_equal(model.forward(GOOD), expected)
 
 
+@pytest.mark.usefixtures("kernels_here")
 def test_logits_of_a_token_that_is_not_there_are_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     kept = attrs.evolve(GOOD, keeps_all=True)
@@ -66,6 +92,7 @@ def test_logits_of_a_token_that_is_not_there_are_refused(tmp_path: pathlib.Path)
         model.logits(kept, int32s([3]))
 
 
+@pytest.mark.usefixtures("kernels_here")
 def test_logits_of_tokens_that_were_not_kept_are_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     model.forward(GOOD)
@@ -73,6 +100,7 @@ def test_logits_of_tokens_that_were_not_kept_are_refused(tmp_path: pathlib.Path)
         model.logits(GOOD, int32s([0]))
 
 
+@pytest.mark.usefixtures("kernels_here")
 def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     many = attrs.evolve(GOOD, logit_tokens=int32s([1] * (model.logit_rows_max + 1)))
@@ -82,6 +110,7 @@ def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) ->
         model.forward(attrs.evolve(GOOD, token_ids=int32s([1] * (model.tokens_max + 1))))
 
 
+@pytest.mark.usefixtures("kernels_here")
 def test_memory_that_cannot_have_pages_is_told() -> None:
     kernels = Kernels.of(open_library())
     memory = take_memory(3 * 4096)
@@ -90,3 +119,172 @@ def test_memory_that_cannot_have_pages_is_told() -> None:
     nowhere = 2**46  # nothing is mapped there
     with pytest.raises(MemoryError, match="no pages for 8192 bytes"):
         kernels.populate(nowhere, 8192, threads=1)
+
+
+@pytest.mark.usefixtures("kernels_here")
+def test_structures_have_the_sizes_of_the_library() -> None:
+    check_sampler_structures()
+
+
+@pytest.mark.usefixtures("kernels_here")
+def test_scratch_grows_with_rows_and_threads() -> None:
+    kernels = SamplerKernels.of(open_library())
+    one = kernels.scratch_bytes(32000, 1)
+    assert one > 32000 * 20
+    assert kernels.scratch_bytes(32000, 2) == 2 * one
+
+
+@pytest.mark.usefixtures("kernels_here")
+@pytest.mark.parametrize("isa", machine_isas())
+def test_noise_has_the_specified_bits(isa: str) -> None:
+    random = np.random.default_rng(3).integers(0, 2**32, 2000, np.uint32)
+    ends = np.array([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
+    words = np.concatenate([random, ends])
+    expected = [-exact_log(-exact_log((word + 0.5) * 2.0**-32)) for word in words.tolist()]
+    noise = SamplerKernels.of(open_library(isa)).noise(words)
+    assert noise.tolist() == expected
+    assert (noise.min() > -3.14) & (noise.max() < 22.88)
+
+
+def config(folder: pathlib.Path, **changes: Any) -> ModelConfig:
+    return load_model_config(write_config(folder, **changes))
+
+
+def test_sizes_are_padded_to_what_kernels_walk(tmp_path: pathlib.Path) -> None:
+    sizes = Sizes.of(config(tmp_path, head_dim=20, hidden_size=100, intermediate_size=33))
+    assert (sizes.hidden, sizes.head, sizes.heads, sizes.intermediate) == (128, 32, 128, 64)
+    assert sizes.vocab == 128
+    assert sizes.query_key_value == 8 * 32
+
+
+def test_a_unit_of_odd_heads_is_filled_up(tmp_path: pathlib.Path) -> None:
+    sizes = Sizes.of(
+        config(tmp_path, head_dim=96, num_attention_heads=3, num_key_value_heads=3, hidden_size=96)
+    )
+    assert sizes.query_key_value == 10 * 96  # nine heads, two to a unit
+
+
+def test_each_half_of_a_head_is_padded_by_itself(tmp_path: pathlib.Path) -> None:
+    small = config(tmp_path, head_dim=6)
+    channels = head_channels(small).tolist()
+    assert channels == [0, 1, 2, *[-1] * 13, 3, 4, 5, *[-1] * 13]
+    assert all_head_channels(small, 2).tolist()[32:35] == [6, 7, 8]
+
+
+def test_gate_and_up_alternate_in_groups() -> None:
+    gate, up = gate_up_rows(20, 32)
+    assert gate.tolist() == [*range(16), *[-1] * 16, 16, 17, 18, 19, *[-1] * 28]
+    assert up.tolist() == [*[-1] * 16, *range(16), *[-1] * 16, 16, 17, 18, 19, *[-1] * 12]
+
+
+def test_identity_pads_with_nothing() -> None:
+    assert identity(2, 4).tolist() == [0, 1, -1, -1]
+
+
+def test_parts_do_not_overlap_and_depend_on_the_config_alone(tmp_path: pathlib.Path) -> None:
+    layout = Layout.of(config(tmp_path, tie_word_embeddings=False, attention_bias=True))
+    assert layout == Layout.of(load_model_config(tmp_path))
+    parts = sorted(layout.parts.values(), key=lambda part: part.begin)
+    ends = [0, *(part.end for part in parts)]
+    assert all(part.begin >= end for part, end in zip(parts, ends, strict=False))
+    assert all(part.begin % 4096 == 0 for part in parts)
+    assert layout.size >= parts[-1].end
+    assert {"embedding", "head", "norm", "1.attention_output_bias"} <= set(layout.parts)
+
+
+def test_a_block_holds_keys_and_values_of_all_layers(tmp_path: pathlib.Path) -> None:
+    assert kv_values(config(tmp_path, head_dim=64)) == 2 * 2 * 2 * 16 * 64
+
+
+def test_what_the_kernels_lack_is_named(tmp_path: pathlib.Path) -> None:
+    assert layout_fault(config(tmp_path)) == ""
+    wide = config(tmp_path, head_dim=514, num_attention_heads=4)
+    assert layout_fault(wide) == "heads of 514 channels are wider than 512"
+    other = attrs.evolve(config(tmp_path), architecture="GPT2LMHeadModel")
+    assert "GPT2LMHeadModel is none of LlamaForCausalLM" in layout_fault(other)
+
+
+def test_experts_take_the_place_of_an_mlp_in_the_layers_that_have_them(
+    tmp_path: pathlib.Path,
+) -> None:
+    experts = {"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+    moe = config(tmp_path, architectures=["Qwen3MoeForCausalLM"], mlp_only_layers=[0], **experts)
+    sizes, parts = Sizes.of(moe), Layout.of(moe).parts
+    assert (sizes.experts, sizes.expert_intermediate) == (16, 64)
+    assert "0.gate_up" in parts
+    assert "0.router" not in parts
+    assert "1.gate_up" not in parts
+    assert parts["1.router"].count == 16 * 64
+    assert parts["1.experts_gate_up"].count == 5 * 128 * 64
+    assert parts["1.experts_down"].count == 5 * 64 * 64
+
+
+def test_every_family_of_the_loader_is_served() -> None:
+    assert set(ARCHITECTURES) == set(model_config.ARCHITECTURES)
+
+
+FAMILIES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+)
+TOKENS = random_tokens(20, seed=1)
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_tensors_asked_for_are_those_of_torch(
+    tmp_path: pathlib.Path, architecture: str, tied: bool
+) -> None:
+    bias = {"attention_bias": True} if architecture in (FAMILIES[0], *FAMILIES[3:]) else {}
+    folder = write_config(tmp_path, architectures=[architecture], tie_word_embeddings=tied, **bias)
+    config = load_model_config(folder)
+    assert plan_tensors(config) == plan_weights(config)
+
+
+@pytest.mark.usefixtures("kernels_here")
+@pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32", "float64"])
+def test_every_format_gives_the_same_weights(tmp_path: pathlib.Path, stored: str) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    config = load_model_config(write_config(tmp_path, tie_word_embeddings=False))
+    generator = torch.Generator().manual_seed(5)
+    # Exact in every format: eighths below 2.
+    tensors = {
+        name: torch.randint(-15, 16, shape, generator=generator).to(getattr(torch, stored)) / 8
+        for name, shape in plan_weights(config).items()
+    }
+    assert getattr(torch, stored) in DTYPES.values()
+    safetensors.save_file(tensors, tmp_path / SINGLE_FILE)
+    logits = Driver(load_native(tmp_path), [[0, 1]]).step([(0, 0, TOKENS)])
+    safetensors.save_file(
+        {name: tensor.float() for name, tensor in tensors.items()}, tmp_path / SINGLE_FILE
+    )
+    expected = Driver(load_native(tmp_path), [[0, 1]]).step([(0, 0, TOKENS)])
+    assert numpy.isfinite(expected).all()
+    assert numpy.array_equal(logits, expected)
+
+
+def test_dummies_depend_on_the_name_alone() -> None:
+    source = DummyTensors()
+    x, y = (source.take(name, (64, 100)).values for name in ("x", "y"))
+    assert numpy.array_equal(x, source.take("x", (64, 100)).values)
+    assert not numpy.array_equal(x, y)
+    assert float(x.astype(numpy.float64).std()) == pytest.approx(0.1, rel=0.1)
+    assert source.take("norm", (3,)).values.tolist() == [1, 1, 1]
+    bias = source.take("k.bias", (900,)).values.astype(numpy.float64)
+    assert float(bias.std()) == pytest.approx(0.1, rel=0.1)
+
+
+@pytest.mark.usefixtures("kernels_here")
+def test_a_file_of_tied_weights_may_hold_the_head_and_it_is_not_used(
+    tmp_path: pathlib.Path,
+) -> None:
+    write_model(tmp_path)
+    assert TINY["tie_word_embeddings"]
+    assert CPU.type == "cpu"
+    logits = Driver(load_native(tmp_path), [[0, 1]]).step([(0, 0, TOKENS)])
+    assert logits.shape == (len(TOKENS), TINY["vocab_size"])
+    assert SIZES["hidden_size"] == TINY["hidden_size"]

@@ -2,15 +2,28 @@
 
 import json
 import pathlib
+from typing import Any
 
 import pytest
 import torch
+import transformers
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.model.loader import DummyWeights, open_folder_weights
-from triolet.engine.model.weight_folder import INDEX_FILE, SINGLE_FILE
+from triolet.engine.model.layer_weights import LayerWeights
+from triolet.engine.model.loader import DummyWeights, PlannedWeights, open_folder_weights
+from triolet.engine.model.registry import plan_weights
+from triolet.engine.model.tensor_names import rename_of, text_tensor
+from triolet.engine.model.weight_folder import (
+    INDEX_FILE,
+    SINGLE_FILE,
+    numerics_files,
+    open_weight_folder,
+    weight_files,
+)
+from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL, load_model_config
 
-from .tiny_models import CPU, safetensors_bytes
+from .reference import SIZES
+from .tiny_models import CPU, safetensors_bytes, write_config
 
 A = torch.arange(6, dtype=torch.float32).view(2, 3)
 B = torch.ones(4)
@@ -88,3 +101,123 @@ def test_dummy_weights_depend_on_the_name_alone() -> None:
     assert DummyWeights(torch.float32, CPU).take("k.bias", (900,)).std() == pytest.approx(
         0.1, rel=0.1
     )
+
+
+@pytest.mark.parametrize(
+    ("stored", "name"),
+    [
+        ("language_model.model.norm.weight", "model.norm.weight"),
+        ("model.language_model.norm.weight", "model.norm.weight"),
+        ("language_model.lm_head.weight", "lm_head.weight"),
+        ("lm_head.weight", "lm_head.weight"),
+        ("vision_tower.vision_model.post_layernorm.weight", None),
+        ("model.vision_tower.post_layernorm.weight", None),
+        ("multi_modal_projector.mm_soft_emb_norm.weight", None),
+        ("audio_tower.norm.weight", "audio_tower.norm.weight"),
+    ],
+)
+def test_tensors_of_the_text_part_are_told_from_the_rest(stored: str, name: str | None) -> None:
+    assert text_tensor(stored) == name
+
+
+def test_only_a_whole_with_a_text_part_has_other_names() -> None:
+    for architecture in ARCHITECTURES:
+        expected = "model.norm.weight"
+        if architecture != GEMMA3_MULTIMODAL:
+            expected = "language_model.model.norm.weight"
+        assert rename_of(architecture)("language_model.model.norm.weight") == expected
+
+
+def test_shards_are_one_table(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "one.safetensors").write_bytes(safetensors_bytes({"a": A}))
+    (tmp_path / "two.safetensors").write_bytes(safetensors_bytes({"b": A.bfloat16()}))
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (tmp_path / INDEX_FILE).write_text(json.dumps(index))
+    assert weight_files(tmp_path) == [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
+    assert numerics_files(tmp_path)[0] == tmp_path / "config.json"
+    with open_weight_folder(tmp_path) as folder:
+        assert folder.bytes_all == 24 + 12
+        shard, entry = folder.find("b", (2, 3))
+        assert (shard.path.name, entry.dtype) == ("two.safetensors", "BF16")
+        folder.check({"a": (2, 3), "b": (2, 3)})
+
+
+def test_what_no_model_takes_may_be_left_over_and_nothing_else(tmp_path: pathlib.Path) -> None:
+    unused = {"x.rotary_emb.inv_freq": A, "lm_head.weight": A}
+    (tmp_path / SINGLE_FILE).write_bytes(safetensors_bytes({"a": A, **unused}))
+    with open_weight_folder(tmp_path) as folder:
+        folder.check({"a": (2, 3)})
+        with pytest.raises(ModelFolderError, match="has a tensor 'a' that the model"):
+            folder.check({})
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"weight_map": {}}',
+        '{"weight_map": {"a": 1}}',
+        '{"weight_map": {"a": "../one.safetensors"}}',
+        '{"weight_map": {"a": "/etc/passwd"}}',
+        '{"weight_map": {"a": ".."}}',
+        '{"weight_map": {"a": "pytorch_model.bin"}}',
+        '{"weight_map": {"a": "\\ud800.safetensors"}}',
+    ],
+)
+def test_a_bad_index_is_refused(tmp_path: pathlib.Path, content: str) -> None:
+    (tmp_path / INDEX_FILE).write_text(content)
+    with pytest.raises(ModelFolderError) as caught:
+        weight_files(tmp_path)
+    assert caught.value.path.endswith(INDEX_FILE)
+
+
+def test_a_folder_without_weights_says_what_is_read(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ModelFolderError, match="only safetensors"):
+        weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("Llama", {}),
+        ("Llama", {"attention_bias": True, "mlp_bias": True}),
+        ("Mistral", {"head_dim": 12}),
+        ("Qwen2", {}),
+        ("Qwen3", {"head_dim": 24}),
+        ("Qwen3", {"head_dim": 16, "attention_bias": True}),
+        ("Gemma3", {"head_dim": 24}),
+        ("Gemma3", {"head_dim": 16, "attention_bias": True}),
+    ],
+)
+def test_a_family_takes_what_its_checkpoints_have(
+    tmp_path: pathlib.Path, name: str, changes: dict[str, Any], tied: bool
+) -> None:
+    model_class: Any = {
+        "Llama": transformers.LlamaForCausalLM,
+        "Mistral": transformers.MistralForCausalLM,
+        "Qwen2": transformers.Qwen2ForCausalLM,
+        "Qwen3": transformers.Qwen3ForCausalLM,
+        "Gemma3": transformers.Gemma3ForCausalLM,
+    }[name]
+    settings = {**SIZES, **changes, "tie_word_embeddings": tied}
+    with torch.device("meta"):
+        reference = model_class(model_class.config_class(**settings))
+    expected = {name: tuple(tensor.shape) for name, tensor in reference.named_parameters()}
+    absent = {"head_dim": None, "rope_theta": None}
+    config = load_model_config(
+        write_config(tmp_path, architectures=[model_class.__name__], **{**absent, **settings})
+    )
+    assert plan_weights(config) == expected
+
+
+def test_heads_are_normed_by_their_kind(tmp_path: pathlib.Path) -> None:
+    weights = PlannedWeights()
+    config = load_model_config(write_config(tmp_path))
+    layer = LayerWeights(config, 0, weights, "layer.", bitwise=True)
+    norm = layer.head_norm("q", "k")
+    assert weights.taken == {"layer.q.weight": (16,), "layer.k.weight": (16,)}
+    assert norm(torch.ones(16, 6, 16, device="meta")).shape == (16, 6, 16)

@@ -9,7 +9,7 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from triolet.engine.model.rotary import RotaryTable, rotate
-from triolet.engine.model.rotary_frequencies import rotary_frequencies
+from triolet.engine.model.rotary_frequencies import rotary_frequencies, rotary_scale
 from triolet.engine.model_config.folder import Fields
 from triolet.engine.model_config.rope import (
     LinearScaling,
@@ -104,3 +104,19 @@ def test_yarn_scales_the_rotation_itself() -> None:
     rope = Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 512, 1.5, truncate=True))
     turned = rotate(random(1, 1, 16), RotaryTable.of(16, 8, rope, device=CPU).at(torch.tensor([5])))
     assert float(turned.norm()) == pytest.approx(1.5 * float(random(1, 1, 16).norm()), rel=1e-5)
+
+
+def test_each_pair_turns_slower_than_the_one_before() -> None:
+    plain = rotary_frequencies(8, Rope(10_000.0, None))
+    assert plain == pytest.approx([1.0, 0.1, 0.01, 0.001])
+    halved = rotary_frequencies(8, Rope(10_000.0, LinearScaling(2.0)))
+    assert halved == [frequency / 2 for frequency in plain]
+
+
+def test_yarn_alone_scales_what_is_looked_up() -> None:
+    yarn = YarnScaling(
+        factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64,
+        attention_factor=1 + 0.1 * math.log(4), truncate=True,
+    )  # fmt: skip
+    assert rotary_scale(Rope(10_000.0, None)) == 1.0
+    assert rotary_scale(Rope(10_000.0, yarn)) == yarn.attention_factor

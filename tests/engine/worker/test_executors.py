@@ -1,5 +1,6 @@
 """Executors by name; each in a fresh interpreter loads no more than it needs."""
 
+import inspect
 import subprocess
 import sys
 
@@ -8,7 +9,11 @@ import pytest
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.kernels.library import native_fault
+from triolet.engine.worker.executor_interface import WorkerExecutor
 from triolet.engine.worker.executors import make_executor
+from triolet.engine.worker.native.executor import NativeExecutor
+from triolet.engine.worker.null.executor import NullExecutor
+from triolet.engine.worker.torch.executor import TorchExecutor
 
 
 def test_executors_by_name() -> None:
@@ -65,3 +70,10 @@ print(executor.name.split()[0], sorted({"torch", "transformers"} & set(sys.modul
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "native []"
+
+
+@pytest.mark.parametrize("executor", [NativeExecutor, NullExecutor, TorchExecutor])
+def test_signatures_are_those_of_the_seam(executor: type) -> None:
+    for name in ("load", "execute"):
+        expected = inspect.signature(getattr(WorkerExecutor, name))
+        assert inspect.signature(getattr(executor, name)) == expected

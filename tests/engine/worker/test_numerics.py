@@ -2,8 +2,20 @@
 
 import hashlib
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from triolet.engine.config import EngineSettings
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.step_messages import RowLogprobs, StepResult
+from triolet.engine.worker.kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
 from triolet.engine.worker.numerics import file_digest, numerics_id, processor_name
+from triolet.engine.worker.step_outcome import StepOutcome
+from triolet.engine.worker.thread_choice import TRY_EVERY, ThreadChoice
 
 FACTS = {"executor": "torch", "dtype": "float32"}
 
@@ -49,3 +61,135 @@ def test_processor_name(tmp_path: pathlib.Path) -> None:
     cpuinfo.write_text("nothing: known\n")
     assert processor_name(cpuinfo) == "unknown"
     assert processor_name(tmp_path / "gone") == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("changes", "model_len", "token_bytes", "expected"),
+    [
+        # Enough memory: every sequence may be of full length; lengths are rounded up to blocks.
+        ({"max_num_seqs": 4}, 100, 10, KvPlan(4 * 7, 100)),
+        ({"max_num_seqs": 4, "max_model_len": 33}, 100, 10, KvPlan(4 * 3, 33)),
+        # Memory bounds: 1600 bytes are ten blocks of 160.
+        ({"kv_memory_bytes_max": 1600}, 100, 10, KvPlan(10, 100)),
+        ({"kv_memory_bytes_max": 480}, 100, 10, KvPlan(3, 48)),
+        # Given blocks are taken as they are, whatever they cost.
+        ({"kv_blocks": 5, "kv_memory_bytes_max": 1}, 100, 10, KvPlan(5, 80)),
+        # Nothing is kept: memory does not bound.
+        ({"kv_memory_bytes_max": 1, "max_num_seqs": 2}, 100, 0, KvPlan(14, 100)),
+    ],
+)
+def test_plan(changes: dict[str, Any], model_len: int, token_bytes: int, expected: KvPlan) -> None:
+    settings = EngineSettings(model="m", **changes)
+    assert plan_kv(settings, model_len=model_len, token_bytes=token_bytes) == expected
+
+
+def test_what_settings_leave_open_is_what_there_is() -> None:
+    settings = EngineSettings(model="m", max_num_seqs=4)
+    assert plan_kv(settings, model_len=100, token_bytes=10, memory_bytes=480) == KvPlan(3, 48)
+    token_bytes = KV_MEMORY_BYTES_DEFAULT // 160
+    assert plan_kv(settings, model_len=100, token_bytes=token_bytes) == KvPlan(10, 100)
+
+
+def test_a_device_keeps_room_for_weights_and_steps() -> None:
+    assert device_kv_bytes(1000, weight_bytes=300, step_bytes=100) == 500
+    assert device_kv_bytes(1000, weight_bytes=850, step_bytes=100) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "parameter"),
+    [
+        ({"max_model_len": 101}, "max_model_len"),
+        ({"max_model_len": 64, "kv_memory_bytes_max": 480}, "max_model_len"),
+        ({"max_model_len": 64, "kv_blocks": 3}, "max_model_len"),
+        ({"kv_memory_bytes_max": 159}, "kv_memory_bytes_max"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes: dict[str, Any], parameter: str) -> None:
+    settings = EngineSettings(model="m", **changes)
+    with pytest.raises(InvalidParameter) as caught:
+        plan_kv(settings, model_len=100, token_bytes=10)
+    assert caught.value.parameter == parameter
+
+
+Cost = Callable[[int], float]
+
+
+def run(choice: ThreadChoice, steps: int, cost: Cost, tokens: int = 8) -> list[int]:
+    chosen = []
+    for _ in range(steps):
+        threads = choice.threads(tokens)
+        choice.note(tokens, threads, cost(threads))
+        choice.check_invariants()
+        chosen.append(threads)
+    return chosen
+
+
+def test_all_cores_are_taken_where_that_is_quicker() -> None:
+    chosen = run(ThreadChoice(2, fixed=False), 1000, lambda threads: 1 / threads)
+    assert chosen.count(1) <= 2 + 1000 // TRY_EVERY
+
+
+def test_one_fewer_is_taken_as_soon_as_others_want_the_core_and_given_back_after() -> None:
+    choice = ThreadChoice(4, fixed=False)
+    run(choice, 50, lambda threads: 1 / threads)
+    wanted = run(choice, 2 * TRY_EVERY, lambda threads: 5.0 if threads == 4 else 0.4)
+    assert wanted[-20:].count(3) >= 19
+    free = run(choice, 2 * TRY_EVERY, lambda threads: 1 / threads)
+    assert free[-20:].count(4) >= 19
+
+
+def test_steps_of_other_sizes_are_judged_by_themselves() -> None:
+    choice = ThreadChoice(2, fixed=False)
+    run(choice, 300, lambda threads: float(threads), tokens=1)
+    run(choice, 300, lambda threads: 1 / threads, tokens=256)
+    assert (choice.threads(1), choice.threads(256)) == (1, 2)
+
+
+def test_a_number_that_was_set_stays() -> None:
+    assert set(run(ThreadChoice(2, fixed=True), 400, lambda threads: 9.0 * threads)) == {2}
+    assert set(run(ThreadChoice(1, fixed=False), 400, lambda threads: 1.0)) == {1}
+
+
+@given(
+    st.integers(2, 8),
+    st.lists(st.tuples(st.integers(1, 600), st.floats(1e-6, 10)), max_size=600),
+)
+def test_whatever_steps_take_the_choice_is_one_of_two(
+    most: int, steps: list[tuple[int, float]]
+) -> None:
+    choice = ThreadChoice(most, fixed=False)
+    for tokens, seconds in steps:
+        threads = choice.threads(tokens)
+        assert threads in (most, most - 1)
+        choice.note(tokens, threads, seconds)
+        choice.check_invariants()
+
+
+ROWS = [4, 2, 7]
+
+
+def logprobs(row: int) -> RowLogprobs:
+    return RowLogprobs(row=row, first=0, width=0, token_ids=b"", logprobs=b"", ranks=b"")
+
+
+def test_all_rows_sampled() -> None:
+    outcome = StepOutcome()
+    outcome.logprobs.append(logprobs(2))
+    assert outcome.result(9, ROWS, [40, 20, 70]) == StepResult(
+        9, [4, 2, 7], [40, 20, 70], logprobs=[logprobs(2)]
+    )
+
+
+def test_of_a_failed_row_nothing_else_is_told() -> None:
+    outcome = StepOutcome()
+    outcome.logprobs += [logprobs(2), logprobs(7), logprobs(5)]
+    outcome.fail(2, "first")
+    outcome.fail(2, "second")
+    outcome.fail(5, "told when it is to sample")
+    assert outcome.result(9, ROWS, [40, 20, 70]) == StepResult(
+        9,
+        [4, 7],
+        [40, 70],
+        logprobs=[logprobs(7)],
+        failed_rows=[(2, "first")],
+    )

@@ -5,18 +5,23 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
 from triolet.engine.worker.torch import sampler
+from triolet.engine.worker.torch.exact_math import exact_log
 from triolet.engine.worker.torch.logprobs import logprobs_of
+from triolet.engine.worker.torch.philox import philox4x32
 from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens, unpack_mask
 
+from .. import specified_sampler
 from ..sampling_cases import DISTRIBUTIONS, exact, fits, held_row, rows, sampling
-from ..specified_sampler import Place, specified
+from ..specified_sampler import Place, specified, specified_logprobs
 
 DRAWS = 4000
 
@@ -208,3 +213,122 @@ def test_a_mask_forbids() -> None:
 def test_a_mask_of_the_wrong_length_is_refused() -> None:
     with pytest.raises(ValueError, match="mask of 4 bytes"):
         unpack_mask(b"1234", 1, 70)
+
+
+ONES = 0xFFFFFFFF
+WORD = st.integers(0, ONES)
+# Known answers of philox4x32-10 that its authors publish with Random123: counter, key, result.
+KNOWN = [
+    (
+        (0, 0, 0, 0),
+        (0, 0),
+        (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8),
+    ),
+    (
+        (ONES, ONES, ONES, ONES),
+        (ONES, ONES),
+        (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD),
+    ),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+def philox(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, ...]:
+    c0, c1, c2, c3 = (torch.tensor([word]) for word in counter)
+    k0, k1 = (torch.tensor([word]) for word in key)
+    return tuple(int(word) for word in philox4x32((c0, c1, c2, c3), (k0, k1)))
+
+
+@pytest.mark.parametrize(("counter", "key", "result"), KNOWN)
+def test_known_answers(
+    counter: tuple[int, ...], key: tuple[int, ...], result: tuple[int, ...]
+) -> None:
+    assert philox(counter, key) == result
+    assert specified_sampler.philox(counter, key) == result
+
+
+@given(counter=st.tuples(WORD, WORD, WORD, WORD), key=st.tuples(WORD, WORD))
+def test_signed_arithmetic_gives_what_integers_give(
+    counter: tuple[int, ...], key: tuple[int, ...]
+) -> None:
+    assert philox(counter, key) == specified_sampler.philox(counter, key)
+
+
+def test_broadcasts() -> None:
+    zero = torch.tensor(0)
+    words = philox4x32((torch.arange(6).view(3, 2), zero, zero, zero), (zero, zero))
+    assert [word.shape for word in words] == [(3, 2)] * 4
+    assert words[2][1, 1] == philox((3, 0, 0, 0), (0, 0))[2]
+
+
+@given(st.floats(1e-300, 1e300) | st.floats(0.5, 2.0))
+def test_is_near_the_logarithm(value: float) -> None:
+    assert math.isclose(exact_log(value), math.log(value), rel_tol=1e-15)
+
+
+@given(st.integers(1, 2**33))
+def test_is_near_where_draws_are_decided(steps: int) -> None:
+    value = 1.0 - steps * 2.0**-34
+    assert math.isclose(exact_log(value), math.log(value), rel_tol=1e-15)
+
+
+# Written down once, by this code: another machine that finds other bits would draw other tokens.
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [
+        (1.0, "0x0.0p+0"),
+        (2.0, "0x1.62e42fefa39efp-1"),
+        (0.1, "0x1.26bb1bbb55515p+1"),
+        (1.0 - 2.0**-33, "0x1.0000000040000p-33"),
+        (3e-11, "0x1.83ad5ba6e84ccp+4"),
+    ],
+)
+def test_bits(value: float, bits: str) -> None:
+    assert abs(exact_log(value)) == float.fromhex(bits)
+
+
+LOGITS = st.lists(
+    st.sampled_from([-math.inf, -200.0, -0.0, 0.0, 1.0, 1.0]) | st.floats(-30, 30, width=32),
+    min_size=1,
+    max_size=20,
+).filter(lambda values: max(values) > -math.inf)
+
+
+@given(logits=LOGITS, token=st.integers(0, 19), alternatives=st.integers(0, 22))
+def test_as_specified_of_logprobs(logits: list[float], token: int, alternatives: int) -> None:
+    token %= len(logits)
+    found = logprobs_of(torch.tensor([logits]), [token], alternatives)
+    ids, values, rank = specified_logprobs(logits, token, alternatives)
+    assert found.token_ids_RC.tolist() == [ids]
+    assert found.logprobs_RC.tolist() == [values]
+    assert found.ranks_R.tolist() == [rank]
+    assert found.finite_R.tolist() == [True]
+
+
+def test_is_near_the_logarithm_of_softmax() -> None:
+    logits = torch.randn((5, 1000), generator=torch.Generator().manual_seed(1)) * 4
+    found = logprobs_of(logits, [3, 1, 4, 1, 5], 1000)
+    expected = logits.double().log_softmax(-1).gather(1, found.token_ids_RC.long()).float()
+    assert torch.allclose(found.logprobs_RC, expected, rtol=0, atol=2e-6)
+    assert (found.logprobs_RC[:, 1:].diff(dim=-1) <= 0).all()
+
+
+def test_rows_without_numbers_are_told() -> None:
+    nan, inf = math.nan, math.inf
+    logits = torch.tensor([[nan, 0.0], [inf, 0.0], [-inf, -inf], [-inf, 0.0]])
+    assert logprobs_of(logits, [0] * 4, 2).finite_R.tolist() == [False, False, False, True]
+
+
+def test_a_message_has_what_was_found() -> None:
+    found = logprobs_of(torch.tensor([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0]]), [1, 1], 2)
+    message = found.message(7, 30)
+    assert (message.row, message.first, message.width) == (7, 30, 3)
+    assert np.frombuffer(message.token_ids, "<i4").tolist() == [1, 2, 0, 1, 0, 2]
+    assert np.frombuffer(message.ranks, "<i4").tolist() == [3, 3]
+    logprobs = np.frombuffer(message.logprobs, "<f4").reshape(2, 3)
+    assert logprobs[0, 0] == logprobs[0, 2]
+    assert np.allclose(np.exp(logprobs[1]).sum(), 1.0)
