@@ -24,7 +24,7 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
-from ...transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ...transports.control.handshake import ChildHandshake, perform_child_handshake
 from ...transports.control.passed_fds import close_fds
 from ...transports.rings.ring_memory import READER_FDS
 from ...transports.rings.shm_ring import RingReader, RingWriter

@@ -7,7 +7,7 @@ has sent nothing. A message that is too large for a datagram goes in a sealed me
 
 Descriptors that were received belong to whoever got the message; those of a message that is
 malformed or unwanted are closed here. Handshake messages travel on the same socket, before all
-others: see `control_handshake`. Must not know what the messages mean, nor processes.
+others: see `handshake`. Must not know what the messages mean, nor processes.
 """
 
 import os
@@ -22,7 +22,7 @@ import trio
 from ..array import Frame
 from ..codec import Codec, CodecLimits, MalformedMessage
 from ..frames import frame_bytes, pack_frames, unpack_frames
-from .handshake_messages import HANDSHAKE_MESSAGES
+from .handshake import HANDSHAKE_MESSAGES
 from .passed_fds import (
     ANCILLARY_BYTES,
     PASSED_FDS_MAX,
@@ -112,7 +112,7 @@ class ControlChannel:
             self._late += 1
 
     async def receive_any(self) -> tuple[object, list[int]]:
-        """As `receive`, but handshake messages as well; for `control_handshake`."""
+        """As `receive`, but handshake messages as well; for `handshake`."""
         self._check_open()
         try:
             data, ancillary, flags, _ = await self._sock.recvmsg(

@@ -32,7 +32,7 @@ from triolet.runtime.events import (
 )
 from triolet.runtime.processes.child_process import ChildLife, ChildPlan, run_child_life
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.handshake_messages import HandshakeTimeout
+from triolet.transports.control.handshake import HandshakeTimeout
 
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again

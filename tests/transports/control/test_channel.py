@@ -13,7 +13,7 @@ import trio.testing
 
 from triolet.transports.codec import CodecLimits, MalformedMessage, MessageTooLarge
 from triolet.transports.control.channel import INLINE_BYTES_MAX, ControlChannel
-from triolet.transports.control.handshake_messages import Ready
+from triolet.transports.control.handshake import Ready
 from triolet.transports.control.passed_fds import PASSED_FDS_MAX, close_fds, seal_in_memfd
 
 from .test_passed_fds import no_room_for_descriptors, open_fds
@@ -171,7 +171,7 @@ async def test_a_message_whose_descriptors_find_no_room_is_known(pair: Pair) -> 
 async def test_late_handshake_messages_are_dropped_with_their_descriptors(pair: Pair) -> None:
     parent, child = pair
     before = open_fds()
-    await parent.send(Ready(epoch=1, payload=b""), [0])
+    await parent.send(Ready(b""), [0])
     await parent.send(Order(3))
     assert await child.receive() == (Order(3), [])
     assert open_fds() == before
