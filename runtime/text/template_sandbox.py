@@ -58,8 +58,10 @@ _WIDE_FIELD = re.compile(r"\d{5}|\{[^{}]*:[^{}]*\{")
 _SPACES = "\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
-_CONTAINERS: Any = (dict, list, tuple, range, *_VIEWS)
+_CONTAINERS: Any = (
+    *(dict, list, tuple, range),
+    *(type({}.keys()), type({}.values()), type({}.items())),
+)
 
 
 class TemplateTooCostly(jinja2.TemplateRuntimeError):
