@@ -162,7 +162,7 @@ class FrontendProcess:
                 with waiting_for("orders"):
                     message, fds = await self.control.receive()
             except MalformedMessage as error:
-                # Counted by the channel; whoever waits for an answer has a deadline.
+                # Logged by the channel; a question has its deadline.
                 if isinstance(error.known, PassConnection):
                     self._take_connection([])
                 continue

@@ -121,7 +121,7 @@ class WorkerProcess:
                 assert isinstance(message, TreeRequest)
                 await self.control.send(TreeReply(message.call_id, self._tree_text()))
             except MalformedMessage:
-                continue  # counted by the channel; the asker's deadline tells it
+                continue  # logged by the channel; the asker's deadline tells it
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 await trio.sleep_forever()  # the engine has left: the death monitor's business
 

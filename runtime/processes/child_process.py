@@ -134,7 +134,7 @@ class ChildLife:
                 with waiting_for("its messages"):
                     message, fds = await self.control.receive()
             except MalformedMessage:
-                continue  # counted by the channel; whoever waits for an answer has a deadline
+                continue  # logged by the channel; a question has its deadline
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 return  # its pidfd tells the rest
             self.handle_message(message, fds)
