@@ -40,7 +40,7 @@ from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_se
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.codec import MalformedMessage
 from ..transports.control.channel import ControlChannel
-from ..transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ..transports.control.handshake import ChildHandshake, perform_child_handshake
 from ..transports.control.passed_fds import close_fds
 from ..transports.links.channel import Peer
 from .application import Application
@@ -162,7 +162,7 @@ class FrontendProcess:
                 with waiting_for("orders"):
                     message, fds = await self.control.receive()
             except MalformedMessage as error:
-                # Counted by the channel; whoever waits for an answer has a deadline.
+                # Logged by the channel; a question has its deadline.
                 if isinstance(error.known, PassConnection):
                     self._take_connection([])
                 continue

@@ -79,6 +79,10 @@ class ChatTemplateRefused(InvalidRequest):
         return f"the model's chat template refused the messages: {self.reason}"
 
 
+class ChatTemplateTooCostly(ChatTemplateRefused):
+    """Rendering took more time or memory than it was given; it may do with more."""
+
+
 @attrs.frozen
 class ChatTemplateBroken(ModelFolderError):
     """The template of the model folder does not compile: which path, and where in it."""

@@ -15,7 +15,7 @@ from ...nurseries.processes.process import Process
 from ...nurseries.tasks.background import BackgroundTask
 from ...nurseries.tasks.waiting import waiting_for
 from ...transports.control.channel import ControlChannel
-from ...transports.control.control_handshake import ChildHandshake
+from ...transports.control.handshake import ChildHandshake
 from ...transports.control.passed_fds import close_fds
 from ..messages import WorkersChanged
 

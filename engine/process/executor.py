@@ -19,8 +19,7 @@ from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.service import start_service
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...transports.control.channel import ControlChannel
-from ...transports.control.control_handshake import perform_parent_handshake
-from ...transports.control.handshake_messages import PeerRefused
+from ...transports.control.handshake import PeerRefused, perform_parent_handshake
 from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
@@ -105,7 +104,6 @@ class Executor:
                 who=process.spec.name,
                 role="worker",
                 fds=self._rings.worker_fds(rank),
-                epoch=self.epoch,
                 pid=process.pid,
                 boot_timeout_s=self.settings.boot_timeout_s,
                 on_progress=partial(self._handle_progress, rank),

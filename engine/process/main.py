@@ -23,7 +23,7 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import Codec
 from ...transports.control.channel import ControlChannel
-from ...transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ...transports.control.handshake import ChildHandshake, perform_child_handshake
 from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke

@@ -24,7 +24,7 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
-from ...transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from ...transports.control.handshake import ChildHandshake, perform_child_handshake
 from ...transports.control.passed_fds import close_fds
 from ...transports.rings.ring_memory import READER_FDS
 from ...transports.rings.shm_ring import RingReader, RingWriter
@@ -121,7 +121,7 @@ class WorkerProcess:
                 assert isinstance(message, TreeRequest)
                 await self.control.send(TreeReply(message.call_id, self._tree_text()))
             except MalformedMessage:
-                continue  # counted by the channel; the asker's deadline tells it
+                continue  # logged by the channel; the asker's deadline tells it
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 await trio.sleep_forever()  # the engine has left: the death monitor's business
 

@@ -1,6 +1,6 @@
-"""Fuzzes both sides of the handshake with stray, stale, doubled and malformed messages.
+"""Fuzzes the parent's side of the boot handshake with messages in any order, and with time.
 
-Invariant: only the right peer's messages, in order and once, move it on; all else is refused.
+Invariant: only the expected child moves it on, step by step; all else is dropped.
 """
 
 from collections import Counter
@@ -9,61 +9,22 @@ from random import Random
 
 import attrs
 
-from ...transports.codec import MalformedMessage
 from ...transports.control.handshake import (
-    Advanced,
-    ChildSide,
-    ChildState,
-    Done,
-    Fail,
-    Ignore,
-    Initialised,
-    ParentSide,
-    ParentState,
-    SendInit,
-)
-from ...transports.control.handshake_messages import (
-    WIRE_VERSION,
     HandshakeError,
-    HandshakeMessage,
     Hello,
     Init,
+    ParentDecision,
+    ParentSide,
+    ParentState,
     Progress,
     Ready,
     Refused,
 )
 from ..fuzzer import Fuzzer
 
-PID, EPOCH, KEY, ROLE = 100, 3, b"key", "worker"
+PID, ROLE = 100, "worker"
 BOOT_TIMEOUT_S = 10.0
-GOOD_HELLO = Hello(wire_version=WIRE_VERSION, role=ROLE, pid=PID, key=KEY)
-
-
-@attrs.frozen
-class Sides:
-    """The two machines, to be replaced by wrong ones."""
-
-    parent: type[ParentSide] = ParentSide
-    child: type[ChildSide] = ChildSide
-
-
-@attrs.frozen
-class ToParent:
-    """A message that reaches the parent, from the child or from whoever."""
-
-    message: HandshakeMessage
-
-
-@attrs.frozen
-class ToChild:
-    """A message that reaches the child."""
-
-    message: HandshakeMessage
-
-
-@attrs.frozen
-class Malformed:
-    """Bytes that were no message reach the parent."""
+GOOD_HELLO = Hello(ROLE, PID)
 
 
 @attrs.frozen
@@ -73,189 +34,130 @@ class Wait:
     seconds: float
 
 
-Event = ToParent | ToChild | Malformed | Wait
-
-
-def draw(chance: Random, count: int) -> list[Event]:
-    """Mostly good messages, in any order; each field is wrong now and then."""
+def draw(chance: Random, count: int) -> list[object]:
+    """Mostly good messages, in any order; a HELLO is wrong now and then."""
     return [_draw_event(chance) for _ in range(count)]
 
 
-def _draw_event(chance: Random) -> Event:
-    which = chance.random()
-    if which < 0.1:
-        return Wait(chance.choice((0.0, 1.0, 5.0, BOOT_TIMEOUT_S)))
-    if which < 0.15:
-        return Malformed()
-    message = _draw_message(chance)
-    return ToParent(message) if chance.random() < 0.7 else ToChild(message)
+def _draw_event(chance: Random) -> object:
+    fraction = chance.choice((0.0, 0.5, 1.0, -1.0, 7.0, float("nan"), float("inf")))
+    kinds: tuple[tuple[object, int], ...] = (
+        (GOOD_HELLO, 5),
+        (Hello("engine", PID), 1),
+        (Hello(ROLE, chance.choice((PID + 1, 0, -1))), 1),
+        (Progress(chance.choice(("load", "x" * 1000)), fraction), 8),
+        (Ready(chance.choice((b"", b"ready"))), 2),
+        (Refused(chance.choice(("no", "x" * 20_000))), 1),
+        (Init(b"one"), 1),
+        ("another object", 1),
+        (Wait(chance.choice((0.0, 1.0, 5.0, BOOT_TIMEOUT_S))), 4),
+    )
+    events, weights = zip(*kinds, strict=True)
+    return chance.choices(events, weights)[0]
 
 
-def _draw_message(chance: Random) -> HandshakeMessage:
-    def mostly(right: int, *wrong: int) -> int:
-        return right if chance.random() < 0.9 else chance.choice(wrong)
-
-    epoch = mostly(EPOCH, EPOCH - 1, EPOCH + 1, -1, 2**63 - 1)
-    match chance.choice((Hello, Hello, Init, Progress, Progress, Ready, Refused)):
-        case kind if kind is Hello:
-            return Hello(
-                wire_version=mostly(WIRE_VERSION, 0, WIRE_VERSION + 1),
-                role=ROLE if chance.random() < 0.9 else "engine",
-                pid=mostly(PID, PID + 1, 0, -1),
-                key=KEY if chance.random() < 0.9 else chance.choice((b"", b"kez", b"keyy")),
-            )
-        case kind if kind is Init:
-            return Init(epoch=epoch, payload=chance.choice((b"", b"one", b"two")))
-        case kind if kind is Progress:
-            fraction = chance.choice((0.0, 0.5, 1.0, -1.0, 7.0, float("nan"), float("inf")))
-            number = chance.choice((-1, 0, 1, 2, 3, 2**63 - 1))
-            phase = chance.choice(("load", "x" * 1000))
-            return Progress(epoch=epoch, number=number, phase=phase, fraction=fraction)
-        case kind if kind is Ready:
-            return Ready(epoch=epoch, payload=chance.choice((b"", b"ready")))
-        case _:
-            return Refused(epoch=epoch, reason=chance.choice(("no", "x" * 20_000)))
-
-
-def check(events: Sequence[Event], sides: Sides) -> Counter[str]:
-    """Both sides at once; each decision is judged by what was true before the message."""
-    parent = sides.parent(
+def check(events: Sequence[object], side: type[ParentSide]) -> Counter[str]:
+    """Each decision is judged by what was true before the message."""
+    parent = side(
         who="worker 1",
         role=ROLE,
+        pid=PID,
         init=b"init",
         boot_timeout_s=BOOT_TIMEOUT_S,
         started_at=0.0,
-        epoch=EPOCH,
-        pid=PID,
-        key=KEY,
     )
-    child = sides.child(hello=GOOD_HELLO)
     reached: Counter[str] = Counter()
     now = 0.0
     for event in events:
-        match event:
-            case ToParent(message=message):
-                reached[_check_parent(parent, message, now)] += 1
-            case ToChild(message=message):
-                reached[_check_child(child, message)] += 1
-            case Malformed():
-                parent.handle_refusal(MalformedMessage("it was told to be"))
-            case Wait(seconds=seconds):
-                now += seconds
-                reached["timeout"] += _check_timeout(parent, now)
-        parent.check_invariants()
+        if isinstance(event, Wait):
+            now += event.seconds
+            is_due = now >= parent.next_deadline()
+            assert (parent.handle_timeout(now) is not None) == is_due
+            reached["timeout"] += is_due
+            continue
+        state, deadline = parent.state, parent.next_deadline()
+        decision = parent.handle_message(event, now)
+        _check_decision(state, event, decision)
+        if decision is None:
+            assert (parent.state, parent.next_deadline()) == (state, deadline), "it is dropped"
+        elif parent.state is ParentState.BOOTING:
+            assert parent.next_deadline() == now + BOOT_TIMEOUT_S
+        reached[type(decision).__name__] += 1
     return reached
 
 
-def _check_parent(parent: ParentSide, message: HandshakeMessage, now: float) -> str:
-    state, deadline = parent.state, parent.next_deadline()
-    decision = parent.handle_message(message, now)
-    is_over = state in (ParentState.DONE, ParentState.FAILED)
-    is_ours = not isinstance(message, Hello) and message.epoch == EPOCH
-    booting = state is ParentState.BOOTING and is_ours
-    match decision:
-        case SendInit(message=init):
-            assert state is ParentState.AWAIT_HELLO
-            assert message == GOOD_HELLO
-            assert init == Init(epoch=EPOCH, payload=b"init")
-        case Advanced(phase=phase, fraction=fraction):
-            assert booting
-            assert isinstance(message, Progress)
-            assert 0 <= fraction <= 1
-            assert len(phase) <= 200
-            assert parent.next_deadline() == now + BOOT_TIMEOUT_S
-        case Done(payload=payload):
-            assert booting
-            assert isinstance(message, Ready)
-            assert payload == message.payload
-        case Fail(error=error):
-            assert not is_over
-            assert isinstance(error, HandshakeError)
-            assert isinstance(message, Hello) or (booting and isinstance(message, Refused))
-            assert message != GOOD_HELLO
-        case Ignore(error=error):
-            assert isinstance(error, HandshakeError)
-            assert (parent.state, parent.next_deadline()) == (state, deadline), "it counts only"
-            assert message != GOOD_HELLO or state is not ParentState.AWAIT_HELLO
-            assert not (booting and isinstance(message, Ready | Refused))
-    return f"parent {type(decision).__name__}"
+def _check_decision(state: ParentState, event: object, decision: ParentDecision | None) -> None:
+    """The whole table: what each message does in each state."""
+    match (state, event):
+        case (ParentState.AWAIT_HELLO, Hello()):
+            assert decision == Init(b"init") if event == GOOD_HELLO else _is_error(decision)
+        case (ParentState.BOOTING, Progress()):
+            assert isinstance(decision, Progress)
+            assert 0 <= decision.fraction <= 1
+            assert len(decision.phase) <= 200
+        case (ParentState.BOOTING, Ready()):
+            assert decision == event
+        case (ParentState.BOOTING, Refused()):
+            assert _is_error(decision)
+        case _:
+            assert decision is None
 
 
-def _check_child(child: ChildSide, message: HandshakeMessage) -> str:
-    state = child.state
-    decision = child.handle_message(message)
-    if isinstance(decision, Initialised):
-        assert isinstance(message, Init)
-        assert state is ChildState.AWAIT_INIT
-        assert decision.payload == message.payload
-        assert child.progress("load", 0.0).epoch == message.epoch
-    else:
-        assert child.state is state
-        assert isinstance(decision.error, HandshakeError)
-        assert not (isinstance(message, Init) and state is ChildState.AWAIT_INIT)
-    return f"child {type(decision).__name__}"
+def _is_error(decision: object) -> bool:
+    return isinstance(decision, HandshakeError)
 
 
-def _check_timeout(parent: ParentSide, now: float) -> bool:
-    is_due = now >= parent.next_deadline()
-    decision = parent.handle_timeout(now)
-    assert (decision is not None) == is_due
-    assert decision is None or isinstance(decision.error, HandshakeError)
-    return is_due
+class _Hasty(ParentSide):
+    """Planted: READY counts before HELLO."""
 
-
-class _Ageless(ParentSide):
-    """Planted: an earlier incarnation's READY counts."""
-
-    def handle_message(self, message: object, now: float) -> object:  # type: ignore[override]
-        """Takes any epoch for its own."""
-        if isinstance(message, Ready):
-            message = attrs.evolve(message, epoch=self.epoch)
+    def handle_message(self, message: object, now: float) -> ParentDecision | None:
+        """As if HELLO had come."""
+        if isinstance(message, Ready) and self.state is ParentState.AWAIT_HELLO:
+            self.state = ParentState.BOOTING
         return super().handle_message(message, now)
 
 
-class _Keyless(ParentSide):
-    """Planted: nobody's key is looked at."""
+class _Trusting(ParentSide):
+    """Planted: any process id is the child's."""
 
-    def _handle_hello(self, hello: Hello, now: float) -> object:  # type: ignore[override]
-        return super()._handle_hello(attrs.evolve(hello, key=self.key), now)
+    def _handle_hello(self, hello: Hello, now: float) -> ParentDecision:
+        return super()._handle_hello(attrs.evolve(hello, pid=self.pid), now)
 
 
 class _Restless(ParentSide):
-    """Planted: a refused message moves the deadline."""
+    """Planted: what is dropped moves the deadline."""
 
-    def _ignore(self, error: HandshakeError) -> Ignore:
+    def handle_dropped(self, text: str) -> None:
+        """Re-arms."""
         self._armed_at += 1.0
-        return super()._ignore(error)
+        super().handle_dropped(text)
 
 
-class _Forgetful(ChildSide):
-    """Planted: INIT is taken again and again."""
+class _Forgetful(ParentSide):
+    """Planted: HELLO is taken again and again."""
 
-    def handle_message(self, message: object) -> Initialised | Ignore:
-        """Waits for INIT for ever."""
-        self.state = ChildState.AWAIT_INIT
-        return super().handle_message(message)
+    def handle_message(self, message: object, now: float) -> ParentDecision | None:
+        """Waits for HELLO for ever."""
+        if isinstance(message, Hello) and self.state is ParentState.BOOTING:
+            self.state = ParentState.AWAIT_HELLO
+        return super().handle_message(message, now)
 
 
-FUZZER = Fuzzer[Event, Sides](
+FUZZER = Fuzzer[object, type[ParentSide]](
     name="handshake",
-    invariant="only the right peer moves a handshake on, in order and once; all else is refused",
+    invariant="only the expected child moves a handshake on, step by step; all else is dropped",
     draw=draw,
     check=check,
-    target=Sides(),
+    target=ParentSide,
     faults={
-        "an old incarnation's READY counts": Sides(parent=_Ageless),
-        "no key is looked at": Sides(parent=_Keyless),
-        "a refused message moves the deadline": Sides(parent=_Restless),
-        "the child takes INIT twice": Sides(child=_Forgetful),
+        "READY counts before HELLO": _Hasty,
+        "no process id is looked at": _Trusting,
+        "a dropped message moves the deadline": _Restless,
+        "HELLO is taken twice": _Forgetful,
     },
     round_events=20,
     smoke_rounds=400,
     reaches=frozenset(
-        {
-            *("parent SendInit", "parent Advanced", "parent Done", "parent Fail"),
-            *("parent Ignore", "child Initialised", "child Ignore", "timeout"),
-        }
+        {"Init", "Progress", "Ready", "NoneType", "StrayPeer", "PeerRefused", "timeout"}
     ),
 )

@@ -29,8 +29,7 @@ from ...nurseries.tasks.task_tree import ProcessTree
 from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
-from ...transports.control.control_handshake import perform_parent_handshake
-from ...transports.control.handshake_messages import HandshakeError, PeerRefused
+from ...transports.control.handshake import HandshakeError, PeerRefused, perform_parent_handshake
 from ...transports.control.passed_fds import close_fds
 from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
 from .boot_progress import BootProgress, EndedPhase
@@ -135,7 +134,7 @@ class ChildLife:
                 with waiting_for("its messages"):
                     message, fds = await self.control.receive()
             except MalformedMessage:
-                continue  # counted by the channel; whoever waits for an answer has a deadline
+                continue  # logged by the channel; a question has its deadline
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 return  # its pidfd tells the rest
             self.handle_message(message, fds)
@@ -279,7 +278,6 @@ async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
             init,
             who=plan.spec.name,
             role=plan.role,
-            epoch=plan.epoch,
             pid=life.process.pid,
             boot_timeout_s=plan.boot_timeout_s,
             on_progress=progress,

@@ -1,10 +1,9 @@
-"""Renders a conversation to the text that the model was trained on, by the model's own template.
+"""Chat template of a model: renders a conversation to the text that the model was trained on.
 
-Templates are programs of whoever made the model folder, so they run in a sandbox that bounds their
-time and memory (`template_sandbox`), with the functions and options that `transformers` gives them
-and nothing else: the text is equal to `apply_chat_template`'s, character for character. What a
-client is told of a failure is a sentence of ours, or what the template itself raised. Must not know
-tokens, requests or protocols.
+Templates are programs from the model folder, so they run in a sandbox that bounds their time and
+memory (`template_sandbox`), with the functions and options that `transformers` gives them and
+nothing else: the text is equal to `apply_chat_template`'s, character for character. The reason of a
+refusal is one of a closed list of sentences, or what the template itself raised.
 """
 
 import datetime
@@ -24,9 +23,20 @@ import jinja2.utils
 
 from ...engine.errors import ModelFolderError
 from ...engine.model_config.folder import read_bytes, read_object
-from ..errors import ChatTemplateBroken, ChatTemplateMissing, ChatTemplateRefused
-from .template_budget import TemplateTooCostly
-from .template_sandbox import CountingSandbox, rendering
+from ..errors import (
+    ChatTemplateBroken,
+    ChatTemplateMissing,
+    ChatTemplateRefused,
+    ChatTemplateTooCostly,
+)
+from .template_sandbox import (
+    IN_THREAD,
+    BoundedSandbox,
+    RenderLimits,
+    TemplateTooCostly,
+    bounded_filter,
+    render_within,
+)
 
 logger = logging.getLogger(__name__)
 # Names of templates in a folder that has several.
@@ -34,6 +44,7 @@ DEFAULT, TOOL_USE = "default", "tool_use"
 # The largest known have 30 kB; the settings may list all added tokens.
 TEMPLATE_BYTES_MAX = 2**20
 SETTINGS_BYTES_MAX = 256 * 2**20
+_TOO_COSTLY = "it takes more time or memory than a template may"
 Now = Callable[[], datetime.datetime]
 
 
@@ -83,22 +94,26 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         tools: list[dict[str, Any]] | None = None,
+        limits: RenderLimits = IN_THREAD,
     ) -> str:
         """The text of a conversation, ready for `encode(..., add_special_tokens=False)`.
 
-        Raises `ChatTemplateRefused` when the template does, or trips over what it was given.
+        Raises `ChatTemplateTooCostly` beyond the limits, `ChatTemplateRefused` when the template
+        does or trips over what it was given.
         """
         name = TOOL_USE if tools and TOOL_USE in self._templates else DEFAULT
+        values = {
+            "messages": messages,
+            "tools": tools,
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+            **self._special_tokens,
+        }
         try:
-            with rendering():
-                return self._templates[name].render(
-                    messages=messages,
-                    tools=tools,
-                    documents=None,
-                    add_generation_prompt=add_generation_prompt,
-                    **self._special_tokens,
-                )
-        except (jinja2.TemplateError, *_TRIPS, MemoryError) as error:
+            return render_within(limits, self._templates[name], values, len(self.source))
+        except (TemplateTooCostly, MemoryError, OverflowError) as error:
+            raise ChatTemplateTooCostly(_TOO_COSTLY) from error
+        except (jinja2.TemplateError, *_TRIPS) as error:
             logger.info("a chat template refused: %s: %s", type(error).__name__, str(error)[:500])
             raise ChatTemplateRefused(_reason(error)) from error
 
@@ -107,7 +122,7 @@ class ChatTemplate:
 _TRIPS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError)
 
 
-# How much of what a template raises is told.
+# Of what a template raises, the answer has so much.
 RAISED_CHARACTERS_MAX = 500
 # Of JSON: characters for each level, and of a separator.
 INDENT_MAX = 16
@@ -122,8 +137,6 @@ def _reason(error: Exception) -> str:
     match error:
         case _Raised():
             return str(error)[:RAISED_CHARACTERS_MAX]
-        case TemplateTooCostly() | MemoryError():
-            return "it takes more time or memory than a template may"
         case jinja2.exceptions.SecurityError():
             return "it does what its sandbox forbids"
         case jinja2.UndefinedError():
@@ -166,12 +179,12 @@ def _named(entry: object) -> tuple[str, str]:
 
 
 def _make_environment(now: Now) -> jinja2.Environment:
-    environment = CountingSandbox(
+    environment = BoundedSandbox(
         trim_blocks=True,
         lstrip_blocks=True,
         extensions=[jinja2.ext.loopcontrols, GenerationBlock],
     )
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = bounded_filter("tojson", _to_json)
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = lambda form: now().strftime(form)
     environment.globals["namespace"] = _Namespace
@@ -213,6 +226,9 @@ class _Namespace(jinja2.utils.Namespace):
     def __setitem__(self, name: str, value: Any) -> None:
         _refuse_underscore(name)
         super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "namespace()"  # what is in it may be nested, and without end as text
 
 
 def _refuse_underscore(name: str) -> None:

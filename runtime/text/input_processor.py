@@ -1,11 +1,10 @@
-"""Prompts of any form to token ids that this model can take.
+"""Input processor: prompts of any form to token ids that this model can take.
 
 Short texts are tokenised on the spot, which costs less than handing them to a thread. Long ones go
 to a thread slice by slice, a few at a time for the whole process, so that neither the loop waits
-nor a cancelled request keeps a thread for longer than one slice. Whatever cannot be served is
-refused here with the field's name, before an engine hears of it.
-
-Must not know engines, admission or streams.
+nor a cancelled request keeps a thread for longer than one slice. A conversation is rendered on the
+spot, too, unless that takes much: then again, in a thread. What cannot be served is refused here
+with the field's name, before an engine sees it.
 """
 
 import logging
@@ -26,11 +25,12 @@ from ...engine.sampling_params import MAX_LOGPROBS_DEFAULT, TRUNCATE_TO_MODEL, S
 from ...engine.structured_outputs import StructuredOutputs
 from ...transports.array import Array
 from ..config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
-from ..errors import ChatTemplateMissing
+from ..errors import ChatTemplateMissing, ChatTemplateTooCostly
 from .bad_words import spell_bad_words
 from .chat_template import ChatTemplate
 from .prompt_embeds import PromptEmbeds
 from .prompts import ChatPrompt, Prompt
+from .template_sandbox import INLINE
 from .tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -73,6 +73,10 @@ class InputProcessor:
     embeddings: EmbeddingLimits = attrs.field(factory=EmbeddingLimits)
     # Threads that tokenise, apart from trio's own: those may all be asleep.
     _limiter: trio.CapacityLimiter = attrs.field(init=False)
+    # One conversation at a time is rendered in a thread: two would only take each other's time.
+    _template_limiter: trio.CapacityLimiter = attrs.field(
+        factory=lambda: trio.CapacityLimiter(1), init=False
+    )
 
     def __attrs_post_init__(self) -> None:
         self._limiter = trio.CapacityLimiter(self.limits.threads)
@@ -144,7 +148,7 @@ class InputProcessor:
             case str():
                 token_ids = await self._encode(prompt, add_special_tokens=True)
             case ChatPrompt():
-                token_ids = await self._encode(self.render(prompt), add_special_tokens=False)
+                token_ids = await self._encode(await self.render(prompt), add_special_tokens=False)
             case PromptEmbeds():
                 embeds = self._embeds(prompt, params, length_max)
                 token_ids = [PLACEHOLDER_ID] * embeds.shape[0]
@@ -169,7 +173,7 @@ class InputProcessor:
 
         Raises and is cancelled as `prepare`.
         """
-        text = self.render(prompt) if isinstance(prompt, ChatPrompt) else prompt
+        text = await self.render(prompt) if isinstance(prompt, ChatPrompt) else prompt
         return await self._encode(text, add_special_tokens=add_special_tokens)
 
     async def detokenize(self, token_ids: Sequence[int]) -> str:
@@ -196,21 +200,30 @@ class InputProcessor:
             "eos_token_ids": list(self.eos_token_ids),
         }
 
-    def render(self, prompt: ChatPrompt) -> str:
+    async def render(self, prompt: ChatPrompt) -> str:
         """The text of a conversation.
 
         Raises `ChatTemplateMissing`, `ChatTemplateRefused`; `InvalidParameter` if it is too long.
+        Cancellation waits for a thread, at most two seconds. No checkpoint if it costs little.
         """
         if self.chat_template is None:
             raise ChatTemplateMissing(self.tokenizer.folder)
         characters = self.estimate_tokens(prompt) * CHARACTERS_PER_TOKEN
         if characters > self.limits.prompt_characters_max + CHARACTERS_PER_TOKEN:
             raise self._too_many_characters(characters)
-        return self.chat_template.render(
+        render = partial(
+            self.chat_template.render,
             prompt.messages,
             add_generation_prompt=prompt.add_generation_prompt,
             tools=prompt.tools,
         )
+        try:
+            return render(limits=INLINE)
+        except ChatTemplateTooCostly:
+            pass
+        text = await trio.to_thread.run_sync(render, limiter=self._template_limiter)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return text
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         if len(text) > self.limits.prompt_characters_max:

@@ -35,8 +35,7 @@ from triolet.runtime.messages import (
 )
 from triolet.runtime.processes.membership import EngineDirectory
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import perform_parent_handshake
-from triolet.transports.control.handshake_messages import PeerRefused
+from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
 
 from ..leaks import check_no_leaks
 from ..transports.control.test_passed_fds import no_room_for_descriptors
@@ -84,7 +83,6 @@ class FakeRoot:
             msgspec.msgpack.encode(payload),
             who="frontend 0",
             role="frontend",
-            epoch=1,
             pid=pid,
             boot_timeout_s=DEADLINE_S,
         )

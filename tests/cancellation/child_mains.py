@@ -32,7 +32,7 @@ from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
 from triolet.tests.engine.worker.test_process import first_step, make_core
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import perform_parent_handshake
+from triolet.transports.control.handshake import perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds
 
 
@@ -121,7 +121,6 @@ async def use_engine(folder: pathlib.Path, steps: CancelAtStep) -> None:
                 msgspec.msgpack.encode(init),
                 who="engine 0",
                 role="engine",
-                epoch=2,
                 pid=os.getpid(),
                 boot_timeout_s=DEADLINE_S,
                 on_other=_drop,

@@ -5,6 +5,7 @@ cancels just before its n-th step.
 """
 
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -14,10 +15,7 @@ import trio
 import trio.testing
 
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import (
-    perform_child_handshake,
-    perform_parent_handshake,
-)
+from triolet.transports.control.handshake import perform_child_handshake, perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.rings.ring_memory import create_ring
 from triolet.transports.rings.shm_ring import RingReader, RingWriter
@@ -215,7 +213,13 @@ async def test_a_cancelled_handshake_leaves_no_descriptor(cancelled_side: str) -
 
             async def parent() -> None:
                 await perform_parent_handshake(
-                    parent_end, b"", who="a child", role="child", boot_timeout_s=60, fds=[0, 1]
+                    parent_end,
+                    b"",
+                    who="a child",
+                    role="child",
+                    pid=os.getpid(),
+                    boot_timeout_s=60,
+                    fds=[0, 1],
                 )
 
             async def child() -> None:

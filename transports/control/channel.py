@@ -1,15 +1,16 @@
-"""Messages with descriptors beside them, between a process and its child, over one socketpair.
+"""Control channel of a process and its child: messages with descriptors, over one socketpair.
 
 SOCK_SEQPACKET keeps messages apart and sends each whole or not at all, so a send that is cancelled
 has sent nothing. A message that is too large for a datagram goes in a sealed memfd beside it.
 
     flag (1 byte): 0 packed frames follow · 1 they are in the first descriptor, nothing follows
 
-Descriptors that were received belong to whoever got the message; those of a message that is
-malformed or unwanted are closed here. Handshake messages travel on the same socket, before all
-others: see `control_handshake`. Must not know what the messages mean, nor processes.
+Descriptors that were received belong to the caller that got the message; those of a message that
+is malformed or unwanted are closed here. Handshake messages travel on the same socket, before all
+others: see `handshake`.
 """
 
+import logging
 import os
 import socket
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import trio
 from ..array import Frame
 from ..codec import Codec, CodecLimits, MalformedMessage
 from ..frames import frame_bytes, pack_frames, unpack_frames
-from .handshake_messages import HANDSHAKE_MESSAGES
+from .handshake import HANDSHAKE_MESSAGES
 from .passed_fds import (
     ANCILLARY_BYTES,
     PASSED_FDS_MAX,
@@ -39,14 +40,7 @@ INLINE_BYTES_MAX = 32 * 1024
 _INLINE, _IN_MEMFD = b"\x00", b"\x01"
 
 
-@attrs.frozen(kw_only=True)
-class ControlStatistics:
-    """Counts of one channel. `late`: handshake messages that came after the handshake."""
-
-    sent: int
-    received: int
-    malformed: int
-    late: int
+logger = logging.getLogger(__name__)
 
 
 class ControlChannel:
@@ -70,10 +64,6 @@ class ControlChannel:
         self._codec_in = Codec(*HANDSHAKE_MESSAGES, *receives, limits=limits)
         self._sock = trio.socket.from_stdlib_socket(sock)
         self._send_lock = trio.Lock()
-        self._sent = 0
-        self._received = 0
-        self._malformed = 0
-        self._late = 0
 
     async def send(self, message: object, fds: Sequence[int] = ()) -> None:
         """Send one message; the other end gets duplicates of `fds`, ours stay open.
@@ -99,20 +89,23 @@ class ControlChannel:
     async def receive(self) -> tuple[object, list[int]]:
         """The next message and its descriptors, which the caller now owns.
 
-        Late handshake messages are dropped and counted. Cancellation loses nothing and leaves no
+        Late handshake messages are dropped. Cancellation loses nothing and leaves no
         descriptor open. Raises `trio.EndOfChannel` at the end, `trio.ClosedResourceError`;
-        `MalformedMessage` for one bad message, after which receiving goes on. Of one that lost its
-        descriptors, as this process has no room for more, it says which (`known`).
+        `MalformedMessage` for one bad message, which is logged; receiving then goes on. Of one that
+        lost its descriptors, as this process has no room for more, it says which (`known`).
         """
         while True:
-            message, fds = await self.receive_any()
+            try:
+                message, fds = await self.receive_any()
+            except MalformedMessage as error:
+                logger.warning("a control message was dropped: %s", error)
+                raise
             if not isinstance(message, HANDSHAKE_MESSAGES):
                 return message, fds
             close_fds(fds)
-            self._late += 1
 
     async def receive_any(self) -> tuple[object, list[int]]:
-        """As `receive`, but handshake messages as well; for `control_handshake`."""
+        """As `receive`, but handshake messages as well; for `handshake`."""
         self._check_open()
         try:
             data, ancillary, flags, _ = await self._sock.recvmsg(
@@ -120,26 +113,14 @@ class ControlChannel:
             )
         except ConnectionResetError as error:
             raise trio.EndOfChannel from error
-        # No checkpoint from here on: the descriptors are ours and nobody else knows them.
+        # No checkpoint from here on: the descriptors are ours and not known elsewhere.
         try:
-            try:
-                fds = fds_from_ancillary(ancillary, flags)
-            except MalformedMessage as error:
-                raise attrs.evolve(error, known=self._read_alone(data, flags)) from error
-            if not data and not fds:
-                raise trio.EndOfChannel
-            message, fds = self._open_datagram(data, fds)
-        except MalformedMessage:
-            self._malformed += 1
-            raise
-        self._received += 1
-        return message, fds
-
-    def statistics(self) -> ControlStatistics:
-        """Counts since the channel was made."""
-        return ControlStatistics(
-            sent=self._sent, received=self._received, malformed=self._malformed, late=self._late
-        )
+            fds = fds_from_ancillary(ancillary, flags)
+        except MalformedMessage as error:
+            raise attrs.evolve(error, known=self._read_alone(data, flags)) from error
+        if not data and not fds:
+            raise trio.EndOfChannel
+        return self._open_datagram(data, fds)
 
     def close(self) -> None:
         """Close the socket; who waits on it gets `trio.ClosedResourceError`. Twice is harmless."""
@@ -162,7 +143,6 @@ class ControlChannel:
             await self._sock.sendmsg(parts, fds_to_ancillary(fds))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise trio.BrokenResourceError("the other end of the control channel left") from error
-        self._sent += 1
 
     def _check_open(self) -> None:
         if self._sock.fileno() < 0:

@@ -1,101 +1,146 @@
-"""Decides who may join and when a child has booted: HELLO, INIT, progress, READY.
-
-Sans-IO: messages and `now` in, decisions out. `control_channel` carries them out over the control
-socket. The parent's side never trusts the order: what is stray, stale, doubled or late is refused
-with a typed error. `Ignore` leaves the machine as it was; `Fail` ends it, since the only peer on
-this connection can never become the right one. Must not know what INIT and READY carry.
+"""Boot handshake of a parent and the child that it spawned: HELLO, INIT, progress, READY.
 
     parent                        child
-    AWAIT_HELLO   <- HELLO        (says so at once, then waits: a warm spare may wait for ever)
-    BOOTING       -> INIT
+    AWAIT_HELLO   <- HELLO        role and pid, at once; then it waits (a warm spare for long)
+    BOOTING       -> INIT         with descriptors beside it
                   <- PROGRESS     each re-arms the parent's deadline
     DONE          <- READY, or FAILED <- REFUSED, which no other child could do better
 
-Dropped messages end in `HandshakeTimeout`, doubled ones in `Ignore`, delayed ones in either.
+`ParentSide` is the state machine, sans-IO: messages and `now` in, decisions out.
+`perform_parent_handshake` and `perform_child_handshake` are the shells over a control channel. Its
+inherited socketpair loses nothing, keeps the order and shows that the peer is our own child, so
+there is no key, version or epoch. What is unexpected all the same is dropped, and quoted when the
+deadline passes. The payloads of INIT and READY are opaque here.
 """
 
 import enum
-import hmac
 import math
-from typing import assert_never
+import os
+from collections.abc import Callable, Sequence
+from typing import NoReturn, Protocol, assert_never
 
 import attrs
+import trio
 
-from .handshake_messages import (
-    WIRE_VERSION,
-    DuplicateMessage,
-    HandshakeError,
-    HandshakeTimeout,
-    Hello,
-    Init,
-    OutOfOrder,
-    PeerRefused,
-    Progress,
-    Ready,
-    Refused,
-    StaleMessage,
-    StrayPeer,
-    TooLate,
-    WrongKey,
-    WrongVersion,
-)
+from ..codec import MalformedMessage
+from .passed_fds import close_fds
 
 # A phase is a few words for a log line.
 PHASE_CHARACTERS_MAX = 200
 # A reason is a sentence, perhaps with two long paths in it.
 REASON_CHARACTERS_MAX = 10_000
-# Refusals that a timeout's text quotes; more would say nothing new.
-REFUSALS_KEPT = 8
+# Unexpected messages that a timeout's text quotes; more would say nothing new.
+DROPPED_KEPT = 8
+
+OnProgress = Callable[[str, float], None]
+# Gets what a child says beside its handshake, with descriptors that it then owns.
+OnOther = Callable[[object, Sequence[int]], None]
 
 
-# ---- decisions
-
-
-@attrs.frozen
-class SendInit:
-    """HELLO is accepted: send this, with the descriptors that belong to it."""
-
-    message: Init
+# ---- messages
 
 
 @attrs.frozen
-class Advanced:
-    """The child is further; the deadline has moved."""
+class Hello:
+    """The child's first message: what it is."""
+
+    role: str
+    pid: int
+
+
+@attrs.frozen
+class Init:
+    """What the child is to become."""
+
+    payload: bytes
+
+
+@attrs.frozen
+class Progress:
+    """The child is alive and this far: `fraction` (0 to 1) of `phase` (a few words)."""
 
     phase: str
     fraction: float
 
 
 @attrs.frozen
-class Initialised:
-    """The child's side: INIT is here, booting may begin."""
+class Ready:
+    """The child serves. `payload` is what its parent plans with."""
 
     payload: bytes
 
 
 @attrs.frozen
-class Done:
-    """READY is here, the handshake is over."""
+class Refused:
+    """Instead of READY: neither this child nor another one can do what INIT asks.
 
-    payload: bytes
+    `reason` is a sentence for people. The child then waits to be stopped.
+    """
+
+    reason: str
+
+
+HANDSHAKE_MESSAGES = (Hello, Init, Progress, Ready, Refused)
+
+
+# ---- errors
+
+
+class HandshakeError(Exception):
+    """Base of what ends a handshake early; `who` names the peer. Not raised itself."""
 
 
 @attrs.frozen
-class Ignore:
-    """Refused; count it and go on, nothing has changed."""
+class StrayPeer(HandshakeError):
+    """HELLO is of another role or process id than the child's that was spawned."""
 
-    error: HandshakeError
+    who: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"expected {self.who}, found {self.found}"
 
 
 @attrs.frozen
-class Fail:
-    """Refused for good: raise it."""
+class HandshakeTimeout(HandshakeError):
+    """No progress for `waited_s`; `dropped` is what came instead, in words."""
 
-    error: HandshakeError
+    who: str
+    phase: str
+    waited_s: float
+    dropped: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.who} made no progress for {self.waited_s:g} s in the phase: {self.phase}"
+        return "; ".join([text, *self.dropped])
 
 
-ParentDecision = SendInit | Advanced | Done | Ignore | Fail
-ChildDecision = Initialised | Ignore
+@attrs.frozen
+class PeerLeft(HandshakeError):
+    """The connection ended before the handshake did."""
+
+    who: str
+    phase: str
+
+    def __str__(self) -> str:
+        return f"{self.who} left in the phase: {self.phase}"
+
+
+@attrs.frozen
+class PeerRefused(HandshakeError):
+    """The peer refused INIT for good. Unlike after `PeerLeft`, trying again is of no use."""
+
+    who: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.who} refused: {self.reason}"
+
+
+# ---- the parent's state machine
+
+# INIT is to be sent, PROGRESS and READY are accepted, an error ends the handshake.
+ParentDecision = Init | Progress | Ready | HandshakeError
 
 
 class ParentState(enum.Enum):
@@ -109,70 +154,48 @@ class ParentState(enum.Enum):
 
 @attrs.define(eq=False, kw_only=True)
 class ParentSide:
-    """The parent's side of one handshake with one child.
-
-    `pid` None accepts any process (a remote peer). `boot_timeout_s` is time without progress.
-    """
+    """The parent's side of one handshake. `boot_timeout_s` is time without progress."""
 
     who: str
     role: str
+    pid: int
     init: bytes
     boot_timeout_s: float = attrs.field(validator=attrs.validators.gt(0))
     started_at: float
-    epoch: int = 0
-    pid: int | None = None
-    key: bytes = b""
-    wire_version: int = WIRE_VERSION
 
     state: ParentState = attrs.field(default=ParentState.AWAIT_HELLO, init=False)
-    capabilities: tuple[str, ...] = attrs.field(default=(), init=False)
-    # The last REFUSALS_KEPT of what was ignored, and how many there were.
-    refusals: list[Exception] = attrs.field(factory=list, init=False)
-    refused: int = attrs.field(default=0, init=False)
-    _hello: Hello | None = attrs.field(default=None, init=False)
-    _progress: Progress | None = attrs.field(default=None, init=False)
+    # What is being waited for, in words, for errors.
+    phase: str = attrs.field(default=ParentState.AWAIT_HELLO.value, init=False)
+    # The last DROPPED_KEPT of what was dropped.
+    dropped: list[str] = attrs.field(factory=list, init=False)
     _armed_at: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._armed_at = self.started_at
 
-    @property
-    def phase(self) -> str:
-        """What is being waited for, in words, for errors and the task tree."""
-        if self.state is ParentState.BOOTING and self._progress is not None:
-            return f"{self._progress.phase} ({self._progress.fraction:.0%})"
-        return self.state.value
-
-    @property
-    def booting(self) -> bool:
-        """HELLO was accepted, READY is not here: what else the child says may be listened to."""
-        return self.state is ParentState.BOOTING
-
-    def handle_message(self, message: object, now: float) -> ParentDecision:
-        """One message from the child; anything that is not the handshake's is out of order."""
-        kind = type(message).__name__
-        if self.state in (ParentState.DONE, ParentState.FAILED):
-            return self._ignore(TooLate(self.who, kind))
-        match message:
-            case Hello():
+    def handle_message(self, message: object, now: float) -> ParentDecision | None:
+        """One message from the child; None if it is dropped, which moves nothing."""
+        match (self.state, message):
+            case (ParentState.AWAIT_HELLO, Hello()):
                 return self._handle_hello(message, now)
-            case Progress() | Ready() | Refused() if self.state is ParentState.AWAIT_HELLO:
-                return self._ignore(OutOfOrder(self.who, kind, self.phase))
-            case Progress() | Ready() | Refused() if message.epoch != self.epoch:
-                return self._ignore(StaleMessage(self.who, kind, message.epoch, self.epoch))
-            case Progress():
-                return self._handle_progress(message, now)
-            case Ready():
+            case (ParentState.BOOTING, Progress()):
+                phase = message.phase[:PHASE_CHARACTERS_MAX]
+                fraction = min(message.fraction, 1.0) if message.fraction >= 0 else 0.0
+                self.phase = f"{phase} ({fraction:.0%})"
+                self._armed_at = now
+                return Progress(phase, fraction)
+            case (ParentState.BOOTING, Ready()):
                 self.state = ParentState.DONE
-                return Done(message.payload)
-            case Refused():
+                return message
+            case (ParentState.BOOTING, Refused()):
                 return self._fail(PeerRefused(self.who, message.reason[:REASON_CHARACTERS_MAX]))
-            case _:
-                return self._ignore(OutOfOrder(self.who, kind, self.phase))
+        kind = type(message).__name__
+        self.handle_dropped(f"{self.who} sent {kind} in the phase: {self.phase}")
+        return None
 
-    def handle_refusal(self, error: Exception) -> None:
-        """Something that was no message came; kept for the timeout's text."""
-        self._note(error)
+    def handle_dropped(self, text: str) -> None:
+        """What was dropped, in words, for the timeout's text."""
+        self.dropped = [*self.dropped, text][-DROPPED_KEPT:]
 
     def next_deadline(self) -> float:
         """When `handle_timeout` is due; `math.inf` once the handshake is over."""
@@ -180,128 +203,164 @@ class ParentSide:
             return math.inf
         return self._armed_at + self.boot_timeout_s
 
-    def handle_timeout(self, now: float) -> Fail | None:
+    def handle_timeout(self, now: float) -> HandshakeError | None:
         """The deadline may have passed; a spurious call does nothing."""
         if now < self.next_deadline():
             return None
-        phase = self.phase
-        self.state = ParentState.FAILED
-        texts = tuple(map(str, self.refusals))
-        return Fail(HandshakeTimeout(self.who, phase, now - self._armed_at, texts))
-
-    def check_invariants(self) -> None:
-        """For fuzzers."""
-        assert len(self.refusals) == min(self.refused, REFUSALS_KEPT)
-        booted = self.state in (ParentState.BOOTING, ParentState.DONE)
-        assert not booted or self._hello is not None
-        assert self._progress is None or self._hello is not None
+        waited_s = now - self._armed_at
+        return self._fail(HandshakeTimeout(self.who, self.phase, waited_s, tuple(self.dropped)))
 
     def _handle_hello(self, hello: Hello, now: float) -> ParentDecision:
-        if self._hello is not None:
-            return self._ignore(DuplicateMessage(self.who, "Hello"))
-        if hello.wire_version != self.wire_version:
-            return self._fail(WrongVersion(self.who, hello.wire_version, self.wire_version))
-        if not hmac.compare_digest(hello.key, self.key):
-            return self._fail(WrongKey(self.who))
         if hello.role != self.role:
             return self._fail(StrayPeer(self.who, f"a process of role {hello.role!r}"))
-        if self.pid is not None and hello.pid != self.pid:
+        if hello.pid != self.pid:
             return self._fail(StrayPeer(self.who, f"process {hello.pid}, not {self.pid}"))
-        self._hello = hello
-        self.capabilities = hello.capabilities
         self.state = ParentState.BOOTING
+        self.phase = self.state.value
         self._armed_at = now
-        return SendInit(Init(epoch=self.epoch, payload=self.init))
+        return Init(self.init)
 
-    def _handle_progress(self, progress: Progress, now: float) -> ParentDecision:
-        last = 0 if self._progress is None else self._progress.number
-        if progress.number <= last:
-            return self._ignore(DuplicateMessage(self.who, "Progress"))
-        phase = progress.phase[:PHASE_CHARACTERS_MAX]
-        fraction = min(max(progress.fraction, 0.0), 1.0) if progress.fraction >= 0 else 0.0
-        self._progress = attrs.evolve(progress, phase=phase, fraction=fraction)
-        self._armed_at = now
-        return Advanced(phase, fraction)
-
-    def _ignore(self, error: HandshakeError) -> Ignore:
-        self._note(error)
-        return Ignore(error)
-
-    def _note(self, error: Exception) -> None:
-        self.refused += 1
-        self.refusals = [*self.refusals, error][-REFUSALS_KEPT:]
-
-    def _fail(self, error: HandshakeError) -> Fail:
+    def _fail(self, error: HandshakeError) -> HandshakeError:
         self.state = ParentState.FAILED
-        return Fail(error)
+        return error
 
 
-class ChildState(enum.Enum):
-    """Where the child's side is."""
-
-    AWAIT_INIT = "waiting for INIT"
-    BOOTING = "booting"
-    READY = "ready"
-    REFUSED = "refused"
+# ---- the shells
 
 
-@attrs.define(eq=False, kw_only=True)
-class ChildSide:
-    """The child's side. It has no deadline: the parent's end or death ends the wait for INIT."""
+class HandshakeChannel(Protocol):
+    """What a handshake needs of `ControlChannel`, which itself needs the messages above."""
 
-    hello: Hello
-    who: str = "the parent"
+    async def send(self, message: object, fds: Sequence[int] = ()) -> None:
+        """See `ControlChannel`."""
 
-    state: ChildState = attrs.field(default=ChildState.AWAIT_INIT, init=False)
-    refused: int = attrs.field(default=0, init=False)
-    _init: Init | None = attrs.field(default=None, init=False)
-    _progress_sent: int = attrs.field(default=0, init=False)
+    async def receive_any(self) -> tuple[object, list[int]]:
+        """See `ControlChannel`."""
 
-    def handle_message(self, message: object) -> ChildDecision:
-        """One message from the parent."""
-        kind = type(message).__name__
-        match self.state:
-            case ChildState.AWAIT_INIT if isinstance(message, Init):
-                self._init = message
-                self.state = ChildState.BOOTING
-                return Initialised(message.payload)
-            case ChildState.AWAIT_INIT:
-                return self._ignore(OutOfOrder(self.who, kind, self.state.value))
-            case _ if message == self._init:
-                return self._ignore(DuplicateMessage(self.who, kind))
-            case ChildState.BOOTING:
-                return self._ignore(OutOfOrder(self.who, kind, self.state.value))
-            case ChildState.READY | ChildState.REFUSED:
-                return self._ignore(TooLate(self.who, kind))
-            case _:
-                assert_never(self.state)
 
-    def progress(self, phase: str, fraction: float) -> Progress:
-        """The message that says how far booting is."""
-        assert self.state is ChildState.BOOTING, "progress belongs between INIT and READY"
-        assert self._init is not None
-        self._progress_sent += 1
-        number = self._progress_sent
-        return Progress(epoch=self._init.epoch, number=number, phase=phase, fraction=fraction)
+async def perform_parent_handshake(
+    channel: HandshakeChannel,
+    init_payload: bytes,
+    *,
+    who: str,
+    role: str,
+    pid: int,
+    boot_timeout_s: float,
+    fds: Sequence[int] = (),
+    on_progress: OnProgress | None = None,
+    on_other: OnOther | None = None,
+) -> bytes:
+    """Wait for the child's HELLO, send INIT with `fds`, wait for READY; returns READY's payload.
 
-    def ready(self, payload: bytes) -> Ready:
-        """The message that ends the handshake."""
-        assert self.state is ChildState.BOOTING, "READY is sent once, after INIT"
-        assert self._init is not None
-        self.state = ChildState.READY
-        return Ready(epoch=self._init.epoch, payload=payload)
+    `who` names the child in errors ("worker 1"); `on_progress(phase, fraction)` is called for each
+    PROGRESS, which re-arms the deadline: `boot_timeout_s` is time without progress. What an
+    accepted child says beside its handshake goes to `on_other`, which must not raise and owns the
+    descriptors; without one, or before HELLO, it is dropped. It does not re-arm the deadline.
 
-    def refuse(self, reason: str) -> Refused:
-        """The message that ends the handshake for good, with a sentence for people."""
-        assert self.state is ChildState.BOOTING, "a refusal belongs between INIT and READY"
-        assert self._init is not None
-        self.state = ChildState.REFUSED
-        return Refused(epoch=self._init.epoch, reason=reason[:REASON_CHARACTERS_MAX])
+    Raises a `HandshakeError` that says who and in which phase. Cancellation: the child is left
+    where it is, and the channel is of no use for another handshake.
+    """
+    machine = ParentSide(
+        who=who,
+        role=role,
+        pid=pid,
+        init=init_payload,
+        boot_timeout_s=boot_timeout_s,
+        started_at=trio.current_time(),
+    )
+    try:
+        while True:
+            decision: ParentDecision | None = None
+            with trio.move_on_at(machine.next_deadline()):
+                decision = await _receive_decision(channel, machine, on_other)
+            if decision is None:
+                decision = machine.handle_timeout(trio.current_time())
+            match decision:
+                case Init():
+                    with trio.move_on_at(machine.next_deadline()):
+                        await channel.send(decision, fds)
+                case Progress(phase=phase, fraction=fraction):
+                    if on_progress is not None:
+                        on_progress(phase, fraction)
+                case Ready(payload=payload):
+                    return payload
+                case HandshakeError():
+                    raise decision
+                case None:
+                    pass
+                case _:
+                    assert_never(decision)
+    except (trio.EndOfChannel, trio.BrokenResourceError) as error:
+        raise PeerLeft(who, machine.phase) from error
 
-    def next_deadline(self) -> float:
-        """Never: a warm spare waits until its parent speaks or is gone."""
-        return math.inf
 
-    def _ignore(self, error: HandshakeError) -> Ignore:
-        self.refused += 1
-        return Ignore(error)
+async def _receive_decision(
+    channel: HandshakeChannel, machine: ParentSide, on_other: OnOther | None
+) -> ParentDecision | None:
+    try:
+        message, fds = await channel.receive_any()
+    except MalformedMessage as error:
+        machine.handle_dropped(str(error))
+        return None
+    booting = machine.state is ParentState.BOOTING
+    if booting and on_other is not None and not isinstance(message, HANDSHAKE_MESSAGES):
+        on_other(message, fds)
+        return None
+    close_fds(fds)
+    return machine.handle_message(message, trio.current_time())
+
+
+@attrs.define(eq=False)
+class ChildHandshake:
+    """The child between INIT and READY. `fds` came beside INIT and are the child's to close.
+
+    All methods raise what `ControlChannel.send` raises; a parent that is gone is the death
+    monitor's.
+    """
+
+    init: bytes
+    fds: list[int]
+    _channel: HandshakeChannel
+    # Neither READY nor a refusal has been sent.
+    booting: bool = attrs.field(default=True, init=False)
+
+    async def progress(self, phase: str, fraction: float) -> None:
+        """Send how far booting is: `fraction` (0 to 1) of `phase` (a few words)."""
+        assert self.booting, "progress belongs between INIT and READY"
+        await self._channel.send(Progress(phase, fraction))
+
+    async def ready(self, payload: bytes) -> None:
+        """Send that booting is done. Once, and nothing of the handshake after it."""
+        assert self.booting, "READY is sent once"
+        self.booting = False
+        await self._channel.send(Ready(payload))
+
+    async def refuse(self, reason: str) -> NoReturn:
+        """Send that this child, and any like it, can never do what INIT asks.
+
+        `reason` is a sentence for people. Waits for the end that the parent then makes, since a
+        death would be taken for a failure like others; returns only by being cancelled.
+        """
+        assert self.booting, "a refusal is sent instead of READY"
+        self.booting = False
+        await self._channel.send(Refused(reason[:REASON_CHARACTERS_MAX]))
+        await trio.sleep_forever()
+
+
+async def perform_child_handshake(channel: HandshakeChannel, role: str) -> ChildHandshake:
+    """Say HELLO and wait for INIT, for ever if need be: a warm spare does just that.
+
+    Raises `PeerLeft` if the parent ends first. Cancellation loses no descriptor.
+    """
+    try:
+        await channel.send(Hello(role, os.getpid()))
+        while True:
+            try:
+                message, fds = await channel.receive_any()
+            except MalformedMessage:
+                continue  # the parent's deadline ends a hopeless case
+            if isinstance(message, Init):
+                return ChildHandshake(message.payload, fds, channel)
+            close_fds(fds)
+    except (trio.EndOfChannel, trio.BrokenResourceError) as error:
+        raise PeerLeft("the parent", "waiting for INIT") from error

@@ -170,8 +170,8 @@ def create_ring(*, readers: int, slots: int, slot_bytes: int) -> RingParts:
 
 
 _MEMFD_FLAGS = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
-# One count is one message. Blocking, so that a thread waits and takes in one system call; a task
-# takes once it is readable, and as nobody else reads this eventfd, that stays true.
+# One count is one message. Blocking, so that a thread waits and takes in one system call; a reader
+# that is a task's makes its own non-blocking.
 _EVENTFD_FLAGS = os.EFD_CLOEXEC | os.EFD_SEMAPHORE
 _SIDE_SOCKET_TYPE = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 

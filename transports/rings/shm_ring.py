@@ -1,4 +1,4 @@
-"""The step ring: one writer, a few readers, each of which gets every message, in order.
+"""Step ring in shared memory: one writer, a few readers, each gets every message, in order.
 
     writer                                   reader r
     payload, then its header  ----->  slot
@@ -13,12 +13,11 @@ blocks the writer for longer than the ring has slots; what to do then is the cal
 A payload larger than a slot goes in a sealed memfd through a side socket, before the slot that
 announces it. A message is one run of bytes, copied once on each side: a step costs one system call
 a side and nothing is made that is not handed on. Waiting burns nothing: a worker's thread blocks in
-reading its eventfd, the engine core's task in trio. Must not know processes or what a step is.
-x86-64's store order is relied on for `consumed`.
+reading its eventfd, the engine core's task in trio. x86-64's store order is relied on for
+`consumed`.
 """
 
 import os
-import select
 import socket
 import struct
 from collections.abc import Sequence
@@ -202,7 +201,7 @@ class RingWriter(_Side):
 
 
 class RingReader(_Side):
-    """One reader. Used by one thread or one task at a time."""
+    """One reader. Used by one thread, with `read`, or after that by one task, with the others."""
 
     def __init__(self, memory: RingMemory, rank: int, *, eventfd: int, side: socket.socket) -> None:
         self._memory = memory
@@ -212,6 +211,8 @@ class RingReader(_Side):
         self._slots = [geometry.slot_offset(number) for number in range(geometry.slots)]
         self._consumed_offset = geometry.consumed_offset(rank)
         self._stopped = False
+        # For `read`; a task's read must never block the loop.
+        self._is_blocking = True
         self.rank = rank
         # A reader that attaches to a ring in use (none does today) goes on where its count stands.
         self.read_count = memory.load(self._consumed_offset)
@@ -263,17 +264,21 @@ class RingReader(_Side):
         Cancellation: either the message is returned or it is still in the ring. Raises
         `RingBroken`.
         """
-        await trio.lowlevel.wait_readable(self._eventfd)
-        os.eventfd_read(self._eventfd)
-        return self._take()
+        while True:
+            await trio.lowlevel.wait_readable(self._eventfd)
+            data = self.read_nowait()
+            if data is not None:  # else the wake-up was spurious
+                return data
 
     def read_nowait(self) -> bytes | bytearray | None:
         """The next message, or None if there is none yet. Raises `RingBroken`."""
-        poll = select.poll()
-        poll.register(self._eventfd, select.POLLIN)
-        if not poll.poll(0):
+        if self._is_blocking:
+            os.set_blocking(self._eventfd, False)
+            self._is_blocking = False
+        try:
+            os.eventfd_read(self._eventfd)
+        except BlockingIOError:
             return None
-        os.eventfd_read(self._eventfd)
         return self._take()
 
     def close(self) -> None:

@@ -37,8 +37,7 @@ from triolet.tests.engine.steps import VOCAB_SIZE, write_sizes
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.codec import Codec
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import perform_parent_handshake
-from triolet.transports.control.handshake_messages import PeerRefused
+from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import Peer
@@ -71,7 +70,6 @@ class Root:
             msgspec.msgpack.encode(init),
             who="engine 0",
             role="engine",
-            epoch=2,
             pid=self.process.pid,
             boot_timeout_s=DEADLINE_S,
             on_progress=lambda _, fraction: self.progress.append(fraction),

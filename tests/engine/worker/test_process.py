@@ -34,8 +34,7 @@ from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree, find_background_task, find_tasks
 from triolet.transports.codec import Codec
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import perform_parent_handshake
-from triolet.transports.control.handshake_messages import PeerRefused
+from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
 from triolet.transports.rings.ring_memory import create_ring
 from triolet.transports.rings.shm_ring import RingReader, RingWriter
 

@@ -35,7 +35,7 @@ from triolet.engine.messages import (
 from triolet.nurseries.processes.child import ChildFds, run_child
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import ChildHandshake, perform_child_handshake
+from triolet.transports.control.handshake import ChildHandshake, perform_child_handshake
 
 READY = EngineReady(
     kv_blocks=8,

@@ -41,7 +41,7 @@ from triolet.runtime.messages import (
 )
 from triolet.runtime.processes.foreign_calls import reply_to
 from triolet.transports.control.channel import ControlChannel
-from triolet.transports.control.control_handshake import perform_child_handshake
+from triolet.transports.control.handshake import perform_child_handshake
 
 
 async def main(fds: ChildFds) -> None:

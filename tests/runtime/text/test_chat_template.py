@@ -155,7 +155,7 @@ def test_whatever_does_not_compile_is_named(tmp_path: pathlib.Path, template: st
         ("{{ dict.__init__.__globals__ }}", "forbids|not in them"),
         ("{% set ns = namespace(_x=1) %}", "forbids"),
         ("{% set ns = namespace() %}{% set ns._x = 1 %}", "forbids"),
-        ("{% for i in range(1000000000) %}{% endfor %}", "another shape"),
+        ("{% for i in range(1000000000) %}{% endfor %}", "more time or memory"),
         ("{{ messages[0].content * 10 ** 20 }}", "more time or memory"),
         ("{{ messages|tojson(indent=17) }}", "more time or memory"),
         ("{{ messages|tojson(separators=('x' * 17, ':')) }}", "more time or memory"),

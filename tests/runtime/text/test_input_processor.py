@@ -14,10 +14,11 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import InputLimits, RuntimeSettings
-from triolet.runtime.errors import ChatTemplateMissing
+from triolet.runtime.errors import ChatTemplateMissing, ChatTemplateRefused, ChatTemplateTooCostly
 from triolet.runtime.text.chat_template import ChatTemplate
 from triolet.runtime.text.input_processor import InputProcessor
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
+from triolet.runtime.text.template_sandbox import INLINE
 from triolet.runtime.text.tokenizer import Tokenizer
 
 from ..model_folders import byte_level_tokenizer, write_folder
@@ -48,6 +49,37 @@ async def test_a_conversation_is_rendered_and_gets_nothing_more(inputs: InputPro
     prepared = await inputs.prepare(HELLO, GREEDY)
     text = inputs.tokenizer.decode(prepared.prompt_token_ids, skip_special_tokens=False)
     assert text == "<|begin|><|turn|>user\nhello<|end|>\n<|turn|>assistant\n"
+
+
+async def test_a_long_conversation_is_rendered_in_a_thread(inputs: InputProcessor) -> None:
+    prompt = ChatPrompt([{"role": "user", "content": "a b c " * 3_000}] * 5)
+    text = await inputs.render(prompt)
+    assert inputs.chat_template is not None
+    assert text == inputs.chat_template.render(prompt.messages)
+    with pytest.raises(ChatTemplateTooCostly):
+        inputs.chat_template.render(prompt.messages, limits=INLINE)
+
+
+async def test_the_loop_goes_on_while_a_template_takes_for_ever(
+    inputs: InputProcessor, tmp_path: pathlib.Path
+) -> None:
+    silent = "{% for a in range(10**5) %}{% for b in range(10**5) %}{% endfor %}{% endfor %}"
+    (tmp_path / "chat_template.jinja").write_text(silent)
+    inputs.chat_template = ChatTemplate.load(tmp_path, {})
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        with pytest.raises(ChatTemplateRefused, match="more time or memory"):
+            await inputs.prepare(HELLO, SamplingParams())
+        nursery.cancel_scope.cancel("the template has been ended")
+    assert turns > 10
 
 
 async def test_ids_are_copied(inputs: InputProcessor) -> None:
@@ -186,7 +218,7 @@ async def test_texts_of_any_length_are_tokenised_and_put_back(inputs: InputProce
     assert "".join(inputs.tokenizer.token_strings(token_ids))[:3] == "the"
     assert inputs.tokenizer.token_strings([2**31 - 1]) == [""]
     rendered = await inputs.tokenize(HELLO, add_special_tokens=False)
-    assert await inputs.detokenize(rendered) == inputs.render(HELLO)
+    assert await inputs.detokenize(rendered) == await inputs.render(HELLO)
     for wrong in (-1, inputs.vocab_size):
         with pytest.raises(InvalidParameter):
             await inputs.detokenize([wrong])

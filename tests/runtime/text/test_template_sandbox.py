@@ -1,22 +1,32 @@
-"""Programs that would run for ever, or fill the memory, are refused; harmless ones cost little."""
+"""Programs that would run for ever, or fill the memory, are refused; harmless ones are not."""
 
+import sys
+
+import attrs
 import jinja2.exceptions
 import pytest
 
-from triolet.runtime.text.template_budget import STEPS_MAX, TemplateTooCostly
-from triolet.runtime.text.template_sandbox import CountingSandbox, rendering
+from triolet.runtime.text.template_sandbox import (
+    IN_THREAD,
+    INLINE,
+    BoundedSandbox,
+    RenderLimits,
+    TemplateTooCostly,
+    render_within,
+)
 
+# The deadline ends three of these templates.
+THREAD = attrs.evolve(IN_THREAD, seconds=0.3)
 LONG = "{% set x = 'a' * 100000 %}"
 GROW = "{% set ns = namespace(x=[1], t='aa') %}{% for i in range(60) %}BODY{% endfor %}"
 TURN = "{% for a in range(100000) %}{% for b in range(100000) %}BODY{% endfor %}{% endfor %}"
 
 
-def render(template: str, **values: object) -> str:
-    compiled = CountingSandbox().from_string(template)
-    with rendering():
-        return compiled.render(**values)
+def render(template: str, limits: RenderLimits = IN_THREAD) -> str:
+    return render_within(limits, BoundedSandbox().from_string(template), {}, len(template))
 
 
+@pytest.mark.parametrize("limits", [INLINE, THREAD], ids=["inline", "thread"])
 @pytest.mark.parametrize(
     "template",
     [
@@ -60,14 +70,13 @@ def render(template: str, **values: object) -> str:
         "{{ [1]|slice(1000000000)|list }}",
         "{{ 1|round(1000000000, 'ceil') }}",
         "{{ range(100000)|map('center', 60000)|list|length }}",
-        "{{ ('f' * 1000000)|int(0, 16) }}",
         "{{ [[1], [2]]|sum(start=[]) }}",
         "{{ (' a' * 60000000).split()|length }}",
     ],
 )
-def test_what_costs_too_much_is_refused(template: str) -> None:
+def test_what_costs_too_much_is_refused(template: str, limits: RenderLimits) -> None:
     with pytest.raises(TemplateTooCostly):
-        render(template)
+        render(template, limits)
 
 
 @pytest.mark.parametrize(
@@ -100,17 +109,13 @@ def test_harmless_programs_say_what_they_said(template: str, text: str) -> None:
     assert render(template) == text
 
 
-def test_a_long_conversation_costs_a_small_part() -> None:
-    template = CountingSandbox().from_string(
-        "{% for m in messages %}{% if m.role == 'user' %}<u>{{ m.content|trim }}{% else %}"
-        "<a>{{ m['content'] }}{% endif %}{% endfor %}"
-    )
-    messages = [{"role": "user", "content": "a b c " * 50}] * 1000
-    with rendering() as budget:
-        template.render(messages=messages)
-    assert 0 < STEPS_MAX - budget.left < STEPS_MAX // 20
+def test_without_a_block_the_trace_function_ends_it() -> None:
+    template = "{% set x = 'a' * 4000000 %}" + "{{ 'b' in x }}" * 1000
+    with pytest.raises(TemplateTooCostly, match=r"not rendered within 0\.01 s"):
+        render(template, attrs.evolve(THREAD, seconds=0.01))
 
 
-def test_without_a_budget_nothing_is_rendered() -> None:
-    with pytest.raises(LookupError):
-        CountingSandbox().from_string("{{ 1 + x }}").render(x=1)
+def test_the_thread_is_not_traced_afterwards() -> None:
+    before = sys.gettrace()
+    assert render("{{ 1 }}") == "1"
+    assert sys.gettrace() is before

@@ -13,7 +13,7 @@ import trio.testing
 
 from triolet.transports.codec import CodecLimits, MalformedMessage, MessageTooLarge
 from triolet.transports.control.channel import INLINE_BYTES_MAX, ControlChannel
-from triolet.transports.control.handshake_messages import Ready
+from triolet.transports.control.handshake import Ready
 from triolet.transports.control.passed_fds import PASSED_FDS_MAX, close_fds, seal_in_memfd
 
 from .test_passed_fds import no_room_for_descriptors, open_fds
@@ -98,7 +98,6 @@ async def test_senders_are_served_in_the_order_of_their_calls(pair: Pair) -> Non
             message, _ = await child.receive()
             assert isinstance(message, Order)
             assert message.number == number
-    assert parent.statistics().sent == child.statistics().received == 400
 
 
 async def _send_one(channel: ControlChannel, message: object, started: trio.Event) -> None:
@@ -125,8 +124,12 @@ def _raw(message: object, kind: int = 4) -> bytes:
     ids=["flag", "no frames", "no memfd", "memfd and more", "type", "kind", "too long"],
 )
 @pytest.mark.parametrize("fd_count", [0, 3, 140])
-async def test_malformed_is_counted_closed_and_passed_by(
-    pair: Pair, sockets: tuple[socket.socket, socket.socket], datagram: bytes, fd_count: int
+async def test_malformed_is_logged_closed_and_passed_by(
+    pair: Pair,
+    sockets: tuple[socket.socket, socket.socket],
+    datagram: bytes,
+    fd_count: int,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     parent, child = pair
     before = open_fds()
@@ -135,7 +138,7 @@ async def test_malformed_is_counted_closed_and_passed_by(
     with pytest.raises(MalformedMessage):
         await child.receive()
     assert open_fds() == before
-    assert child.statistics().malformed == 1
+    assert "a control message was dropped" in caplog.text
     await parent.send(Order(2))
     assert await child.receive() == (Order(2), [])
 
@@ -165,17 +168,15 @@ async def test_a_message_whose_descriptors_find_no_room_is_known(pair: Pair) -> 
         await child.receive()
     assert caught.value.known == Order(2)
     assert "more descriptors" in caught.value.reason
-    assert child.statistics().malformed == 1
 
 
 async def test_late_handshake_messages_are_dropped_with_their_descriptors(pair: Pair) -> None:
     parent, child = pair
     before = open_fds()
-    await parent.send(Ready(epoch=1, payload=b""), [0])
+    await parent.send(Ready(b""), [0])
     await parent.send(Order(3))
     assert await child.receive() == (Order(3), [])
     assert open_fds() == before
-    assert child.statistics().late == 1
 
 
 async def test_the_end(pair: Pair) -> None:
@@ -228,7 +229,6 @@ async def test_our_own_mistakes_send_nothing(
             await channel.send(Order(1, bytes(2000)))
         with pytest.raises(OSError, match="Bad file"):
             await channel.send(Order(1), [987_654])
-        assert channel.statistics().sent == 0
 
 
 def test_only_seqpacket_sockets_will_do() -> None:

@@ -1,6 +1,8 @@
 """The ring: every reader gets every message once, in order; full, stopped and broken are exact."""
 
 import contextlib
+import os
+import select
 from collections.abc import Callable, Iterator
 
 import hypothesis
@@ -154,6 +156,33 @@ async def test_trio_waits_and_is_woken() -> None:
                 assert await readers[0].wait_read() == b"later"
         writer.write(b"there already")
         assert await readers[0].wait_read() == b"there already"
+
+
+class _Thief(trio.abc.Instrument):
+    """Takes a count that has made an eventfd readable before the task that it wakes runs."""
+
+    def __init__(self, eventfd: int) -> None:
+        self.eventfd = eventfd
+        self.stolen = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        if not self.stolen and select.select([self.eventfd], [], [], 0)[0]:
+            self.stolen = os.eventfd_read(self.eventfd)
+
+
+async def test_a_wake_up_without_a_message_does_not_block_the_loop() -> None:
+    with create_ring(readers=1, slots=4, slot_bytes=SLOT_BYTES) as parts:
+        writer = RingWriter.attach(parts.writer_fds())
+        with writer, RingReader.attach(parts.reader_fds(0), 0) as reader:
+            thief = _Thief(parts.eventfds[0])
+            trio.lowlevel.add_instrument(thief)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_write_later, writer)
+                with trio.move_on_after(0.05):
+                    pytest.fail(f"there was no count, but {await reader.wait_read()!r}")
+            assert thief.stolen == 1
+            os.eventfd_write(parts.eventfds[0], 1)
+            assert await reader.wait_read() == b"later"
 
 
 async def _write_later(writer: RingWriter) -> None:
