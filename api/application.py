@@ -88,6 +88,11 @@ class Application:
         total_max = self.settings.limits.connections_max
         return len(self._connections) >= total_max or self._addresses.is_full(address)
 
+    def count_refused(self) -> None:
+        """A connection was refused at a limit."""
+        self.counters.connections_refused += 1
+        self.on_load()
+
     def check_accepting(self) -> None:
         """Raise `ApiError` 503 when draining; the caller is about to start work."""
         if self.is_draining:

@@ -102,7 +102,8 @@ class FrontendProcess:
     application: Application
     source: QueueSource
     _reports: LoadReports = attrs.field(init=False)
-    _received: int = attrs.field(default=0, init=False)
+    # Connections that were passed to us and whose descriptor was lost on the way.
+    _lost: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(self.load, self.control.send)
@@ -128,11 +129,16 @@ class FrontendProcess:
                 await trio.sleep_forever()
 
     def load(self) -> FrontendLoad:
-        """What the root balances by."""
+        """What the root balances by.
+
+        A connection counts as received once it is open (or refused, or lost): between the two it
+        would be neither under way nor open, and a drain that began then would not wait for it.
+        """
+        counters = self.application.counters
         return FrontendLoad(
-            open_connections=self.application.counters.connections_active,
+            open_connections=counters.connections_active,
             open_streams=self.frontend.admission.active_requests,
-            connections_received=self._received,
+            connections_received=counters.connections + counters.connections_refused + self._lost,
             engines_ready=len(self.frontend.client.balancer.engines),
         )
 
@@ -192,16 +198,16 @@ class FrontendProcess:
         nursery.start_soon(self.application.drain, name="drain")
 
     def _take_connection(self, fds: Sequence[int]) -> None:
-        self._received += 1
-        self._reports.changed()
         close_fds(fds[1:])
-        if not fds:
-            return  # no room for its descriptor, here or at the root: its client sees the end
+        if not fds:  # no room for its descriptor, here or at the root: its client sees the end
+            self._lost += 1
+            self._reports.changed()
+            return
         connection = socket.socket(fileno=fds[0])
         if not self.source.put_nowait(connection):
             # The taker only starts tasks, so it is stuck or gone: a reset tells the client to
             # try again, and the root's orders are still heard.
-            self.application.counters.connections_refused += 1
+            self.application.count_refused()
             connection.close()
 
     def _tree_text(self) -> str:

@@ -56,7 +56,7 @@ async def serve_connections(
             address = address_of(socket)
             stream = trio.SocketStream(socket)
             if application.is_full(address):
-                application.counters.connections_refused += 1
+                application.count_refused()
                 start_background_task_soon(nursery, _refuse, stream, name="connection-refusal")
             else:
                 start_background_task_soon(
