@@ -16,7 +16,7 @@ class HttpLimits:
 
     # A whole head must arrive within this, from its first byte (or from the accept).
     head_s: float = 5.0
-    # nginx takes 32 KiB of headers by default (4 × 8); h11's own default is 16 KiB.
+    # nginx takes 32 KiB of headers by default (4 × 8).
     head_bytes_max: int = 32 * 2**10
     body_s: float = 30.0
     # Room for the longest prompts as JSON: 1 M tokens are about 5 MB of text.

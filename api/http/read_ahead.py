@@ -1,8 +1,7 @@
-"""What a client has sent and nobody has used yet, and whether it is still there.
+"""Read-ahead buffer and disconnect watch of one HTTP connection.
 
 One background task for each connection reads ahead, up to a bound, so that a client that leaves is
-noticed while it is being answered, without a task for each answer. Must not know what the bytes
-mean.
+noticed while it is being answered, without a task for each answer.
 """
 
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ from .stream import RECEIVE_BYTES, BoundedStream
 
 
 @attrs.define(eq=False)
-class HttpInput:
+class ReadAhead:
     """The incoming half of one connection, used by one task beside the reader.
 
     `ahead_bytes_max` bounds what is read before anybody asks for it; beyond, the client waits.

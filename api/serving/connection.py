@@ -138,8 +138,8 @@ async def _serve_socket(
         raise ApiError(404, "There is no socket on this route", "route_not_found")
     key = request.websocket_key()
     application.check_accepting()
-    await connection.wait_paused()
-    await run_websocket(connection, application, principal, key=key)
+    early = await connection.begin_upgrade()
+    await run_websocket(connection, application, principal, key=key, early=early)
 
 
 def _count(connection: HttpConnection, application: Application, method: str) -> None:

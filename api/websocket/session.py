@@ -48,10 +48,16 @@ TRY_AGAIN_LATER = 1013
 
 
 async def run_websocket(
-    connection: HttpConnection, application: Application, principal: str, *, key: str
+    connection: HttpConnection,
+    application: Application,
+    principal: str,
+    *,
+    key: str,
+    early: bytes,
 ) -> None:
     """Serve one socket whose handshake was checked, until either side closes it.
 
+    `early` are bytes that came behind the handshake.
     Raises `BrokenResourceError` when the connection is lost. Cancellation: aborts its responses.
     """
     limits = application.settings.limits.socket
@@ -59,7 +65,7 @@ async def run_websocket(
     counters.sockets += 1
     counters.sockets_active += 1
     try:
-        async with open_socket(connection, limits, key=key) as (socket, stream):
+        async with open_socket(connection, limits, key=key, early=early) as (socket, stream):
             session = SocketSession(socket, stream, application, principal, limits)
             await _run_contained(session, application)
     finally:

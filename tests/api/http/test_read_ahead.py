@@ -3,13 +3,13 @@
 import trio
 import trio.testing
 
-from triolet.api.http.read_ahead import HttpInput
+from triolet.api.http.read_ahead import ReadAhead
 from triolet.api.http.stream import BoundedStream
 
 
-def make(ahead_bytes_max: int = 100) -> tuple[trio.abc.Stream, HttpInput]:
+def make(ahead_bytes_max: int = 100) -> tuple[trio.abc.Stream, ReadAhead]:
     client, server = trio.testing.memory_stream_pair()
-    return client, HttpInput(BoundedStream(server, 20), ahead_bytes_max)
+    return client, ReadAhead(BoundedStream(server, 20), ahead_bytes_max)
 
 
 async def test_bytes_are_read_before_anybody_asks() -> None:
