@@ -119,6 +119,7 @@ class HttpConnection:
     async def read_body(self) -> bytes:
         """The whole body. Raises `ApiError` 413 or 503 (before reading, when declared) or 408."""
         body, limit = self._body, self.limits.body_bytes_max
+        self._is_awaited &= not self._input.buffer
         if isinstance(body, ChunkedBody):
             return await self._in_time(self._read_chunks(body, limit))
         if body.bytes_left > limit:

@@ -10,6 +10,8 @@ besides `chunked`, HTTP/1.0 in chunks. Each head has a parser of its own (0.3 µ
 a byte behind it; a counted body needs none.
 """
 
+import re
+
 import attrs
 from httptools import (
     HttpParserError,
@@ -21,6 +23,8 @@ from httptools import (
 from ..errors import ApiError, head_too_large
 from .request import HttpRequest
 
+# A line of any method; RFC 9110 wants 501 for one that is not known, and 400 for noise.
+_REQUEST_LINE = re.compile(rb"[!#-'*+.^-z|~0-9A-Z-]+ [!-~]+ HTTP/1\.[01]\r\n")
 EMPTY_LINE = b"\r\n\r\n"
 VERSIONS = frozenset({"1.0", "1.1"})
 # What llhttp says of a request that is sound and asks for what is not served: status and message.
@@ -153,7 +157,9 @@ def take_head(buffer: bytearray, bytes_max: int) -> Head | None:
     except HttpParserUpgrade:
         pass  # the head is whole; whether the protocol changes is decided elsewhere
     except HttpParserInvalidMethodError:
-        raise ApiError(501, "This method is not known here", "invalid_http") from None
+        if _REQUEST_LINE.match(data) is None:
+            raise invalid_http() from None
+        raise invalid_http("This method is not known here", 501) from None
     except HttpParserError as error:
         status, message = _UNSERVED.get(str(error), (400, "The request is not valid HTTP/1.1"))
         raise invalid_http(message, status) from None

@@ -54,6 +54,7 @@ def test_a_head_is_waited_for() -> None:
         (b"HTTP/1.1", b"HTTP/1.1 ", 400),
         (b"POST", b"BREW", 501),
         (b"POST", b"post", 501),
+        (b"POST", b"P(ST", 400),
         (b"POST", b"\r\nPOST", 400),
         (b"POST ", b"POST  ", 400),
         (b" HTTP", b"  HTTP", 400),
