@@ -1,7 +1,6 @@
-"""What all connections of one frontend share: the model, settings, registry, counts, the drain.
+"""Application state that all connections of a frontend share: model, settings, responses, drain.
 
-Must not know protocols: connections ask it who somebody is, whether work is taken, and say when
-they come and go.
+Connections ask it who a client is and whether work is taken, and say when they come and go.
 """
 
 import math

@@ -1,13 +1,12 @@
-"""The frontend process: connections from the root, requests to the engines, answers between.
+"""Frontend process: connections from the root, requests to the engines, answers between.
 
 Composition only: the runtime's machines behind the application's routes. Connections come as
-descriptors over the control socket, engines' addresses by membership. Must not know how either is
-accepted or spawned.
+descriptors over the control socket, engines' addresses by membership.
 """
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
@@ -47,9 +46,11 @@ from .application import Application
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
 from .serving.connection_source import QueueSource, open_queue_source
-from .serving.load_reports import LoadReports
 from .serving.server import serve_connections
 from .settings import FrontendSettings
+
+# The root balances by these reports; between two of them it counts what it passed itself.
+LOAD_PERIOD_S = 0.02
 
 
 def settings_of_text(text: str) -> FrontendSettings:
@@ -90,6 +91,40 @@ async def main(child: ChildFds) -> None:
             input_endpoint, output_endpoint = channel.endpoints
             where = FrontendReady(input_endpoint=input_endpoint, output_endpoint=output_endpoint)
             await process.run(handshake, where)
+
+
+@attrs.define(eq=False)
+class LoadReports:
+    """Reports to the root how busy this frontend is: on change and never otherwise.
+
+    `look` gives the counts of this moment, `send` takes a report to the root. A burst of changes is
+    one report, so an idle frontend sleeps.
+    """
+
+    look: Callable[[], FrontendLoad]
+    send: Callable[[FrontendLoad], Awaitable[None]]
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def changed(self) -> None:
+        """A count may have changed. Cheap, and harmless when none has."""
+        self._changed.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
+
+        The first report is sent at once, then at most one in `LOAD_PERIOD_S`.
+        """
+        task_status.started()
+        sent: FrontendLoad | None = None
+        while True:
+            self._changed = trio.Event()
+            load = self.look()
+            if load != sent:
+                await self.send(load)
+                sent = load
+                await trio.sleep(LOAD_PERIOD_S)
+            with waiting_for("changes of the load"):
+                await self._changed.wait()
 
 
 @attrs.define(eq=False)

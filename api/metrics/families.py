@@ -1,7 +1,7 @@
-"""What Prometheus reads: counts of the edge, of this frontend and of each engine, as text.
+"""Prometheus metrics: counts of the edge, of this frontend and of each engine, as text.
 
 An own registry and one collector that reads snapshots when asked, so that counting costs an
-addition on the hot path and nothing is global. Must not know who increments or who asks.
+addition on the hot path and nothing is global.
 """
 
 from collections import Counter
@@ -13,8 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from ...runtime.frontend.generation import EngineState, EngineStatistics, Generator
-from .latencies import latency_families
-from .vllm import VllmCollector
+from .vllm import VllmCollector, latency_families
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "triolet_"

@@ -1,22 +1,43 @@
-"""Our counts under vLLM's names and labels, so that its dashboards work unchanged.
+"""Prometheus metrics under vLLM's names and labels, so that its dashboards work unchanged.
 
-Only what we count with vLLM's meaning is here. Must not know who asks.
+Only what we count with vLLM's meaning is here; latencies have its names under our prefix, too.
 """
 
 from collections.abc import Iterator
 from typing import Protocol
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from ...engine.messages import EngineStatistics
 from ...runtime.frontend.generation import FrontendStatistics, Generator
-from .latencies import latency_families
+from ...runtime.frontend.latencies import Latencies
 
 PREFIX = "vllm:"
 LABELS = ("model_name", "engine")
 # vLLM's label of the reason for which a request ended.
 ENDED = "finished_reason"
+
+
+def latency_families(prefix: str, latencies: Latencies, labels: dict[str, str]) -> Iterator[Metric]:
+    """One family for each distribution; vLLM calls them the same behind its own prefix."""
+    for name, about, histogram in (
+        ("time_to_first_token_seconds", "To the first token", latencies.first_token),
+        (
+            "request_time_per_output_token_seconds",
+            "Between two tokens of a request, on average",
+            latencies.per_token,
+        ),
+        ("e2e_request_latency_seconds", "To the end of a request", latencies.whole),
+    ):
+        family = HistogramMetricFamily(prefix + name, about, labels=list(labels))
+        family.add_metric(list(labels.values()), histogram.cumulative(), histogram.sum_s)
+        yield family
 
 
 class SocketCounters(Protocol):

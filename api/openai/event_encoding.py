@@ -1,12 +1,13 @@
-"""JSON bytes of a response's events.
+"""Event bytes: JSON of a response's events, and frames of server-sent events.
 
 Sans-IO: what a reader was given in, bytes out. A delta comes for every token, so it is put together
-from its constant parts instead of from an object, at a tenth of the CPU. Must not know frames or
-who writes.
+from its constant parts instead of from an object, at a tenth of the CPU. Frames are as OpenAI's
+SDKs read them (the HTML standard, 9.2); JSON has no line breaks, so one `data:` line is enough.
 """
 
 import msgspec
 
+from ..schema.fields import JsonObject
 from .response_events import DELTA, Delta, Part
 
 _encode = msgspec.json.encode
@@ -30,3 +31,19 @@ def encode_part(part: Part, stream_id: str | None = None) -> bytes:
     if stream_id is not None:
         part = {**part, "stream_id": stream_id}
     return _encode(part)
+
+
+# Ends a chat stream; Responses streams end by their terminal event.
+DONE = b"data: [DONE]\n\n"
+
+
+def data_frame(value: JsonObject) -> bytes:
+    """One event without a name, as chat completions use."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+def event_frame(part: Part) -> bytes:
+    """One event named by its `type`, as Responses use."""
+    name = DELTA if isinstance(part, Delta) else part["type"]
+    assert isinstance(name, str)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

@@ -21,16 +21,16 @@ from ..openai.openapi import openapi_document
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from ..schema.reader import Body
-from .admin import get_tree
 from .completions import create_chat_completion, create_completion
-from .docs import PAGE, PAGE_HEADERS, PAGE_TYPE
 from .operations import (
+    get_docs,
     get_health,
     get_live,
     get_load,
     get_metrics,
     get_model,
     get_ready,
+    get_tree,
     get_version,
     list_models,
 )
@@ -196,14 +196,6 @@ async def get_openapi(
         route for route in ROUTES if application.authentication.has_admin or not route.is_admin
     ]
     await connection.answer_json(200, openapi_document(routes))
-
-
-async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
-    """`GET /docs`: a page that shows the document and tries calls; it loads nothing from elsewhere.
-
-    It is open, since it knows nothing: what it shows it asks for with the reader's key.
-    """
-    await connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
 
 
 ROUTES: tuple[Route, ...] = (

@@ -1,8 +1,8 @@
-"""One connection behind its own firewall: whatever goes wrong on it ends it, and nothing else.
+"""HTTP connection handler behind a firewall: what goes wrong on a connection ends it alone.
 
 Reads heads, answers plain requests through the routes, hands a WebSocket handshake over. A request
 that fails unexpectedly is answered 500 if its answer has not begun, else its connection is cut, so
-that the client can tell a broken stream from a whole one. Must not know routes or events.
+that the client can tell a broken stream from a whole one.
 """
 
 import itertools

@@ -1,7 +1,6 @@
-"""Takes connections from a source and gives each a task of its own, behind its own firewall.
+"""Connection server: takes connections from a source and gives each a task of its own.
 
-Must not know protocols: `connection` runs one. What ends this task is a programming error of the
-accept loop itself, nothing that a client can do.
+What ends this task is a programming error of the accept loop itself, nothing that a client can do.
 """
 
 import contextlib

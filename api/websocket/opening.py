@@ -57,7 +57,7 @@ async def open_socket(
             yield socket, stream
             nursery.cancel_scope.cancel("the socket is over")
     except* ConnectionClosed:
-        pass  # trio-websocket's reader met the end while it was writing
+        pass  # trio-websocket's reader answered a ping or a close when the other side had gone
     if not is_open:
         raise trio.BrokenResourceError("the client left within its handshake")
 
