@@ -203,7 +203,7 @@ class FrontendProcess:
                 with waiting_for("orders"):
                     message, fds = await self.control.receive()
             except MalformedMessage as error:
-                # Counted by the channel; whoever waits for an answer has a deadline.
+                # Counted by the channel; those who wait for an answer have a deadline.
                 if isinstance(error.known, PassConnection):
                     self._take_connection([])
                 continue

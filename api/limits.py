@@ -1,7 +1,7 @@
-"""Every bound of the edge in one tree, so that no module invents a number of its own.
+"""Limits of the edge: every bound in one tree, so that no module invents a number of its own.
 
-Sans-IO: plain data. Must not know where values came from (command line, file) or who applies them.
-A limit is checked before memory is allocated for what it limits. Times are monotonic seconds.
+Sans-IO: plain data. A limit is checked before memory is allocated for what it limits. Times are
+monotonic seconds.
 """
 
 import attrs

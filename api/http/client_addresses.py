@@ -1,6 +1,6 @@
 """Connection counts by client address, so that one client cannot take all there may be.
 
-Clients of this machine are not told apart (loopback, Unix sockets, a proxy beside us): for them
+Clients of this machine are not distinguished (loopback, Unix sockets, a proxy beside us): for them
 only the total counts. Of IPv6 a client owns a network of 64 bits, so that is its address here.
 """
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-# The address of all clients that are not told apart.
+# The address of all clients that are not distinguished.
 LOCAL = ""
 _NETWORK_BITS = 64
 

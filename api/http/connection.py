@@ -5,7 +5,7 @@ counting, and knows no routes.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Iterable, Iterator
 from http import HTTPStatus
 
 import attrs
@@ -239,12 +239,18 @@ class HttpConnection:
         self.status = status
         return head
 
-    def cancel_when_client_leaves(self) -> "_WhileAnswered":
+    @contextlib.contextmanager
+    def cancel_when_client_leaves(self) -> Iterator[None]:
         """Cancel all of `scope` when the client closes or resets within the block.
 
-        Nobody is there to be served any more; `is_gone` is set then.
+        There is no one to serve then; `is_gone` is set.
         """
-        return _WhileAnswered(self)
+        self._input.cancel_at_end(self.scope)
+        try:
+            yield
+        finally:
+            self._input.cancel_at_end(None)
+            self.is_gone |= self._input.is_ended
 
     # ---- between requests, and the end
 
@@ -255,7 +261,7 @@ class HttpConnection:
     async def begin_upgrade(self) -> bytes:
         """Give the connection to another protocol; returns the bytes that came behind the head.
 
-        Whoever calls this reads from `stream` from now on. Raises `ApiError` 400 for a handshake
+        The caller reads from `stream` from now on. Raises `ApiError` 400 for a handshake
         that has a body.
         """
         if not self._body.is_whole:
@@ -285,7 +291,7 @@ class HttpConnection:
         return True
 
     async def close_in_order(self) -> None:
-        """Say that nothing more comes, read away a little, then close. Nobody reads ahead now.
+        """Say that nothing more comes, read away a little, then close. The read-ahead has ended.
 
         A close with unread bytes would reset the connection and may destroy our last answer.
         """
@@ -320,17 +326,3 @@ def write_head(status: int, headers: Headers) -> bytes:
 def write_chunk(data: bytes) -> bytes:
     """One chunk of a body whose length is not known (RFC 9112, 7.1); `data` must not be empty."""
     return b"%x\r\n%b\r\n" % (len(data), data)
-
-
-@attrs.define(eq=False)
-class _WhileAnswered:
-    """A block in which the end of the input cancels; a class, as there is one for each request."""
-
-    connection: HttpConnection
-
-    def __enter__(self) -> None:
-        self.connection._input.tell_end(self.connection.scope)
-
-    def __exit__(self, *_: object) -> None:
-        self.connection._input.tell_end(None)
-        self.connection.is_gone |= self.connection._input.is_ended

@@ -132,7 +132,7 @@ class Head:
     request: HttpRequest
     body: CountedBody | ChunkedBody
     keeps_alive: bool
-    # The client sends its body when it was told to.
+    # The client waits for `100 Continue` before it sends its body.
     expects_continue: bool
 
 

@@ -26,8 +26,8 @@ def encode_part(part: Part, stream_id: str | None = None) -> bytes:
         if part.token_ids is not None:
             ids = (_encode(part.token_ids), part.token_index)
             more += b',"token_ids":%b,"token_index":%d' % ids
-        told = b"[]" if part.logprobs is None else _encode(part.logprobs)
-        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), told, more)
+        logprobs = b"[]" if part.logprobs is None else _encode(part.logprobs)
+        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), logprobs, more)
     if stream_id is not None:
         part = {**part, "stream_id": stream_id}
     return _encode(part)

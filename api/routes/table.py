@@ -1,8 +1,8 @@
 """The table of routes, and who may use them: checks in one order for every request.
 
-Host and Origin first, then the key, then the route: without a key nobody learns which routes exist
-(`/live`, `/health`, `/ready`, `/version` are open). Must not know framing; a test walks this table
-with no, a wrong and a right key.
+Host and Origin first, then the key, then the route: without a key no one learns which routes exist
+(`/live`, `/health`, `/ready`, `/version` are open). A test walks this table with no, a wrong and a
+right key.
 """
 
 from collections.abc import Awaitable, Callable
@@ -182,7 +182,7 @@ async def _answer_options(
     if is_cross_origin:
         headers += [
             ("access-control-allow-methods", allowed),
-            # All that the page asks for: SDKs send headers of their own, and ours harm nobody.
+            # All that the page asks for: SDKs send headers of their own, and ours are harmless.
             ("access-control-allow-headers", wanted or ALLOWED_HEADERS),
         ]
     await connection.answer(204, b"", headers=headers)

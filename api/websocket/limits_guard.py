@@ -48,7 +48,7 @@ class FrameGuard:
     """Follows one direction of one socket. Feed it everything, in order."""
 
     limits: SocketLimits
-    # Of unfinished messages; whoever ends the connection releases it.
+    # Of unfinished messages; released when the connection ends.
     share: InputShare = attrs.field(factory=InputShare)
 
     # Bytes of the header that is being read, at most 14.

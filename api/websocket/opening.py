@@ -36,7 +36,7 @@ async def open_socket(
 
     Raises `BrokenResourceError` when the connection is lost: bare before the block is entered, in a
     group afterwards. Resource handling: the connection's stream stays open, unless the socket was
-    closed; whoever opened it closes it. Cancellation: ends the socket without a close frame.
+    closed. Cancellation: ends the socket without a close frame.
     """
     guard = FrameGuard(limits, connection.share)
     stream = FrameStream(connection.stream, guard, head=_handshake(key), early=early)

@@ -268,7 +268,7 @@ class SocketSession:
             error = refused
             self._count_overload(refused)
         except Exception as failure:
-            logger.error("a turn failed; only its lane is told", exc_info=failure)
+            logger.error("a turn failed; only its lane ends", exc_info=failure)
             error = internal_error()
         finally:
             self._turns.pop(stream_id, None)

@@ -52,12 +52,12 @@ async def test_leaving_cancels_who_answers(autojump_clock: trio.testing.MockCloc
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.aclose)
             with trio.CancelScope() as scope:
-                incoming.tell_end(scope)
+                incoming.cancel_at_end(scope)
                 await trio.sleep(1000)
         assert scope.cancelled_caught
-        incoming.tell_end(None)
+        incoming.cancel_at_end(None)
         with trio.CancelScope() as late:
-            incoming.tell_end(late)
+            incoming.cancel_at_end(late)
             await trio.sleep(1000)
         assert late.cancelled_caught
     assert trio.current_time() < 1
