@@ -1,7 +1,6 @@
-"""What all connections of one frontend share: the model, settings, registry, counts, the drain.
+"""Application state that all connections of a frontend share: model, settings, responses, drain.
 
-Must not know protocols: connections ask it who somebody is, whether work is taken, and say when
-they come and go.
+Connections ask it who a client is and whether work is taken, and say when they come and go.
 """
 
 import math
@@ -19,7 +18,7 @@ from .http.authentication import Authentication
 from .http.client_addresses import LOCAL, ClientAddresses
 from .http.input_budget import InputBudget
 from .http.origin import OriginPolicy
-from .metrics.families import ApiCounters, Metrics
+from .metrics import ApiCounters, Metrics
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
 from .responses.service import ResponseNursery
@@ -37,9 +36,9 @@ class Application:
 
     generator: Generator
     settings: ServeSettings = attrs.field(factory=ServeSettings)
-    # What the other frontends of this server have; none, unless it is told.
+    # Responses of the other frontends of this server; none by default.
     foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
-    # What the root is asked; nobody answers when there is none.
+    # Calls to the root; answered 503 when there is none.
     root: RootCalls = attrs.field(factory=RootCalls)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
@@ -88,6 +87,11 @@ class Application:
         total_max = self.settings.limits.connections_max
         return len(self._connections) >= total_max or self._addresses.is_full(address)
 
+    def count_refused(self) -> None:
+        """A connection was refused at a limit."""
+        self.counters.connections_refused += 1
+        self.on_load()
+
     def check_accepting(self) -> None:
         """Raise `ApiError` 503 when draining; the caller is about to start work."""
         if self.is_draining:
@@ -116,12 +120,21 @@ class Application:
                 self.on_load()
                 self._note_change()
 
-    def idle(self, scope: trio.CancelScope, idle_s: float) -> "IdleWait":
+    @contextmanager
+    def idle(self, scope: trio.CancelScope, idle_s: float) -> Iterator[None]:
         """Around a wait for a next request, of `idle_s` at most; then `scope` is cancelled.
 
         So it is at once when a drain begins, or has begun.
         """
-        return IdleWait(self, scope, idle_s)
+        scope.deadline = trio.current_time() + idle_s
+        self._idle.add(scope)
+        if self.is_draining:
+            scope.cancel(DRAIN_REASON)
+        try:
+            yield
+        finally:
+            scope.deadline = math.inf
+            self._idle.remove(scope)
 
     async def drain(self, grace_s: float | None = None) -> None:
         """Refuse new work, let what is in flight end within the grace, then cut it.
@@ -151,22 +164,3 @@ class Application:
     async def _wait_idle(self) -> None:
         while self._connections or self.registry.active:
             await self._changed.wait()
-
-
-@attrs.define(eq=False)
-class IdleWait:
-    """See `Application.idle`; a class, as there is one for each request."""
-
-    application: Application
-    scope: trio.CancelScope
-    idle_s: float
-
-    def __enter__(self) -> None:
-        self.scope.deadline = trio.current_time() + self.idle_s
-        self.application._idle.add(self.scope)
-        if self.application.is_draining:
-            self.scope.cancel(DRAIN_REASON)
-
-    def __exit__(self, *_: object) -> None:
-        self.scope.deadline = math.inf
-        self.application._idle.remove(self.scope)

@@ -1,13 +1,12 @@
-"""The frontend process: connections from the root, requests to the engines, answers between.
+"""Frontend process: connections from the root, requests to the engines, answers between.
 
 Composition only: the runtime's machines behind the application's routes. Connections come as
-descriptors over the control socket, engines' addresses by membership. Must not know how either is
-accepted or spawned.
+descriptors over the control socket, engines' addresses by membership.
 """
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
@@ -47,9 +46,11 @@ from .application import Application
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
 from .serving.connection_source import QueueSource, open_queue_source
-from .serving.load_reports import LoadReports
 from .serving.server import serve_connections
 from .settings import FrontendSettings
+
+# The root balances by these reports; between two of them it counts what it passed itself.
+LOAD_PERIOD_S = 0.02
 
 
 def settings_of_text(text: str) -> FrontendSettings:
@@ -93,6 +94,40 @@ async def main(child: ChildFds) -> None:
 
 
 @attrs.define(eq=False)
+class LoadReports:
+    """Reports to the root how busy this frontend is: on change and never otherwise.
+
+    `look` gives the counts of this moment, `send` takes a report to the root. A burst of changes is
+    one report, so an idle frontend sleeps.
+    """
+
+    look: Callable[[], FrontendLoad]
+    send: Callable[[FrontendLoad], Awaitable[None]]
+    _changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    def changed(self) -> None:
+        """A count may have changed. Cheap, and harmless when none has."""
+        self._changed.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `load-reports`; never returns unless cancelled. Raises what `send` does.
+
+        The first report is sent at once, then at most one in `LOAD_PERIOD_S`.
+        """
+        task_status.started()
+        sent: FrontendLoad | None = None
+        while True:
+            self._changed = trio.Event()
+            load = self.look()
+            if load != sent:
+                await self.send(load)
+                sent = load
+                await trio.sleep(LOAD_PERIOD_S)
+            with waiting_for("changes of the load"):
+                await self._changed.wait()
+
+
+@attrs.define(eq=False)
 class FrontendProcess:
     """What this process is made of."""
 
@@ -102,7 +137,8 @@ class FrontendProcess:
     application: Application
     source: QueueSource
     _reports: LoadReports = attrs.field(init=False)
-    _received: int = attrs.field(default=0, init=False)
+    # Connections that were passed to us and whose descriptor was lost on the way.
+    _lost: int = attrs.field(default=0, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._reports = LoadReports(self.load, self.control.send)
@@ -128,11 +164,16 @@ class FrontendProcess:
                 await trio.sleep_forever()
 
     def load(self) -> FrontendLoad:
-        """What the root balances by."""
+        """What the root balances by.
+
+        A connection counts as received once it is open (or refused, or lost): between the two it
+        would be neither under way nor open, and a drain that began then would not wait for it.
+        """
+        counters = self.application.counters
         return FrontendLoad(
-            open_connections=self.application.counters.connections_active,
+            open_connections=counters.connections_active,
             open_streams=self.frontend.admission.active_requests,
-            connections_received=self._received,
+            connections_received=counters.connections + counters.connections_refused + self._lost,
             engines_ready=len(self.frontend.client.balancer.engines),
         )
 
@@ -163,6 +204,7 @@ class FrontendProcess:
                     message, fds = await self.control.receive()
             except MalformedMessage as error:
                 # Logged by the channel; a question has its deadline.
+                # Counted by the channel; those who wait for an answer have a deadline.
                 if isinstance(error.known, PassConnection):
                     self._take_connection([])
                 continue
@@ -192,16 +234,16 @@ class FrontendProcess:
         nursery.start_soon(self.application.drain, name="drain")
 
     def _take_connection(self, fds: Sequence[int]) -> None:
-        self._received += 1
-        self._reports.changed()
         close_fds(fds[1:])
-        if not fds:
-            return  # no room for its descriptor, here or at the root: its client sees the end
+        if not fds:  # no room for its descriptor, here or at the root: its client sees the end
+            self._lost += 1
+            self._reports.changed()
+            return
         connection = socket.socket(fileno=fds[0])
         if not self.source.put_nowait(connection):
             # The taker only starts tasks, so it is stuck or gone: a reset tells the client to
             # try again, and the root's orders are still heard.
-            self.application.counters.connections_refused += 1
+            self.application.count_refused()
             connection.close()
 
     def _tree_text(self) -> str:

@@ -1,7 +1,7 @@
-"""Every bound of the edge in one tree, so that no module invents a number of its own.
+"""Limits of the edge: every bound in one tree, so that no module invents a number of its own.
 
-Sans-IO: plain data. Must not know where values came from (command line, file) or who applies them.
-A limit is checked before memory is allocated for what it limits. Times are monotonic seconds.
+Sans-IO: plain data. A limit is checked before memory is allocated for what it limits. Times are
+monotonic seconds.
 """
 
 import attrs
@@ -16,7 +16,7 @@ class HttpLimits:
 
     # A whole head must arrive within this, from its first byte (or from the accept).
     head_s: float = 5.0
-    # nginx takes 32 KiB of headers by default (4 × 8); h11's own default is 16 KiB.
+    # nginx takes 32 KiB of headers by default (4 × 8).
     head_bytes_max: int = 32 * 2**10
     body_s: float = 30.0
     # Room for the longest prompts as JSON: 1 M tokens are about 5 MB of text.

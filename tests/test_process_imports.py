@@ -43,8 +43,8 @@ PROCESSES = {
         COMMON | {"numpy"}, {"engine", "nurseries", "transports"},
     ),
     ("triolet.api.frontend_process",): (
-        COMMON | {"zmq", "tokenizers", "llguidance", "jinja2", "markupsafe", "h11", "wsproto",
-                  "trio_websocket", "prometheus_client", "cattrs"},
+        COMMON | {"zmq", "tokenizers", "llguidance", "jinja2", "markupsafe", "httptools", "h11",
+                  "wsproto", "trio_websocket", "prometheus_client", "cattrs"},
         ROOMS | {"api"},
     ),
 }  # fmt: skip

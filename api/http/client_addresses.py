@@ -1,8 +1,7 @@
-"""Counts connections by their clients' addresses, so that one client cannot take all there may be.
+"""Connection counts by client address, so that one client cannot take all there may be.
 
-Clients of this machine are not told apart (loopback, Unix sockets, a proxy beside us): for them
-only the total counts. Of IPv6 a client owns a network of 64 bits, so that is its address here. Must
-not know what is served.
+Clients of this machine are not distinguished (loopback, Unix sockets, a proxy beside us): for them
+only the total counts. Of IPv6 a client owns a network of 64 bits, so that is its address here.
 """
 
 import ipaddress
@@ -13,7 +12,7 @@ from typing import Protocol
 
 import attrs
 
-# Whoever is not told apart.
+# The address of all clients that are not distinguished.
 LOCAL = ""
 _NETWORK_BITS = 64
 
@@ -26,7 +25,7 @@ class Named(Protocol):
 
 
 def address_of(socket: Named) -> str:
-    """What a connection is counted for; `LOCAL` when for nobody. One that has left is nobody's."""
+    """What a connection is counted for; `LOCAL` also when it has left."""
     try:
         name = socket.getpeername()
     except OSError:
@@ -70,5 +69,5 @@ class ClientAddresses:
                 del self._open[address]
 
     def check_invariants(self) -> None:
-        """Nobody is counted who has left."""
+        """No address without connections is kept."""
         assert all(count > 0 for count in self._open.values())

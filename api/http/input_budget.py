@@ -1,8 +1,8 @@
-"""Bounds what all clients together may have sent of bodies and messages that are not whole yet.
+"""Memory budget of request bodies and WebSocket messages that are not whole yet, of all clients.
 
 Each alone is bounded, but two thousand connections of 16 MiB are not: a slow body lasts half a
 minute, an unfinished message as long as its socket. Small ones are free, as their number is bounded
-by that of connections. Must not know who reads, nor what a client is told when there is no room.
+by that of connections.
 """
 
 import math

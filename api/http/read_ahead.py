@@ -1,8 +1,7 @@
-"""What a client has sent and nobody has used yet, and whether it is still there.
+"""Read-ahead buffer and disconnect watch of one HTTP connection.
 
 One background task for each connection reads ahead, up to a bound, so that a client that leaves is
-noticed while it is being answered, without a task for each answer. Must not know what the bytes
-mean.
+noticed while it is being answered, without a task for each answer.
 """
 
 from collections.abc import AsyncIterator
@@ -18,7 +17,7 @@ from .stream import RECEIVE_BYTES, BoundedStream
 
 
 @attrs.define(eq=False)
-class HttpInput:
+class ReadAhead:
     """The incoming half of one connection, used by one task beside the reader.
 
     `ahead_bytes_max` bounds what is read before anybody asks for it; beyond, the client waits.
@@ -26,7 +25,7 @@ class HttpInput:
 
     stream: BoundedStream
     ahead_bytes_max: int
-    # Bytes not used yet; at most `ahead_bytes_max` and one receive, unless somebody asks for more.
+    # Bytes not used yet; at most `ahead_bytes_max` and one receive, unless more is asked for.
     buffer: bytearray = attrs.field(factory=bytearray, init=False)
     # The client closed or reset its side: nothing more comes.
     is_ended: bool = attrs.field(default=False, init=False)
@@ -36,14 +35,14 @@ class HttpInput:
     # Somebody waits for more; rung then when something was read or the end was met.
     _is_wanted: bool = attrs.field(default=False, init=False)
     _arrived: Doorbell = attrs.field(factory=Doorbell, init=False)
-    # Set when somebody asks, for the reader that has enough.
+    # Set when more is asked for, for the reader that has enough.
     _asked: trio.Event | None = attrs.field(default=None, init=False)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[None]:
         """Read ahead during the block. Raises what the body raises, bare when it is one error.
 
-        Resource handling: afterwards nobody reads; the stream stays open.
+        Resource handling: the stream stays open.
         """
         with single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
@@ -56,7 +55,7 @@ class HttpInput:
                     reader.cancel("the connection is over")
 
     async def stop_reading(self) -> None:
-        """Whoever calls this reads from now on; nothing is lost."""
+        """The caller reads from now on; nothing is lost."""
         if self._reader is not None:
             reader, self._reader = self._reader, None
             reader.cancel("the connection was taken over")
@@ -80,7 +79,7 @@ class HttpInput:
                 self._is_wanted = False
         return len(self.buffer) > size
 
-    def tell_end(self, scope: trio.CancelScope | None) -> None:
+    def cancel_at_end(self, scope: trio.CancelScope | None) -> None:
         """From now on cancel this scope when the client closes or resets; also when it has."""
         self._answering = scope
         if self.is_ended and scope is not None:
@@ -96,7 +95,7 @@ class HttpInput:
                     self._asked = None
                 await self._receive()
         finally:
-            if self._reader is not None:  # nobody has taken over
+            if self._reader is not None:  # `stop_reading` was not called
                 self._note(b"")
 
     async def _receive(self) -> None:
@@ -107,7 +106,7 @@ class HttpInput:
         self._note(data)
 
     def _note(self, data: bytes | bytearray) -> None:
-        """Add what came, or the end; tell whoever waits."""
+        """Add what came, or the end; wake the task that waits for it."""
         if data:
             self.buffer += data
         else:

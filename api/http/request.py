@@ -1,21 +1,18 @@
-"""One request head as routes read it, and what makes it a WebSocket handshake.
+"""HTTP request head: method, path, query and headers, and what makes it a WebSocket handshake.
 
-Sans-IO: values. h11 has checked the syntax already. Must not know routes or connections.
+Sans-IO: values; the parser has checked the syntax already.
 """
 
 import base64
 import binascii
 import re
 from collections.abc import KeysView
-from typing import TYPE_CHECKING, overload
+from typing import overload
 from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 
 from ..errors import ApiError
-
-if TYPE_CHECKING:
-    import h11
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}", re.ASCII)
 # One that needs no decoding.
@@ -32,9 +29,9 @@ def is_json_type(content_type: str) -> bool:
     return name == JSON_TYPE or (name.startswith("application/") and name.endswith("+json"))
 
 
-@attrs.frozen
+@attrs.define
 class HttpRequest:
-    """`path` is decoded; header names are lower case, values as sent (Latin-1)."""
+    """`path` is decoded; header names are lower case, values as sent (Latin-1). Never changed."""
 
     method: str
     path: str
@@ -45,15 +42,7 @@ class HttpRequest:
     _first: dict[str, str] = attrs.field(init=False, eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        object.__setattr__(self, "_first", dict(reversed(self.headers)))
-
-    @classmethod
-    def of(cls, event: "h11.Request") -> "HttpRequest":
-        """From h11's event. An absolute target (`http://host/path`) counts as its path."""
-        headers = tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in event.headers)
-        version = event.http_version.decode("latin-1")
-        method, target = event.method.decode("latin-1"), event.target.decode("latin-1")
-        return cls.of_target(method, target, headers, version)
+        self._first = dict(reversed(self.headers))
 
     @classmethod
     def of_target(
@@ -63,7 +52,7 @@ class HttpRequest:
         headers: tuple[tuple[str, str], ...],
         http_version: str = "1.1",
     ) -> "HttpRequest":
-        """From the parts of a head; header names are lower case already."""
+        """From the parts of a head. An absolute target (`http://host/path`) counts as its path."""
         if _PLAIN_PATH.fullmatch(target):
             return cls(method, target, "", headers, http_version)
         path, _, query = target.partition("?")
@@ -90,7 +79,9 @@ class HttpRequest:
 
     def tokens(self, name: str) -> set[str]:
         """The comma-separated tokens of all headers of that name, lower case."""
-        values = ",".join(value for given, value in self.headers if given == name)
+        if name not in self._first:
+            return set()
+        values = ",".join([value for given, value in self.headers if given == name])
         return {token.strip().lower() for token in values.split(",") if token.strip()}
 
     def query_value(self, name: str) -> str | None:

@@ -1,8 +1,7 @@
-"""A byte stream whose writes have a deadline, and which dies when a write does not complete.
+"""Byte stream whose writes have a deadline, and which is aborted when one does not complete.
 
-A write that was cancelled or came too late has sent nobody knows how many bytes; whatever followed
-would be read as part of it. So the connection is aborted at once, whoever was writing. Must not
-know what the bytes mean.
+How many bytes a write has sent that was cancelled or came too late is unknown; what followed would
+be read as part of it. So the connection is aborted at once.
 
 Deadlines are of progress: a large write is cut into pieces, each with its own.
 """
@@ -20,7 +19,7 @@ PIECE_BYTES = 256 * 2**10
 # The kernel holds so much that it has not sent; more waits with us, where deltas are merged. The
 # value is the one that browsers' peers use for the same purpose (HTTP/2 prioritization).
 UNSENT_BYTES_MAX = 16 * 2**10
-# Of one read, for who does not say.
+# Of one read, unless its caller says.
 RECEIVE_BYTES = 64 * 2**10
 # struct linger: on, 0 s: close sends RST and the kernel drops what waits.
 _LINGER_NONE = struct.pack("ii", 1, 0)
@@ -93,7 +92,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Read; b"" at the end. The caller owns the deadline.
 
-        Waits first: who asks has used what was here, and a try too early costs as much as the read.
+        Waits first: the caller has used what was here, and a try too early costs as much as a read.
         """
         if not isinstance(self.transport, trio.SocketStream):
             return await self.transport.receive_some(max_bytes)
@@ -103,7 +102,7 @@ class BoundedStream(trio.abc.HalfCloseableStream):
             try:
                 return os.read(own.fileno(), max_bytes or RECEIVE_BYTES)
             except BlockingIOError:
-                continue  # somebody woke us for nothing
+                continue  # a spurious wake-up
             except OSError as error:
                 if own.fileno() >= 0:
                     raise trio.BrokenResourceError(f"the connection broke: {error}") from error

@@ -1,12 +1,13 @@
-"""JSON bytes of a response's events.
+"""Event bytes: JSON of a response's events, and frames of server-sent events.
 
 Sans-IO: what a reader was given in, bytes out. A delta comes for every token, so it is put together
-from its constant parts instead of from an object, at a tenth of the CPU. Must not know frames or
-who writes.
+from its constant parts instead of from an object, at a tenth of the CPU. Frames are as OpenAI's
+SDKs read them (the HTML standard, 9.2); JSON has no line breaks, so one `data:` line is enough.
 """
 
 import msgspec
 
+from ..schema.fields import JsonObject
 from .response_events import DELTA, Delta, Part
 
 _encode = msgspec.json.encode
@@ -25,8 +26,24 @@ def encode_part(part: Part, stream_id: str | None = None) -> bytes:
         if part.token_ids is not None:
             ids = (_encode(part.token_ids), part.token_index)
             more += b',"token_ids":%b,"token_index":%d' % ids
-        told = b"[]" if part.logprobs is None else _encode(part.logprobs)
-        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), told, more)
+        logprobs = b"[]" if part.logprobs is None else _encode(part.logprobs)
+        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), logprobs, more)
     if stream_id is not None:
         part = {**part, "stream_id": stream_id}
     return _encode(part)
+
+
+# Ends a chat stream; Responses streams end by their terminal event.
+DONE = b"data: [DONE]\n\n"
+
+
+def data_frame(value: JsonObject) -> bytes:
+    """One event without a name, as chat completions use."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+def event_frame(part: Part) -> bytes:
+    """One event named by its `type`, as Responses use."""
+    name = DELTA if isinstance(part, Delta) else part["type"]
+    assert isinstance(name, str)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

@@ -1,7 +1,6 @@
-"""Asks the root, for an admin over HTTP, what commands ask it over the run folder's socket.
+"""Calls from a frontend to the root: admins ask over HTTP what commands ask over its own socket.
 
-One question at a time is enough for operators; the closed list of questions is the root's own. Must
-not know what the answers hold.
+One at a time is enough for operators; the closed list of questions is the root's own.
 """
 
 from collections.abc import Awaitable, Callable
@@ -47,7 +46,7 @@ class RootCalls:
         )
 
     def handle_reply(self, reply: RootReply) -> None:
-        """The root's answer; a late one finds nobody."""
+        """The root's answer; a late one is dropped."""
         if reply.call_id == self._call_id:
             self._reply = reply
             self._arrived.set()

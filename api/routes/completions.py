@@ -23,9 +23,9 @@ from ..openai.chat_tools import ChatToolCalls
 from ..openai.completion_fields import CompletionOptions
 from ..openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from ..openai.completions_request import CompletionsRequest, TextOrIds, read_completions_request
+from ..openai.event_encoding import DONE, data_frame
 from ..openai.logprobs import LogprobTeller, make_teller
 from ..openai.response_id import draw_id
-from ..openai.sse import DONE, data_frame
 from ..schema.fields import JsonObject
 
 Parameters = dict[str, str]

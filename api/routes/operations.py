@@ -1,20 +1,39 @@
-"""HTTP routes for operators and SDKs that generate nothing: models, health, version, metrics.
+"""HTTP routes that generate nothing: models, health, version, metrics, docs page, live tree.
 
 `/live` says that this process makes progress, `/ready` that new work is taken (false first in a
-drain), `/health` the same with the state of each engine. Must not know how health is found out.
+drain), `/health` the same with the state of each engine.
 """
+
+import importlib.resources
 
 import attrs
 
 from ... import __version__
 from ...runtime.frontend.generation import Health
+from ...runtime.messages import (
+    ControlCall,
+)
 from ..application import Application
 from ..errors import ApiError
 from ..http.connection import HttpConnection
-from ..metrics.families import CONTENT_TYPE
+from ..http.request import JSON_TYPE
+from ..metrics import CONTENT_TYPE
 from ..schema.fields import JsonObject
 
 Parameters = dict[str, str]
+# One file that shows the OpenAPI document, which it asks for like any client, and tries calls.
+PAGE_TYPE = "text/html; charset=utf-8"
+PAGE = importlib.resources.files(__package__).joinpath("docs.html").read_bytes()
+# Nothing from elsewhere is loaded, framed or sent to, whatever a model may have written.
+PAGE_HEADERS = (
+    (
+        "content-security-policy",
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline';"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("cache-control", "no-store"),
+)
 
 
 def model_object(application: Application) -> JsonObject:
@@ -104,3 +123,19 @@ async def get_metrics(
 ) -> None:
     """`GET /metrics`, in Prometheus's text format."""
     await connection.answer(200, application.metrics.render(), content_type=CONTENT_TYPE)
+
+
+async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
+    """`GET /docs`: a page that shows the document and tries calls; it loads nothing from elsewhere.
+
+    It is open, since it knows nothing: what it shows it asks for with the reader's key.
+    """
+    await connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
+
+
+async def get_tree(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /admin/tree`: the live task tree of all processes, as `triolet tree --json` shows it."""
+    text = await application.root.ask(ControlCall.TREE)
+    await connection.answer(200, text.encode(), content_type=JSON_TYPE)

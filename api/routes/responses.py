@@ -10,8 +10,8 @@ from ..application import Application
 from ..errors import bad_field
 from ..http.connection import HttpConnection
 from ..http.query import Query
+from ..openai.event_encoding import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
-from ..openai.sse import event_frame
 from ..responses.history import Conversation, input_items
 from ..responses.response import AttachedReader
 from ..responses.service import Reader

@@ -1,8 +1,8 @@
 """The table of routes, and who may use them: checks in one order for every request.
 
-Host and Origin first, then the key, then the route: without a key nobody learns which routes exist
-(`/live`, `/health`, `/ready`, `/version` are open). Must not know framing; a test walks this table
-with no, a wrong and a right key.
+Host and Origin first, then the key, then the route: without a key no one learns which routes exist
+(`/live`, `/health`, `/ready`, `/version` are open). A test walks this table with no, a wrong and a
+right key.
 """
 
 from collections.abc import Awaitable, Callable
@@ -21,16 +21,16 @@ from ..openai.openapi import openapi_document
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from ..schema.reader import Body
-from .admin import get_tree
 from .completions import create_chat_completion, create_completion
-from .docs import PAGE, PAGE_HEADERS, PAGE_TYPE
 from .operations import (
+    get_docs,
     get_health,
     get_live,
     get_load,
     get_metrics,
     get_model,
     get_ready,
+    get_tree,
     get_version,
     list_models,
 )
@@ -182,7 +182,7 @@ async def _answer_options(
     if is_cross_origin:
         headers += [
             ("access-control-allow-methods", allowed),
-            # All that the page asks for: SDKs send headers of their own, and ours harm nobody.
+            # All that the page asks for: SDKs send headers of their own, and ours are harmless.
             ("access-control-allow-headers", wanted or ALLOWED_HEADERS),
         ]
     await connection.answer(204, b"", headers=headers)
@@ -196,14 +196,6 @@ async def get_openapi(
         route for route in ROUTES if application.authentication.has_admin or not route.is_admin
     ]
     await connection.answer_json(200, openapi_document(routes))
-
-
-async def get_docs(connection: HttpConnection, _: Application, __: str, ___: Parameters) -> None:
-    """`GET /docs`: a page that shows the document and tries calls; it loads nothing from elsewhere.
-
-    It is open, since it knows nothing: what it shows it asks for with the reader's key.
-    """
-    await connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
 
 
 ROUTES: tuple[Route, ...] = (

@@ -1,7 +1,6 @@
-"""What it costs to keep what a client sent or a model said: estimates, for the bounds of keeping.
+"""Memory estimates for what is kept of requests and responses.
 
-A little too high rather than too low, since a bound on memory is made of them. Must not know what
-is kept, or why.
+A little too high rather than too low, since a bound on memory is made of them.
 """
 
 import sys
@@ -15,15 +14,15 @@ JSON_FACTOR = 10
 
 
 def text_bytes(text: str) -> int:
-    """Of a text; a character takes one byte to four."""
+    """A text's memory; a character takes one byte to four."""
     return sys.getsizeof(text)
 
 
 def ids_bytes(count: int) -> int:
-    """Of so many token ids, as numbers."""
+    """Memory of so many token ids, as Python numbers in lists."""
     return TOKEN_ID_BYTES * count
 
 
 def json_bytes(value: object) -> int:
-    """Of a parsed object, whatever is in it."""
+    """Memory of a parsed JSON object, whatever is in it."""
     return JSON_FACTOR * len(msgspec.json.encode(value))

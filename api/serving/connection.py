@@ -1,8 +1,8 @@
-"""One connection behind its own firewall: whatever goes wrong on it ends it, and nothing else.
+"""HTTP connection handler behind a firewall: what goes wrong on a connection ends it alone.
 
 Reads heads, answers plain requests through the routes, hands a WebSocket handshake over. A request
 that fails unexpectedly is answered 500 if its answer has not begun, else its connection is cut, so
-that the client can tell a broken stream from a whole one. Must not know routes or events.
+that the client can tell a broken stream from a whole one.
 """
 
 import itertools
@@ -138,8 +138,8 @@ async def _serve_socket(
         raise ApiError(404, "There is no socket on this route", "route_not_found")
     key = request.websocket_key()
     application.check_accepting()
-    await connection.wait_paused()
-    await run_websocket(connection, application, principal, key=key)
+    early = await connection.begin_upgrade()
+    await run_websocket(connection, application, principal, key=key, early=early)
 
 
 def _count(connection: HttpConnection, application: Application, method: str) -> None:

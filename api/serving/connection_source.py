@@ -1,7 +1,7 @@
-"""Where a frontend's connections come from: its own listener, or a queue that somebody feeds.
+"""Connection sources of a frontend: its own listener, or a queue of passed descriptors.
 
 Under `serve` the root accepts and passes descriptors, embedded runtimes listen themselves; the
-server sees one protocol. Must not know what is spoken on a connection.
+server sees one protocol.
 """
 
 import errno
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # As trio.serve_listeners: with no descriptors left, accepting again at once would only spin.
 OUT_OF_DESCRIPTORS_S = 0.1
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-# The kernel's own queue of connections that nobody has accepted; its usual ceiling (somaxconn).
+# The kernel's own queue of connections that are not accepted yet; its usual ceiling (somaxconn).
 BACKLOG = 4096
 # Connections handed over and not taken yet; the taker only starts a task for each.
 QUEUE_CONNECTIONS_MAX = 64
@@ -122,7 +122,7 @@ class QueueSource:
         self._put.close()
 
     def abandon(self) -> None:
-        """Close the connections that nobody took: their clients see it at once."""
+        """Close the connections that were not taken: their clients see it at once."""
         self._put.close()
         while True:
             try:

@@ -1,7 +1,6 @@
-"""Takes connections from a source and gives each a task of its own, behind its own firewall.
+"""Connection server: takes connections from a source and gives each a task of its own.
 
-Must not know protocols: `connection` runs one. What ends this task is a programming error of the
-accept loop itself, nothing that a client can do.
+What ends this task is a programming error of the accept loop itself, nothing that a client can do.
 """
 
 import contextlib
@@ -56,7 +55,7 @@ async def serve_connections(
             address = address_of(socket)
             stream = trio.SocketStream(socket)
             if application.is_full(address):
-                application.counters.connections_refused += 1
+                application.count_refused()
                 start_background_task_soon(nursery, _refuse, stream, name="connection-refusal")
             else:
                 start_background_task_soon(

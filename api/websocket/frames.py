@@ -1,14 +1,11 @@
-"""The stream under a WebSocket: our own frames out, frames past the guard in, our own head first.
+"""Stream under a WebSocket: frames of ours out, the client's frames in, past the guard.
 
 Writing: texts leave as frames made here, a whole burst in one system call (trio-websocket asks a
 state machine for each and makes a call for each, at ten times the CPU). Control frames of
 trio-websocket go the same way, so order holds; what several tasks send while one writes is one
-write more. Reading: first a handshake that *we* wrote from a request that h11 has checked, so that
-trio-websocket never sees a client's head; then, once accepted, the client's bytes, past the frame
-guard. A violation is answered with its close code and ends the stream, in both directions: nothing
+write more. Reading: first the head that `socket_opening` wrote; then, once accepted, the client's
+bytes. A violation is answered with its close code and ends the stream, in both directions: nothing
 may follow a close frame.
-
-Must not know events or lanes.
 """
 
 import struct

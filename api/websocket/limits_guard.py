@@ -1,11 +1,8 @@
-"""Reads what a WebSocket client sends, frame by frame, before any parser allocates for it.
+"""WebSocket frame validator: framing, UTF-8 and limits of what a client sends, byte by byte.
 
-Sans-IO: bytes and `now` in, a violation out. Two things are wrong with leaving this to the library:
-trio-websocket bounds the bytes of a message but not the number of its fragments (measured: 1.86 M
-empty ones grew a process without bound), nor pings; and what breaks RFC 6455 ends a connection
-without a close frame, so that its author learns nothing. So the guard knows all rules of framing
-(5.1 to 5.5, 7.4 and 8.1 there), and wsproto, which sees the same bytes afterwards, finds nothing
-more to refuse: a test holds the two against each other. Must not know what messages say.
+Sans-IO: bytes and `now` in, a violation out. It knows all rules of framing (RFC 6455, 5.1 to 5.5,
+7.4 and 8.1), so that wsproto, which sees the same bytes afterwards, finds nothing more to refuse: a
+test holds the two against each other. Why it is there: `socket_opening`.
 """
 
 import codecs
@@ -51,7 +48,7 @@ class FrameGuard:
     """Follows one direction of one socket. Feed it everything, in order."""
 
     limits: SocketLimits
-    # Of unfinished messages; whoever ends the connection releases it.
+    # Of unfinished messages; released when the connection ends.
     share: InputShare = attrs.field(factory=InputShare)
 
     # Bytes of the header that is being read, at most 14.

@@ -1,6 +1,6 @@
-"""What a socket tells that is no event of a response: errors, and why it ends.
+"""WebSocket events that belong to no response: errors, and why a socket ends.
 
-Sans-IO: errors in, events out; only the words are here. Must not know lanes, nor who sends them.
+Sans-IO: errors in, events out; only the words are here.
 """
 
 from ..errors import SERVER_ERROR, ApiError

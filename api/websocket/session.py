@@ -2,8 +2,8 @@
 
 A shell around pure parts: `lanes` decides what runs, `responses` which events there are, `outbox`
 what is sent next, `frame_guard` what a client may send. One reader, which never waits for the
-engine; one writer, which gathers what waits into one write; one task for each active lane. Must
-not know heads, keys or routes: the handshake was checked before.
+engine; one writer, which gathers what waits into one write; one task for each active lane.
+The handshake was checked before.
 """
 
 import logging
@@ -48,10 +48,16 @@ TRY_AGAIN_LATER = 1013
 
 
 async def run_websocket(
-    connection: HttpConnection, application: Application, principal: str, *, key: str
+    connection: HttpConnection,
+    application: Application,
+    principal: str,
+    *,
+    key: str,
+    early: bytes,
 ) -> None:
     """Serve one socket whose handshake was checked, until either side closes it.
 
+    `early` are bytes that came behind the handshake.
     Raises `BrokenResourceError` when the connection is lost. Cancellation: aborts its responses.
     """
     limits = application.settings.limits.socket
@@ -59,7 +65,7 @@ async def run_websocket(
     counters.sockets += 1
     counters.sockets_active += 1
     try:
-        async with open_socket(connection, limits, key=key) as (socket, stream):
+        async with open_socket(connection, limits, key=key, early=early) as (socket, stream):
             session = SocketSession(socket, stream, application, principal, limits)
             await _run_contained(session, application)
     finally:
@@ -72,9 +78,9 @@ async def _run_contained(session: "SocketSession", application: Application) -> 
         await session.run()
         return
     except* ConnectionClosed:
-        pass
+        pass  # a task wrote while a close, of either side, was under way
     except* (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # lost or cut; nothing can be said any more
+        pass  # the connection was lost, or cut by another task, while one wrote
     except* Exception as group:
         application.counters.connections_failed += 1
         logger.error("a socket failed; only it is closed", exc_info=group)
@@ -150,7 +156,7 @@ class SocketSession:
             while True:
                 self._handle_message(await self.socket.get_message())
         except ConnectionClosed:
-            return
+            return  # the end of every socket: closed by the client, by `close`, or lost
 
     def _handle_message(self, message: str | bytes) -> None:
         stream_id = event_id = None
@@ -262,7 +268,7 @@ class SocketSession:
             error = refused
             self._count_overload(refused)
         except Exception as failure:
-            logger.error("a turn failed; only its lane is told", exc_info=failure)
+            logger.error("a turn failed; only its lane ends", exc_info=failure)
             error = internal_error()
         finally:
             self._turns.pop(stream_id, None)
@@ -328,7 +334,7 @@ class SocketSession:
                     await self.stream.transport.abort()
                     return
         except ConnectionClosed:
-            return
+            return  # closed or lost while we slept or waited for the pong; `_read` ends the rest
 
     async def _retire(self) -> None:
         """On a drain: take nothing new, end what runs, close. At the age limit the same, in a task

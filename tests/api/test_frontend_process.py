@@ -188,6 +188,16 @@ async def test_it_reports_changes_and_is_silent_otherwise(folder: pathlib.Path) 
         assert len(root.loads) == len(set(root.loads))  # no report says what another has said
 
 
+async def test_a_connection_is_received_when_it_is_open(folder: pathlib.Path) -> None:
+    """Else a drain that begins between the two reports would take the frontend for idle."""
+    async with open_frontend(folder) as root:
+        while b"changes of the load" not in msgspec.json.encode(await root.tree()):
+            pass  # the next change is reported at once
+        async with await root.connect():
+            await root.wait_load(connections_received=1)
+            assert root.loads[-1].open_connections == 1
+
+
 async def test_membership_reaches_health_and_the_latest_wins(folder: pathlib.Path) -> None:
     async with open_frontend(folder) as root:
         directory = EngineDirectory()

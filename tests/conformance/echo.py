@@ -1,4 +1,4 @@
-"""An echo server on the server's own connection code: h11 head, frame guard, cork, trio-websocket.
+"""An echo server on the server's own connection code, from the HTTP parser to trio-websocket.
 
 Two limits are wide, since section 9 sends messages in 65 536 frames, and 1 000 messages without a
 byte in no time; everything else is as served.
@@ -22,9 +22,9 @@ async def serve_echo(stream: trio.abc.Stream) -> None:
     try:
         request = await connection.next_request()
         assert request is not None
-        await connection.wait_paused()
+        early = await connection.begin_upgrade()
         key = request.websocket_key()
-        async with open_socket(connection, LIMITS, key=key) as (socket, _):
+        async with open_socket(connection, LIMITS, key=key, early=early) as (socket, _):
             try:
                 while True:
                     await socket.send_message(await socket.get_message())

@@ -3,13 +3,13 @@
 import trio
 import trio.testing
 
-from triolet.api.http.read_ahead import HttpInput
+from triolet.api.http.read_ahead import ReadAhead
 from triolet.api.http.stream import BoundedStream
 
 
-def make(ahead_bytes_max: int = 100) -> tuple[trio.abc.Stream, HttpInput]:
+def make(ahead_bytes_max: int = 100) -> tuple[trio.abc.Stream, ReadAhead]:
     client, server = trio.testing.memory_stream_pair()
-    return client, HttpInput(BoundedStream(server, 20), ahead_bytes_max)
+    return client, ReadAhead(BoundedStream(server, 20), ahead_bytes_max)
 
 
 async def test_bytes_are_read_before_anybody_asks() -> None:
@@ -52,12 +52,12 @@ async def test_leaving_cancels_who_answers(autojump_clock: trio.testing.MockCloc
         async with trio.open_nursery() as nursery:
             nursery.start_soon(client.aclose)
             with trio.CancelScope() as scope:
-                incoming.tell_end(scope)
+                incoming.cancel_at_end(scope)
                 await trio.sleep(1000)
         assert scope.cancelled_caught
-        incoming.tell_end(None)
+        incoming.cancel_at_end(None)
         with trio.CancelScope() as late:
-            incoming.tell_end(late)
+            incoming.cancel_at_end(late)
             await trio.sleep(1000)
         assert late.cancelled_caught
     assert trio.current_time() < 1

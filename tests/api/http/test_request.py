@@ -1,6 +1,5 @@
 """Heads as routes read them, and handshakes."""
 
-import h11
 import pytest
 
 from triolet.api.errors import ApiError
@@ -10,8 +9,8 @@ KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 
 
 def request(target: str = "/", method: str = "GET", **headers: str) -> HttpRequest:
-    pairs = [("host", "h"), *((n.replace("_", "-"), v) for n, v in headers.items())]
-    return HttpRequest.of(h11.Request(method=method, target=target, headers=pairs))
+    pairs = (("host", "h"), *((n.replace("_", "-"), v) for n, v in headers.items()))
+    return HttpRequest.of_target(method, target, pairs)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.api.openai.event_encoding import encode_part
+from triolet.api.openai.event_encoding import DONE, data_frame, encode_part, event_frame
 from triolet.api.openai.response_events import Delta, Event, ResponseIdentity
 
 from ..records import as_read
@@ -35,3 +35,9 @@ def test_other_events_get_their_lane() -> None:
     event: Event = {"type": "response.created", "sequence_number": 0}
     assert msgspec.json.decode(encode_part(event)) == event
     assert msgspec.json.decode(encode_part(event, "a")) == {**event, "stream_id": "a"}
+
+
+def test_frames() -> None:
+    assert data_frame({"a": "line\nbreak"}) == b'data: {"a":"line\\nbreak"}\n\n'
+    assert event_frame({"type": "t", "n": 1}) == b'event: t\ndata: {"type":"t","n":1}\n\n'
+    assert DONE == b"data: [DONE]\n\n"

@@ -1,6 +1,16 @@
-"""Models, health, version and metrics."""
+"""Models, health, version, metrics, the docs page (whole in itself) and what admins may ask."""
+
+import re
+
+import trio
+
+from triolet.api.responses.root_calls import RootCalls
+from triolet.api.routes.operations import PAGE
+from triolet.runtime.messages import RootCall, RootReply
 
 from ..fakes import FakeGenerator, make_application, open_client
+
+ADMIN = {"authorization": "Bearer admin"}
 
 
 async def test_models() -> None:
@@ -40,3 +50,39 @@ async def test_version_and_metrics() -> None:
 async def test_the_load_is_what_is_in_flight() -> None:
     async with open_client(make_application()) as client:
         assert (await client.request("GET", "/load")).json == {"server_load": 0}
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    text = PAGE.decode()
+    assert not re.search(r"https?://|//[a-z]+\.[a-z]|@import|<link|<img|src=", text)
+    assert "innerHTML" not in text
+
+
+async def test_it_is_open_and_guarded_by_a_policy() -> None:
+    async with open_client(make_application(api_keys=("k",))) as client:
+        answer = await client.request("GET", "/docs")
+    assert (answer.status, answer.body) == (200, PAGE)
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+async def test_the_tree_is_the_roots() -> None:
+    application = make_application(admin_keys=("admin",))
+    calls = RootCalls()
+
+    async def send(call: RootCall) -> None:
+        await trio.lowlevel.checkpoint()
+        calls.handle_reply(RootReply(call.call_id, '{"name":"root"}'))
+
+    calls.send = send
+    application.root = calls
+    async with open_client(application) as client:
+        answer = await client.request("GET", "/admin/tree", headers=ADMIN)
+    assert answer.json == {"name": "root"}
+
+
+async def test_without_a_root_it_is_503_with_retry_after() -> None:
+    async with open_client(make_application(admin_keys=("admin",))) as client:
+        answer = await client.request("GET", "/admin/tree", headers=ADMIN)
+    assert (answer.status, answer.error["code"]) == (503, "root_unreachable")
+    assert answer.headers["retry-after"] == "2"

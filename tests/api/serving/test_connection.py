@@ -186,7 +186,7 @@ async def test_answers_are_counted_by_route() -> None:
     assert application.counters.answers == {
         ("GET", "/live", 200): 1,
         ("GET", "/v1/responses/{id}", 404): 1,
-        ("other", "-", 404): 1,
+        ("other", "-", 501): 1,
     }
 
 

@@ -7,7 +7,7 @@ import attrs
 import trio
 import trio.testing
 
-from triolet.api.serving.load_reports import LOAD_PERIOD_S, LoadReports
+from triolet.api.frontend_process import LOAD_PERIOD_S, LoadReports
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.runtime.messages import FrontendLoad
 

@@ -20,9 +20,9 @@ async def serve_once(stream: trio.abc.Stream, heard: list[str | bytes]) -> None:
     request = await connection.next_request()
     assert request is not None
     connection.standing_headers.append(("x-request-id", "req_1"))
-    await connection.wait_paused()
+    early = await connection.begin_upgrade()
     key = request.websocket_key()
-    async with open_socket(connection, SocketLimits(), key=key) as (socket, _):
+    async with open_socket(connection, SocketLimits(), key=key, early=early) as (socket, _):
         heard.append(await socket.get_message())
         await socket.send_message('{"said": "back"}')
         await socket.aclose(1001, "over")

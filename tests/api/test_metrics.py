@@ -2,9 +2,9 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from triolet.api.metrics.families import ApiCounters, Metrics
+from triolet.api.metrics import ApiCounters, Metrics
 
-from ..fakes import FakeGenerator
+from .fakes import FakeGenerator, make_application
 
 
 def values(page: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -39,3 +39,29 @@ def test_two_pages_live_side_by_side() -> None:
     """Nothing is registered globally."""
     first, second = (Metrics(FakeGenerator(), ApiCounters()) for _ in range(2))
     assert first.render() == second.render()
+
+
+def test_every_distribution_is_told() -> None:
+    text = make_application(vllm_metrics=True).metrics.render().decode()
+    for name in (
+        "time_to_first_token_seconds",
+        "request_time_per_output_token_seconds",
+        "e2e_request_latency_seconds",
+    ):
+        assert f'triolet_{name}_bucket{{le="+Inf"}} 0.0' in text
+        assert f'vllm:{name}_bucket{{le="+Inf",model_name="toy"}} 0.0' in text
+
+
+def test_names_and_labels_are_vllms() -> None:
+    text = make_application(vllm_metrics=True).metrics.render().decode()
+    assert 'vllm:generation_tokens_total{engine="0",model_name="toy"} 42.0' in text
+    assert 'vllm:num_requests_running{engine="0",model_name="toy"} 0.0' in text
+    assert 'vllm:kv_cache_usage_perc{engine="0",model_name="toy"} 0.0' in text
+    for reason in ("stop", "length", "abort", "error"):
+        assert (
+            f'vllm:request_success_total{{finished_reason="{reason}",model_name="toy"}} 0.0' in text
+        )
+    for name in ("admission_rejections_total", "websocket_connections_total"):
+        assert f'vllm:{name}{{model_name="toy"}} 0.0' in text
+    assert 'vllm:websocket_connections_active{model_name="toy"} 0.0' in text
+    assert "vllm:" not in make_application().metrics.render().decode()

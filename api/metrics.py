@@ -1,21 +1,26 @@
-"""What Prometheus reads: counts of the edge, of this frontend and of each engine, as text.
+"""Prometheus metrics: counts of the edge, of this frontend and of each engine; vLLM's names, too.
 
 An own registry and one collector that reads snapshots when asked, so that counting costs an
-addition on the hot path and nothing is global. Must not know who increments or who asks.
+addition on the hot path and nothing is global.
 """
 
 from collections import Counter
 from collections.abc import Iterator
+from operator import attrgetter
 
 import attrs
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
-from ...runtime.frontend.generation import EngineStatistics, Generator
-from ...runtime.messages import EngineState
-from .latencies import latency_families
-from .vllm import VllmCollector
+from ..runtime.frontend.generation import EngineStatistics, FrontendStatistics, Generator
+from ..runtime.frontend.latencies import Latencies
+from ..runtime.messages import EngineState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "triolet_"
@@ -100,7 +105,7 @@ class Metrics:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_SnapshotCollector(self.generator, self.counters))
         if self.with_vllm_names:
-            self._registry.register(VllmCollector(self.generator, self.counters))
+            self._registry.register(_VllmCollector(self.generator, self.counters))
 
     def render(self) -> bytes:
         """The whole page, from one snapshot."""
@@ -119,7 +124,7 @@ class _SnapshotCollector(Collector):
         yield from _plain(_API_GAUGES, _API_COUNTERS, attrs.asdict(self._counters, recurse=False))
         frontend = attrs.asdict(statistics.frontend, recurse=False)
         yield from _plain(_FRONTEND_GAUGES, _FRONTEND_COUNTERS, frontend)
-        yield from latency_families(PREFIX, statistics.frontend.latencies, {})
+        yield from _latencies(PREFIX, statistics.frontend.latencies, {})
         yield _answers(self._counters)
         yield _refused(statistics.frontend.outputs_refused_total)
         yield from _engines(statistics.engines)
@@ -189,3 +194,99 @@ def _engine_states(generator: Generator) -> Metric:
         for state in EngineState:
             family.add_metric((str(engine.rank), state.value), float(engine.state is state))
     return family
+
+
+def _latencies(prefix: str, latencies: Latencies, labels: dict[str, str]) -> Iterator[Metric]:
+    """One family for each distribution; vLLM calls them the same behind its own prefix."""
+    for name, about, histogram in (
+        ("time_to_first_token_seconds", "To the first token", latencies.first_token),
+        (
+            "request_time_per_output_token_seconds",
+            "Between two tokens of a request, on average",
+            latencies.per_token,
+        ),
+        ("e2e_request_latency_seconds", "To the end of a request", latencies.whole),
+    ):
+        family = HistogramMetricFamily(prefix + name, about, labels=list(labels))
+        family.add_metric(list(labels.values()), histogram.cumulative(), histogram.sum_s)
+        yield family
+
+
+def _usage(counts: EngineStatistics) -> float:
+    return (1 - counts.kv_blocks_free / counts.kv_blocks) if counts.kv_blocks else 0.0
+
+
+VLLM_PREFIX = "vllm:"
+_VLLM_LABELS = ("model_name", "engine")
+_GAUGE, _COUNTER = GaugeMetricFamily, CounterMetricFamily
+# (vLLM's name, what it is, its kind, our count).
+_VLLM_NAMES = (
+    ("num_requests_running", "Requests that are scheduled", _GAUGE, attrgetter("running")),
+    ("num_requests_waiting", "Requests that wait to be scheduled", _GAUGE, attrgetter("waiting")),
+    ("kv_cache_usage_perc", "KV blocks in use; 1 is all", _GAUGE, _usage),
+    (
+        "prefix_cache_queries",
+        "Prompt tokens looked up in the prefix cache",
+        _COUNTER,
+        attrgetter("prefix_queries"),
+    ),
+    (
+        "prefix_cache_hits",
+        "Prompt tokens found in the prefix cache",
+        _COUNTER,
+        attrgetter("prefix_hits"),
+    ),
+    ("num_preemptions", "Preemptions", _COUNTER, attrgetter("preemptions")),
+    ("prompt_tokens", "Prompt tokens computed", _COUNTER, attrgetter("prompt_tokens")),
+    ("generation_tokens", "Tokens sampled", _COUNTER, attrgetter("output_tokens")),
+)
+
+
+class _VllmCollector(Collector):
+    """Our counts under vLLM's names and labels, so that its dashboards work unchanged.
+
+    Only what we count with vLLM's meaning is here.
+    """
+
+    def __init__(self, generator: Generator, counters: ApiCounters) -> None:
+        self._generator = generator
+        self._counters = counters
+
+    def collect(self) -> Iterator[Metric]:
+        """Gauges and counters of every engine; ends, sockets and latencies are this frontend's."""
+        statistics = self._generator.statistics()
+        model = self._generator.model_name
+        for name, about, kind, value in _VLLM_NAMES:
+            family = kind(VLLM_PREFIX + name, about, labels=_VLLM_LABELS)
+            for rank, counts in statistics.engines.items():
+                family.add_metric((model, str(rank)), value(counts))
+            yield family
+        yield from self._of_frontend(statistics.frontend, {"model_name": model})
+
+    def _of_frontend(self, counts: FrontendStatistics, labels: dict[str, str]) -> Iterator[Metric]:
+        ends = CounterMetricFamily(
+            VLLM_PREFIX + "request_success",
+            "Requests by why they ended",
+            labels=[*labels, "finished_reason"],
+        )
+        for reason, count in (
+            ("stop", counts.requests_finished_total - counts.requests_length_total),
+            ("length", counts.requests_length_total),
+            ("abort", counts.requests_aborted_total),
+            ("error", counts.requests_failed_total),
+        ):
+            ends.add_metric([*labels.values(), reason], count)
+        yield ends
+        for name, about, count, is_counter in (
+            ("admission_rejections", "Requests refused at a limit",
+             counts.requests_overloaded_total, True),
+            ("websocket_connections", "WebSocket connections accepted",
+             self._counters.sockets, True),
+            ("websocket_connections_active", "WebSocket connections that are open",
+             self._counters.sockets_active, False),
+        ):  # fmt: skip
+            kind = CounterMetricFamily if is_counter else GaugeMetricFamily
+            family = kind(VLLM_PREFIX + name, about, labels=list(labels))
+            family.add_metric(list(labels.values()), count)
+            yield family
+        yield from _latencies(VLLM_PREFIX, counts.latencies, labels)

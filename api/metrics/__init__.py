@@ -1,1 +1,0 @@
-"""What Prometheus reads: our families, vLLM's names, latency histograms."""
