@@ -12,6 +12,8 @@ from ...engine.core.block_pool import BlockPool
 from ...engine.core.endings import Endings
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
+from ...engine.core.output_windows import OutputWindows
+from ...engine.core.queue import WaitingQueue
 from ...engine.core.request import Frontend, Request, RequestStatus
 from ...engine.core.request_store import FinishedRequest
 from ...engine.core.scheduler import Scheduler
@@ -172,6 +174,34 @@ def _indifferent_core(settings: EngineSettings, ready: WorkerReady) -> EngineCor
     return core
 
 
+class _Unfair(WaitingQueue):
+    """Planted: the last to come is the first to be admitted."""
+
+    def first(self) -> Request | None:
+        """The ready request whose turn comes last."""
+        return self._ready[-1] if self._ready else None
+
+
+def _unfair_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
+    core = EngineCore(settings, ready)
+    core._scheduler.waiting = _Unfair(core._scheduler.waiting.order)
+    return core
+
+
+class _Slow(OutputWindows):
+    """Planted: windows are closed too late."""
+
+    def take_due(self, until_s: float) -> list[Request]:
+        """Closes those that ended some seconds ago."""
+        return super().take_due(until_s - 4.0)
+
+
+def _slow_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
+    core = EngineCore(settings, ready)
+    core._windows = core._applier.windows = _Slow()
+    return core
+
+
 class _Deaf(EngineCore):
     """Planted: credit that comes later is not heard."""
 
@@ -206,6 +236,8 @@ FAULTS: dict[str, MakeCore] = {
     "a sibling waits for one that is gone": _core_with(_Waiting),
     "tokens in flight do not count against credit": _core_with(_Overdrawn),
     "a row that failed lives on": _indifferent_core,
+    "a younger request overtakes": _unfair_core,
+    "a token waits beyond its window": _slow_core,
     "credit is not heard": _Deaf,
     "an abort comes too late": _Talkative,
     "placeholders of embeddings name blocks": _Sharing,
