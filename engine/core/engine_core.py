@@ -41,7 +41,7 @@ from .grammar import RequestGrammar, fill_masks
 from .grammar_orders import GrammarOrder, GrammarOrders
 from .output_windows import OutputWindows
 from .queue import ORDERS
-from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
+from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import RequestStore
 from .result_check import match_logprobs, match_result
 from .scheduler import Scheduler, make_scheduler
@@ -234,25 +234,6 @@ class EngineCore:
         self._announcements.drop(frontend)
         self._windows.drop(frontend)
         self._statistics.forget(frontend)
-
-    def remote_kv_arrived(self, frontend: Frontend, key: RequestKey, computed_tokens: int) -> None:
-        """The KV of the request's first `computed_tokens` tokens is at the workers: it may run.
-
-        It holds no blocks while it waits: the transfer keeps what has come until the request's
-        `NewRow` names blocks and `computed_tokens`. At least one token is always computed here.
-        A no-op for a request that is unknown or does not wait for it (it may have been aborted).
-        """
-        request = self._store.find_attempt(frontend, key.request_id, key.attempt)
-        if request is None or request.status is not RequestStatus.WAITING_FOR_REMOTE_KV:
-            return
-        request.computed_tokens = max(0, min(computed_tokens, len(request.token_ids) - 1))
-        request.move_to(status_without_kv(request.sampling))
-        self._scheduler.update(request)
-        self.grammars.order(request)
-
-    def remote_kv_failed(self, frontend: Frontend, key: RequestKey) -> None:
-        """The KV will not come: the request is computed here from its first token."""
-        self.remote_kv_arrived(frontend, key, 0)
 
     def grammar_compiled(self, order: GrammarOrder, grammar: RequestGrammar) -> None:
         """The request may run, or has ended if the tokens of a replay are all that it allows."""

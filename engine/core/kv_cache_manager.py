@@ -34,12 +34,9 @@ class KVCacheManager:
     # ---- a request comes: its hit, then blocks for all its tokens
 
     def find_hit(self, request: Request) -> list[int]:
-        """The cached blocks that its table can begin with; share nothing yet.
-
-        Empty for a request that takes no hits, or whose first tokens came from elsewhere.
-        """
+        """The cached blocks that its table can begin with; nothing is shared yet."""
         hit: list[int] = []
-        if not request.takes_hits or request.computed_tokens:
+        if not request.takes_hits:
             return hit
         blocks = (len(request.token_ids) - 1) // self.block_tokens
         for index in range(blocks):
@@ -74,8 +71,7 @@ class KVCacheManager:
         assert not request.block_ids
         self.pool.share(hit)
         request.block_ids = list(hit)
-        if hit:
-            request.computed_tokens = len(hit) * self.block_tokens
+        request.computed_tokens = len(hit) * self.block_tokens
         request.named_blocks = len(hit)
         if request.cache_root:
             request.name_block_at = (len(hit) + 1) * self.block_tokens

@@ -3,7 +3,7 @@
 Sans-IO: plain lists. `scheduler` takes the first; nobody overtakes it.
 
 Two sides: *ready* requests could run if there were room; *parked* ones could not even then (no
-credit, or they wait for KV, a grammar or a sibling) and block nobody. The policy is a function from
+credit, or they wait for a grammar or a sibling) and block nobody. The policy is a function from
 a request to a key. A preempted request keeps its key, so it comes back ahead of all that arrived
 later. Must not know blocks, rows or credit's meaning.
 """
@@ -74,7 +74,7 @@ class WaitingQueue:
     def update(self, request: Request) -> None:
         """Its credit or status has changed: a parked request may have become ready.
 
-        Ready ones become parked by `park` only: credit grows, and KV that is here stays here.
+        Ready ones become parked by `park` only: credit grows, and a grammar that is here stays.
         """
         if request.is_schedulable and request in self._parked:
             self._parked.remove(request)

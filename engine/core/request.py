@@ -47,8 +47,7 @@ class RequestStatus(enum.Enum):
     """Where a request is in its life; see `TRANSITIONS`."""
 
     WAITING = "waiting"  # never scheduled, holds nothing
-    WAITING_FOR_REMOTE_KV = "waiting_for_remote_kv"  # not to be scheduled before its KV is here
-    WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # nor before its grammar has been compiled
+    WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # not to be scheduled before it is compiled
     RUNNING = "running"  # holds a row and blocks; *paused* when it is at its credit
     PREEMPTED = "preempted"  # ran, gave row and blocks back, waits to be computed again
     FINISHED_STOPPED = "finished_stopped"
@@ -58,8 +57,7 @@ class RequestStatus(enum.Enum):
 
 
 _S = RequestStatus
-PARKED = frozenset({_S.WAITING_FOR_REMOTE_KV, _S.WAITING_FOR_GRAMMAR})
-WAITING = PARKED | {_S.WAITING}
+WAITING = frozenset({_S.WAITING, _S.WAITING_FOR_GRAMMAR})
 FINISHED = frozenset(
     {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
 )
@@ -67,7 +65,6 @@ FINISHED = frozenset(
 # status may be followed by each end; nothing follows an end.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
     _S.WAITING: FINISHED | {_S.RUNNING},
-    _S.WAITING_FOR_REMOTE_KV: FINISHED | {_S.WAITING, _S.WAITING_FOR_GRAMMAR},
     _S.WAITING_FOR_GRAMMAR: FINISHED | {_S.WAITING},
     _S.RUNNING: FINISHED | {_S.PREEMPTED},
     _S.PREEMPTED: FINISHED | {_S.RUNNING},
@@ -225,7 +222,8 @@ class Request:
     @property
     def is_schedulable(self) -> bool:
         """Whether nothing but room keeps a request that waits from running."""
-        return self.has_credit and self.status not in PARKED and not self.waits_for_sibling
+        compiled = self.status is not RequestStatus.WAITING_FOR_GRAMMAR
+        return self.has_credit and compiled and not self.waits_for_sibling
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the status; an illegal move is a bug of ours and fails an assertion."""
@@ -350,10 +348,9 @@ def make_request(
     length_max = max_model_len
     if sampling.max_tokens is not None:
         length_max = min(length_max, prompt_tokens + sampling.max_tokens)
-    if add.waits_for_remote_kv:
-        status = RequestStatus.WAITING_FOR_REMOTE_KV
-    else:
-        status = status_without_kv(sampling)
+    status = RequestStatus.WAITING
+    if sampling.structured_outputs is not None:
+        status = RequestStatus.WAITING_FOR_GRAMMAR
     return Request(
         frontend=frontend,
         request_id=add.request_id,
@@ -381,10 +378,3 @@ def make_request(
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
         cache_root=cache_root,
     )
-
-
-def status_without_kv(sampling: SamplingParams) -> RequestStatus:
-    """Where a request is that waits for no KV, or no longer."""
-    if sampling.structured_outputs is None:
-        return RequestStatus.WAITING
-    return RequestStatus.WAITING_FOR_GRAMMAR

@@ -94,7 +94,7 @@ class Scheduler:
         self.waiting.add(request)
 
     def update(self, request: Request) -> None:
-        """Its credit has grown or its KV has come."""
+        """Its credit has grown or its grammar has come."""
         if request.status is not RequestStatus.RUNNING:
             self.waiting.update(request)
 
@@ -298,7 +298,6 @@ class Scheduler:
         return (
             request.parent != ""
             and request.takes_hits
-            and request.computed_tokens == 0
             and len(hit) < self.kv_cache.shareable_blocks(request)
         )
 

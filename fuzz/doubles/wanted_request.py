@@ -27,9 +27,6 @@ class WantedRequest:
     stop_token_id: int | None
     received: int = 0
     credit: int | None = None
-    waits_for_kv: bool = attrs.field(
-        default=attrs.Factory(lambda self: self.add.waits_for_remote_kv, takes_self=True)
-    )
     aborted: bool = False
     ended: bool = False
 

@@ -68,6 +68,11 @@ class _Remembering(Scheduler):
         super()._preempt(request)
         request.computed_tokens = computed
 
+    def _admit(self, request: Request, hit: list[int]) -> None:
+        computed = request.computed_tokens
+        super()._admit(request, hit)
+        request.computed_tokens = request.scheduled_tokens = max(computed, request.computed_tokens)
+
 
 class _Tight(KVCacheManager):
     """Planted: a full block is taken to have room for one more token."""

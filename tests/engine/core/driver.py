@@ -56,7 +56,6 @@ def add_request(
     output: list[int] | None = None,
     credit: int | None = None,
     eos: list[int] | None = None,
-    remote: bool = False,
     max_tokens: int | None = 4,
     min_tokens: int = 0,
     seed: int | None = 7,
@@ -70,7 +69,6 @@ def add_request(
         output_token_ids=output or [],
         eos_token_ids=eos or [],
         credit=credit,
-        waits_for_remote_kv=remote,
         events=events,
         sampling=SamplingParams(
             max_tokens=max_tokens,

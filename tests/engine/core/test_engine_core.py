@@ -416,49 +416,6 @@ def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) 
     assert driver.core.statistics().kv_blocks_free == 8
 
 
-# ---- KV from elsewhere
-
-
-def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True))
-    driver.core.add("f0", add_request("b"))
-    driver.run()
-    assert not driver.tokens("a")  # waits, and b was not kept waiting by it
-    driver.worker.stage_kv(list(range(5)))
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 5)
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    assert step.token_counts == [1]
-    assert step.new[0].computed_tokens == 5
-    driver.core.finish_step(driver.worker.execute(step), 0.0)
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))[1:]
-
-
-def test_remote_kv_of_everything_still_computes_one_token(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True))
-    driver.worker.stage_kv(list(range(5)))
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 100)
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
-
-
-def test_failed_remote_kv_is_computed_here(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True))
-    driver.core.remote_kv_failed("f0", RequestKey("a", 1))
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
-
-
-def test_remote_kv_of_an_aborted_request_is_a_no_op(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", remote=True))
-    driver.core.abort("f0", [RequestKey("a", 1)])
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 2)
-    driver.core.remote_kv_failed("f0", RequestKey("never", 1))
-    driver.core.check_invariants()
-    assert not driver.core.has_work()
-
-
 def test_unexpected_result_changes_nothing(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
     step = driver.core.schedule(0.0)

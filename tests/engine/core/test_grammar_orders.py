@@ -138,14 +138,3 @@ def test_its_rows_are_masked_where_they_sample(driver: Driver) -> None:
     assert mask.number == step.number
     rows = [mask.words[:8], mask.words[8:]]
     assert [int.from_bytes(row, "little") for row in rows] == [1 << 7, 2**64 - 1]
-
-
-def test_it_waits_for_its_kv_first(driver: Driver) -> None:
-    request = attrs.evolve(add_structured("a"), waits_for_remote_kv=True)
-    driver.core.add("f0", request)
-    assert driver.core.grammars.take() == []
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 0)
-    assert not driver.core.has_work()
-    driver.core.grammar_compiled(only_order(driver.core), CountingGrammar([ANY], 9, VOCAB))
-    driver.run()
-    assert len(driver.tokens("a")) == 4

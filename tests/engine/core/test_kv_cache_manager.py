@@ -112,9 +112,6 @@ def test_roots_and_tokens_keep_prefixes_apart() -> None:
     half = make("e", prompt=9, root=b"r")
     half.token_ids[5] += 1
     assert len(manager.find_hit(half)) == 1
-    remote = make("f", prompt=9, root=b"r")
-    remote.computed_tokens = 2
-    assert manager.find_hit(remote) == [], "its first tokens come from elsewhere"
 
 
 def test_output_is_found_and_what_nobody_knows_is_not_named() -> None:

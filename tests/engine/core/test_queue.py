@@ -1,9 +1,6 @@
 """The waiting queue: order of arrival, parked requests block nobody; any order against a model."""
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triolet.engine.core.queue import (
     ORDERS,
@@ -17,14 +14,13 @@ from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 
 
-def make(arrival: int, *, credit: int | None = None, remote: bool = False) -> Request:
+def make(arrival: int, *, credit: int | None = None) -> Request:
     add = AddRequest(
         request_id=f"r{arrival}",
         attempt=1,
         prompt_token_ids=[1],
         sampling=SamplingParams(seed=1),
         credit=credit,
-        waits_for_remote_kv=remote,
     )
     return make_request("f0", add, arrival=arrival, max_model_len=10)
 
@@ -46,18 +42,19 @@ def test_first_come_first_served_whenever_it_was_put_in() -> None:
 
 def test_parked_request_blocks_nobody_and_keeps_its_place() -> None:
     queue = WaitingQueue()
-    paused, remote, ready = make(0, credit=0), make(1, remote=True), make(2)
-    for request in (paused, remote, ready):
+    paused, compiling, ready = make(0, credit=0), make(1), make(2)
+    compiling.status = RequestStatus.WAITING_FOR_GRAMMAR
+    for request in (paused, compiling, ready):
         queue.add(request)
     assert queue.first() is ready
     assert len(queue) == 3
     queue.update(paused)  # nothing has changed
     assert queue.first() is ready
     paused.grant(1)
-    remote.move_to(RequestStatus.WAITING)
-    for request in (paused, remote, ready):
+    compiling.move_to(RequestStatus.WAITING)
+    for request in (paused, compiling, ready):
         queue.update(request)
-    assert queue.requests() == [paused, remote, ready]
+    assert queue.requests() == [paused, compiling, ready]
     queue.check_invariants()
 
 
@@ -97,59 +94,3 @@ def test_another_policy_is_another_key() -> None:
     for arrival in range(3):
         insert_ordered(requests, make(arrival), lambda request: (-request.arrival,))
     assert [request.arrival for request in requests] == [2, 1, 0]
-
-
-class QueueMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.queue = WaitingQueue()
-        self.model: list[Request] = []
-        self.away: list[Request] = []
-        self.arrivals = 0
-
-    @rule(credit=st.sampled_from([None, 0]), remote=st.booleans())
-    def add(self, credit: int | None, remote: bool) -> None:
-        self.arrivals += 1
-        request = make(self.arrivals, credit=credit, remote=remote)
-        self.model.append(request)
-        self.queue.add(request)
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), comes_back=st.booleans())
-    def remove(self, data: st.DataObject, comes_back: bool) -> None:
-        request = data.draw(st.sampled_from(self.model))
-        self.model.remove(request)
-        self.queue.remove(request)
-        if comes_back:
-            self.away.append(request)
-
-    @precondition(lambda self: self.away)
-    @rule()
-    def return_preempted(self) -> None:
-        request = self.away.pop()
-        self.model.append(request)
-        self.queue.add(request)
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def make_ready(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.model))
-        request.grant(None)
-        if request.status is RequestStatus.WAITING_FOR_REMOTE_KV:
-            request.move_to(RequestStatus.WAITING)
-        self.queue.update(request)
-
-    @invariant()
-    def ordered(self) -> None:
-        self.queue.check_invariants()
-        self.model.sort(key=fcfs_order)
-        ready = [request for request in self.model if request.is_schedulable]
-        assert self.queue.first() is (ready[0] if ready else None)
-        parked = [request for request in self.model if not request.is_schedulable]
-        assert self.queue.requests() == ready + parked
-
-
-TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(
-    max_examples=20, stateful_step_count=20, deadline=None, derandomize=True, database=None
-)

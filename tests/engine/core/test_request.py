@@ -93,12 +93,9 @@ def test_credit_only_grows() -> None:
     assert request.credit == CREDIT_UNLIMITED
 
 
-def test_schedulable_needs_credit_and_kv() -> None:
+def test_schedulable_needs_credit() -> None:
     assert make().is_schedulable
     assert not make(attrs.evolve(ADD, credit=1)).is_schedulable
-    remote = make(attrs.evolve(ADD, waits_for_remote_kv=True))
-    assert remote.status is RequestStatus.WAITING_FOR_REMOTE_KV
-    assert not remote.is_schedulable
 
 
 @pytest.mark.parametrize("status", RequestStatus)

@@ -22,9 +22,7 @@ class Bench:
     scheduler: Scheduler
     arrivals: int = 0
 
-    def add(
-        self, prompt: int, *, credit: int | None = None, remote: bool = False, merge_s: float = 0.0
-    ) -> Request:
+    def add(self, prompt: int, *, credit: int | None = None, merge_s: float = 0.0) -> Request:
         self.arrivals += 1
         add = AddRequest(
             request_id=f"r{self.arrivals}",
@@ -32,7 +30,6 @@ class Bench:
             prompt_token_ids=[1] * prompt,
             sampling=SamplingParams(seed=1),
             credit=credit,
-            waits_for_remote_kv=remote,
             merge_s=merge_s,
         )
         request = make_request("f0", add, arrival=self.arrivals, max_model_len=MODEL_LEN)
@@ -275,22 +272,6 @@ def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None
     b.apply()
     assert b.scheduler.kv_cache.pool.free_count == 12
     assert not b.scheduler.has_work()
-
-
-def test_request_that_waits_for_remote_kv_is_passed_over() -> None:
-    b = bench()
-    remote, other = b.add(6, remote=True), b.add(2)
-    b.step()
-    assert (remote.status, other.status) == (
-        RequestStatus.WAITING_FOR_REMOTE_KV,
-        RequestStatus.RUNNING,
-    )
-    remote.computed_tokens = 5
-    remote.move_to(RequestStatus.WAITING)
-    b.scheduler.update(remote)
-    step = b.step()
-    assert step.new[0].computed_tokens == 5
-    assert step.token_counts == [1, 1]
 
 
 @pytest.mark.parametrize("seed", range(20))

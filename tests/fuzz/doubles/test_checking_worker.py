@@ -83,13 +83,9 @@ def test_seed_and_minimum_change_the_token() -> None:
     assert sample_token(context, 1, held_back, VOCAB) == token_id
 
 
-def test_staged_kv_may_be_used_once() -> None:
-    worker = make()
-    worker.stage_kv(PROMPT[:2])
-    token_ids = worker.execute(step(1, {0: 1}, new=(new_row(computed=2),))).token_ids
-    assert token_ids == expected_output(PROMPT, SAMPLING, vocab_size=VOCAB, count=1)
+def test_a_prefix_must_have_been_computed() -> None:
     with pytest.raises(AssertionError, match="never computed"):
-        worker.execute(step(2, {0: 1}, new=(new_row(computed=2, blocks=(2, 3)),), finished=(0,)))
+        make().execute(step(1, {0: 1}, new=(new_row(computed=2),)))
 
 
 def test_computed_prefix_may_be_shared_and_not_written() -> None:
