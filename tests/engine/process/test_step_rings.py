@@ -165,6 +165,23 @@ async def test_a_step_has_its_time_whatever_the_ones_before_it_took(
         assert trio.current_time() - began == TIMEOUT_S
 
 
+async def test_a_step_has_its_time_once_however_often_it_is_asked_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An engine that plans the next step in between asks again: that gives no more time."""
+    with open_rings(1) as (rings, _):
+
+        async def ask_again() -> None:
+            while True:
+                with trio.move_on_after(TIMEOUT_S * 0.4):
+                    await rings.result(1)
+
+        began = trio.current_time()
+        with trio.fail_after(2 * TIMEOUT_S), pytest.raises(StepTimeout):
+            await watched(rings, ask_again)
+        assert trio.current_time() - began == TIMEOUT_S
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 async def test_an_answer_that_is_there_counts_however_late_it_is_seen(
     workers: int, mock_clock: trio.testing.MockClock
