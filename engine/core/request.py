@@ -15,15 +15,18 @@ Must not know frontends' addresses, links, or how a step is carried out.
 
 import enum
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ...transports.array import Array
-from ..messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
+from ..messages import AddRequest, FinishReason, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
-from .grammar import RequestGrammar
-from .logprob_log import LogprobLog
+from .logprob_log import LogprobLog, logprobs_from
+
+if TYPE_CHECKING:
+    from .grammar import RequestGrammar
 
 # Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
 # that may adopt the requests (its rank, say, not its epoch).
@@ -117,14 +120,14 @@ class Request:
     # How long its tokens may wait to be told together; 0: not at all.
     merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
-    grammar: RequestGrammar | None = None
+    grammar: "RequestGrammar | None" = None
     # Token sequences that its output must not contain.
     bad_words: list[list[int]] = attrs.field(factory=list)
     # Of its prompt, whose ids are placeholders then; kept to compute it again.
     prompt_embeds: Array | None = None
     # Common name of the choices of one prompt, "" for one alone.
     parent: str = ""
-    # Another choice computes their prompt; `SiblingGroups` says until when.
+    # Another choice computes their prompt; `SharedPrompts` says until when.
     waits_for_sibling: bool = False
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
@@ -146,27 +149,25 @@ class Request:
     block_ids: list[int] = attrs.field(factory=list)
     # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
     row: int = NO_ROW
-    # What its first block follows in the prefix cache (`block_hash`); empty: it shares no blocks.
+    # What its first block follows in the prefix cache (`root_hash`); empty: it shares no blocks.
     cache_root: bytes = b""
-    # Digests of its first full blocks, as far as somebody asked for them.
-    block_digests: list[bytes] = attrs.field(factory=list)
-    # Blocks of its table that were offered to the prefix cache, and at how many computed tokens
+    # Hashes of its first full blocks, as far as they were asked for.
+    block_hashes: list[bytes] = attrs.field(factory=list)
+    # Blocks of its table that were registered in the prefix cache, and at how many computed tokens
     # the next one will be; both are `KVCacheManager`'s.
-    named_blocks: int = 0
-    name_block_at: int = NEVER
+    registered_blocks: int = 0
+    register_at: int = NEVER
     # Prompt tokens that its first admission found in the cache.
     cached_tokens: int = 0
-    # The first output token that its frontend was not told of, if any waits (`OutputWindows`).
-    untold_from: int | None = None
+    # Output index of the first token that was not sent, if any is held (`OutputWindows`).
+    unsent_from: int | None = None
     # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
     aborted_at: int = NEVER
 
     # Its end of sequence and stop tokens.
     ending_ids: frozenset[int] = attrs.field(init=False)
-    # A token that is none of these and makes its tokens so many (both exclusive) is told in columns
-    # and changes nothing else. None below the first sampled here: what it had cached goes with it.
-    plain_above: int = attrs.field(init=False)
-    plain_below: int = attrs.field(init=False)
+    # Total tokens from which on a single one goes in columns; NEVER without `in_columns`.
+    columns_from: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._note_credit()
@@ -174,19 +175,13 @@ class Request:
         self.ending_ids = self.eos_token_ids
         if self.stop_token_ids:
             self.ending_ids |= self.stop_token_ids
-        plain = self.in_columns and self.sampling.structured_outputs is None
-        self.plain_above = self.prompt_tokens + self.replayed_tokens + 1
-        self.plain_below = self.length_max if plain else 0
+        first_sampled = self.prompt_tokens + self.replayed_tokens + 1
+        self.columns_from = first_sampled if self.in_columns else NEVER
 
     @property
     def in_flight(self) -> bool:
         """In a step that is not complete: row and blocks stay until the last such one is."""
         return self.scheduled_tokens > self.computed_tokens
-
-    @property
-    def is_runnable(self) -> bool:
-        """Whether a running request has a token to compute that is in no step yet."""
-        return self.total_tokens < self.tokens_max
 
     @property
     def is_watched(self) -> bool:
@@ -249,10 +244,21 @@ class Request:
         if log is not None:
             log.append(rows, first)
 
-    def take_untold(self, index: int) -> int:
-        """From which output index on it is told, if `index` alone is news. Nothing waits then."""
-        first, self.untold_from = self.untold_from, None
-        return index if first is None else first
+    def take_unsent(self, index: int) -> int:
+        """From which output index on to send, if `index` alone is new. Nothing is held then."""
+        first = self.unsent_from
+        if first is None:
+            return index
+        self.unsent_from = None
+        return first
+
+    def note_cached(self, tokens: int) -> None:
+        """Its first admission found so many prompt tokens in the cache.
+
+        That goes with its first token, for which columns have no room.
+        """
+        self.cached_tokens = tokens
+        self.columns_from += bool(tokens)
 
     def output_from(self, index: int) -> RequestOutput:
         """Its tokens from output index `index`, and what is told with them."""
@@ -305,7 +311,7 @@ class Request:
                 log.check_invariants()
         assert 0 < self.prompt_tokens <= len(self.token_ids)
         assert self.prompt_tokens < self.length_max
-        assert self.untold_from is None or self.untold_from < self.output_count
+        assert self.unsent_from is None or self.unsent_from < self.output_count
         # One that ended in flight may have computed tokens that it never got.
         assert self.is_finished or 0 <= self.computed_tokens <= len(self.token_ids)
         holds = self.status is RequestStatus.RUNNING or (self.is_finished and self.row != NO_ROW)
@@ -320,18 +326,6 @@ class Request:
             assert self.total_tokens <= max(self.tokens_max, len(self.token_ids))
         if self.status is RequestStatus.RUNNING and not self.in_flight:
             assert self.total_tokens == len(self.token_ids)
-
-
-Logs = tuple[LogprobLog | None, LogprobLog | None]
-
-
-def logprobs_from(logs: Logs, index: int) -> tuple[TokenLogprobs | None, TokenLogprobs | None]:
-    """What is told with output tokens from `index` on: of them, of the prompt with the first."""
-    output, prompt = logs
-    return (
-        None if output is None else output.since(index),
-        None if prompt is None or index > 0 else prompt.since(1),
-    )
 
 
 def make_request(

@@ -11,7 +11,8 @@ needs it is told that it is unknown, sends it again, and gets the same tokens.
 import attrs
 
 from ..messages import FinishReason, RequestKey, RequestOutput
-from .request import Frontend, Logs, Request, logprobs_from
+from .logprob_log import Logs, logprobs_from
+from .request import Frontend, Request
 
 # A link is down for seconds; so many requests end in some seconds of a busy engine.
 FINISHED_COUNT_MAX = 1024

@@ -32,13 +32,19 @@ from ..messages import FinishReason, RequestEventKind
 from .block_pool import BlockPool
 from .cost_model import CostModel
 from .kv_cache_manager import KVCacheManager
-from .queue import OrderKey, WaitingQueue, fcfs_order, insert_ordered, remove_ordered
+from .queue import (
+    OrderKey,
+    WaitingQueue,
+    fcfs_order,
+    insert_ordered,
+    next_victim,
+    remove_ordered,
+    victims_for_admission,
+)
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
-from .row_pool import RowPool
-from .sibling_groups import SiblingGroups
-from .step_draft import ScheduledStep, StepDraft
+from .shared_prompts import SharedPrompts
+from .step_builder import RowPool, ScheduledStep, StepBuilder
 from .time_budget import TimeBudget
-from .victims import next_victim, victims_for_admission
 
 _E = RequestEventKind
 
@@ -78,7 +84,7 @@ class Scheduler:
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
-    _siblings: SiblingGroups = attrs.field(factory=SiblingGroups, init=False)
+    _shared_prompts: SharedPrompts = attrs.field(factory=SharedPrompts, init=False)
     # How many may run: each needs a row, and a token of the budget in every step.
     _running_max: int = attrs.field(init=False)
 
@@ -100,7 +106,7 @@ class Scheduler:
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
-        self._leave_siblings(request)
+        self._release_siblings(request)
         if request.status is RequestStatus.RUNNING:
             self._leave_running(request)
         else:
@@ -129,12 +135,8 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether a step is in flight, or `schedule` would return one."""
-        # With nobody runnable all blocks and rows are the paused ones', who yield to the first.
-        return (
-            bool(self.in_flight)
-            or self.waiting.first() is not None
-            or any(request.is_runnable for request in self.running)
-        )
+        # With none runnable all blocks and rows are the paused ones', which yield to the first.
+        return bool(self.in_flight or self.waiting.first() is not None or self._runnable())
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, which is in flight from now on; None if nothing can be computed.
@@ -143,20 +145,19 @@ class Scheduler:
         """
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
-        # `is_runnable`, written out: every request in every step.
-        runnable = [each for each in self.running if each.total_tokens < each.tokens_max]
+        runnable = self._runnable()
         time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
         larger = 0 if self._watched or time.is_blind(self._completed) else self.unwatched_tokens
-        draft = StepDraft(max(self.max_num_batched_tokens, larger))
-        # Whoever lost its place in this step does not come back in the same one, nor does anybody
-        # take the blocks before those who run have had theirs in the next.
-        if self._schedule_running(draft, runnable, time):
-            self._admit_waiting(draft, time)
-        if not draft.requests:
+        step = StepBuilder(max(self.max_num_batched_tokens, larger))
+        # What was preempted in this step does not come back in the same one, and no other takes the
+        # blocks before the requests that run have had theirs in the next.
+        if self._schedule_running(step, runnable, time):
+            self._admit_waiting(step, time)
+        if not step.requests:
             return None
-        draft.finished += self._rows.name_released()
+        step.finished += self._rows.free_released()
         self.step_number += 1
-        scheduled = draft.finish(self.step_number)
+        scheduled = step.build(self.step_number)
         self.in_flight.append(scheduled)
         return scheduled
 
@@ -169,10 +170,10 @@ class Scheduler:
         ended = []
         for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
             request.computed_tokens += count
-            if request.computed_tokens >= request.name_block_at:
-                self.kv_cache.name_blocks(request)
-                if request.named_blocks >= self.kv_cache.shareable_blocks(request):
-                    self._leave_siblings(request)
+            if request.computed_tokens >= request.register_at:
+                self.kv_cache.register_hashes(request)
+                if request.registered_blocks >= self.kv_cache.shareable_blocks(request):
+                    self._release_siblings(request)
             if request.status is not RequestStatus.RUNNING:
                 ended.append(request)
         self._completed += 1
@@ -190,8 +191,12 @@ class Scheduler:
         """Seconds that the step will take; 0 if nothing is known of steps."""
         return self.cost_model.predict(*scheduled.cost) if self.cost_model.is_ready else 0.0
 
+    def _runnable(self) -> list[Request]:
+        """Those that run and have a token to compute that is in no step yet, in order."""
+        return [each for each in self.running if each.total_tokens < each.tokens_max]
+
     def _schedule_running(
-        self, draft: StepDraft, runnable: list[Request], time: TimeBudget
+        self, step: StepBuilder, runnable: list[Request], time: TimeBudget
     ) -> bool:
         """Serve those who run, in order; False if anybody had to yield or to wait for blocks."""
         preemptions = self.preemptions
@@ -205,18 +210,18 @@ class Scheduler:
             if count == 1 and scheduled < len(request.block_ids) * block_tokens:
                 decoding.append(request)
                 continue
-            draft.decode(decoding)
+            step.decode(decoding)
             decoding.clear()
             if count > 1:
                 behind = len(runnable) - index
-                count = time.cut(min(count, draft.budget - behind), scheduled)
+                count = time.cut(min(count, step.budget - behind), scheduled)
             if (tokens := scheduled + count) > len(request.block_ids) * block_tokens:
                 appended = self._take_blocks(request, tokens, runnable)
                 if appended is None:
                     return False
-                draft.grown.append((request.row, appended))
-            draft.compute(request, count)
-        draft.decode(decoding)
+                step.grown.append((request.row, appended))
+            step.compute(request, count)
+        step.decode(decoding)
         return self.preemptions == preemptions
 
     def _take_blocks(
@@ -236,30 +241,30 @@ class Scheduler:
                 return None
         return appended
 
-    def _admit_waiting(self, draft: StepDraft, time: TimeBudget) -> None:
-        while draft.budget > 0 and time.has_time():
+    def _admit_waiting(self, step: StepBuilder, time: TimeBudget) -> None:
+        while step.budget > 0 and time.has_time():
             request = self.waiting.first()
             if request is None:
                 return
-            if request.is_watched and draft.tokens >= self.max_num_batched_tokens:
+            if request.is_watched and step.tokens >= self.max_num_batched_tokens:
                 return  # a larger step than it may be in
             hit = self.kv_cache.find_hit(request)
             shares = self._shares_prompt(request, hit)
-            if shares and self._siblings.stand_aside(request):
+            if shares and self._shared_prompts.wait_for_sibling(request):
                 self.waiting.park(request)
                 continue
             if not self._make_room(request, hit):
                 return
-            draft.finished += self._rows.name_released()
+            step.finished += self._rows.free_released()
             self._admit(request, hit)
             if request.is_watched:
-                draft.budget = min(draft.budget, self.max_num_batched_tokens - draft.tokens)
+                step.budget = min(step.budget, self.max_num_batched_tokens - step.tokens)
             if shares:
-                self._siblings.begin(request)
-            draft.begin_row(request)
+                self._shared_prompts.begin(request)
+            step.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
-            count = time.cut(min(uncomputed, draft.budget), request.scheduled_tokens)
-            draft.compute(request, count)
+            count = time.cut(min(uncomputed, step.budget), request.scheduled_tokens)
+            step.compute(request, count)
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
@@ -301,17 +306,17 @@ class Scheduler:
             and len(hit) < self.kv_cache.shareable_blocks(request)
         )
 
-    def _leave_siblings(self, request: Request) -> None:
+    def _release_siblings(self, request: Request) -> None:
         """Those that it kept waiting may go on, if it kept any waiting."""
         if not request.parent:
             return
-        for sibling in self._siblings.leave(request):
+        for sibling in self._shared_prompts.leave(request):
             self.waiting.update(sibling)
 
     def _preempt(self, request: Request) -> None:
         """Take row and blocks away; all its tokens will be computed again."""
         assert not request.in_flight, request.request_id
-        self._leave_siblings(request)
+        self._release_siblings(request)
         self._leave_running(request)
         self._release(request)
         request.computed_tokens = request.scheduled_tokens = 0
@@ -327,7 +332,7 @@ class Scheduler:
             return
         self._note(request, _E.SCHEDULED)
         if request.takes_hits:
-            request.cached_tokens = min(request.computed_tokens, request.prompt_tokens)
+            request.note_cached(min(request.computed_tokens, request.prompt_tokens))
             self.prefix_queries += request.prompt_tokens
             self.prefix_hits += request.cached_tokens
 
@@ -355,7 +360,7 @@ class Scheduler:
         assert keys == sorted(set(keys))
         assert len(self.running) <= self._running_max
         self.waiting.check_invariants()
-        self._siblings.check_invariants(self.running)
+        self._shared_prompts.check_invariants(self.running)
         assert len(self.in_flight) <= self.steps_in_flight_max
         in_flight = {request for step in self.in_flight for request in step.requests}
         ended = [request for request in in_flight if request.is_finished]

@@ -12,12 +12,12 @@ from ...engine.core.block_pool import BlockPool
 from ...engine.core.endings import Endings
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
-from ...engine.core.output_windows import OutputWindows
+from ...engine.core.outputs import OutputWindows
 from ...engine.core.queue import WaitingQueue
 from ...engine.core.request import Frontend, Request, RequestStatus
 from ...engine.core.request_store import FinishedRequest
 from ...engine.core.scheduler import Scheduler
-from ...engine.core.step_draft import StepDraft
+from ...engine.core.step_builder import StepBuilder
 from ...engine.core.time_budget import TimeBudget
 from ...engine.messages import AddRequest, FinishReason, RequestKey
 from ...engine.step_messages import WorkerReady
@@ -104,7 +104,7 @@ class _Greedy(KVCacheManager):
         """Finds a block more than it may, if it is there."""
         hit = super().find_hit(request)
         if request.takes_hits and len(request.token_ids) == (len(hit) + 1) * self.block_tokens:
-            last = self.pool.find(self._digest(request, len(hit)))
+            last = self.pool.find(self._hash(request, len(hit)))
             hit += [] if last is None else [last]
         return hit
 
@@ -116,7 +116,7 @@ class _Hasty(KVCacheManager):
         """Names all full blocks at once."""
         super().admit(request, hit)
         for index in range(len(request.token_ids) // self.block_tokens):
-            self.pool.cache(request.block_ids[index], self._digest(request, index))
+            self.pool.register(request.block_ids[index], self._hash(request, index))
 
 
 class _Forgetful(BlockPool):
@@ -124,7 +124,7 @@ class _Forgetful(BlockPool):
 
     def _evict(self) -> int:
         block_id, _ = self._evictable.popitem(last=False)
-        del self._digests[block_id]
+        del self._hashes[block_id]
         return block_id
 
     def check_invariants(self) -> None:
@@ -134,9 +134,9 @@ class _Forgetful(BlockPool):
 class _Waiting(Scheduler):
     """Planted: who waits for a sibling is not told that it has lost its place."""
 
-    def _leave_siblings(self, request: Request) -> None:
+    def _release_siblings(self, request: Request) -> None:
         if request.status is RequestStatus.RUNNING and request.in_flight:
-            super()._leave_siblings(request)
+            super()._release_siblings(request)
 
     def check_invariants(self) -> None:
         """Says nothing, so that somebody must wait for ever."""
@@ -146,10 +146,10 @@ class _Overdrawn(Scheduler):
     """Planted: what steps in flight sample does not count against credit and length."""
 
     def _schedule_running(
-        self, draft: StepDraft, runnable: list[Request], time: TimeBudget
+        self, step: StepBuilder, runnable: list[Request], time: TimeBudget
     ) -> bool:
         runnable = [one for one in self.running if one.has_credit]
-        return super()._schedule_running(draft, runnable, time)
+        return super()._schedule_running(step, runnable, time)
 
     def check_invariants(self) -> None:
         """Says nothing, so that it must be noticed from outside."""
@@ -173,9 +173,7 @@ class _Indifferent(Endings):
 def _indifferent_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
     core = EngineCore(settings, ready)
     old = core._endings
-    core._endings = core._applier.endings = _Indifferent(
-        old.scheduler, old.store, old.statistics, old.announcements
-    )
+    core._endings = core._applier.endings = _Indifferent(old.scheduler, old.store, old.statistics)
     return core
 
 

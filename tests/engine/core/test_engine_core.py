@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from triolet.engine.core.result_check import UnexpectedResult
+from triolet.engine.core.checks import UnexpectedResult
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import AddRequest, FinishReason, Grant, LiveRequest, RequestKey
 from triolet.engine.step_messages import StepResult

@@ -4,7 +4,10 @@ import attrs
 import pytest
 
 from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.request import Request, make_request
+from triolet.engine.core.shared_prompts import SharedPrompts
 from triolet.engine.messages import AddRequest, RequestKey
+from triolet.engine.sampling_params import SamplingParams
 
 from .driver import Driver, add_request, make_core, tokens_alone
 
@@ -134,3 +137,46 @@ def test_a_preempted_one_lets_the_others_go_on() -> None:
     assert preempted
     for request in choices(2):
         assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def make_choice(choice: int, *, parent: str = "p", frontend: str = "f0") -> Request:
+    add = AddRequest(
+        request_id=f"r{choice}",
+        attempt=1,
+        prompt_token_ids=[1, 2, 3],
+        sampling=SamplingParams(seed=1),
+        choice=choice,
+        parent=parent,
+    )
+    return make_request(frontend, add, arrival=choice, max_model_len=10)
+
+
+def test_siblings_wait_until_the_first_has_computed_the_prompt() -> None:
+    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
+    assert not prompts.wait_for_sibling(first)
+    prompts.begin(first)
+    assert prompts.wait_for_sibling(second)
+    assert prompts.wait_for_sibling(third)
+    assert (second.waits_for_sibling, second.is_schedulable) == (True, False)
+    prompts.check_invariants([first])
+    assert prompts.leave(first) == [second, third]
+    assert second.is_schedulable
+    assert prompts.leave(first) == [], "twice is harmless"
+    prompts.begin(second)
+    assert prompts.wait_for_sibling(third)
+
+
+def test_who_ends_while_it_waits_is_not_woken() -> None:
+    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
+    prompts.begin(first)
+    prompts.wait_for_sibling(second)
+    prompts.wait_for_sibling(third)
+    assert prompts.leave(second) == []
+    assert prompts.leave(first) == [third]
+
+
+def test_parents_of_two_frontends_are_two() -> None:
+    prompts = SharedPrompts()
+    prompts.begin(make_choice(0))
+    assert not prompts.wait_for_sibling(make_choice(1, frontend="f1"))
+    assert not prompts.wait_for_sibling(make_choice(1, parent="q"))

@@ -1,4 +1,4 @@
-"""What may wait does, until its window ends; what is needed at once is told at once."""
+"""Tokens, ends and events become messages: in columns, pending, or held until a window ends."""
 
 from typing import Any
 
@@ -6,12 +6,67 @@ import attrs
 import pytest
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.core.announcements import Announcements
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.request import CREDIT_LOW_TOKENS, RequestStatus
-from triolet.engine.messages import AddRequest, Grant, LiveRequest, RequestKey, StepOutputs
+from triolet.engine.core.outputs import PendingOutputs
+from triolet.engine.core.request import CREDIT_LOW_TOKENS, Request, RequestStatus, make_request
+from triolet.engine.core.scheduler import make_scheduler
+from triolet.engine.messages import (
+    AddRequest,
+    FinishReason,
+    Grant,
+    LiveRequest,
+    RequestEventKind,
+    RequestKey,
+    StepOutputs,
+)
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import StepResult
+from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.doubles.checking_worker import CheckingWorker
-from triolet.tests.engine.core.driver import READY, VOCAB, add_request
+from triolet.tests.engine.core.driver import READY, VOCAB, Driver, add_request, make_core
+from triolet.tests.engine.core.grammars import CountingGrammar
+
+
+def test_columns_hold_what_needs_no_more_words() -> None:
+    driver = Driver(make_core())
+    driver.core.add("f0", attrs.evolve(add_request("a"), in_columns=True, attempt=5))
+    driver.core.add("f0", add_request("b"))
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    message = driver.core.finish_step(StepResult(1, step.rows, [7, 8]), 0.0)["f0"]
+    assert (message.attempts, message.indices, message.token_ids) == ([5], [0], [7])
+    assert [(o.request_id, o.first_index, o.token_ids) for o in message.outputs] == [("b", 0, [8])]
+
+
+def test_a_token_of_what_has_ended_is_dropped() -> None:
+    driver = Driver(make_core())
+    driver.core.add("f0", add_request("a"))
+    driver.core.add("f1", add_request("b"))
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    driver.core.abort("f0", [RequestKey("a", 1)])
+    assert set(driver.core.finish_step(StepResult(1, step.rows, [7, 8]), 0.0)) == {"f1"}
+    assert driver.core.statistics().output_tokens == 1
+
+
+def test_a_grammar_sees_every_token_of_columns_too() -> None:
+    driver = Driver(make_core())
+    structured = attrs.evolve(
+        add_request("a"),
+        in_columns=True,
+        sampling=SamplingParams(
+            max_tokens=9, seed=1, structured_outputs=StructuredOutputs.regex("a*")
+        ),
+    )
+    driver.core.add("f0", structured)
+    [order] = driver.core.grammars.take()
+    grammar = CountingGrammar([{7}], 4, VOCAB)
+    driver.core.grammar_compiled(order, grammar)
+    while step := driver.core.schedule(0.0):
+        messages = driver.core.finish_step(StepResult(step.number, step.rows, [7]), 0.0)
+    assert grammar.accepted == [7, 7, 7, 7]
+    assert messages["f0"].outputs[0].finish_reason is FinishReason.STOP
+
 
 STEP_S = 0.1
 
@@ -131,11 +186,11 @@ def test_events_come_after_the_tokens_before_them(engine: Clocked) -> None:
     engine.told(3)
     request = engine.core._store.find("f0", "a")
     assert request is not None
-    announcements = Announcements()
+    pending = PendingOutputs()
     request.status = RequestStatus.WAITING  # as a preempted one, but for its name
-    announcements.note_arrival(request)
-    announcements.put_events(engine.core._scheduler)
-    outputs = announcements.take()["f0"].outputs
+    pending.note_arrival(request)
+    pending.put_events(engine.core._scheduler)
+    outputs = pending.take()["f0"].outputs
     assert [(o.first_index, len(o.token_ids), len(o.events)) for o in outputs] == [
         (1, 2, 0),
         (3, 0, 1),
@@ -163,3 +218,47 @@ def test_who_waits_twice_in_one_window_is_told_once(engine: Clocked) -> None:
     assert [row[2:] for row in engine.told(5)] == [(0, 1), (1, 4)]
     engine.core.grant("f0", [Grant("a", 1, None)])
     assert [row[2:] for row in engine.told(5)] == [(5, 4)]
+
+
+def make(name: str, arrival: int) -> Request:
+    add = AddRequest(
+        request_id=name,
+        attempt=1,
+        prompt_token_ids=[1],
+        sampling=SamplingParams(seed=1),
+        events=True,
+    )
+    return make_request("f0", add, arrival=arrival, max_model_len=10)
+
+
+def test_who_waits_is_told_its_place_and_who_is_scheduled_that() -> None:
+    scheduler = make_scheduler(
+        max_num_seqs=1, max_num_batched_tokens=4, kv_blocks=4, block_tokens=4
+    )
+    pending = PendingOutputs()
+    requests = [make("a", 1), make("b", 2), make("c", 3)]
+    for request in requests:
+        scheduler.add(request)
+        pending.note_arrival(request)
+    scheduler.schedule()
+    scheduler.end(requests[1], FinishReason.ABORT)
+    pending.put_events(scheduler)
+    [outputs] = [each.outputs for each in pending.take().values()]
+    told = [(o.request_id, event.kind, event.detail) for o in outputs for event in o.events]
+    assert told == [("c", RequestEventKind.QUEUED, 0), ("a", RequestEventKind.SCHEDULED, 0)]
+    pending.put_events(scheduler)
+    assert pending.take() == {}
+
+
+def test_what_is_dropped_is_not_told() -> None:
+    pending = PendingOutputs()
+    request = make("a", 1)
+    scheduler = make_scheduler(
+        max_num_seqs=1, max_num_batched_tokens=4, kv_blocks=4, block_tokens=4
+    )
+    scheduler.add(request)
+    pending.note_arrival(request)
+    pending.put_events(scheduler)
+    pending.drop("f0")
+    pending.drop("f1")
+    assert pending.take() == {}
