@@ -371,14 +371,13 @@ class EngineCore:
 
     def _messages(self, outputs: dict[Frontend, FrontendOutputs]) -> dict[Frontend, StepOutputs]:
         """One message for each frontend, with statistics for those whose counts are old."""
-        if not outputs:
-            return {}
-        updates = self._statistics.updates(outputs, self._scheduler)
-        number = self._scheduler.step_number
-        return {
-            frontend: each.message(number, updates.get(frontend))
-            for frontend, each in outputs.items()
-        }
+        messages: dict[Frontend, StepOutputs] = {}
+        if outputs:
+            number = self._scheduler.step_number
+            updates = self._statistics.updates(outputs, self._scheduler)
+            for frontend, each in outputs.items():
+                messages[frontend] = each.message(number, updates.get(frontend))
+        return messages
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)

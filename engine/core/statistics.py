@@ -39,13 +39,17 @@ class Statistics:
     def updates(
         self, frontends: Iterable[Frontend], scheduler: Scheduler
     ) -> dict[Frontend, EngineStatistics]:
-        """A snapshot for each of these frontends whose counts are old."""
+        """A snapshot for each of these frontends whose counts are old; they are sent it now."""
         counts = _counts(scheduler)
-        old = [each for each in frontends if self._counts_sent.get(each) != counts]
-        if not old:
-            return {}
-        self._counts_sent.update(dict.fromkeys(old, counts))
-        return dict.fromkeys(old, self.snapshot(scheduler))
+        updates: dict[Frontend, EngineStatistics] = {}
+        snapshot: EngineStatistics | None = None
+        for frontend in frontends:
+            if self._counts_sent.get(frontend) != counts:
+                if snapshot is None:
+                    snapshot = self.snapshot(scheduler)
+                self._counts_sent[frontend] = counts
+                updates[frontend] = snapshot
+        return updates
 
     def forget(self, frontend: Frontend) -> None:
         """It may have lost what it was sent, or is gone."""
