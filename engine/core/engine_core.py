@@ -44,7 +44,7 @@ from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler, make_scheduler
 from .statistics import Statistics
-from .step_pace import StepPace
+from .step_time import StepPace
 
 
 @attrs.define(eq=False)

@@ -30,7 +30,6 @@ import attrs
 
 from ..messages import FinishReason, RequestEventKind
 from .block_pool import BlockPool
-from .cost_model import CostModel
 from .kv_cache_manager import KVCacheManager
 from .queue import (
     OrderKey,
@@ -44,7 +43,7 @@ from .queue import (
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
 from .shared_prompts import SharedPrompts
 from .step_builder import RowPool, ScheduledStep, StepBuilder
-from .time_budget import TimeBudget
+from .step_time import StepTimes, TimeBudget
 
 _E = RequestEventKind
 
@@ -63,7 +62,7 @@ class Scheduler:
     # The budget while nobody who runs is watched, where it is the larger one.
     unwatched_tokens: int = 0
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
-    cost_model: CostModel = attrs.field(factory=CostModel)
+    step_times: StepTimes = attrs.field(factory=StepTimes)
 
     # Ordered as the waiting queue is; each holds a row and blocks.
     running: list[Request] = attrs.field(factory=list, init=False)
@@ -146,8 +145,10 @@ class Scheduler:
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
         runnable = self._runnable()
-        time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
-        larger = 0 if self._watched or time.is_blind(self._completed) else self.unwatched_tokens
+        time = TimeBudget(self.step_times, self.step_time_target_s)
+        larger = (
+            0 if self._watched or time.is_unmeasured(self._completed) else self.unwatched_tokens
+        )
         step = StepBuilder(max(self.max_num_batched_tokens, larger))
         # What was preempted in this step does not come back in the same one, and no other takes the
         # blocks before the requests that run have had theirs in the next.
@@ -185,11 +186,11 @@ class Scheduler:
     def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
         """The step, which is complete, took the workers so long."""
         if seconds > 0.0:
-            self.cost_model.learn(*scheduled.cost, seconds)
+            self.step_times.learn(scheduled.chunk_tokens, seconds)
 
     def predict(self, scheduled: ScheduledStep) -> float:
         """Seconds that the step will take; 0 if nothing is known of steps."""
-        return self.cost_model.predict(*scheduled.cost) if self.cost_model.is_ready else 0.0
+        return self.step_times.predict(scheduled.chunk_tokens)
 
     def _runnable(self) -> list[Request]:
         """Those that run and have a token to compute that is in no step yet, in order."""
@@ -214,7 +215,7 @@ class Scheduler:
             decoding.clear()
             if count > 1:
                 behind = len(runnable) - index
-                count = time.cut(min(count, step.budget - behind), scheduled)
+                count = time.cut(min(count, step.budget - behind))
             if (tokens := scheduled + count) > len(request.block_ids) * block_tokens:
                 appended = self._take_blocks(request, tokens, runnable)
                 if appended is None:
@@ -263,7 +264,7 @@ class Scheduler:
                 self._shared_prompts.begin(request)
             step.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
-            count = time.cut(min(uncomputed, step.budget), request.scheduled_tokens)
+            count = time.cut(min(uncomputed, step.budget))
             step.compute(request, count)
 
     def _admit(self, request: Request, hit: list[int]) -> None:
@@ -376,7 +377,7 @@ class Scheduler:
             watched = any(request.is_watched for request in scheduled.requests)
             larger = 0 if watched else self.unwatched_tokens
             budget = max(self.max_num_batched_tokens, larger)
-            assert sum(scheduled.step.token_counts) == scheduled.cost[0] <= budget
+            assert scheduled.chunk_tokens <= sum(scheduled.step.token_counts) <= budget
             assert all(count > 0 for count in scheduled.step.token_counts)
 
 

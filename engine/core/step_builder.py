@@ -24,8 +24,8 @@ class ScheduledStep:
     sampling: list[Request]
     # Those of them that sample under a grammar, in the order of `step.masked`.
     masked: list[Request] = attrs.field(factory=list)
-    # Tokens that it computes, and pairs of one of them and one before it.
-    cost: tuple[int, int] = (0, 0)
+    # Tokens of rows that compute more than one: what its time depends on.
+    chunk_tokens: int = 0
     # When it was scheduled, and whether its mask has been taken; the engine core's.
     began_s: float = 0.0
     mask_taken: bool = False
@@ -51,9 +51,8 @@ class StepBuilder:
     requests: list[Request] = attrs.field(factory=list)
     sampling: list[Request] = attrs.field(factory=list)
     masked: list[Request] = attrs.field(factory=list)
-    # See `ScheduledStep.cost`.
     tokens: int = 0
-    pairs: int = 0
+    chunk_tokens: int = 0
     embeds: list[RowEmbeds] = attrs.field(factory=list)
 
     def begin_row(self, request: Request) -> None:
@@ -75,7 +74,8 @@ class StepBuilder:
         self.requests.append(request)
         self.token_counts.append(count)
         self.tokens += count
-        self.pairs += count * (request.scheduled_tokens + (count + 1) // 2)
+        if count > 1:
+            self.chunk_tokens += count
         if request.prompt_embeds is not None:
             self._embed(request, request.prompt_embeds, count)
         scheduled_tokens = request.scheduled_tokens = request.scheduled_tokens + count
@@ -95,17 +95,14 @@ class StepBuilder:
         self.sampling += requests
         self.token_counts += [1] * len(requests)
         self.samples += [True] * len(requests)
-        pairs = 0
         for request in requests:
             if request.prompt_embeds is not None:
                 self._embed(request, request.prompt_embeds, 1)
             tokens = request.scheduled_tokens + 1
-            pairs += tokens
             request.scheduled_tokens = tokens
             request.total_tokens = tokens + 1
             if request.grammar is not None:
                 self.masked.append(request)
-        self.pairs += pairs
 
     def _embed(self, request: Request, embeds: Array, count: int) -> None:
         """Add the embeddings of those of the row's next `count` tokens that are its prompt's."""
@@ -128,8 +125,7 @@ class StepBuilder:
             masked=[request.row for request in self.masked],
             embeds=self.embeds,
         )
-        cost = self.tokens, self.pairs
-        return ScheduledStep(step, self.requests, self.sampling, self.masked, cost)
+        return ScheduledStep(step, self.requests, self.sampling, self.masked, self.chunk_tokens)
 
 
 @attrs.define(eq=False)

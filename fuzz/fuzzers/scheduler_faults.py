@@ -18,7 +18,7 @@ from ...engine.core.request import Frontend, Request, RequestStatus
 from ...engine.core.request_store import FinishedRequest
 from ...engine.core.scheduler import Scheduler
 from ...engine.core.step_builder import StepBuilder
-from ...engine.core.time_budget import TimeBudget
+from ...engine.core.step_time import TimeBudget
 from ...engine.messages import AddRequest, FinishReason, RequestKey
 from ...engine.step_messages import WorkerReady
 

@@ -5,9 +5,9 @@ import random
 import attrs
 import pytest
 
-from triolet.engine.core.cost_model import STEPS_MIN
 from triolet.engine.core.request import Request, RequestStatus, make_request
 from triolet.engine.core.scheduler import Scheduler, make_scheduler
+from triolet.engine.core.step_time import STEPS_MIN
 from triolet.engine.messages import AddRequest, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import Step
@@ -138,7 +138,7 @@ def test_steps_are_no_larger_before_their_time_is_known() -> None:
             b.add(20, merge_s=1.0)
         assert sum(b.step().token_counts) == 8, "nothing was computed yet"
         for seconds in times_s:
-            b.scheduler.cost_model.learn(8, 0, seconds)
+            b.scheduler.step_times.learn(8, seconds)
         return sum(b.step().token_counts)
 
     assert second_step([]) == 16, "an executor that tells no times"
