@@ -34,7 +34,7 @@ LABEL_CHARACTERS_MAX = 1024
 CHOICE_MAX = 2**31 - 1
 # Tokens that wait are computed again when their engine dies: not more than this.
 MERGE_S_MAX = 10.0
-# Below, the clock has no windows that could be told apart; and 0 means that nothing waits.
+# Below, the clock has no windows that could be distinguished; and 0 means that nothing waits.
 MERGE_S_MIN = 0.001
 # Each word with and without a space before it; a character is at most four tokens.
 BAD_WORD_SPELLINGS_MAX = 2 * BAD_WORDS_MAX

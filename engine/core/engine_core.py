@@ -1,4 +1,4 @@
-"""The engine's brain: requests in, steps out, sampled tokens in, outputs out.
+"""Engine core: requests in, steps out; sampled tokens in, outputs out.
 
 Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls, in its loop:
 
@@ -9,8 +9,8 @@ Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives. It is the frontend's place (its rank), not its
-incarnation, where a successor shall be able to adopt the requests with a RESYNC.
+A *frontend* is any hashable name the shell gives: its rank rather than its epoch, where a successor
+shall be able to adopt the requests with a RESYNC.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -34,15 +34,16 @@ from ..messages import (
     StepOutputs,
 )
 from ..step_messages import Mask, Step, StepResult, WorkerReady
+from .block_pool import BlockPool
 from .checks import RequestLimits, check_request, match_logprobs, match_result
 from .endings import COMPLETE, Endings, check_stop
 from .grammar import GrammarOrder, GrammarOrders, RequestGrammar, fill_masks
-from .kv_cache_manager import root_hash
+from .kv_cache_manager import KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
-from .queue import ORDERS
+from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
-from .scheduler import Scheduler, make_scheduler
+from .scheduler import Scheduler
 from .statistics import Statistics
 from .step_time import StepPace
 
@@ -90,15 +91,14 @@ class EngineCore:
             max_logprobs=settings.max_logprobs,
             embeddings=EmbeddingLimits(ready.hidden_size, settings.max_num_batched_tokens),
         )
-        self._scheduler = make_scheduler(
+        self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            unwatched_tokens=settings.step_tokens_max,
-            kv_blocks=ready.kv_blocks,
-            block_tokens=settings.block_tokens,
+            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks)),
             steps_in_flight_max=settings.steps_in_flight,
             step_time_target_s=settings.step_time_target_s,
-            order=ORDERS[settings.scheduling_policy],
+            large_step_tokens=settings.step_tokens_max,
+            waiting=WaitingQueue(ORDERS[settings.scheduling_policy]),
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics)
         self._applier = TokenApplier(self._endings, self._statistics, self._windows)
@@ -107,7 +107,7 @@ class EngineCore:
     def max_model_len(self) -> int:
         """Tokens, prompt and output, of the longest request: the model's, or less for want of KV.
 
-        READY must tell frontends this one, so that they refuse what this engine would refuse.
+        READY must bring frontends this one, so that they refuse what this engine would refuse.
         """
         return self.limits.max_model_len
 

@@ -1,4 +1,4 @@
-"""One request as the engine core sees it: its tokens, its place, its life.
+"""Request: one attempt's tokens, status, credit, blocks and row in the engine core.
 
 Sans-IO: plain state; `scheduler` moves it from status to status, `engine_core` appends tokens.
 
@@ -10,7 +10,6 @@ the next one is scheduled, so there are two more counts that run ahead of these 
                 |-- computed_tokens -->|-- in flight -->| scheduled_tokens
 
 Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought count as output.
-Must not know frontends' addresses, links, or how a step is carried out.
 """
 
 import enum
@@ -40,9 +39,9 @@ CREDIT_UNLIMITED = 2**62
 NO_ROW = -1
 # A number of tokens that no request reaches, for the same reason as above.
 NEVER = 2**62
-# Who has its tokens told together after so long at least does not see how long a step takes: no
+# A reader whose tokens come merged after so long or longer does not see how long a step takes: no
 # step that is cut by time (`step_time_target_s`) is longer by default.
-UNWATCHED_FROM_S = 0.5
+INTERACTIVE_BELOW_S = 0.5
 _NO_IDS: frozenset[int] = frozenset()
 
 
@@ -113,11 +112,11 @@ class Request:
     # Output index up to which it may be scheduled (exclusive). Only ever grows.
     credit: int
     status: RequestStatus = RequestStatus.WAITING
-    # Its frontend wants to be told when it is queued, scheduled, preempted.
+    # Its frontend wants events: when it is queued, scheduled, preempted.
     events: bool = False
     # Its attempt alone names it to its frontend.
     in_columns: bool = False
-    # How long its tokens may wait to be told together; 0: not at all.
+    # How long its tokens may be held to be sent together; 0: not at all.
     merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
     grammar: "RequestGrammar | None" = None
@@ -142,7 +141,7 @@ class Request:
     tokens_max: int = attrs.field(init=False)
     # Total tokens up to which the newest one is not near its credit.
     held_until: int = attrs.field(init=False)
-    # What was told of its output tokens (not those of a replay) and of its prompt, if asked for.
+    # Of its output tokens (not those of a replay) and of its prompt, if asked for.
     logprobs: LogprobLog | None = None
     prompt_logprobs: LogprobLog | None = None
     # Its block table; changed by `KVCacheManager` alone. Empty unless running or in flight.
@@ -184,9 +183,9 @@ class Request:
         return self.scheduled_tokens > self.computed_tokens
 
     @property
-    def is_watched(self) -> bool:
-        """Whether somebody may look at its tokens one by one. (Embeddings make steps large.)"""
-        return self.merge_s < UNWATCHED_FROM_S or self.prompt_embeds is not None
+    def is_interactive(self) -> bool:
+        """Whether its tokens may be read one by one; embeddings count, as they make steps large."""
+        return self.merge_s < INTERACTIVE_BELOW_S or self.prompt_embeds is not None
 
     @property
     def output_count(self) -> int:
@@ -200,7 +199,7 @@ class Request:
 
     @property
     def has_prompt_logprobs(self) -> bool:
-        """Whether those of its prompt are known, so that no step needs to tell them again."""
+        """Whether those of its prompt are known, so that no step needs to bring them again."""
         log = self.prompt_logprobs
         return log is not None and len(log) == self.prompt_tokens - 1
 
@@ -237,7 +236,7 @@ class Request:
         self.held_until = NEVER if unlimited else low
 
     def note_logprobs(self, rows: RowLogprobs) -> None:
-        """Keep what a step says of its tokens, to be told with them."""
+        """Keep a step's logprobs of its tokens, to be sent with them."""
         log, first = self.prompt_logprobs, rows.first
         if first >= self.prompt_tokens:
             log, first = self.logprobs, first - self.prompt_tokens
@@ -261,7 +260,7 @@ class Request:
         self.columns_from += bool(tokens)
 
     def output_from(self, index: int) -> RequestOutput:
-        """Its tokens from output index `index`, and what is told with them."""
+        """Its tokens from output index `index`, and what is sent with them."""
         logs = (self.logprobs, self.prompt_logprobs)
         logprobs = prompt_logprobs = None
         if logs != (None, None):

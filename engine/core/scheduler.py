@@ -1,7 +1,7 @@
-"""Decides what each step computes, who gets blocks and rows, and who must give them back.
+"""Scheduler: what each step computes, which requests get blocks and rows, which are preempted.
 
 Sans-IO: `schedule()` returns a `Step`, `complete()` takes it as computed; the engine core applies
-the tokens in between. Must not know frontends, stop rules, or what a token is.
+the tokens in between, so that stop rules and outputs are nothing to it.
 
 One step mixes prompts and decodes: every running request computes as many of its uncomputed tokens
 as the budget allows, in order; then waiting ones are admitted in order.
@@ -9,17 +9,17 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Blocks* for all tokens that a request has now are taken at its admission, so a prompt never stops
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
-  no decode by a whole step; and no more run than it has tokens. Larger while nobody is watched.
+  no decode by a whole step; and no more run than it has tokens. Larger while none is interactive.
 - *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
 - *Choices* of one prompt: the first to be admitted computes it, the others wait for its blocks.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
-  flight holds row and blocks until its last step is complete, so it cannot be a victim: who needs
-  its blocks waits, and is not served, nor anybody after it, until the victim has no step in flight.
-- *Progress*: validation lets in only requests that fit when alone, nobody is preempted for a
-  younger one but a paused request, and nobody overtakes the first of those ready to run. So the
+  flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
+  that needs its blocks waits, and none after it is served, until the victim has no step in flight.
+- *Progress*: checks let in only requests that fit when alone, none is preempted for a younger one
+  but a paused request, and none overtakes the first of those ready to run. So the
   oldest that has credit computes in every step (or in the one after the next, where it waits for
   blocks that are in flight), or is next to be admitted and waits only for others that do.
 """
@@ -29,17 +29,8 @@ from collections import deque
 import attrs
 
 from ..messages import FinishReason, RequestEventKind
-from .block_pool import BlockPool
 from .kv_cache_manager import KVCacheManager
-from .queue import (
-    OrderKey,
-    WaitingQueue,
-    fcfs_order,
-    insert_ordered,
-    next_victim,
-    remove_ordered,
-    victims_for_admission,
-)
+from .queue import WaitingQueue, insert_ordered, next_victim, remove_ordered, victims_for_admission
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
 from .shared_prompts import SharedPrompts
 from .step_builder import RowPool, ScheduledStep, StepBuilder
@@ -59,8 +50,8 @@ class Scheduler:
     steps_in_flight_max: int = 1
     # Seconds that a step should take at most; 0: as long as its tokens take.
     step_time_target_s: float = 0.0
-    # The budget while nobody who runs is watched, where it is the larger one.
-    unwatched_tokens: int = 0
+    # The budget while none that runs is interactive, where it is the larger one.
+    large_step_tokens: int = 0
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
     step_times: StepTimes = attrs.field(factory=StepTimes)
 
@@ -76,10 +67,10 @@ class Scheduler:
     # Prompt tokens that were looked up in the prefix cache, and those of them that it had.
     prefix_queries: int = attrs.field(default=0, init=False)
     prefix_hits: int = attrs.field(default=0, init=False)
-    # What was done to requests that want to know; taken after each `schedule`.
+    # What was done to requests that want events; taken after each `schedule`.
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
-    # How many of those who run are watched.
-    _watched: int = attrs.field(default=0, init=False)
+    # How many of those that run are interactive.
+    _interactive: int = attrs.field(default=0, init=False)
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
@@ -119,7 +110,7 @@ class Scheduler:
             self._end_release(request)
 
     def take_events(self) -> list[tuple[Request, RequestEventKind]]:
-        """What the last `schedule` did to requests that want to know, in order."""
+        """What the last `schedule` did to requests that want events, in order."""
         if not self._events:
             return []
         events, self._events = self._events, []
@@ -146,10 +137,10 @@ class Scheduler:
             return None
         runnable = self._runnable()
         time = TimeBudget(self.step_times, self.step_time_target_s)
-        larger = (
-            0 if self._watched or time.is_unmeasured(self._completed) else self.unwatched_tokens
-        )
-        step = StepBuilder(max(self.max_num_batched_tokens, larger))
+        budget = self.max_num_batched_tokens
+        if not (self._interactive or time.is_unmeasured(self._completed)):
+            budget = max(budget, self.large_step_tokens)
+        step = StepBuilder(budget)
         # What was preempted in this step does not come back in the same one, and no other takes the
         # blocks before the requests that run have had theirs in the next.
         if self._schedule_running(step, runnable, time):
@@ -199,10 +190,10 @@ class Scheduler:
     def _schedule_running(
         self, step: StepBuilder, runnable: list[Request], time: TimeBudget
     ) -> bool:
-        """Serve those who run, in order; False if anybody had to yield or to wait for blocks."""
+        """Serve those that run, in order; False if one was preempted or has to wait for blocks."""
         preemptions = self.preemptions
         block_tokens = self.kv_cache.block_tokens
-        decoding: list[Request] = []  # those who come next: most do nothing else
+        decoding: list[Request] = []  # those that come next: most do nothing else
         index = 0
         while index < len(runnable):
             request, index = runnable[index], index + 1
@@ -231,7 +222,7 @@ class Scheduler:
         """Blocks for so many tokens of it, at the expense of victims.
 
         None: it was the youngest itself and those before it have been served, or it waits for
-        blocks of which a step in flight has yet to be complete.
+        blocks of a step in flight.
         """
         while (appended := self.kv_cache.grow(request, tokens)) is None:
             victim = next_victim(self.running, runnable)
@@ -247,7 +238,7 @@ class Scheduler:
             request = self.waiting.first()
             if request is None:
                 return
-            if request.is_watched and step.tokens >= self.max_num_batched_tokens:
+            if request.is_interactive and step.tokens >= self.max_num_batched_tokens:
                 return  # a larger step than it may be in
             hit = self.kv_cache.find_hit(request)
             shares = self._shares_prompt(request, hit)
@@ -258,7 +249,7 @@ class Scheduler:
                 return
             step.finished += self._rows.free_released()
             self._admit(request, hit)
-            if request.is_watched:
+            if request.is_interactive:
                 step.budget = min(step.budget, self.max_num_batched_tokens - step.tokens)
             if shares:
                 self._shared_prompts.begin(request)
@@ -276,11 +267,11 @@ class Scheduler:
         self._note_admission(request)
         request.move_to(RequestStatus.RUNNING)
         insert_ordered(self.running, request, self.waiting.order)
-        self._watched += request.is_watched
+        self._interactive += request.is_interactive
 
     def _leave_running(self, request: Request) -> None:
         remove_ordered(self.running, request, self.waiting.order)
-        self._watched -= request.is_watched
+        self._interactive -= request.is_interactive
 
     def _make_room(self, request: Request, hit: list[int]) -> bool:
         """Whether there is a row and blocks for all its tokens, if paused requests yield theirs.
@@ -288,7 +279,7 @@ class Scheduler:
         They yield only if that is enough.
         """
         blocks = self.kv_cache.blocks_to_admit(request, hit) - self.kv_cache.pool.free_count
-        # Those who have ended in flight still have their rows.
+        # Those that have ended in flight still have their rows.
         places = 1 - min(self._running_max - len(self.running), self._rows.available)
         victims = victims_for_admission(
             self.running, self.kv_cache, hit, blocks=blocks, places=places
@@ -300,7 +291,7 @@ class Scheduler:
         return True
 
     def _shares_prompt(self, request: Request, hit: list[int]) -> bool:
-        """Whether what it has yet to compute of its prompt is what its siblings want, too."""
+        """Whether its siblings want what it has yet to compute of its prompt."""
         return (
             request.parent != ""
             and request.takes_hits
@@ -308,7 +299,7 @@ class Scheduler:
         )
 
     def _release_siblings(self, request: Request) -> None:
-        """Those that it kept waiting may go on, if it kept any waiting."""
+        """Let its siblings go on, if any wait for it."""
         if not request.parent:
             return
         for sibling in self._shared_prompts.leave(request):
@@ -327,7 +318,7 @@ class Scheduler:
         self._note(request, _E.PREEMPTED)
 
     def _note_admission(self, request: Request) -> None:
-        """Tell of it; what the prefix cache did for a request counts at its first admission."""
+        """Its event; what the prefix cache did for a request counts at its first admission."""
         if request.status is RequestStatus.PREEMPTED:
             self._note(request, _E.RESUMED)
             return
@@ -372,34 +363,10 @@ class Scheduler:
             assert request.status is RequestStatus.RUNNING or request.is_finished
         self.kv_cache.check_invariants(holders)
         self._rows.check_invariants([request.row for request in holders])
-        assert self._watched == sum(request.is_watched for request in self.running)
+        assert self._interactive == sum(request.is_interactive for request in self.running)
         for scheduled in self.in_flight:
-            watched = any(request.is_watched for request in scheduled.requests)
-            larger = 0 if watched else self.unwatched_tokens
+            interactive = any(request.is_interactive for request in scheduled.requests)
+            larger = 0 if interactive else self.large_step_tokens
             budget = max(self.max_num_batched_tokens, larger)
             assert scheduled.chunk_tokens <= sum(scheduled.step.token_counts) <= budget
             assert all(count > 0 for count in scheduled.step.token_counts)
-
-
-def make_scheduler(
-    *,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    kv_blocks: int,
-    block_tokens: int,
-    steps_in_flight_max: int = 1,
-    step_time_target_s: float = 0.0,
-    unwatched_tokens: int = 0,
-    order: OrderKey = fcfs_order,
-) -> Scheduler:
-    """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
-    kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
-    return Scheduler(
-        max_num_seqs,
-        max_num_batched_tokens,
-        kv_cache,
-        steps_in_flight_max,
-        step_time_target_s,
-        unwatched_tokens,
-        WaitingQueue(order),
-    )

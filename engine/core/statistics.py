@@ -1,6 +1,6 @@
-"""Counts what the engine core does, and decides which frontend is told when.
+"""Statistics of the engine core, and which frontends are sent them when.
 
-Sans-IO: plain integers. Must not know how anything is counted for, or what a balancer does with it.
+Sans-IO: plain integers.
 
 Every output message could carry statistics; most would repeat the last. So a frontend gets them
 with a message of a step only if one of the *counts* (waiting, running, paused requests, free

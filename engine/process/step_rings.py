@@ -1,10 +1,10 @@
-"""The rings between an engine core and its workers, from the core's side: steps out, answers in.
+"""Shared-memory rings between an engine core and its workers: steps out, results in.
 
     core  --STEP, MASK-->  broadcast ring  -->  every worker
     core  <--result, failure--  one ring for each worker
 
-Every worker acknowledges every step; the tokens come from the output rank. Must not know processes:
-`executor` starts them and hands each the descriptors of its ends.
+Every worker acknowledges every step; the tokens come from the output rank. `executor`
+starts the processes and hands each the descriptors of its ends.
 """
 
 import math

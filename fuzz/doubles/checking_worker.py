@@ -4,7 +4,7 @@ Sans-IO: `execute(step)` is a function call. It keeps exactly what the step prot
 keep (rows, their tokens, block tables) and a KV memory that holds, instead of keys and values, a
 fingerprint of the tokens up to each position. Before it samples it reads the whole context back
 through the block table: a block that was freed too early, given twice, or never computed shows as a
-wrong fingerprint. Blocks may be shared as a prefix that is computed; nobody may write to one. A
+wrong fingerprint. Blocks may be shared as a prefix that is computed; none may write to one. A
 token is a pure function of the tokens before it and of the sampling, so a preempted or replayed
 request must go on with the very same tokens.
 """
@@ -174,7 +174,7 @@ class CheckingWorker:
         context = 0
         for position, token_id in enumerate(row.token_ids):
             context = fingerprint(context, token_id)
-            assert self._kv[self._slot(row, position)] == context, "somebody else's KV"
+            assert self._kv[self._slot(row, position)] == context, "another request's KV"
         return context
 
     def _check_blocks(self) -> None:

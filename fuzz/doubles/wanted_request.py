@@ -1,7 +1,7 @@
 """A request as its frontend wants it: the whole output that must come, and how it must end.
 
 The checking worker's tokens are a pure function of the prompt and the sampling, so all of it is
-known beforehand, by a slow and separate reading of the stop rules. Must not know the engine core.
+known beforehand, by a slow reading of the stop rules that shares nothing with the engine core.
 """
 
 import attrs

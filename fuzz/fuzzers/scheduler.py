@@ -1,7 +1,7 @@
 """Fuzzes the engine core and its scheduler on the worker that checks every step.
 
 Invariant: each request gets exactly its tokens and one end, whatever is aborted, paused, preempted
-or replayed; and with credit for everybody everybody ends, and every block is free.
+or replayed; and with credit for all of them all end, and every block is free.
 """
 
 import math
@@ -268,12 +268,12 @@ class _World:
             self.reached["failed alone"] += 1
             return
         wanted.hear(output)
-        self.reached["told together"] += len(output.token_ids) > 1
+        self.reached["merged"] += len(output.token_ids) > 1
         if output.finish_reason is not None:
             self.reached[f"ended: {output.finish_reason}"] += 1
 
     def end(self) -> None:
-        """With credit for everybody, everybody ends; then nothing is held."""
+        """With credit for all of them all end; then nothing is held."""
         self.failing.clear()
         for wanted in self.wanted.values():
             if wanted.is_live:
@@ -282,7 +282,7 @@ class _World:
             if not self.core.has_work():
                 break
             self.half_step(ahead=True)
-        assert all(not wanted.is_live for wanted in self.wanted.values()), "somebody waits on"
+        assert all(not wanted.is_live for wanted in self.wanted.values()), "a request waits on"
         statistics = self.core.statistics()
         assert statistics.kv_blocks_free == statistics.kv_blocks
         assert self.core.unfinished_count() == 0
@@ -294,7 +294,7 @@ class _World:
 
 
 def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
-    """All of it, then everybody's end."""
+    """All events, then the end of all requests."""
     sizes = events[0] if events and isinstance(events[0], Sizes) else Sizes()
     given = attrs.asdict(sizes)
     kv_blocks = given.pop("kv_blocks")
@@ -330,7 +330,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("sent again", "aborted in a step"),
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
             *("waited for a sibling", "failed alone", "held back", "embedded"),
-            *("told together", "in columns", "forgotten"),
+            *("merged", "in columns", "forgotten"),
         }
     ),
 )

@@ -1,6 +1,6 @@
 """Engine cores with one rule broken each, for the canary of the scheduler's fuzzer.
 
-Must not know how they are pressed: each breaks a rule of the engine, wherever that shows.
+Each breaks a rule of the engine, wherever that shows.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def _core_with(
             cache,
             old.steps_in_flight_max,
             old.step_time_target_s,
-            old.unwatched_tokens,
+            old.large_step_tokens,
             waiting=old.waiting,
         )
         return core
@@ -110,7 +110,7 @@ class _Greedy(KVCacheManager):
 
 
 class _Hasty(KVCacheManager):
-    """Planted: blocks can be found as soon as somebody is to compute them."""
+    """Planted: blocks can be found as soon as they are to be computed."""
 
     def admit(self, request: Request, hit: list[int]) -> None:
         """Names all full blocks at once."""
@@ -120,7 +120,7 @@ class _Hasty(KVCacheManager):
 
 
 class _Forgetful(BlockPool):
-    """Planted: a block that is given to somebody else can still be found."""
+    """Planted: a block that is given away can still be found."""
 
     def _evict(self) -> int:
         block_id, _ = self._evictable.popitem(last=False)
@@ -132,14 +132,14 @@ class _Forgetful(BlockPool):
 
 
 class _Waiting(Scheduler):
-    """Planted: who waits for a sibling is not told that it has lost its place."""
+    """Planted: a request that waits for a sibling goes on waiting when that has lost its place."""
 
     def _release_siblings(self, request: Request) -> None:
         if request.status is RequestStatus.RUNNING and request.in_flight:
             super()._release_siblings(request)
 
     def check_invariants(self) -> None:
-        """Says nothing, so that somebody must wait for ever."""
+        """Says nothing, so that a request waits for ever."""
 
 
 class _Overdrawn(Scheduler):
@@ -222,7 +222,7 @@ class _Talkative(EngineCore):
 
 
 class _Sharing(EngineCore):
-    """Planted: prompts of embeddings are told apart by their placeholders."""
+    """Planted: prompts of embeddings are distinguished by their placeholders."""
 
     def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
         return super()._cache_root(frontend, attrs.evolve(request, prompt_embeds=None))

@@ -5,12 +5,11 @@ import pytest
 from triolet.engine.core.endings import Endings, Stop, check_stop
 from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.request_store import RequestStore
-from triolet.engine.core.scheduler import make_scheduler
 from triolet.engine.core.statistics import Statistics
 from triolet.engine.errors import EngineDraining, OutputFailed
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.sampling_params import SamplingParams
-from triolet.tests.engine.core.driver import add_request
+from triolet.tests.engine.core.driver import add_request, make_scheduler
 
 
 def make() -> tuple[Endings, Request]:

@@ -9,7 +9,6 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.outputs import PendingOutputs
 from triolet.engine.core.request import CREDIT_LOW_TOKENS, Request, RequestStatus, make_request
-from triolet.engine.core.scheduler import make_scheduler
 from triolet.engine.messages import (
     AddRequest,
     FinishReason,
@@ -23,7 +22,14 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import StepResult
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.doubles.checking_worker import CheckingWorker
-from triolet.tests.engine.core.driver import READY, VOCAB, Driver, add_request, make_core
+from triolet.tests.engine.core.driver import (
+    READY,
+    VOCAB,
+    Driver,
+    add_request,
+    make_core,
+    make_scheduler,
+)
 from triolet.tests.engine.core.grammars import CountingGrammar
 
 

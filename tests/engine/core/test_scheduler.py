@@ -6,11 +6,12 @@ import attrs
 import pytest
 
 from triolet.engine.core.request import Request, RequestStatus, make_request
-from triolet.engine.core.scheduler import Scheduler, make_scheduler
+from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.core.step_time import STEPS_MIN
 from triolet.engine.messages import AddRequest, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import Step
+from triolet.tests.engine.core.driver import make_scheduler
 
 MODEL_LEN = 24
 
@@ -61,17 +62,15 @@ def bench(
     kv_blocks: int = 12,
     max_num_seqs: int = 4,
     max_num_batched_tokens: int = 8,
-    unwatched_tokens: int = 0,
+    large_step_tokens: int = 0,
 ) -> Bench:
-    return Bench(
-        make_scheduler(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            kv_blocks=kv_blocks,
-            block_tokens=4,
-            unwatched_tokens=unwatched_tokens,
-        )
+    scheduler = make_scheduler(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        kv_blocks=kv_blocks,
     )
+    scheduler.large_step_tokens = large_step_tokens
+    return Bench(scheduler)
 
 
 def has_status(request: Request, status: RequestStatus) -> bool:
@@ -117,14 +116,14 @@ def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
 
 
 def test_steps_are_larger_while_nobody_watches() -> None:
-    b = bench(unwatched_tokens=16)
-    unwatched = [b.add(14, merge_s=1.0), b.add(14, merge_s=1.0)]
+    b = bench(large_step_tokens=16)
+    merged = [b.add(14, merge_s=1.0), b.add(14, merge_s=1.0)]
     assert b.step().token_counts == [14, 2]
-    watched = b.add(9)
+    interactive = b.add(9)
     assert b.step().token_counts == [1, 12], "it may not be in a step so large"
     assert b.step().token_counts == [1, 1, 6], "nor does its coming make one"
     assert b.step().token_counts == [1, 1, 3]
-    for request in (watched, *unwatched):
+    for request in (interactive, *merged):
         b.scheduler.end(request, FinishReason.ABORT)
     b.add(14, merge_s=1.0)
     assert b.step().token_counts == [14]
@@ -132,7 +131,7 @@ def test_steps_are_larger_while_nobody_watches() -> None:
 
 def test_steps_are_no_larger_before_their_time_is_known() -> None:
     def second_step(times_s: list[float]) -> int:
-        b = bench(kv_blocks=40, unwatched_tokens=16)
+        b = bench(kv_blocks=40, large_step_tokens=16)
         b.scheduler.step_time_target_s = 1000.0
         for _ in range(3):
             b.add(20, merge_s=1.0)

@@ -3,10 +3,11 @@
 import pytest
 
 from triolet.engine.core.request import make_request
-from triolet.engine.core.scheduler import Scheduler, make_scheduler
+from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.core.statistics import Statistics
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
+from triolet.tests.engine.core.driver import make_scheduler
 
 
 def make() -> Scheduler:

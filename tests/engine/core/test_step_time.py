@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 
 from triolet.engine.core.request import make_request
-from triolet.engine.core.scheduler import make_scheduler
 from triolet.engine.core.step_time import (
     CHUNK_MIN,
     HOLD_MIN_S,
@@ -20,7 +19,7 @@ from triolet.engine.core.step_time import (
     TimeBudget,
 )
 from triolet.engine.messages import FinishReason
-from triolet.tests.engine.core.driver import add_request
+from triolet.tests.engine.core.driver import add_request, make_scheduler
 
 # Seconds of the decodes of a step, and of each token of a chunk.
 DECODE_S, TOKEN_S = 0.04, 0.001
@@ -112,8 +111,8 @@ def test_the_scheduler_learns_from_steps_and_cuts_by_it() -> None:
         max_num_batched_tokens=256,
         kv_blocks=200,
         block_tokens=16,
-        step_time_target_s=0.1,
     )
+    scheduler.step_time_target_s = 0.1
     chance = random.Random(5)
     for arrival in range(100):
         length = chance.randint(20, 250)
