@@ -2,7 +2,8 @@
 
 import pytest
 
-from triolet.fuzz.fuzzers.scheduler import Run, Sizes, check
+from triolet.fuzz.fuzzers.scheduler import check
+from triolet.fuzz.fuzzers.scheduler_events import Run, Sizes
 from triolet.fuzz.fuzzers.scheduler_faults import FAULTS
 
 
