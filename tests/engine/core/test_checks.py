@@ -124,7 +124,7 @@ def test_prompt_must_leave_room_for_one_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"prompt_token_ids": [0, 1]}, "prompt_embeds must not be together with token ids"),
         ({"prompt_token_ids": [0]}, "prompt_embeds must have the shape 1 × 4 here, not 2 × 4"),
@@ -138,11 +138,13 @@ def test_prompt_must_leave_room_for_one_token() -> None:
         ),
     ],
 )
-def test_embeddings_that_cannot_be_computed_are_refused(changes: dict[str, Any], told: str) -> None:
+def test_embeddings_that_cannot_be_computed_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
     check_request(EMBEDDED, EMBEDDING_LIMITS)
     with pytest.raises(InvalidParameter) as caught:
         check_request(attrs.evolve(EMBEDDED, **changes), EMBEDDING_LIMITS)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_an_engine_that_knows_no_hidden_size_takes_no_embeddings() -> None:

@@ -263,16 +263,16 @@ def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
 
 def events_of(driver: Driver, request_id: str) -> list[tuple[str, int, int]]:
     """Kind, detail, and how many of its tokens its frontend had heard by then."""
-    told, tokens = [], 0
+    found, tokens = [], 0
     for _, output in driver.heard:
         if output.request_id == request_id:
             assert output.first_index == tokens
-            told += [(str(event.kind), event.detail, tokens) for event in output.events]
+            found += [(str(event.kind), event.detail, tokens) for event in output.events]
             tokens += len(output.token_ids)
-    return told
+    return found
 
 
-def test_who_asks_is_told_what_happens_and_when() -> None:
+def test_events_say_what_happens_and_when() -> None:
     driver = Driver(make_core(kv_blocks=4, max_num_seqs=2))
     for name in "abcd":
         driver.core.add("f0", add_request(name, max_tokens=8, events=name != "c"))
@@ -288,7 +288,7 @@ def test_who_asks_is_told_what_happens_and_when() -> None:
     assert len(driver.tokens("b")) == 8
 
 
-def test_a_request_that_ends_before_it_is_scheduled_is_told_nothing_of_queues() -> None:
+def test_a_request_that_ends_before_it_is_scheduled_has_no_event_of_queues() -> None:
     driver = Driver(make_core(max_num_seqs=1))
     driver.core.add("f0", add_request("a"))
     driver.core.add("f0", add_request("b", events=True))
@@ -331,8 +331,8 @@ def test_the_lowest_priority_yields_its_blocks() -> None:
         )
     driver.run()
     assert [kind for kind, _, _ in events_of(driver, "b")] == ["scheduled"]
-    told = [kind for kind, _, _ in events_of(driver, "a")]
-    assert told == ["scheduled", "preempted", "resumed"]
+    sent = [kind for kind, _, _ in events_of(driver, "a")]
+    assert sent == ["scheduled", "preempted", "resumed"]
 
 
 # ---- resync

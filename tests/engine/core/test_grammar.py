@@ -81,7 +81,7 @@ def test_a_token_that_cannot_come_fails_it_alone(driver: Driver) -> None:
     grammar = CountingGrammar([{first}, ANY - set(tokens_alone(add_request("a")))], 9, VOCAB)
     driver.core.grammar_compiled(only_order(driver.core), grammar)
     driver.run()
-    assert driver.tokens("a") == [first], "the token that was refused is not told"
+    assert driver.tokens("a") == [first], "the token that was refused is not sent"
     last = driver.last("a")
     assert (last.finish_reason, last.error_code) == (FinishReason.ERROR, "output_failed")
     assert "cannot come here" in last.error

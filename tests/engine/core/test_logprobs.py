@@ -34,7 +34,7 @@ def integers(*values: int) -> bytes:
 
 
 def expected(first: int, count: int, width: int) -> TokenLogprobs:
-    """What is said of tokens from `first` of the row on; items can be told apart."""
+    """What is said of tokens from `first` of the row on; all items differ."""
     positions = range(first, first + count)
     items = integers(*[100 * place + column for place in positions for column in range(width)])
     return TokenLogprobs(width, items, items, integers(*positions))
@@ -113,7 +113,7 @@ def test_a_resync_brings_both_again_from_where_it_asks() -> None:
     assert again.logprobs == expected(7, 1, 2)
 
 
-def test_an_end_is_told_again_with_its_logprobs() -> None:
+def test_an_end_is_sent_again_with_its_logprobs() -> None:
     bed = make_bed()
     while bed.core.has_work():
         bed.step()
@@ -142,7 +142,7 @@ def test_a_row_that_fails_ends_its_request_alone() -> None:
     assert bed.core.unfinished_count() == 0
 
 
-def test_nothing_is_told_before_there_is_anything() -> None:
+def test_an_empty_log_has_nothing() -> None:
     log = LogprobLog(3)
     assert (len(log), log.size, log.since(3)) == (0, 0, None)
 

@@ -95,14 +95,14 @@ class Clocked:
     def step(self, frontend: str = "f0") -> StepOutputs | None:
         step = self.core.schedule(self.now)
         assert step is not None
-        assert not self.core.take_outputs(), "there is work: nothing is told without a step"
+        assert not self.core.take_outputs(), "there is work: nothing is sent without a step"
         self.now = round(self.now + STEP_S, 3)
         found = self.core.finish_step(self.worker.execute(step), self.now)
         self.core.check_invariants()
         return found.get(frontend)
 
-    def told(self, steps: int) -> list[tuple[float, str, int, int]]:
-        """When who was told of which first token, and how many."""
+    def sent(self, steps: int) -> list[tuple[float, str, int, int]]:
+        """When, of which request, the first token that was sent, and how many."""
         found = []
         for _ in range(steps):
             message = self.step()
@@ -117,18 +117,18 @@ def engine() -> Clocked:
     return Clocked()
 
 
-def test_a_window_is_told_before_the_step_that_would_be_too_late(engine: Clocked) -> None:
+def test_a_window_is_sent_before_the_step_that_would_be_too_late(engine: Clocked) -> None:
     engine.add("a", merge_s=0.5)
     engine.now = 0.05
     # The first at once; then all that came before 0.5 and 1.0, where a step ends next.
-    assert engine.told(10) == [(0.15, "a", 0, 1), (0.45, "a", 1, 3), (0.95, "a", 4, 5)]
+    assert engine.sent(10) == [(0.15, "a", 0, 1), (0.45, "a", 1, 3), (0.95, "a", 4, 5)]
 
 
-def test_requests_with_the_same_window_are_told_together(engine: Clocked) -> None:
+def test_requests_with_the_same_window_are_sent_together(engine: Clocked) -> None:
     engine.add("a", merge_s=0.5)
-    engine.told(2)
+    engine.sent(2)
     engine.add("b", merge_s=0.5)
-    assert engine.told(3) == [(0.3, "b", 0, 1), (0.4, "a", 1, 3), (0.4, "b", 1, 1)]
+    assert engine.sent(3) == [(0.3, "b", 0, 1), (0.4, "a", 1, 3), (0.4, "b", 1, 1)]
 
 
 def test_others_are_not_kept_waiting(engine: Clocked) -> None:
@@ -149,47 +149,47 @@ def test_one_token_goes_in_columns_as_ever(engine: Clocked) -> None:
 def test_the_end_brings_what_waited(engine: Clocked) -> None:
     add = add_request("a", max_tokens=5)
     engine.core.add("f0", attrs.evolve(add, merge_s=10.0))
-    assert engine.told(5) == [(0.1, "a", 0, 1), (0.5, "a", 1, 4)]
+    assert engine.sent(5) == [(0.1, "a", 0, 1), (0.5, "a", 1, 4)]
 
 
 def test_near_its_credit_a_request_does_not_wait(engine: Clocked) -> None:
     credit = CREDIT_LOW_TOKENS + 4
     engine.add("a", merge_s=10.0, credit=credit)
-    told = engine.told(credit)
-    assert [row[2:] for row in told] == [(0, 1), (1, 4), *[(at, 1) for at in range(5, credit)]]
+    sent = engine.sent(credit)
+    assert [row[2:] for row in sent] == [(0, 1), (1, 4), *[(at, 1) for at in range(5, credit)]]
 
 
-def test_of_what_was_aborted_nothing_is_told(engine: Clocked) -> None:
+def test_of_what_was_aborted_nothing_is_sent(engine: Clocked) -> None:
     engine.add("a", merge_s=10.0)
-    engine.told(3)
+    engine.sent(3)
     engine.core.abort("f0", [RequestKey("a", 1)])
     assert not engine.core.has_work()
     assert engine.core.take_outputs() == {}
 
 
-def test_what_is_paused_is_told_when_all_others_are_done(engine: Clocked) -> None:
+def test_what_is_paused_is_sent_when_all_others_are_done(engine: Clocked) -> None:
     """Its last tokens were near the credit, so that only a shut window could hold them back."""
     engine.add("a", merge_s=10.0, credit=CREDIT_LOW_TOKENS + 8)
     request = engine.core._store.find("f0", "a")
     assert request is not None
-    engine.told(3)
+    engine.sent(3)
     request.tokens_max = request.prompt_tokens + 3  # no more room, whatever for
     (message,) = engine.core.take_outputs().values()
     assert [(o.first_index, len(o.token_ids)) for o in message.outputs] == [(1, 2)]
 
 
-def test_a_resync_tells_all_and_nothing_is_told_twice(engine: Clocked) -> None:
+def test_a_resync_sends_all_and_nothing_is_sent_twice(engine: Clocked) -> None:
     engine.add("a", merge_s=0.5)
-    engine.told(3)
+    engine.sent(3)
     outputs, unknown = engine.core.resync("f0", [LiveRequest("a", 1, 1, None)])
     assert [(o.first_index, len(o.token_ids)) for o in outputs] == [(1, 2)]
     assert not unknown
-    assert engine.told(6)[0] == (0.4, "a", 3, 1)
+    assert engine.sent(6)[0] == (0.4, "a", 3, 1)
 
 
 def test_events_come_after_the_tokens_before_them(engine: Clocked) -> None:
     engine.add("a", merge_s=10.0)
-    engine.told(3)
+    engine.sent(3)
     request = engine.core._store.find("f0", "a")
     assert request is not None
     pending = PendingOutputs()
@@ -203,27 +203,27 @@ def test_events_come_after_the_tokens_before_them(engine: Clocked) -> None:
     ]
 
 
-def test_a_frontend_that_is_gone_is_told_nothing(engine: Clocked) -> None:
+def test_a_frontend_that_is_gone_is_sent_nothing(engine: Clocked) -> None:
     engine.add("a", merge_s=0.5)
     engine.add("b", "f1", merge_s=0.5)
-    engine.told(2)
+    engine.sent(2)
     engine.core.forget_frontend("f0")
-    assert [row[1] for row in engine.told(4)] == []
+    assert [row[1] for row in engine.sent(4)] == []
 
 
 def test_a_grant_lets_it_wait_again(engine: Clocked) -> None:
     engine.add("a", merge_s=10.0, credit=4)
-    assert len(engine.told(3)) == 3
+    assert len(engine.sent(3)) == 3
     engine.core.grant("f0", [Grant("a", 1, None)])
-    assert engine.told(5) == []
+    assert engine.sent(5) == []
 
 
-def test_who_waits_twice_in_one_window_is_told_once(engine: Clocked) -> None:
-    """Told in between, near its credit: what was told is not told again."""
+def test_what_is_held_twice_in_one_window_is_sent_once(engine: Clocked) -> None:
+    """Sent in between, near its credit: what was sent is not sent again."""
     engine.add("a", merge_s=1.0, credit=CREDIT_LOW_TOKENS + 4)
-    assert [row[2:] for row in engine.told(5)] == [(0, 1), (1, 4)]
+    assert [row[2:] for row in engine.sent(5)] == [(0, 1), (1, 4)]
     engine.core.grant("f0", [Grant("a", 1, None)])
-    assert [row[2:] for row in engine.told(5)] == [(5, 4)]
+    assert [row[2:] for row in engine.sent(5)] == [(5, 4)]
 
 
 def make(name: str, arrival: int) -> Request:
@@ -237,7 +237,7 @@ def make(name: str, arrival: int) -> Request:
     return make_request("f0", add, arrival=arrival, max_model_len=10)
 
 
-def test_who_waits_is_told_its_place_and_who_is_scheduled_that() -> None:
+def test_events_of_requests_that_wait_and_that_are_scheduled() -> None:
     scheduler = make_scheduler(
         max_num_seqs=1, max_num_batched_tokens=4, kv_blocks=4, block_tokens=4
     )
@@ -250,13 +250,13 @@ def test_who_waits_is_told_its_place_and_who_is_scheduled_that() -> None:
     scheduler.end(requests[1], FinishReason.ABORT)
     pending.put_events(scheduler)
     [outputs] = [each.outputs for each in pending.take().values()]
-    told = [(o.request_id, event.kind, event.detail) for o in outputs for event in o.events]
-    assert told == [("c", RequestEventKind.QUEUED, 0), ("a", RequestEventKind.SCHEDULED, 0)]
+    sent = [(o.request_id, event.kind, event.detail) for o in outputs for event in o.events]
+    assert sent == [("c", RequestEventKind.QUEUED, 0), ("a", RequestEventKind.SCHEDULED, 0)]
     pending.put_events(scheduler)
     assert pending.take() == {}
 
 
-def test_what_is_dropped_is_not_told() -> None:
+def test_what_is_dropped_is_not_sent() -> None:
     pending = PendingOutputs()
     request = make("a", 1)
     scheduler = make_scheduler(

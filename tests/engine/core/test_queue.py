@@ -44,7 +44,7 @@ def test_first_come_first_served_whenever_it_was_put_in() -> None:
     assert requests[1] in queue
 
 
-def test_parked_request_blocks_nobody_and_keeps_its_place() -> None:
+def test_parked_request_delays_none_and_keeps_its_place() -> None:
     queue = WaitingQueue()
     paused, compiling, ready = make(0, credit=0), make(1), make(2)
     compiling.status = RequestStatus.WAITING_FOR_GRAMMAR

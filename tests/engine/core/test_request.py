@@ -62,7 +62,7 @@ def test_sampling_is_passed_on() -> None:
     assert (row.seed, row.choice, row.min_tokens) == (4, 2, 0)
 
 
-def test_penalties_biases_and_what_is_to_be_told_are_passed_on() -> None:
+def test_penalties_biases_and_what_is_to_be_logged_are_passed_on() -> None:
     sampling = SamplingParams(
         seed=4,
         presence_penalty=0.5,

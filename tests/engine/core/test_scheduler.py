@@ -100,7 +100,7 @@ def test_one_step_mixes_prompts_and_decodes() -> None:
     assert step.samples == [True, False]
 
 
-def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
+def test_long_prompt_leaves_a_token_to_all_behind() -> None:
     b = bench(max_num_batched_tokens=6)
     first = b.add(3, credit=0)
     b.add(3)
@@ -115,7 +115,7 @@ def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
     assert step.token_counts == [5, 1]
 
 
-def test_steps_are_larger_while_nobody_watches() -> None:
+def test_steps_are_larger_while_none_is_interactive() -> None:
     b = bench(large_step_tokens=16)
     merged = [b.add(14, merge_s=1.0), b.add(14, merge_s=1.0)]
     assert b.step().token_counts == [14, 2]
@@ -208,7 +208,7 @@ def test_paused_request_yields_before_a_younger_one_that_runs() -> None:
     assert b.step().new[0].computed_tokens == 0
 
 
-def test_paused_request_keeps_its_place_while_nobody_needs_it() -> None:
+def test_paused_request_keeps_its_place_while_it_is_not_needed() -> None:
     b = bench()
     request = b.add(3, credit=2)
     b.run(2)

@@ -72,7 +72,7 @@ def test_when_the_first_is_aborted_the_next_one_computes(prefix_cache: bool) -> 
         assert driver.tokens(request.request_id) == tokens_alone(request)
 
 
-def test_one_that_waits_may_be_aborted_and_one_without_credit_keeps_nobody_waiting() -> None:
+def test_one_that_waits_may_be_aborted_and_one_without_credit_delays_no_other() -> None:
     driver = make(True)
     for index, request in enumerate(choices(4)):
         driver.core.add("f0", attrs.evolve(request, credit=0 if index == 0 else None))
@@ -84,7 +84,7 @@ def test_one_that_waits_may_be_aborted_and_one_without_credit_keeps_nobody_waiti
     assert driver.tokens("a3") == tokens_alone(choices(4)[3])
 
 
-def test_without_a_prefix_cache_nobody_else_finds_their_blocks() -> None:
+def test_without_a_prefix_cache_no_other_finds_their_blocks() -> None:
     driver = make(False)
     for request in choices(2):
         driver.core.add("f0", request)
@@ -105,7 +105,7 @@ def test_a_prompt_of_less_than_a_block_is_computed_by_each() -> None:
     assert step.token_counts == [4, 4], "as the budget allows"
 
 
-def test_a_prompt_that_is_cached_keeps_nobody_waiting() -> None:
+def test_a_prompt_that_is_cached_delays_no_other() -> None:
     driver = make(True)
     driver.core.add("f0", add_request("b", prompt=14))
     driver.run()
