@@ -128,9 +128,9 @@ def test_step_that_no_worker_could_compute(wrong: Step) -> None:
         worker.execute(wrong)
 
 
-def test_kv_that_somebody_else_wrote() -> None:
+def test_kv_of_another_request() -> None:
     worker = make()
     worker.execute(step(1, {0: 3}, new=(new_row(),)))
     worker._kv[0, 1] += 1
-    with pytest.raises(AssertionError, match="somebody else"):
+    with pytest.raises(AssertionError, match="another request"):
         worker.execute(step(2, {0: 1}))
