@@ -229,7 +229,7 @@ class TokenApplier:
                 if self.windows.hold(request, now):
                     continue
                 current.add(request, request.take_unsent(first))
-            elif length >= request.columns_from:
+            elif length >= request.columns_from:  # as `add`, whose call would take 0.1 µs of 0.9
                 current.singles.append(request)
             else:
                 current.outputs.append(request.output_from(first))
