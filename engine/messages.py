@@ -85,8 +85,6 @@ class AddRequest:
     priority: int = 0
     principal: str = ""
     cache_salt: str = ""
-    # A request that must wait for KV blocks from elsewhere before it can be scheduled.
-    waits_for_remote_kv: bool = False
     # Tell what happens to it (`RequestEvent`) between its tokens.
     events: bool = False
     # No other request of this frontend ever has this attempt: columns may name it by that alone.

@@ -16,7 +16,6 @@ class EngineState(enum.StrEnum):
 
     STARTING = "starting"  # its process runs and is not ready, or its link is not up
     READY = "ready"
-    DRAINING = "draining"  # serves what it has, takes nothing new
     RESTARTING = "restarting"  # died; a successor is being started
     FAILED = "failed"  # given up: restarting did not help
 

@@ -24,7 +24,7 @@ NESTING_MAX = 4
 FOLDER_MODULES_MAX = 20
 
 # A file for each model family; a benchmark for each part.
-WIDE = {"engine/model", "bench/parts", "engine/core"}
+WIDE = {"engine/model", "bench/parts"}
 # Folders whose modules no test imports one by one.
 COVERED = {
     "fuzz/fuzzers": "one test runs all that the registry lists, and their canaries",

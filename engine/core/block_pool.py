@@ -1,14 +1,13 @@
-"""Hands out KV blocks by number, counts who holds each, and remembers what they contain.
+"""Block pool: free KV blocks, reference counts, and cached blocks by the hash of their content.
 
-Sans-IO: numbers and digests only; the memory behind them is the workers'. Must not know requests,
-tokens or how digests are made (`block_hash`).
+Sans-IO: numbers and hashes only; the memory behind them is the workers'.
 
-A block has one holder per reference: a request's table, or several where a prefix is shared. It is
-free when the last one has released it. A free block whose content has a name (*cached*) can be
-shared again until it is handed out for something else:
+A block has one reference for each table that it is in: several where a prefix is shared. It is free
+when the last one was released. A free block that is *cached*, registered under the hash of its
+content, can be shared again until it is taken for something else:
 
-    take  <-  stack of free blocks without a name: what was released last is still warm
-          <-  cached ones without a holder, the one first that nobody has held for longest
+    take  <-  stack of free blocks that are not cached: what was released last is still warm
+          <-  cached ones without a reference, the least recently used first
 
 A table is released from its end, so of one prefix the tail is evicted first: the head is of use to
 more, and a tail is of none without it.
@@ -26,16 +25,16 @@ class BlockPool:
 
     blocks: int = attrs.field(validator=attrs.validators.ge(1))
 
-    # Free blocks without a name; the next to hand out is the last.
+    # Free blocks that are not cached; the next to take is the last.
     _free: list[int] = attrs.field(init=False)
-    # Free blocks with a name, in order of eviction. (A plain dict would look for its first item
+    # Free blocks that are cached, in order of eviction. (A plain dict would look for its first item
     # ever longer when items are taken from its front.)
     _evictable: OrderedDict[int, None] = attrs.field(factory=OrderedDict, init=False)
     # References by block id; 0 <=> the id is in exactly one of the two above.
     _references: list[int] = attrs.field(init=False)
-    # {digest: the block with this content}, and the other way round: one block for each digest.
+    # {hash: the block with this content}, and the other way round: one block for each hash.
     _cached: dict[bytes, int] = attrs.field(factory=dict, init=False)
-    _digests: dict[int, bytes] = attrs.field(factory=dict, init=False)
+    _hashes: dict[int, bytes] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._free = list(range(self.blocks - 1, -1, -1))
@@ -48,7 +47,7 @@ class BlockPool:
 
     @property
     def cached_count(self) -> int:
-        """Blocks whose content can be found, held or free."""
+        """Blocks that can be found, referenced or free."""
         return len(self._cached)
 
     def take(self, count: int) -> list[int]:
@@ -62,7 +61,7 @@ class BlockPool:
         return taken
 
     def share(self, block_ids: Sequence[int]) -> None:
-        """One more reference to each of these blocks, which somebody holds or which are cached."""
+        """One more reference to each of these blocks, which are referenced or cached."""
         for block_id in block_ids:
             if self._references[block_id] == 0:
                 assert block_id in self._evictable, block_id
@@ -76,44 +75,44 @@ class BlockPool:
             assert references > 0, f"block {block_id} is released but not held"
             self._references[block_id] = references - 1
             if references == 1:
-                if block_id in self._digests:
+                if block_id in self._hashes:
                     self._evictable[block_id] = None
                 else:
                     self._free.append(block_id)
 
-    def cache(self, block_id: int, digest: bytes) -> None:
-        """This block, which somebody holds, is full and has this content from now on.
+    def register(self, block_id: int, block_hash: bytes) -> None:
+        """This block, which is referenced, is full and can be found by its hash from now on.
 
-        Of two blocks with one content the first keeps the name; the other is found by nobody.
+        Of two blocks with one content only the first can be found.
         """
         assert self._references[block_id] > 0, block_id
-        if digest not in self._cached and block_id not in self._digests:
-            self._cached[digest] = block_id
-            self._digests[block_id] = digest
+        if block_hash not in self._cached and block_id not in self._hashes:
+            self._cached[block_hash] = block_id
+            self._hashes[block_id] = block_hash
 
-    def disown(self, block_ids: Sequence[int]) -> None:
-        """What these blocks contain is not what it should be: nobody finds them from now on."""
+    def forget(self, block_ids: Sequence[int]) -> None:
+        """The content of these blocks is not what it should be: they cannot be found any more."""
         for block_id in block_ids:
             assert self._references[block_id] > 0, block_id
-            digest = self._digests.pop(block_id, None)
-            if digest is not None:
-                del self._cached[digest]
+            block_hash = self._hashes.pop(block_id, None)
+            if block_hash is not None:
+                del self._cached[block_hash]
 
-    def find(self, digest: bytes) -> int | None:
+    def find(self, block_hash: bytes) -> int | None:
         """The block with this content; `share` it before anything is taken."""
-        return self._cached.get(digest)
+        return self._cached.get(block_hash)
 
     def references(self, block_id: int) -> int:
-        """How many hold this block."""
+        """How many tables this block is in."""
         return self._references[block_id]
 
     def _evict(self) -> int:
         block_id, _ = self._evictable.popitem(last=False)
-        del self._cached[self._digests.pop(block_id)]
+        del self._cached[self._hashes.pop(block_id)]
         return block_id
 
     def check_invariants(self) -> None:
-        """Fails an assertion if a block is lost, free twice, or free and held."""
+        """Fails an assertion if a block is lost, free twice, or free and referenced."""
         assert len(self._references) == self.blocks
         free = set(self._free)
         assert len(free) == len(self._free)
@@ -122,6 +121,6 @@ class BlockPool:
             assert references >= 0
             is_free = block_id in free or block_id in self._evictable
             assert (references == 0) == is_free, block_id
-        assert {block: digest for digest, block in self._cached.items()} == self._digests
-        assert self._evictable.keys() <= self._digests.keys()
-        assert not free & self._digests.keys()
+        assert {block: each for each, block in self._cached.items()} == self._hashes
+        assert self._evictable.keys() <= self._hashes.keys()
+        assert not free & self._hashes.keys()

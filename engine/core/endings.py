@@ -1,7 +1,13 @@
-"""Ends requests: by a stop rule, an error, an abort, at the door; and remembers how, where told.
+"""Ends of requests: stop rules, errors, aborts, refusals; the one place from which requests leave.
 
-Sans-IO: the one place from which requests leave; the scheduler gives back what they held. Must not
-know why a request ends.
+Sans-IO: `scheduler` gives back what they held, `request_store` remembers how they ended, as long as
+that may have to be sent again.
+
+*Stop rules* are a pure function of the request's tokens, so that a replay stops where the first
+attempt would have. Their order is vLLM's: end of sequence, stop tokens, length. While fewer than
+`min_tokens` are out the first two do not count (the worker gives those ids probability 0, so they
+are not even sampled); length always does, or a request could outgrow the model. Stop strings are
+the frontend's, which then aborts.
 """
 
 from collections.abc import Sequence
@@ -10,27 +16,60 @@ import attrs
 
 from ..errors import EngineError, OutputFailed
 from ..messages import FinishReason, RequestKey
-from .announcements import Announcements
 from .request import Frontend, Request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
 from .statistics import Statistics
-from .stop_check import Stop
+
+
+@attrs.frozen
+class Stop:
+    """Why a request ends. `token_id` is the stop token; None for end of sequence and length."""
+
+    reason: FinishReason
+    token_id: int | None = None
+    # The last token is text like any other: nothing but the end may follow it.
+    complete: bool = False
+
+
+_END_OF_SEQUENCE = Stop(FinishReason.STOP)
+# The output is all that its grammar allows: nothing can follow but the end of sequence.
+COMPLETE = Stop(FinishReason.STOP, complete=True)
+_LENGTH = Stop(FinishReason.LENGTH)
+
+
+def check_stop(request: Request) -> Stop | None:
+    """The first rule that the last output token meets; None to go on, also without any output.
+
+    Without a token of `ending_ids`, and below `length_max`, that is None: most tokens are not
+    checked any further.
+    """
+    length = len(request.token_ids)
+    if length <= request.prompt_tokens:
+        return None
+    if length >= request.length_min:
+        last = request.token_ids[-1]
+        if last in request.eos_token_ids:
+            return _END_OF_SEQUENCE
+        if last in request.stop_token_ids:
+            return Stop(FinishReason.STOP, last)
+    if length >= request.length_max:
+        return _LENGTH
+    return None
 
 
 @attrs.define(eq=False)
 class Endings:
-    """Over the parts of one engine core."""
+    """Ends requests of one engine core."""
 
     scheduler: Scheduler
     store: RequestStore
     statistics: Statistics
-    announcements: Announcements
 
     def finish(
         self, request: Request, stop: Stop, error: EngineError | None = None
     ) -> FinishedRequest:
-        """End it by a stop rule or an error, and remember how; the caller tells its frontend."""
+        """End it by a stop rule or an error, and remember how; the caller sends the output."""
         self.scheduler.end(request, stop.reason)
         self.store.remove(request)
         self.statistics.requests_finished += 1
@@ -56,19 +95,19 @@ class Endings:
 
     def fail_row(self, request: Request, reason: str) -> FinishedRequest:
         """The worker could not sample for it; what it has computed is not to be trusted."""
-        self.scheduler.kv_cache.disown(request)
+        self.scheduler.kv_cache.forget_hashes(request)
         return self.fail(request, OutputFailed(reason))
 
     def abort(self, request: Request) -> None:
-        """End it without a word: who aborts knows."""
+        """End it without an output: its frontend knows."""
         self.scheduler.end(request, FinishReason.ABORT)
         self.store.remove(request)
         self.statistics.requests_aborted += 1
 
     def refuse(
         self, frontend: Frontend, key: RequestKey, error: EngineError, replayed: Sequence[int] = ()
-    ) -> None:
-        """It has never begun: an error output, and remembered like an end."""
+    ) -> FinishedRequest:
+        """It has never begun, and is remembered like an end."""
         record = FinishedRequest(
             frontend=frontend,
             request_id=key.request_id,
@@ -79,4 +118,4 @@ class Endings:
             error_code=error.code,
         )
         self.store.keep_finished(record)
-        self.announcements.put(frontend, record.output_from(len(record.output_token_ids)))
+        return record

@@ -1,4 +1,4 @@
-"""The engine's brain: requests in, steps out, sampled tokens in, outputs out.
+"""Engine core: requests in, steps out; sampled tokens in, outputs out.
 
 Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls, in its loop:
 
@@ -9,8 +9,8 @@ Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives. It is the frontend's place (its rank), not its
-incarnation, where a successor shall be able to adopt the requests with a RESYNC.
+A *frontend* is any hashable name the shell gives: its rank rather than its epoch, where a successor
+shall be able to adopt the requests with a RESYNC.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -34,30 +34,26 @@ from ..messages import (
     StepOutputs,
 )
 from ..step_messages import Mask, Step, StepResult, WorkerReady
-from .announcements import Announcements
-from .block_hash import root_digest
-from .endings import Endings
-from .grammar import RequestGrammar, fill_masks
-from .grammar_orders import GrammarOrder, GrammarOrders
-from .output_windows import OutputWindows
-from .queue import ORDERS
-from .request import Frontend, Request, RequestStatus, make_request, status_without_kv
-from .request_store import RequestStore
-from .result_check import match_logprobs, match_result
-from .scheduler import Scheduler, make_scheduler
+from .block_pool import BlockPool
+from .checks import RequestLimits, check_request, match_logprobs, match_result
+from .endings import COMPLETE, Endings, check_stop
+from .grammar import GrammarOrder, GrammarOrders, RequestGrammar, fill_masks
+from .kv_cache_manager import KVCacheManager, root_hash
+from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
+from .queue import ORDERS, WaitingQueue
+from .request import Frontend, Request, RequestStatus, make_request
+from .request_store import FinishedRequest, RequestStore
+from .scheduler import Scheduler
 from .statistics import Statistics
-from .step_pace import StepPace
-from .stop_check import COMPLETE, check_stop
-from .token_applier import TokenApplier
-from .validation import RequestLimits, check_request
+from .step_time import StepPace
 
 
 @attrs.define(eq=False)
 class EngineCore:
     """See the module's first paragraph; `settings` and the workers' `ready` fix its limits.
 
-    At most one step is in flight (scheduled and not finished). Raises `InvalidParameter` if the
-    workers have no room for a single block.
+    At most `EngineSettings.steps_in_flight` steps are in flight (scheduled and not finished).
+    Raises `InvalidParameter` if the workers have no room for a single block.
     """
 
     settings: EngineSettings
@@ -67,13 +63,13 @@ class EngineCore:
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
-    _announcements: Announcements = attrs.field(factory=Announcements, init=False)
+    _pending: PendingOutputs = attrs.field(factory=PendingOutputs, init=False)
     # What the shell compiles, and answers by `grammar_compiled` or `grammar_refused`.
     grammars: GrammarOrders = attrs.field(init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
     _endings: Endings = attrs.field(init=False)
     _applier: TokenApplier = attrs.field(init=False)
-    # Tokens that need not be told at once.
+    # Tokens that need not be sent at once.
     _windows: OutputWindows = attrs.field(factory=OutputWindows, init=False)
     _arrivals: int = attrs.field(default=0, init=False)
     # When the last step was finished: the next one began to compute then, or was scheduled later.
@@ -95,24 +91,23 @@ class EngineCore:
             max_logprobs=settings.max_logprobs,
             embeddings=EmbeddingLimits(ready.hidden_size, settings.max_num_batched_tokens),
         )
-        self._scheduler = make_scheduler(
+        self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            unwatched_tokens=settings.step_tokens_max,
-            kv_blocks=ready.kv_blocks,
-            block_tokens=settings.block_tokens,
+            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks)),
             steps_in_flight_max=settings.steps_in_flight,
             step_time_target_s=settings.step_time_target_s,
-            order=ORDERS[settings.scheduling_policy],
+            large_step_tokens=settings.step_tokens_max,
+            waiting=WaitingQueue(ORDERS[settings.scheduling_policy]),
         )
-        self._endings = Endings(self._scheduler, self._store, self._statistics, self._announcements)
+        self._endings = Endings(self._scheduler, self._store, self._statistics)
         self._applier = TokenApplier(self._endings, self._statistics, self._windows)
 
     @property
     def max_model_len(self) -> int:
         """Tokens, prompt and output, of the longest request: the model's, or less for want of KV.
 
-        READY must tell frontends this one, so that they refuse what this engine would refuse.
+        READY must bring frontends this one, so that they refuse what this engine would refuse.
         """
         return self.limits.max_model_len
 
@@ -132,7 +127,7 @@ class EngineCore:
             check_request(request, self.limits)
         except EngineError as error:
             key = RequestKey(request.request_id, request.attempt)
-            self._endings.refuse(frontend, key, error, request.output_token_ids)
+            self._put_end(self._endings.refuse(frontend, key, error, request.output_token_ids))
             return
         self._arrivals += 1
         added = make_request(
@@ -148,20 +143,19 @@ class EngineCore:
         self._scheduler.add(added)
         stop = check_stop(added)
         if stop is not None:
-            record = self._endings.finish(added, stop)
-            self._announcements.put(frontend, record.output_from(added.output_count))
+            self._put_end(self._endings.finish(added, stop))
             return
         self.grammars.order(added)
         if added.events:
-            self._announcements.note_arrival(added)
+            self._pending.note_arrival(added)
 
     def refuse(self, frontend: Frontend, key: RequestKey, error: EngineError) -> None:
-        """As `add`, of one of which no more than this could be read."""
+        """As `add`, for a request of which no more than this could be read."""
         if self._takes_place(frontend, key.request_id, key.attempt):
-            self._endings.refuse(frontend, key, error)
+            self._put_end(self._endings.refuse(frontend, key, error))
 
     def _takes_place(self, frontend: Frontend, request_id: str, attempt: int) -> bool:
-        """Whether it is no attempt of old; then one that lives under its name is ended."""
+        """Whether it is newer than the live attempt of this name, if any, which ends then."""
         known = self._store.find(frontend, request_id)
         if known is None:
             return True
@@ -172,7 +166,7 @@ class EngineCore:
         return True
 
     def abort(self, frontend: Frontend, keys: list[RequestKey]) -> None:
-        """End these now, without an output: who aborts knows. Unknown ones are counted.
+        """End these now, without an output: the frontend knows. Unknown ones are counted.
 
         Blocks are free at once, or after the step in flight, whose token for them is dropped.
         """
@@ -195,13 +189,11 @@ class EngineCore:
     ) -> tuple[list[RequestOutput], list[RequestKey]]:
         """All that this frontend still wants: tokens to send again, and what is unknown here.
 
-        Whatever else runs for it is aborted, and what has ended and is not asked for is forgotten.
+        All else that runs for it is aborted, and what has ended and is not asked for is forgotten.
         Outputs that `take_outputs` still holds for it are in the answer instead. A request of
         which the frontend has more tokens than we is not the same one: ended here, and unknown.
         """
-        self._announcements.drop(frontend)
-        self._windows.drop(frontend)
-        self._statistics.forget(frontend)
+        self._drop_outputs(frontend)
         wanted = {entry.request_id: entry for entry in live}
         for request in self._store.live(frontend):
             entry = wanted.get(request.request_id)
@@ -231,28 +223,7 @@ class EngineCore:
         for request in self._store.live(frontend):
             self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set())
-        self._announcements.drop(frontend)
-        self._windows.drop(frontend)
-        self._statistics.forget(frontend)
-
-    def remote_kv_arrived(self, frontend: Frontend, key: RequestKey, computed_tokens: int) -> None:
-        """The KV of the request's first `computed_tokens` tokens is at the workers: it may run.
-
-        It holds no blocks while it waits: the transfer keeps what has come until the request's
-        `NewRow` names blocks and `computed_tokens`. At least one token is always computed here.
-        A no-op for a request that is unknown or does not wait for it (it may have been aborted).
-        """
-        request = self._store.find_attempt(frontend, key.request_id, key.attempt)
-        if request is None or request.status is not RequestStatus.WAITING_FOR_REMOTE_KV:
-            return
-        request.computed_tokens = max(0, min(computed_tokens, len(request.token_ids) - 1))
-        request.move_to(status_without_kv(request.sampling))
-        self._scheduler.update(request)
-        self.grammars.order(request)
-
-    def remote_kv_failed(self, frontend: Frontend, key: RequestKey) -> None:
-        """The KV will not come: the request is computed here from its first token."""
-        self.remote_kv_arrived(frontend, key, 0)
+        self._drop_outputs(frontend)
 
     def grammar_compiled(self, order: GrammarOrder, grammar: RequestGrammar) -> None:
         """The request may run, or has ended if the tokens of a replay are all that it allows."""
@@ -263,15 +234,13 @@ class EngineCore:
         request.move_to(RequestStatus.WAITING)
         self._scheduler.update(request)
         if request.output_count and grammar.is_terminated:
-            record = self._endings.finish(request, COMPLETE)
-            self._announcements.put(request.frontend, record.output_from(request.output_count))
+            self._put_end(self._endings.finish(request, COMPLETE))
 
     def grammar_refused(self, order: GrammarOrder, error: EngineError) -> None:
         """The request ends with this error, alone."""
         request = self.grammars.waiting(order)
         if request is not None:
-            record = self._endings.fail(request, error)
-            self._announcements.put(request.frontend, record.output_from(request.output_count))
+            self._put_end(self._endings.fail(request, error))
 
     def start_drain(self) -> None:
         """Serve what is here and refuse every ADD from now on, with a retryable error."""
@@ -288,14 +257,14 @@ class EngineCore:
 
         None while enough are in flight (`EngineSettings.steps_in_flight`), for want of work, and
         before `schedule_at`, as long as a step is in flight.
-        What it does to requests that want events is in `take_outputs`, to be told before the step
+        What it does to requests that want events is in `take_outputs`, to be sent before the step
         brings them tokens.
         """
         in_flight = self._scheduler.in_flight
         if in_flight and self._pace.holds(now):
             return None
         scheduled = self._scheduler.schedule()
-        self._announcements.put_events(self._scheduler)
+        self._pending.put_events(self._scheduler)
         if scheduled is None:
             return None
         scheduled.began_s = now
@@ -321,7 +290,7 @@ class EngineCore:
         return Mask(step.step.number, fill_masks(grammars, self.limits.vocab_size))
 
     def finish_step(self, result: StepResult, now: float) -> dict[Frontend, StepOutputs]:
-        """Apply the sampled tokens: one message for each frontend that has any news.
+        """Apply the sampled tokens: one message for each frontend that has any outputs.
 
         A message carries statistics if a count (waiting, running, paused, free blocks) has changed
         since the last ones that this frontend was sent. Raises `UnexpectedResult`; then nothing
@@ -336,22 +305,23 @@ class EngineCore:
         self._statistics.step_s_last = now - max(scheduled.began_s, self._finished_at_s)
         self._finished_at_s = now
         self._pace.begin(self._scheduler.predict(in_flight[0]) if in_flight else 0.0, now)
-        news = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows, now=now)
+        failed = result.failed_rows
+        outputs = self._applier.apply(scheduled, token_ids, logprobs, failed, now=now)
         if self._windows:  # what is due before the next result comes must not wait for it
-            self._applier.tell_due(news, now + self._statistics.step_s_last)
-        return self._statistics.messages(news, self._scheduler)
+            self._applier.add_due(outputs, now + self._statistics.step_s_last)
+        return self._messages(outputs)
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events.
 
-        Without work, what was to wait for later steps, too: there may be none.
+        Without work, tokens that were held for later steps, too: there may be none.
         """
-        news = self._announcements.take()
+        outputs = self._pending.take()
         if self._windows and not self.has_work():
-            self._applier.tell_due(news, math.inf)
-        return self._statistics.messages(news, self._scheduler) if news else {}
+            self._applier.add_due(outputs, math.inf)
+        return self._messages(outputs)
 
-    # ---- looking on
+    # ---- for observers
 
     def unfinished_count(self) -> int:
         """Requests that have not ended; 0 means that a drain is complete."""
@@ -377,8 +347,8 @@ class EngineCore:
     def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
         """Prefixes are shared within a principal and a salt; the numerics id names the weights.
 
-        Without a prefix cache only by the choices of one request. Of a prompt of embeddings there
-        are no ids that could name its blocks: it shares none.
+        Without a prefix cache only by the choices of one request. A prompt of embeddings has no ids
+        that its blocks could be found by: it shares none.
         """
         if request.prompt_embeds is not None:
             return b""
@@ -387,7 +357,27 @@ class EngineCore:
             if not request.parent:
                 return b""
             group = f"{frontend!r} {request.parent}"
-        return root_digest(self.ready.numerics_id, request.principal, request.cache_salt, group)
+        return root_hash(self.ready.numerics_id, request.principal, request.cache_salt, group)
+
+    def _put_end(self, record: FinishedRequest) -> None:
+        """How it ended, without the tokens that its frontend has."""
+        self._pending.put(record.frontend, record.output_from(len(record.output_token_ids)))
+
+    def _drop_outputs(self, frontend: Frontend) -> None:
+        """What was not sent yet, and what was: the link may have lost it."""
+        self._pending.drop(frontend)
+        self._windows.drop(frontend)
+        self._statistics.forget(frontend)
+
+    def _messages(self, outputs: dict[Frontend, FrontendOutputs]) -> dict[Frontend, StepOutputs]:
+        """One message for each frontend, with statistics for those whose counts are old."""
+        messages: dict[Frontend, StepOutputs] = {}
+        if outputs:
+            number = self._scheduler.step_number
+            updates = self._statistics.updates(outputs, self._scheduler)
+            for frontend, each in outputs.items():
+                messages[frontend] = each.message(number, updates.get(frontend))
+        return messages
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)
@@ -395,5 +385,5 @@ class EngineCore:
 
 
 def _is_continued(request: Request, entry: LiveRequest) -> bool:
-    """Whether what the frontend wants is what we run, as far as it can be told."""
+    """Whether what the frontend wants is what runs here, as far as both say."""
     return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count

@@ -1,27 +1,57 @@
-"""Keeps each request's block table long enough for the tokens that are computed next.
+"""KV cache manager: block tables of requests, and the prefix cache over a `BlockPool`.
 
-Sans-IO: arithmetic between tokens and blocks over a `BlockPool`. Must not know budgets, order or
-victims: when there are too few blocks it says so, and `scheduler` decides who pays.
+Sans-IO: arithmetic between tokens and blocks. When there are too few blocks it says so, and
+`scheduler` decides who is preempted.
 
 Token position p of a request: block `block_ids[p // block_tokens]`, slot `p % block_tokens`.
 
-*Prefix cache*: a full block whose step has completed gets its digest (`block_hash`) and can be
-shared by every request that begins with the same tokens, under the same root. A hit is the longest
-run of cached blocks from the start; it never covers the last token, since that has to be computed
-to go on from. What a hit covers is never written to: the table goes on in a block of its own.
+*Prefix cache*: a full block whose step has completed is registered under its hash and can be shared
+by every request that begins with the same tokens, under the same root. A hit is the longest run of
+cached blocks from the start; it never covers the last token, since that has to be computed to go on
+from. What a hit covers is never written to: the table goes on in a block of its own.
 
-    block_ids   | full: named when computed | full | full | last, growing |
-                |<--- hit: shared --------->|<--- taken from the pool --->|
+    block_ids   | full: registered when computed | full | full | last, growing |
+                |<------ hit: shared ----------->|<--- taken from the pool --->|
+
+A block's hash covers its own tokens and, through its parent's hash, all before them; the chain
+begins with a root that covers what else the keys and values depend on and who may share them. Equal
+hashes are taken for equal contents, so the hash has to be cryptographic: a client who could make
+two prefixes collide would read another's answers. Measured on one core: 0.8 µs for a block of 16
+tokens (sha256: 0.9 µs).
 """
 
+import hashlib
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 import attrs
 
-from .block_hash import block_digest
 from .block_pool import BlockPool
 from .request import NEVER, Request
+
+# 256 bits: finding a collision is out of reach.
+HASH_BYTES = 32
+
+
+def root_hash(numerics_id: str, principal: str, cache_salt: str, group: str = "") -> bytes:
+    """The hash before the first block.
+
+    `numerics_id` stands for the weights and how they are computed with. `group` is not empty where
+    only the choices of one request may share.
+    """
+    hashed = hashlib.blake2b(digest_size=HASH_BYTES)
+    for text in (numerics_id, principal, cache_salt, group):
+        data = text.encode("utf-8", "surrogatepass")
+        hashed.update(len(data).to_bytes(8, "little"))  # so that no two splits look alike
+        hashed.update(data)
+    return hashed.digest()
+
+
+def block_hash(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """The hash of a full block of these tokens (each of 32 bits) after `parent`."""
+    data = parent + array("i", token_ids).tobytes()
+    return hashlib.blake2b(data, digest_size=HASH_BYTES).digest()
 
 
 @attrs.define(eq=False)
@@ -31,19 +61,16 @@ class KVCacheManager:
     block_tokens: int
     pool: BlockPool
 
-    # ---- a request comes: its hit, then blocks for all its tokens
+    # ---- a request is admitted: its hit, then blocks for all its tokens
 
     def find_hit(self, request: Request) -> list[int]:
-        """The cached blocks that its table can begin with; share nothing yet.
-
-        Empty for a request that takes no hits, or whose first tokens came from elsewhere.
-        """
+        """The cached blocks that its table can begin with; nothing is shared yet."""
         hit: list[int] = []
-        if not request.takes_hits or request.computed_tokens:
+        if not request.takes_hits:
             return hit
         blocks = (len(request.token_ids) - 1) // self.block_tokens
         for index in range(blocks):
-            block_id = self.pool.find(self._digest(request, index))
+            block_id = self.pool.find(self._hash(request, index))
             if block_id is None:
                 break
             hit.append(block_id)
@@ -54,14 +81,14 @@ class KVCacheManager:
         return (request.prompt_tokens - 1) // self.block_tokens
 
     def blocks_to_admit(self, request: Request, hit: list[int]) -> int:
-        """How many free blocks `admit` uses up; also those of the hit that nobody holds."""
-        unheld = sum(self.pool.references(block_id) == 0 for block_id in hit)
-        return self.blocks_missing(request, len(request.token_ids)) - len(hit) + unheld
+        """How many free blocks `admit` uses up, unreferenced ones of the hit included."""
+        unreferenced = sum(self.pool.references(block_id) == 0 for block_id in hit)
+        return self.blocks_missing(request, len(request.token_ids)) - len(hit) + unreferenced
 
     def blocks_freed_by(self, victim: Request, released: Counter[int], hit: Set[int]) -> int:
-        """How many more blocks become free if `victim` gives its own back; none of `hit`.
+        """How many more blocks become free if `victim` is preempted; none of `hit`.
 
-        `released` are those that others give back, by how often; the victim's are added.
+        `released` are those that other victims give back, by how often; this one's are added.
         """
         freed = 0
         for block_id in victim.block_ids:
@@ -70,15 +97,14 @@ class KVCacheManager:
         return freed
 
     def admit(self, request: Request, hit: list[int]) -> None:
-        """Its table: the hit, then blocks for the rest of its tokens. The caller knows of room."""
+        """Its table: the hit, then blocks for the rest of its tokens. The caller has made room."""
         assert not request.block_ids
         self.pool.share(hit)
         request.block_ids = list(hit)
-        if hit:
-            request.computed_tokens = len(hit) * self.block_tokens
-        request.named_blocks = len(hit)
+        request.computed_tokens = len(hit) * self.block_tokens
+        request.registered_blocks = len(hit)
         if request.cache_root:
-            request.name_block_at = (len(hit) + 1) * self.block_tokens
+            request.register_at = (len(hit) + 1) * self.block_tokens
         appended = self.grow(request, len(request.token_ids))
         assert appended is not None, "there is room"
 
@@ -102,37 +128,37 @@ class KVCacheManager:
         request.block_ids += taken
         return taken
 
-    def name_blocks(self, request: Request) -> None:
-        """A step has completed and `computed_tokens` has reached `name_block_at`.
+    def register_hashes(self, request: Request) -> None:
+        """Let its full blocks be found: a step has completed, and `register_at` was reached.
 
-        Of a request that ended in flight, tokens may have been computed that nobody knows.
+        Of a request that ended in flight, tokens may have been computed that it never got.
         """
         full = min(request.computed_tokens, len(request.token_ids)) // self.block_tokens
-        for index in range(request.named_blocks, full):
-            self.pool.cache(request.block_ids[index], self._digest(request, index))
-        request.named_blocks = full
-        request.name_block_at = (full + 1) * self.block_tokens
+        for index in range(request.registered_blocks, full):
+            self.pool.register(request.block_ids[index], self._hash(request, index))
+        request.registered_blocks = full
+        request.register_at = (full + 1) * self.block_tokens
 
-    def disown(self, request: Request) -> None:
-        """Its keys and values may be wrong: nobody may find them, nor what it computes further."""
-        self.pool.disown(request.block_ids)
-        request.name_block_at = NEVER
+    def forget_hashes(self, request: Request) -> None:
+        """Its keys and values may be wrong: let none be found, nor what it computes further."""
+        self.pool.forget(request.block_ids)
+        request.register_at = NEVER
 
     def free(self, request: Request) -> None:
-        """Give all its blocks back; what has a name may be found again for a while."""
+        """Give all its blocks back; those that are registered may be found again for a while."""
         self.pool.release(request.block_ids)
         request.block_ids = []
-        request.named_blocks = 0
-        request.name_block_at = NEVER
+        request.registered_blocks = 0
+        request.register_at = NEVER
 
-    def _digest(self, request: Request, index: int) -> bytes:
+    def _hash(self, request: Request, index: int) -> bytes:
         """Of its block `index`; all of the block's tokens are known. Each is computed once."""
-        digests, size = request.block_digests, self.block_tokens
-        while len(digests) <= index:
-            start = len(digests) * size
-            parent = digests[-1] if digests else request.cache_root
-            digests.append(block_digest(parent, request.token_ids[start : start + size]))
-        return digests[index]
+        hashes, size = request.block_hashes, self.block_tokens
+        while len(hashes) <= index:
+            start = len(hashes) * size
+            parent = hashes[-1] if hashes else request.cache_root
+            hashes.append(block_hash(parent, request.token_ids[start : start + size]))
+        return hashes[index]
 
     def check_invariants(self, holders: Iterable[Request]) -> None:
         """`holders`: all requests that may hold blocks. Fails if one is leaked or owned twice."""
@@ -141,10 +167,10 @@ class KVCacheManager:
         for request in holders:
             assert len(set(request.block_ids)) == len(request.block_ids)
             assert request.scheduled_tokens <= len(request.block_ids) * self.block_tokens
-            assert request.named_blocks <= request.computed_tokens // self.block_tokens
+            assert request.registered_blocks <= request.computed_tokens // self.block_tokens
             held.update(request.block_ids)
             for index, block_id in enumerate(request.block_ids):
                 shared = self.pool.references(block_id) > 1
-                assert not shared or index < request.named_blocks, "a block that grows is shared"
+                assert not shared or index < request.registered_blocks, "a growing block is shared"
         for block_id in range(self.pool.blocks):
             assert held[block_id] == self.pool.references(block_id), block_id

@@ -1,8 +1,8 @@
-"""Keeps the logprobs of one request's successive tokens, so that they can be told again.
+"""Logprobs of one request's tokens, kept so that they can be sent again.
 
 Sans-IO: bytes. One log is of the output, another of the prompt; positions are their indices. What
 comes twice (a preempted prompt is computed again) is kept once: the executor's bits are the same.
-Bounded by what validation lets a request ask for. Must not know requests or who is told.
+Bounded by what `check_request` lets a request ask for.
 """
 
 import attrs
@@ -58,3 +58,16 @@ class LogprobLog:
     def check_invariants(self) -> None:
         """The arrays agree in length."""
         assert len(self._token_ids) == len(self._logprobs) == len(self._ranks) * self.width
+
+
+# Of the output, and of the prompt.
+Logs = tuple[LogprobLog | None, LogprobLog | None]
+
+
+def logprobs_from(logs: Logs, index: int) -> tuple[TokenLogprobs | None, TokenLogprobs | None]:
+    """What goes with output tokens from `index` on: theirs, and the prompt's with the first."""
+    output, prompt = logs
+    return (
+        None if output is None else output.since(index),
+        None if prompt is None or index > 0 else prompt.since(1),
+    )

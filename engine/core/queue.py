@@ -1,18 +1,21 @@
-"""Requests that wait for a row and blocks, in the order in which they will get them.
+"""Order of requests: the waiting queue, its policies, and the choice of preemption victims.
 
-Sans-IO: plain lists. `scheduler` takes the first; nobody overtakes it.
+Sans-IO: plain lists. `scheduler` admits the first of those that wait, which none overtakes, and
+preempts who is chosen here.
 
-Two sides: *ready* requests could run if there were room; *parked* ones could not even then (no
-credit, or they wait for KV, a grammar or a sibling) and block nobody. The policy is a function from
-a request to a key. A preempted request keeps its key, so it comes back ahead of all that arrived
-later. Must not know blocks, rows or credit's meaning.
+The waiting queue has two sides: *ready* requests could run if there were room; *parked* ones could
+not even then (no credit, or they wait for a grammar or a sibling) and delay none. The policy is a
+function from a request to a key. A preempted request keeps its key, so it comes back ahead of all
+that arrived later.
 """
 
 import bisect
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 
 import attrs
 
+from .kv_cache_manager import KVCacheManager
 from .request import Request
 
 # The key decides who is first (smallest) and who is preempted first (largest). It is unique and
@@ -43,7 +46,7 @@ def insert_ordered(requests: list[Request], request: Request, order: OrderKey) -
 
 
 def remove_ordered(requests: list[Request], request: Request, order: OrderKey) -> None:
-    """Take a request out of an ordered list that holds it."""
+    """Take a request out of an ordered list that has it."""
     index = bisect.bisect_left(requests, order(request), key=order)
     assert requests[index] is request, request.request_id
     del requests[index]
@@ -51,7 +54,7 @@ def remove_ordered(requests: list[Request], request: Request, order: OrderKey) -
 
 @attrs.define(eq=False)
 class WaitingQueue:
-    """Bounded by what the frontends admit (`runtime.admission`); the engine refuses nobody."""
+    """Bounded by what the frontends admit (`runtime.admission`): the engine refuses none."""
 
     order: OrderKey = fcfs_order
     # Ordered; a shift of some thousand pointers is cheaper than a heap's bookkeeping for aborts.
@@ -74,7 +77,7 @@ class WaitingQueue:
     def update(self, request: Request) -> None:
         """Its credit or status has changed: a parked request may have become ready.
 
-        Ready ones become parked by `park` only: credit grows, and KV that is here stays here.
+        Ready ones become parked by `park` only: credit grows, and a grammar stays compiled.
         """
         if request.is_schedulable and request in self._parked:
             self._parked.remove(request)
@@ -116,3 +119,44 @@ class WaitingQueue:
         for request in self.requests():
             assert not request.is_finished
             request.check_invariants()
+
+
+def next_victim(running: Sequence[Request], runnable: list[Request]) -> Request:
+    """Who is preempted for a running request: the last paused one, else the last of `runnable`.
+
+    Both are in order. The latter is taken off `runnable`; it has not been served yet in this step,
+    and alone may be in flight: what a paused one's credit allowed has all been applied.
+    """
+    for request in reversed(running):
+        if not request.has_credit:
+            return request
+    return runnable.pop()
+
+
+def victims_for_admission(
+    running: Sequence[Request],
+    kv_cache: KVCacheManager,
+    hit: list[int],
+    *,
+    blocks: int,
+    places: int,
+) -> list[Request] | None:
+    """The paused requests to preempt for a waiting one: at least `places`, and `blocks` with them.
+
+    No more of them than needed, the last first; None if all of them are not enough. Blocks of its
+    `hit` do not become free by being released.
+    """
+    victims: list[Request] = []
+    if blocks <= 0 and places <= 0:
+        return victims
+    paused = [request for request in reversed(running) if not request.has_credit]
+    # Asked in every step while a request waits, so the plain cases are not counted by blocks.
+    if len(paused) < places or sum(len(request.block_ids) for request in paused) < blocks:
+        return None
+    released, kept = Counter[int](), frozenset(hit)
+    for request in paused:
+        victims.append(request)
+        blocks -= kv_cache.blocks_freed_by(request, released, kept)
+        if len(victims) >= places and blocks <= 0:
+            return victims
+    return None

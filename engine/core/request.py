@@ -1,4 +1,4 @@
-"""One request as the engine core sees it: its tokens, its place, its life.
+"""Request: one attempt's tokens, status, credit, blocks and row in the engine core.
 
 Sans-IO: plain state; `scheduler` moves it from status to status, `engine_core` appends tokens.
 
@@ -10,20 +10,22 @@ the next one is scheduled, so there are two more counts that run ahead of these 
                 |-- computed_tokens -->|-- in flight -->| scheduled_tokens
 
 Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought count as output.
-Must not know frontends' addresses, links, or how a step is carried out.
 """
 
 import enum
 from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 import attrs
 
 from ...transports.array import Array
-from ..messages import AddRequest, FinishReason, RequestOutput, TokenLogprobs
+from ..messages import AddRequest, FinishReason, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
-from .grammar import RequestGrammar
-from .logprob_log import LogprobLog
+from .logprob_log import LogprobLog, logprobs_from
+
+if TYPE_CHECKING:
+    from .grammar import RequestGrammar
 
 # Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
 # that may adopt the requests (its rank, say, not its epoch).
@@ -37,9 +39,9 @@ CREDIT_UNLIMITED = 2**62
 NO_ROW = -1
 # A number of tokens that no request reaches, for the same reason as above.
 NEVER = 2**62
-# Who has its tokens told together after so long at least does not see how long a step takes: no
+# A reader whose tokens come merged after so long or longer does not see how long a step takes: no
 # step that is cut by time (`step_time_target_s`) is longer by default.
-UNWATCHED_FROM_S = 0.5
+INTERACTIVE_BELOW_S = 0.5
 _NO_IDS: frozenset[int] = frozenset()
 
 
@@ -47,8 +49,7 @@ class RequestStatus(enum.Enum):
     """Where a request is in its life; see `TRANSITIONS`."""
 
     WAITING = "waiting"  # never scheduled, holds nothing
-    WAITING_FOR_REMOTE_KV = "waiting_for_remote_kv"  # not to be scheduled before its KV is here
-    WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # nor before its grammar has been compiled
+    WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # not to be scheduled before it is compiled
     RUNNING = "running"  # holds a row and blocks; *paused* when it is at its credit
     PREEMPTED = "preempted"  # ran, gave row and blocks back, waits to be computed again
     FINISHED_STOPPED = "finished_stopped"
@@ -58,8 +59,7 @@ class RequestStatus(enum.Enum):
 
 
 _S = RequestStatus
-PARKED = frozenset({_S.WAITING_FOR_REMOTE_KV, _S.WAITING_FOR_GRAMMAR})
-WAITING = PARKED | {_S.WAITING}
+WAITING = frozenset({_S.WAITING, _S.WAITING_FOR_GRAMMAR})
 FINISHED = frozenset(
     {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
 )
@@ -67,7 +67,6 @@ FINISHED = frozenset(
 # status may be followed by each end; nothing follows an end.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
     _S.WAITING: FINISHED | {_S.RUNNING},
-    _S.WAITING_FOR_REMOTE_KV: FINISHED | {_S.WAITING, _S.WAITING_FOR_GRAMMAR},
     _S.WAITING_FOR_GRAMMAR: FINISHED | {_S.WAITING},
     _S.RUNNING: FINISHED | {_S.PREEMPTED},
     _S.PREEMPTED: FINISHED | {_S.RUNNING},
@@ -113,21 +112,21 @@ class Request:
     # Output index up to which it may be scheduled (exclusive). Only ever grows.
     credit: int
     status: RequestStatus = RequestStatus.WAITING
-    # Its frontend wants to be told when it is queued, scheduled, preempted.
+    # Its frontend wants events: when it is queued, scheduled, preempted.
     events: bool = False
     # Its attempt alone names it to its frontend.
     in_columns: bool = False
-    # How long its tokens may wait to be told together; 0: not at all.
+    # How long its tokens may be held to be sent together; 0: not at all.
     merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
-    grammar: RequestGrammar | None = None
+    grammar: "RequestGrammar | None" = None
     # Token sequences that its output must not contain.
     bad_words: list[list[int]] = attrs.field(factory=list)
     # Of its prompt, whose ids are placeholders then; kept to compute it again.
     prompt_embeds: Array | None = None
     # Common name of the choices of one prompt, "" for one alone.
     parent: str = ""
-    # Another choice computes their prompt; `SiblingGroups` says until when.
+    # Another choice computes their prompt; `SharedPrompts` says until when.
     waits_for_sibling: bool = False
 
     # Tokens whose keys and values are in the blocks. < len(token_ids) until it ends.
@@ -142,34 +141,32 @@ class Request:
     tokens_max: int = attrs.field(init=False)
     # Total tokens up to which the newest one is not near its credit.
     held_until: int = attrs.field(init=False)
-    # What was told of its output tokens (not those of a replay) and of its prompt, if asked for.
+    # Of its output tokens (not those of a replay) and of its prompt, if asked for.
     logprobs: LogprobLog | None = None
     prompt_logprobs: LogprobLog | None = None
     # Its block table; changed by `KVCacheManager` alone. Empty unless running or in flight.
     block_ids: list[int] = attrs.field(factory=list)
     # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
     row: int = NO_ROW
-    # What its first block follows in the prefix cache (`block_hash`); empty: it shares no blocks.
+    # What its first block follows in the prefix cache (`root_hash`); empty: it shares no blocks.
     cache_root: bytes = b""
-    # Digests of its first full blocks, as far as somebody asked for them.
-    block_digests: list[bytes] = attrs.field(factory=list)
-    # Blocks of its table that were offered to the prefix cache, and at how many computed tokens
+    # Hashes of its first full blocks, as far as they were asked for.
+    block_hashes: list[bytes] = attrs.field(factory=list)
+    # Blocks of its table that were registered in the prefix cache, and at how many computed tokens
     # the next one will be; both are `KVCacheManager`'s.
-    named_blocks: int = 0
-    name_block_at: int = NEVER
+    registered_blocks: int = 0
+    register_at: int = NEVER
     # Prompt tokens that its first admission found in the cache.
     cached_tokens: int = 0
-    # The first output token that its frontend was not told of, if any waits (`OutputWindows`).
-    untold_from: int | None = None
+    # Output index of the first token that was not sent, if any is held (`OutputWindows`).
+    unsent_from: int | None = None
     # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
     aborted_at: int = NEVER
 
     # Its end of sequence and stop tokens.
     ending_ids: frozenset[int] = attrs.field(init=False)
-    # A token that is none of these and makes its tokens so many (both exclusive) is told in columns
-    # and changes nothing else. None below the first sampled here: what it had cached goes with it.
-    plain_above: int = attrs.field(init=False)
-    plain_below: int = attrs.field(init=False)
+    # Total tokens from which on a single one goes in columns; NEVER without `in_columns`.
+    columns_from: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._note_credit()
@@ -177,9 +174,8 @@ class Request:
         self.ending_ids = self.eos_token_ids
         if self.stop_token_ids:
             self.ending_ids |= self.stop_token_ids
-        plain = self.in_columns and self.sampling.structured_outputs is None
-        self.plain_above = self.prompt_tokens + self.replayed_tokens + 1
-        self.plain_below = self.length_max if plain else 0
+        first_sampled = self.prompt_tokens + self.replayed_tokens + 1
+        self.columns_from = first_sampled if self.in_columns else NEVER
 
     @property
     def in_flight(self) -> bool:
@@ -187,14 +183,9 @@ class Request:
         return self.scheduled_tokens > self.computed_tokens
 
     @property
-    def is_runnable(self) -> bool:
-        """Whether a running request has a token to compute that is in no step yet."""
-        return self.total_tokens < self.tokens_max
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether somebody may look at its tokens one by one. (Embeddings make steps large.)"""
-        return self.merge_s < UNWATCHED_FROM_S or self.prompt_embeds is not None
+    def is_interactive(self) -> bool:
+        """Whether its tokens may be read one by one; embeddings count, as they make steps large."""
+        return self.merge_s < INTERACTIVE_BELOW_S or self.prompt_embeds is not None
 
     @property
     def output_count(self) -> int:
@@ -208,7 +199,7 @@ class Request:
 
     @property
     def has_prompt_logprobs(self) -> bool:
-        """Whether those of its prompt are known, so that no step needs to tell them again."""
+        """Whether those of its prompt are known, so that no step needs to bring them again."""
         log = self.prompt_logprobs
         return log is not None and len(log) == self.prompt_tokens - 1
 
@@ -225,7 +216,8 @@ class Request:
     @property
     def is_schedulable(self) -> bool:
         """Whether nothing but room keeps a request that waits from running."""
-        return self.has_credit and self.status not in PARKED and not self.waits_for_sibling
+        compiled = self.status is not RequestStatus.WAITING_FOR_GRAMMAR
+        return self.has_credit and compiled and not self.waits_for_sibling
 
     def move_to(self, status: RequestStatus) -> None:
         """Change the status; an illegal move is a bug of ours and fails an assertion."""
@@ -244,20 +236,31 @@ class Request:
         self.held_until = NEVER if unlimited else low
 
     def note_logprobs(self, rows: RowLogprobs) -> None:
-        """Keep what a step says of its tokens, to be told with them."""
+        """Keep a step's logprobs of its tokens, to be sent with them."""
         log, first = self.prompt_logprobs, rows.first
         if first >= self.prompt_tokens:
             log, first = self.logprobs, first - self.prompt_tokens
         if log is not None:
             log.append(rows, first)
 
-    def take_untold(self, index: int) -> int:
-        """From which output index on it is told, if `index` alone is news. Nothing waits then."""
-        first, self.untold_from = self.untold_from, None
-        return index if first is None else first
+    def take_unsent(self, index: int) -> int:
+        """From which output index on to send, if `index` alone is new. Nothing is held then."""
+        first = self.unsent_from
+        if first is None:
+            return index
+        self.unsent_from = None
+        return first
+
+    def note_cached(self, tokens: int) -> None:
+        """Its first admission found so many prompt tokens in the cache.
+
+        That goes with its first token, for which columns have no room.
+        """
+        self.cached_tokens = tokens
+        self.columns_from += bool(tokens)
 
     def output_from(self, index: int) -> RequestOutput:
-        """Its tokens from output index `index`, and what is told with them."""
+        """Its tokens from output index `index`, and what is sent with them."""
         logs = (self.logprobs, self.prompt_logprobs)
         logprobs = prompt_logprobs = None
         if logs != (None, None):
@@ -307,7 +310,7 @@ class Request:
                 log.check_invariants()
         assert 0 < self.prompt_tokens <= len(self.token_ids)
         assert self.prompt_tokens < self.length_max
-        assert self.untold_from is None or self.untold_from < self.output_count
+        assert self.unsent_from is None or self.unsent_from < self.output_count
         # One that ended in flight may have computed tokens that it never got.
         assert self.is_finished or 0 <= self.computed_tokens <= len(self.token_ids)
         holds = self.status is RequestStatus.RUNNING or (self.is_finished and self.row != NO_ROW)
@@ -324,18 +327,6 @@ class Request:
             assert self.total_tokens == len(self.token_ids)
 
 
-Logs = tuple[LogprobLog | None, LogprobLog | None]
-
-
-def logprobs_from(logs: Logs, index: int) -> tuple[TokenLogprobs | None, TokenLogprobs | None]:
-    """What is told with output tokens from `index` on: of them, of the prompt with the first."""
-    output, prompt = logs
-    return (
-        None if output is None else output.since(index),
-        None if prompt is None or index > 0 else prompt.since(1),
-    )
-
-
 def make_request(
     frontend: Frontend,
     add: AddRequest,
@@ -350,10 +341,9 @@ def make_request(
     length_max = max_model_len
     if sampling.max_tokens is not None:
         length_max = min(length_max, prompt_tokens + sampling.max_tokens)
-    if add.waits_for_remote_kv:
-        status = RequestStatus.WAITING_FOR_REMOTE_KV
-    else:
-        status = status_without_kv(sampling)
+    status = RequestStatus.WAITING
+    if sampling.structured_outputs is not None:
+        status = RequestStatus.WAITING_FOR_GRAMMAR
     return Request(
         frontend=frontend,
         request_id=add.request_id,
@@ -381,10 +371,3 @@ def make_request(
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
         cache_root=cache_root,
     )
-
-
-def status_without_kv(sampling: SamplingParams) -> RequestStatus:
-    """Where a request is that waits for no KV, or no longer."""
-    if sampling.structured_outputs is None:
-        return RequestStatus.WAITING
-    return RequestStatus.WAITING_FOR_GRAMMAR

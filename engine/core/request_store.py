@@ -1,27 +1,28 @@
-"""Finds requests by name, and remembers for a while how those of late have ended.
+"""Request store: live requests by name, and how the last ones have ended.
 
-Sans-IO: dictionaries. Must not know the scheduler.
+Sans-IO: dictionaries.
 
 A message that is lost with its link may have been the last one of a request. So what has ended is
 kept, its output tokens with it, until the frontend's next RESYNC no longer asks for it, or until
-`FINISHED_COUNT_MAX` or `FINISHED_TOKENS_MAX` is reached: then the oldest goes, and whoever still
-needs it is told that it is unknown, sends it again, and gets the same tokens.
+`FINISHED_COUNT_MAX` or `FINISHED_TOKENS_MAX` is reached: then the oldest goes; a frontend
+that still needs it is answered that it is unknown, sends it again, and gets the same tokens.
 """
 
 import attrs
 
 from ..messages import FinishReason, RequestKey, RequestOutput
-from .request import Frontend, Logs, Request, logprobs_from
+from .logprob_log import Logs, logprobs_from
+from .request import Frontend, Request
 
 # A link is down for seconds; so many requests end in some seconds of a busy engine.
 FINISHED_COUNT_MAX = 1024
-# About 32 MB of Python integers at worst; pulled out of the air.
+# About 32 MB of Python integers at worst; a guess.
 FINISHED_TOKENS_MAX = 1_000_000
 # Of a Python integer and its place in a list.
 TOKEN_BYTES = 32
 
 
-# Not frozen, though nobody changes one: that would take three times as long to make.
+# Not frozen, though it is never changed: that would take three times as long to make.
 @attrs.define(kw_only=True)
 class FinishedRequest:
     """How one attempt ended, with all its output (replayed tokens included)."""

@@ -1,7 +1,7 @@
-"""Decides what each step computes, who gets blocks and rows, and who must give them back.
+"""Scheduler: what each step computes, which requests get blocks and rows, which are preempted.
 
 Sans-IO: `schedule()` returns a `Step`, `complete()` takes it as computed; the engine core applies
-the tokens in between. Must not know frontends, stop rules, or what a token is.
+the tokens in between, so that stop rules and outputs are nothing to it.
 
 One step mixes prompts and decodes: every running request computes as many of its uncomputed tokens
 as the budget allows, in order; then waiting ones are admitted in order.
@@ -9,17 +9,17 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Blocks* for all tokens that a request has now are taken at its admission, so a prompt never stops
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
-  no decode by a whole step; and no more run than it has tokens. Larger while nobody is watched.
+  no decode by a whole step; and no more run than it has tokens. Larger while none is interactive.
 - *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
 - *Choices* of one prompt: the first to be admitted computes it, the others wait for its blocks.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
-  flight holds row and blocks until its last step is complete, so it cannot be a victim: who needs
-  its blocks waits, and is not served, nor anybody after it, until the victim has no step in flight.
-- *Progress*: validation lets in only requests that fit when alone, nobody is preempted for a
-  younger one but a paused request, and nobody overtakes the first of those ready to run. So the
+  flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
+  that needs its blocks waits, and none after it is served, until the victim has no step in flight.
+- *Progress*: checks let in only requests that fit when alone, none is preempted for a younger one
+  but a paused request, and none overtakes the first of those ready to run. So the
   oldest that has credit computes in every step (or in the one after the next, where it waits for
   blocks that are in flight), or is next to be admitted and waits only for others that do.
 """
@@ -29,16 +29,12 @@ from collections import deque
 import attrs
 
 from ..messages import FinishReason, RequestEventKind
-from .block_pool import BlockPool
-from .cost_model import CostModel
 from .kv_cache_manager import KVCacheManager
-from .queue import OrderKey, WaitingQueue, fcfs_order, insert_ordered, remove_ordered
+from .queue import WaitingQueue, insert_ordered, next_victim, remove_ordered, victims_for_admission
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
-from .row_pool import RowPool
-from .sibling_groups import SiblingGroups
-from .step_draft import ScheduledStep, StepDraft
-from .time_budget import TimeBudget
-from .victims import next_victim, victims_for_admission
+from .shared_prompts import SharedPrompts
+from .step_builder import RowPool, ScheduledStep, StepBuilder
+from .step_time import StepTimes, TimeBudget
 
 _E = RequestEventKind
 
@@ -54,10 +50,10 @@ class Scheduler:
     steps_in_flight_max: int = 1
     # Seconds that a step should take at most; 0: as long as its tokens take.
     step_time_target_s: float = 0.0
-    # The budget while nobody who runs is watched, where it is the larger one.
-    unwatched_tokens: int = 0
+    # The budget while none that runs is interactive, where it is the larger one.
+    large_step_tokens: int = 0
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
-    cost_model: CostModel = attrs.field(factory=CostModel)
+    step_times: StepTimes = attrs.field(factory=StepTimes)
 
     # Ordered as the waiting queue is; each holds a row and blocks.
     running: list[Request] = attrs.field(factory=list, init=False)
@@ -71,14 +67,14 @@ class Scheduler:
     # Prompt tokens that were looked up in the prefix cache, and those of them that it had.
     prefix_queries: int = attrs.field(default=0, init=False)
     prefix_hits: int = attrs.field(default=0, init=False)
-    # What was done to requests that want to know; taken after each `schedule`.
+    # What was done to requests that want events; taken after each `schedule`.
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
-    # How many of those who run are watched.
-    _watched: int = attrs.field(default=0, init=False)
+    # How many of those that run are interactive.
+    _interactive: int = attrs.field(default=0, init=False)
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
-    _siblings: SiblingGroups = attrs.field(factory=SiblingGroups, init=False)
+    _shared_prompts: SharedPrompts = attrs.field(factory=SharedPrompts, init=False)
     # How many may run: each needs a row, and a token of the budget in every step.
     _running_max: int = attrs.field(init=False)
 
@@ -94,13 +90,13 @@ class Scheduler:
         self.waiting.add(request)
 
     def update(self, request: Request) -> None:
-        """Its credit has grown or its KV has come."""
+        """Its credit has grown or its grammar has come."""
         if request.status is not RequestStatus.RUNNING:
             self.waiting.update(request)
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
-        self._leave_siblings(request)
+        self._release_siblings(request)
         if request.status is RequestStatus.RUNNING:
             self._leave_running(request)
         else:
@@ -114,7 +110,7 @@ class Scheduler:
             self._end_release(request)
 
     def take_events(self) -> list[tuple[Request, RequestEventKind]]:
-        """What the last `schedule` did to requests that want to know, in order."""
+        """What the last `schedule` did to requests that want events, in order."""
         if not self._events:
             return []
         events, self._events = self._events, []
@@ -129,12 +125,8 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether a step is in flight, or `schedule` would return one."""
-        # With nobody runnable all blocks and rows are the paused ones', who yield to the first.
-        return (
-            bool(self.in_flight)
-            or self.waiting.first() is not None
-            or any(request.is_runnable for request in self.running)
-        )
+        # With none runnable all blocks and rows are the paused ones', which yield to the first.
+        return bool(self.in_flight or self.waiting.first() is not None or self._runnable())
 
     def schedule(self) -> ScheduledStep | None:
         """The next step, which is in flight from now on; None if nothing can be computed.
@@ -143,20 +135,21 @@ class Scheduler:
         """
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
-        # `is_runnable`, written out: every request in every step.
-        runnable = [each for each in self.running if each.total_tokens < each.tokens_max]
-        time = TimeBudget(self.cost_model, self.step_time_target_s, runnable)
-        larger = 0 if self._watched or time.is_blind(self._completed) else self.unwatched_tokens
-        draft = StepDraft(max(self.max_num_batched_tokens, larger))
-        # Whoever lost its place in this step does not come back in the same one, nor does anybody
-        # take the blocks before those who run have had theirs in the next.
-        if self._schedule_running(draft, runnable, time):
-            self._admit_waiting(draft, time)
-        if not draft.requests:
+        runnable = self._runnable()
+        time = TimeBudget(self.step_times, self.step_time_target_s)
+        budget = self.max_num_batched_tokens
+        if not (self._interactive or time.is_unmeasured(self._completed)):
+            budget = max(budget, self.large_step_tokens)
+        step = StepBuilder(budget)
+        # What was preempted in this step does not come back in the same one, and no other takes the
+        # blocks before the requests that run have had theirs in the next.
+        if self._schedule_running(step, runnable, time):
+            self._admit_waiting(step, time)
+        if not step.requests:
             return None
-        draft.finished += self._rows.name_released()
+        step.finished += self._rows.free_released()
         self.step_number += 1
-        scheduled = draft.finish(self.step_number)
+        scheduled = step.build(self.step_number)
         self.in_flight.append(scheduled)
         return scheduled
 
@@ -169,10 +162,10 @@ class Scheduler:
         ended = []
         for request, count in zip(scheduled.requests, scheduled.step.token_counts, strict=True):
             request.computed_tokens += count
-            if request.computed_tokens >= request.name_block_at:
-                self.kv_cache.name_blocks(request)
-                if request.named_blocks >= self.kv_cache.shareable_blocks(request):
-                    self._leave_siblings(request)
+            if request.computed_tokens >= request.register_at:
+                self.kv_cache.register_hashes(request)
+                if request.registered_blocks >= self.kv_cache.shareable_blocks(request):
+                    self._release_siblings(request)
             if request.status is not RequestStatus.RUNNING:
                 ended.append(request)
         self._completed += 1
@@ -184,19 +177,23 @@ class Scheduler:
     def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
         """The step, which is complete, took the workers so long."""
         if seconds > 0.0:
-            self.cost_model.learn(*scheduled.cost, seconds)
+            self.step_times.learn(scheduled.chunk_tokens, seconds)
 
     def predict(self, scheduled: ScheduledStep) -> float:
         """Seconds that the step will take; 0 if nothing is known of steps."""
-        return self.cost_model.predict(*scheduled.cost) if self.cost_model.is_ready else 0.0
+        return self.step_times.predict(scheduled.chunk_tokens)
+
+    def _runnable(self) -> list[Request]:
+        """Those that run and have a token to compute that is in no step yet, in order."""
+        return [each for each in self.running if each.total_tokens < each.tokens_max]
 
     def _schedule_running(
-        self, draft: StepDraft, runnable: list[Request], time: TimeBudget
+        self, step: StepBuilder, runnable: list[Request], time: TimeBudget
     ) -> bool:
-        """Serve those who run, in order; False if anybody had to yield or to wait for blocks."""
+        """Serve those that run, in order; False if one was preempted or has to wait for blocks."""
         preemptions = self.preemptions
         block_tokens = self.kv_cache.block_tokens
-        decoding: list[Request] = []  # those who come next: most do nothing else
+        decoding: list[Request] = []  # those that come next: most do nothing else
         index = 0
         while index < len(runnable):
             request, index = runnable[index], index + 1
@@ -205,18 +202,18 @@ class Scheduler:
             if count == 1 and scheduled < len(request.block_ids) * block_tokens:
                 decoding.append(request)
                 continue
-            draft.decode(decoding)
+            step.decode(decoding)
             decoding.clear()
             if count > 1:
                 behind = len(runnable) - index
-                count = time.cut(min(count, draft.budget - behind), scheduled)
+                count = time.cut(min(count, step.budget - behind))
             if (tokens := scheduled + count) > len(request.block_ids) * block_tokens:
                 appended = self._take_blocks(request, tokens, runnable)
                 if appended is None:
                     return False
-                draft.grown.append((request.row, appended))
-            draft.compute(request, count)
-        draft.decode(decoding)
+                step.grown.append((request.row, appended))
+            step.compute(request, count)
+        step.decode(decoding)
         return self.preemptions == preemptions
 
     def _take_blocks(
@@ -225,7 +222,7 @@ class Scheduler:
         """Blocks for so many tokens of it, at the expense of victims.
 
         None: it was the youngest itself and those before it have been served, or it waits for
-        blocks of which a step in flight has yet to be complete.
+        blocks of a step in flight.
         """
         while (appended := self.kv_cache.grow(request, tokens)) is None:
             victim = next_victim(self.running, runnable)
@@ -236,30 +233,30 @@ class Scheduler:
                 return None
         return appended
 
-    def _admit_waiting(self, draft: StepDraft, time: TimeBudget) -> None:
-        while draft.budget > 0 and time.has_time():
+    def _admit_waiting(self, step: StepBuilder, time: TimeBudget) -> None:
+        while step.budget > 0 and time.has_time():
             request = self.waiting.first()
             if request is None:
                 return
-            if request.is_watched and draft.tokens >= self.max_num_batched_tokens:
+            if request.is_interactive and step.tokens >= self.max_num_batched_tokens:
                 return  # a larger step than it may be in
             hit = self.kv_cache.find_hit(request)
             shares = self._shares_prompt(request, hit)
-            if shares and self._siblings.stand_aside(request):
+            if shares and self._shared_prompts.wait_for_sibling(request):
                 self.waiting.park(request)
                 continue
             if not self._make_room(request, hit):
                 return
-            draft.finished += self._rows.name_released()
+            step.finished += self._rows.free_released()
             self._admit(request, hit)
-            if request.is_watched:
-                draft.budget = min(draft.budget, self.max_num_batched_tokens - draft.tokens)
+            if request.is_interactive:
+                step.budget = min(step.budget, self.max_num_batched_tokens - step.tokens)
             if shares:
-                self._siblings.begin(request)
-            draft.begin_row(request)
+                self._shared_prompts.begin(request)
+            step.begin_row(request)
             uncomputed = request.total_tokens - request.scheduled_tokens
-            count = time.cut(min(uncomputed, draft.budget), request.scheduled_tokens)
-            draft.compute(request, count)
+            count = time.cut(min(uncomputed, step.budget))
+            step.compute(request, count)
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
@@ -270,11 +267,11 @@ class Scheduler:
         self._note_admission(request)
         request.move_to(RequestStatus.RUNNING)
         insert_ordered(self.running, request, self.waiting.order)
-        self._watched += request.is_watched
+        self._interactive += request.is_interactive
 
     def _leave_running(self, request: Request) -> None:
         remove_ordered(self.running, request, self.waiting.order)
-        self._watched -= request.is_watched
+        self._interactive -= request.is_interactive
 
     def _make_room(self, request: Request, hit: list[int]) -> bool:
         """Whether there is a row and blocks for all its tokens, if paused requests yield theirs.
@@ -282,7 +279,7 @@ class Scheduler:
         They yield only if that is enough.
         """
         blocks = self.kv_cache.blocks_to_admit(request, hit) - self.kv_cache.pool.free_count
-        # Those who have ended in flight still have their rows.
+        # Those that have ended in flight still have their rows.
         places = 1 - min(self._running_max - len(self.running), self._rows.available)
         victims = victims_for_admission(
             self.running, self.kv_cache, hit, blocks=blocks, places=places
@@ -294,25 +291,24 @@ class Scheduler:
         return True
 
     def _shares_prompt(self, request: Request, hit: list[int]) -> bool:
-        """Whether what it has yet to compute of its prompt is what its siblings want, too."""
+        """Whether its siblings want what it has yet to compute of its prompt."""
         return (
             request.parent != ""
             and request.takes_hits
-            and request.computed_tokens == 0
             and len(hit) < self.kv_cache.shareable_blocks(request)
         )
 
-    def _leave_siblings(self, request: Request) -> None:
-        """Those that it kept waiting may go on, if it kept any waiting."""
+    def _release_siblings(self, request: Request) -> None:
+        """Let its siblings go on, if any wait for it."""
         if not request.parent:
             return
-        for sibling in self._siblings.leave(request):
+        for sibling in self._shared_prompts.leave(request):
             self.waiting.update(sibling)
 
     def _preempt(self, request: Request) -> None:
         """Take row and blocks away; all its tokens will be computed again."""
         assert not request.in_flight, request.request_id
-        self._leave_siblings(request)
+        self._release_siblings(request)
         self._leave_running(request)
         self._release(request)
         request.computed_tokens = request.scheduled_tokens = 0
@@ -322,13 +318,13 @@ class Scheduler:
         self._note(request, _E.PREEMPTED)
 
     def _note_admission(self, request: Request) -> None:
-        """Tell of it; what the prefix cache did for a request counts at its first admission."""
+        """Its event; what the prefix cache did for a request counts at its first admission."""
         if request.status is RequestStatus.PREEMPTED:
             self._note(request, _E.RESUMED)
             return
         self._note(request, _E.SCHEDULED)
         if request.takes_hits:
-            request.cached_tokens = min(request.computed_tokens, request.prompt_tokens)
+            request.note_cached(min(request.computed_tokens, request.prompt_tokens))
             self.prefix_queries += request.prompt_tokens
             self.prefix_hits += request.cached_tokens
 
@@ -356,7 +352,7 @@ class Scheduler:
         assert keys == sorted(set(keys))
         assert len(self.running) <= self._running_max
         self.waiting.check_invariants()
-        self._siblings.check_invariants(self.running)
+        self._shared_prompts.check_invariants(self.running)
         assert len(self.in_flight) <= self.steps_in_flight_max
         in_flight = {request for step in self.in_flight for request in step.requests}
         ended = [request for request in in_flight if request.is_finished]
@@ -367,34 +363,10 @@ class Scheduler:
             assert request.status is RequestStatus.RUNNING or request.is_finished
         self.kv_cache.check_invariants(holders)
         self._rows.check_invariants([request.row for request in holders])
-        assert self._watched == sum(request.is_watched for request in self.running)
+        assert self._interactive == sum(request.is_interactive for request in self.running)
         for scheduled in self.in_flight:
-            watched = any(request.is_watched for request in scheduled.requests)
-            larger = 0 if watched else self.unwatched_tokens
+            interactive = any(request.is_interactive for request in scheduled.requests)
+            larger = 0 if interactive else self.large_step_tokens
             budget = max(self.max_num_batched_tokens, larger)
-            assert sum(scheduled.step.token_counts) == scheduled.cost[0] <= budget
+            assert scheduled.chunk_tokens <= sum(scheduled.step.token_counts) <= budget
             assert all(count > 0 for count in scheduled.step.token_counts)
-
-
-def make_scheduler(
-    *,
-    max_num_seqs: int,
-    max_num_batched_tokens: int,
-    kv_blocks: int,
-    block_tokens: int,
-    steps_in_flight_max: int = 1,
-    step_time_target_s: float = 0.0,
-    unwatched_tokens: int = 0,
-    order: OrderKey = fcfs_order,
-) -> Scheduler:
-    """A scheduler over its own KV cache of `kv_blocks` blocks of `block_tokens` tokens."""
-    kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
-    return Scheduler(
-        max_num_seqs,
-        max_num_batched_tokens,
-        kv_cache,
-        steps_in_flight_max,
-        step_time_target_s,
-        unwatched_tokens,
-        WaitingQueue(order),
-    )

@@ -1,6 +1,6 @@
-"""Counts what the engine core does, and decides which frontend is told when.
+"""Statistics of the engine core, and which frontends are sent them when.
 
-Sans-IO: plain integers. Must not know how anything is counted for, or what a balancer does with it.
+Sans-IO: plain integers.
 
 Every output message could carry statistics; most would repeat the last. So a frontend gets them
 with a message of a step only if one of the *counts* (waiting, running, paused requests, free
@@ -8,28 +8,16 @@ blocks) differs from what it was sent last. A frontend that gets no outputs gets
 either: the shell may send it `EngineCore.statistics()` at its own pace.
 """
 
+from collections.abc import Iterable
+
 import attrs
 
-from ..messages import EngineStatistics, RequestOutput, StepOutputs
+from ..messages import EngineStatistics
 from .request import Frontend
 from .scheduler import Scheduler
 
 # Waiting, running, paused, free blocks.
 Counts = tuple[int, int, int, int]
-
-
-@attrs.define(eq=False)
-class News:
-    """What there is to tell one frontend; `StepOutputs` says what the columns are."""
-
-    outputs: list[RequestOutput] = attrs.field(factory=list)
-    attempts: list[int] = attrs.field(factory=list)
-    indices: list[int] = attrs.field(factory=list)
-    token_ids: list[int] = attrs.field(factory=list)
-
-    def __bool__(self) -> bool:
-        """Whether there is anything."""
-        return bool(self.outputs or self.attempts)
 
 
 @attrs.define(eq=False)
@@ -48,31 +36,20 @@ class Statistics:
     # {frontend: counts it was sent last}; `forget` takes out those who are gone.
     _counts_sent: dict[Frontend, Counts] = attrs.field(factory=dict, init=False)
 
-    def messages(
-        self, news: dict[Frontend, News], scheduler: Scheduler
-    ) -> dict[Frontend, StepOutputs]:
-        """One message for each frontend, with statistics for those whose counts are old."""
-        messages: dict[Frontend, StepOutputs] = {}
-        if not news:
-            return messages
+    def updates(
+        self, frontends: Iterable[Frontend], scheduler: Scheduler
+    ) -> dict[Frontend, EngineStatistics]:
+        """A snapshot for each of these frontends whose counts are old; they are sent it now."""
         counts = _counts(scheduler)
+        updates: dict[Frontend, EngineStatistics] = {}
         snapshot: EngineStatistics | None = None
-        for frontend, told in news.items():
-            statistics = None
+        for frontend in frontends:
             if self._counts_sent.get(frontend) != counts:
                 if snapshot is None:
                     snapshot = self.snapshot(scheduler)
                 self._counts_sent[frontend] = counts
-                statistics = snapshot
-            messages[frontend] = StepOutputs(
-                scheduler.step_number,
-                told.outputs,
-                statistics,
-                told.attempts,
-                told.indices,
-                told.token_ids,
-            )
-        return messages
+                updates[frontend] = snapshot
+        return updates
 
     def forget(self, frontend: Frontend) -> None:
         """It may have lost what it was sent, or is gone."""

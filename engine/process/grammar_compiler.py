@@ -16,7 +16,7 @@ import trio
 from llguidance import LLMatcher, LLTokenizer
 
 from ...nurseries.tasks.waiting import waiting_for
-from ..core.grammar_orders import GrammarOrder
+from ..core.grammar import GrammarOrder
 from ..errors import InvalidParameter, ModelFolderError
 from ..grammar.matcher import MatchedGrammar
 from ..grammar.text import LIMITS, grammar_text, refused

@@ -22,9 +22,9 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...transports.links.channel import Channel, Peer
 from ..config import EngineSettings
 from ..core.engine_core import EngineCore
-from ..core.orphan_watch import OrphanWatch
 from ..errors import StepFailed
 from ..step_messages import Mask, Step, StepResult, WorkerReady
+from .orphan_watch import OrphanWatch
 from .server import EngineServer
 from .services import open_engine_services
 

@@ -28,7 +28,6 @@ from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..core.engine_core import EngineCore
-from ..core.orphan_watch import OrphanWatch
 from ..errors import EngineError
 from ..messages import (
     ENGINE_TO_FRONTEND,
@@ -46,6 +45,7 @@ from ..step_messages import WorkerReady
 from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
 from .executor import Executor
+from .orphan_watch import OrphanWatch
 from .server import EngineServer
 from .services import open_engine_services
 

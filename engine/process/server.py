@@ -25,7 +25,6 @@ from ...transports.links.channel import (
     Received,
 )
 from ..core.engine_core import EngineCore
-from ..core.orphan_watch import OrphanWatch
 from ..errors import InvalidRequest
 from ..messages import (
     AbortRequests,
@@ -41,6 +40,7 @@ from ..messages import (
     UtilityReply,
 )
 from .message_parts import split_outputs
+from .orphan_watch import OrphanWatch
 
 # Waiting calls for a tree, of all frontends together; one more gets an error at once.
 TREE_CALLS_MAX = 64

@@ -1,10 +1,10 @@
-"""The rings between an engine core and its workers, from the core's side: steps out, answers in.
+"""Shared-memory rings between an engine core and its workers: steps out, results in.
 
     core  --STEP, MASK-->  broadcast ring  -->  every worker
     core  <--result, failure--  one ring for each worker
 
-Every worker acknowledges every step; the tokens come from the output rank. Must not know processes:
-`executor` starts them and hands each the descriptors of its ends.
+Every worker acknowledges every step; the tokens come from the output rank. `executor`
+starts the processes and hands each the descriptors of its ends.
 """
 
 import math
@@ -39,8 +39,8 @@ Answer = StepResult | StepFailure
 class StepRings:
     """Both directions, for `workers` ranks; see `step_loop.StepExecutor`. Leave it to close it.
 
-    `step_timeout_s` is the deadline of one step, from when its result is waited for; `run_deadline`
-    watches it.
+    `step_timeout_s` is the deadline of one step, from when its result is first waited for;
+    `run_deadline` watches it.
     """
 
     workers: int
@@ -50,8 +50,10 @@ class StepRings:
     _results: list[RingReader] = attrs.field(init=False)
     # Of the step that is waited for, by rank: those that have come.
     _answers: dict[int, Answer] = attrs.field(factory=dict, init=False)
-    # The step that is waited for, and since when; infinite while none is.
+    # The step that was asked for last, and when it was first; the latter once more while it is
+    # waited for, infinite while it is not.
     _waited: int = attrs.field(default=0, init=False)
+    _asked_first: float = attrs.field(default=math.inf, init=False)
     _waited_since: float = attrs.field(default=math.inf, init=False)
     # Where `run_deadline` sleeps when nothing was waited for at the last deadline.
     _idle: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
@@ -155,10 +157,12 @@ class StepRings:
 
         Raises `StepFailed` as soon as any rank has failed, with its traceback. Has no end if none
         has and some are silent: see `run_deadline`. Cancellation loses nothing: it may be asked for
-        again.
+        again, which does not move its deadline.
         """
         answers = self._answers
-        self._waited, self._waited_since = number, trio.current_time()
+        if number != self._waited:
+            self._waited, self._asked_first = number, trio.current_time()
+        self._waited_since = self._asked_first
         self._idle.wake()
         try:
             if self.workers == 1:  # the usual case costs no task

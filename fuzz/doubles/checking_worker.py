@@ -4,13 +4,12 @@ Sans-IO: `execute(step)` is a function call. It keeps exactly what the step prot
 keep (rows, their tokens, block tables) and a KV memory that holds, instead of keys and values, a
 fingerprint of the tokens up to each position. Before it samples it reads the whole context back
 through the block table: a block that was freed too early, given twice, or never computed shows as a
-wrong fingerprint. Blocks may be shared as a prefix that is computed; nobody may write to one. A
+wrong fingerprint. Blocks may be shared as a prefix that is computed; none may write to one. A
 token is a pure function of the tokens before it and of the sampling, so a preempted or replayed
 request must go on with the very same tokens.
 """
 
 import zlib
-from collections import Counter
 
 import attrs
 
@@ -84,13 +83,6 @@ class CheckingWorker:
     _rows: dict[int, _Row] = attrs.field(factory=dict, init=False)
     # {(block, slot): fingerprint of the context that ends there}; never cleared, as real memory.
     _kv: dict[tuple[int, int], int] = attrs.field(factory=dict, init=False)
-    # {fingerprint of a context: how often its KV has come from elsewhere and was not yet used}
-    _staged: Counter[int] = attrs.field(factory=Counter, init=False)
-
-    def stage_kv(self, token_ids: list[int]) -> None:
-        """KV of just these tokens has come from elsewhere; one row may start with it, once."""
-        if token_ids:
-            self._staged[fingerprint_of(token_ids)] += 1
 
     def execute(self, step: Step) -> StepResult:
         """Compute one step, as `Step` says: forget, take, append, compute, sample."""
@@ -133,12 +125,7 @@ class CheckingWorker:
             new.is_embedded,
         )
         assert not (new.is_embedded and new.computed_tokens), "placeholders name no block"
-        if new.computed_tokens and not self._has(row, new.computed_tokens):
-            # KV that came from elsewhere is put into the blocks as soon as they are known.
-            context = fingerprint_of(row.token_ids[: new.computed_tokens])
-            assert self._staged[context] > 0, "these tokens were never computed for this row"
-            self._staged[context] -= 1
-            self._write(row, 0, new.computed_tokens)
+        assert self._has(row, new.computed_tokens), "these tokens were never computed for this row"
 
     def _embed(self, row: _Row, count: int, given: RowEmbeds | None) -> None:
         """Those prompt tokens that are computed now, and no others, have their embeddings."""
@@ -187,7 +174,7 @@ class CheckingWorker:
         context = 0
         for position, token_id in enumerate(row.token_ids):
             context = fingerprint(context, token_id)
-            assert self._kv[self._slot(row, position)] == context, "somebody else's KV"
+            assert self._kv[self._slot(row, position)] == context, "another request's KV"
         return context
 
     def _check_blocks(self) -> None:

@@ -1,7 +1,7 @@
 """A request as its frontend wants it: the whole output that must come, and how it must end.
 
 The checking worker's tokens are a pure function of the prompt and the sampling, so all of it is
-known beforehand, by a slow and separate reading of the stop rules. Must not know the engine core.
+known beforehand, by a slow reading of the stop rules that shares nothing with the engine core.
 """
 
 import attrs
@@ -27,9 +27,6 @@ class WantedRequest:
     stop_token_id: int | None
     received: int = 0
     credit: int | None = None
-    waits_for_kv: bool = attrs.field(
-        default=attrs.Factory(lambda self: self.add.waits_for_remote_kv, takes_self=True)
-    )
     aborted: bool = False
     ended: bool = False
 

@@ -68,7 +68,7 @@ def check(acts: Sequence[Act], make_pool: MakePool) -> Counter[str]:
             held = [table for table in tables if table]
             block_id = held[act.number % len(held)][0]
             if block_id not in contents:
-                pool.cache(block_id, content)
+                pool.register(block_id, content)
                 contents[block_id] = content
         _check_counts(pool, tables)
     return reached
@@ -113,7 +113,7 @@ class _Forgetful(BlockPool):
 
     def _evict(self) -> int:
         block_id, _ = self._evictable.popitem(last=False)
-        del self._digests[block_id]
+        del self._hashes[block_id]
         return block_id
 
     def check_invariants(self) -> None:

@@ -15,8 +15,7 @@ from typing import Any
 
 import attrs
 
-from ...engine.core.grammar import RequestGrammar, mask_bytes
-from ...engine.core.grammar_orders import GrammarOrder
+from ...engine.core.grammar import GrammarOrder, RequestGrammar, mask_bytes
 from ...engine.errors import InvalidParameter
 from ...engine.grammar.text import check_grammar
 from ...engine.messages import RequestKey

@@ -1,13 +1,12 @@
 """Fuzzes the engine core and its scheduler on the worker that checks every step.
 
 Invariant: each request gets exactly its tokens and one end, whatever is aborted, paused, preempted
-or replayed; and with credit for everybody everybody ends, and every block is free.
+or replayed; and with credit for all of them all end, and every block is free.
 """
 
 import math
 from collections import Counter, deque
 from collections.abc import Sequence
-from random import Random
 
 import attrs
 
@@ -18,6 +17,7 @@ from ...engine.messages import (
     FinishReason,
     Grant,
     LiveRequest,
+    RequestKey,
     RequestOutput,
     StepOutputs,
 )
@@ -26,131 +26,16 @@ from ...engine.step_messages import Step, StepResult, WorkerReady
 from ..doubles.checking_worker import CheckingWorker
 from ..doubles.wanted_request import HIDDEN_SIZE, WantedRequest, embedded, make_wanted
 from ..fuzzer import Fuzzer
+from .scheduler_events import VOCAB, Act, Add, Event, Forget, Resync, Run, Sizes, draw
 from .scheduler_faults import FAULTS, MakeCore
 
-VOCAB = 9  # small, so that stop tokens are met often
 MODEL_LEN = 20
 BLOCK_TOKENS = 3
-FRONTENDS = ("f0", "f1")
 # Far more than a request's tokens times the requests that one round can add.
 STEPS_TO_THE_END_MAX = 5000
-# A token is told to take a second, so that some steps are waited for.
-HALF_STEP_S = 5.0
-
-
-@attrs.frozen
-class Sizes:
-    """The first event of a round: how little room there is."""
-
-    kv_blocks: int = 4
-    max_num_seqs: int = 3
-    max_num_batched_tokens: int = 5
-    steps_in_flight: int = 2
-    prefix_cache: bool = True
-    scheduling_policy: str = "priority"
-    step_time_target_s: float = 0.0
-
-
-@attrs.frozen
-class Add:
-    """A new request, or so many choices of one; `is_embedded`: its prompt is embeddings."""
-
-    frontend: str
-    prompt: tuple[int, ...]
-    max_tokens: int | None
-    min_tokens: int
-    eos: tuple[int, ...]
-    stops: tuple[int, ...]
-    ignore_eos: bool
-    credit: int | None
-    priority: int = 0
-    choices: int = 1
-    merge_s: float = 0.0
-    is_embedded: bool = False
-
-
-@attrs.frozen
-class Act:
-    """`abort`, `grant`, `replay` or `fail` of whichever request.
-
-    `number` is a credit or what is kept. What fails does so in the worker, at its next token.
-    """
-
-    what: str
-    which: int
-    number: int
-
-
-@attrs.frozen
-class Resync:
-    """A link was cut: what is lost and what is no longer wanted, bit by bit."""
-
-    frontend: str
-    bits: int
-
-
-@attrs.frozen
-class Run:
-    """So many half steps: one is scheduled where its bit is set, the oldest finished if not.
-
-    Each is the other where the one is not possible.
-    """
-
-    halves: int
-    bits: int = 0
-
-
-Event = Sizes | Add | Act | Resync | Run
-
-
-def draw(chance: Random, count: int) -> list[Event]:
-    """A small room, and more requests than it holds."""
-    sizes = Sizes(
-        kv_blocks=chance.randint(2, 9),
-        max_num_seqs=chance.randint(1, 4),
-        max_num_batched_tokens=chance.randint(1, 9),
-        steps_in_flight=chance.choice((1, 2, 2)),
-        prefix_cache=chance.random() < 0.7,
-        scheduling_policy=chance.choice(("priority", "fcfs")),
-        step_time_target_s=chance.choice((0.0, 1.0, 5.0)),
-    )
-    return [sizes, *(_draw_event(chance) for _ in range(count - 1))]
-
-
-def _draw_event(chance: Random) -> Event:
-    what = chance.random()
-    if what < 0.3:
-        return Run(chance.randint(1, 12), chance.getrandbits(12))
-    if what < 0.55:
-        return _draw_add(chance)
-    if what < 0.57:
-        return Resync(chance.choice(FRONTENDS), chance.getrandbits(40))
-    acts = ("abort", "grant", "grant", "replay", "replay", "fail")
-    return Act(chance.choice(acts), chance.randrange(60), chance.randrange(20))
-
-
-def _draw_add(chance: Random) -> Add:
-    def tokens(least: int, most: int) -> tuple[int, ...]:
-        return tuple(chance.randrange(VOCAB) for _ in range(chance.randint(least, most)))
-
-    # Prompts are the same for some tokens, so that there is something to share.
-    common = tuple(range(chance.choice((0, 0, 3, 6, 8))))
-    max_tokens = chance.choice((None, 1, 4, 12))
-    min_tokens = chance.randrange(5) if chance.random() < 0.3 else 0
-    return Add(
-        frontend=chance.choice(FRONTENDS),
-        prompt=common + tokens(not common, 9 - len(common)),
-        max_tokens=max_tokens,
-        min_tokens=min_tokens if max_tokens is None else min(min_tokens, max_tokens),
-        eos=tokens(0, 1),
-        stops=tokens(0, 1) if chance.random() < 0.3 else (),
-        ignore_eos=chance.random() < 0.5,
-        credit=chance.choice((None, None, 0, 2, 6)),
-        priority=chance.choice((0, 0, 0, -1, 1)),
-        choices=chance.choice((1, 1, 1, 1, 2, 3)),
-        merge_s=chance.choice((0.0, 0.0, 0.5, 2.0)),
-        is_embedded=chance.random() < 0.2,
-    )
+# Time from one call to the next, and what a token takes, so that some steps are waited for.
+HALF_STEP_S = 0.35
+TOKEN_S = 0.1
 
 
 @attrs.define(eq=False)
@@ -161,6 +46,8 @@ class _World:
     worker: CheckingWorker
     # The newest attempt of each request, in the order in which they came.
     wanted: dict[str, WantedRequest] = attrs.field(factory=dict)
+    # Every attempt by its number, of which none comes twice.
+    by_attempt: dict[int, WantedRequest] = attrs.field(factory=dict)
     # In flight, the oldest first; bounded by the core.
     steps: deque[Step] = attrs.field(factory=deque)
     # Seconds; each half step takes some.
@@ -177,6 +64,11 @@ class _World:
                 self.act(event, list(self.wanted.values())[event.which % len(self.wanted)])
             case Resync():
                 self.resync(event)
+            case Forget(frontend=frontend):
+                self.core.forget_frontend(frontend)
+                for wanted in self.wanted.values():
+                    wanted.aborted |= wanted.frontend == frontend
+                self.reached["forgotten"] += 1
             case Run(halves=halves, bits=bits):
                 for number in range(halves):
                     self.half_step(ahead=bool(bits >> number & 1))
@@ -205,17 +97,24 @@ class _World:
                 choice=choice,
                 parent=parent,
                 merge_s=event.merge_s,
+                in_columns=event.in_columns,
             )
             self.send(event.frontend, embedded(add) if event.is_embedded else add)
 
     def send(self, frontend: str, add: AddRequest) -> None:
-        wanted = make_wanted(frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB)
+        add = attrs.evolve(add, attempt=len(self.by_attempt) + 1)
+        wanted = self.by_attempt[add.attempt] = make_wanted(
+            frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB
+        )
         wanted.received, wanted.credit = len(add.output_token_ids), add.credit
         self.wanted[add.request_id] = wanted
         self.core.add(frontend, add)
 
     def act(self, event: Act, wanted: WantedRequest) -> None:
         key = wanted.key
+        stale = RequestKey(key.request_id, key.attempt - 1)
+        self.core.abort(wanted.frontend, [stale])
+        self.core.grant(wanted.frontend, [Grant(stale.request_id, stale.attempt, None)])
         match event.what:
             case "abort":
                 self.reached["aborted in a step"] += bool(self.steps) and wanted.is_live
@@ -230,9 +129,7 @@ class _World:
                 wanted.aborted = True
                 self.failing.discard(key.request_id)
                 kept = wanted.tokens[: event.number]
-                attempt = key.attempt + 1
-                again = attrs.evolve(wanted.add, attempt=attempt, output_token_ids=kept)
-                self.send(wanted.frontend, again)
+                self.send(wanted.frontend, attrs.evolve(wanted.add, output_token_ids=kept))
                 self.reached["replayed"] += 1
 
     def grant(self, wanted: WantedRequest, credit: int | None) -> None:
@@ -260,6 +157,16 @@ class _World:
         for output in outputs:
             self.hear(output)
             self.reached["sent again"] += 1
+        for wanted in self.wanted.values():
+            if wanted.frontend == event.frontend:
+                self.compare(wanted)
+
+    def compare(self, wanted: WantedRequest) -> None:
+        """Nothing is on its way to the frontend: both sides have the same."""
+        key = wanted.key
+        request = self.core._store.find_attempt(wanted.frontend, key.request_id, key.attempt)
+        assert wanted.is_live == (request is not None)
+        assert request is None or request.output_count == wanted.received
 
     def half_step(self, *, ahead: bool) -> None:
         """Schedule a step or finish the oldest; `ahead` prefers the first."""
@@ -269,13 +176,16 @@ class _World:
             step = self.steps.popleft()
             seconds = 0.0
             if self.core.settings.step_time_target_s:  # with a pause now and then
-                seconds = sum(step.token_counts) + 60.0 * (step.number % 7 == 0)
+                seconds = TOKEN_S * (sum(step.token_counts) + 60.0 * (step.number % 7 == 0))
             result = attrs.evolve(self.worker.execute(step), compute_s=seconds)
             self.finish(self.fail_rows(result) if self.failing else result)
             self.core.check_invariants()
 
     def schedule(self) -> bool:
         has_work = self.core.has_work()
+        scheduler = self.core._scheduler
+        runnable = [one for one in scheduler.running if one.total_tokens < one.tokens_max]
+        preemptions = scheduler.preemptions
         self.now += HALF_STEP_S
         step = self.core.schedule(self.now)
         self.core.check_invariants()
@@ -284,15 +194,28 @@ class _World:
             assert self.steps
             assert self.core.schedule_at() > self.now
             self.reached["held back"] += 1
-        waiting = self.core._scheduler.waiting.requests()
+        waiting = scheduler.waiting.requests()
         self.reached["waited for a sibling"] += any(one.waits_for_sibling for one in waiting)
         if step is None:
             assert self.steps or not has_work
             return False
         assert has_work
+        if not self.steps:
+            assert not runnable or runnable[0].row in step.rows, "the oldest that can run does not"
+            if scheduler.preemptions == preemptions:
+                assert {one.row for one in runnable} <= set(step.rows), "one is left out"
+        self.check_order(step)
         self.steps.append(step)
         self.reached["overlapped"] += len(self.steps) > 1
         return True
+
+    def check_order(self, step: Step) -> None:
+        """Requests were admitted in the queue's order."""
+        scheduler = self.core._scheduler
+        rows, first = {new.row for new in step.new}, scheduler.waiting.first()
+        admitted = [scheduler.waiting.order(one) for one in scheduler.running if one.row in rows]
+        if admitted and first is not None:
+            assert max(admitted) < scheduler.waiting.order(first), "overtaken"
 
     def fail_rows(self, result: StepResult) -> StepResult:
         """The same without the tokens of those that are to fail."""
@@ -312,10 +235,25 @@ class _World:
 
     def finish(self, result: StepResult) -> None:
         self.hear_all(self.core.finish_step(result, self.now))
+        windows = self.core._windows._windows.values()
+        assert all(window.due_s > self.now for window in windows), "waits beyond its window"
 
     def hear_all(self, messages: dict[object, StepOutputs]) -> None:
-        for message in messages.values():
+        for frontend, message in messages.items():
+            columns = zip(message.attempts, message.indices, message.token_ids, strict=True)
+            for attempt, index, token_id in columns:
+                wanted = self.by_attempt[attempt]
+                assert wanted.add.in_columns
+                output = RequestOutput(
+                    request_id=wanted.add.request_id,
+                    attempt=attempt,
+                    first_index=index,
+                    token_ids=[token_id],
+                )
+                self.hear(output)
+                self.reached["in columns"] += 1
             for output in message.outputs:
+                assert self.wanted[output.request_id].frontend == frontend
                 self.hear(output)
 
     def hear(self, output: RequestOutput) -> None:
@@ -330,12 +268,12 @@ class _World:
             self.reached["failed alone"] += 1
             return
         wanted.hear(output)
-        self.reached["told together"] += len(output.token_ids) > 1
+        self.reached["merged"] += len(output.token_ids) > 1
         if output.finish_reason is not None:
             self.reached[f"ended: {output.finish_reason}"] += 1
 
     def end(self) -> None:
-        """With credit for everybody, everybody ends; then nothing is held."""
+        """With credit for all of them all end; then nothing is held."""
         self.failing.clear()
         for wanted in self.wanted.values():
             if wanted.is_live:
@@ -344,7 +282,7 @@ class _World:
             if not self.core.has_work():
                 break
             self.half_step(ahead=True)
-        assert all(not wanted.is_live for wanted in self.wanted.values()), "somebody waits on"
+        assert all(not wanted.is_live for wanted in self.wanted.values()), "a request waits on"
         statistics = self.core.statistics()
         assert statistics.kv_blocks_free == statistics.kv_blocks
         assert self.core.unfinished_count() == 0
@@ -356,7 +294,7 @@ class _World:
 
 
 def check(events: Sequence[Event], make_core: MakeCore) -> Counter[str]:
-    """All of it, then everybody's end."""
+    """All events, then the end of all requests."""
     sizes = events[0] if events and isinstance(events[0], Sizes) else Sizes()
     given = attrs.asdict(sizes)
     kv_blocks = given.pop("kv_blocks")
@@ -392,6 +330,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("sent again", "aborted in a step"),
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
             *("waited for a sibling", "failed alone", "held back", "embedded"),
+            *("merged", "in columns", "forgotten"),
         }
     ),
 )

@@ -1,6 +1,6 @@
 """Engine cores with one rule broken each, for the canary of the scheduler's fuzzer.
 
-Must not know how they are pressed: each breaks a rule of the engine, wherever that shows.
+Each breaks a rule of the engine, wherever that shows.
 """
 
 from collections.abc import Callable
@@ -12,11 +12,13 @@ from ...engine.core.block_pool import BlockPool
 from ...engine.core.endings import Endings
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
+from ...engine.core.outputs import OutputWindows
+from ...engine.core.queue import WaitingQueue
 from ...engine.core.request import Frontend, Request, RequestStatus
 from ...engine.core.request_store import FinishedRequest
 from ...engine.core.scheduler import Scheduler
-from ...engine.core.step_draft import StepDraft
-from ...engine.core.time_budget import TimeBudget
+from ...engine.core.step_builder import StepBuilder
+from ...engine.core.step_time import TimeBudget
 from ...engine.messages import AddRequest, FinishReason, RequestKey
 from ...engine.step_messages import WorkerReady
 
@@ -38,7 +40,7 @@ def _core_with(
             cache,
             old.steps_in_flight_max,
             old.step_time_target_s,
-            old.unwatched_tokens,
+            old.large_step_tokens,
             waiting=old.waiting,
         )
         return core
@@ -65,6 +67,11 @@ class _Remembering(Scheduler):
         computed = request.computed_tokens
         super()._preempt(request)
         request.computed_tokens = computed
+
+    def _admit(self, request: Request, hit: list[int]) -> None:
+        computed = request.computed_tokens
+        super()._admit(request, hit)
+        request.computed_tokens = request.scheduled_tokens = max(computed, request.computed_tokens)
 
 
 class _Tight(KVCacheManager):
@@ -97,27 +104,27 @@ class _Greedy(KVCacheManager):
         """Finds a block more than it may, if it is there."""
         hit = super().find_hit(request)
         if request.takes_hits and len(request.token_ids) == (len(hit) + 1) * self.block_tokens:
-            last = self.pool.find(self._digest(request, len(hit)))
+            last = self.pool.find(self._hash(request, len(hit)))
             hit += [] if last is None else [last]
         return hit
 
 
 class _Hasty(KVCacheManager):
-    """Planted: blocks can be found as soon as somebody is to compute them."""
+    """Planted: blocks can be found as soon as they are to be computed."""
 
     def admit(self, request: Request, hit: list[int]) -> None:
         """Names all full blocks at once."""
         super().admit(request, hit)
         for index in range(len(request.token_ids) // self.block_tokens):
-            self.pool.cache(request.block_ids[index], self._digest(request, index))
+            self.pool.register(request.block_ids[index], self._hash(request, index))
 
 
 class _Forgetful(BlockPool):
-    """Planted: a block that is given to somebody else can still be found."""
+    """Planted: a block that is given away can still be found."""
 
     def _evict(self) -> int:
         block_id, _ = self._evictable.popitem(last=False)
-        del self._digests[block_id]
+        del self._hashes[block_id]
         return block_id
 
     def check_invariants(self) -> None:
@@ -125,24 +132,24 @@ class _Forgetful(BlockPool):
 
 
 class _Waiting(Scheduler):
-    """Planted: who waits for a sibling is not told that it has lost its place."""
+    """Planted: a request that waits for a sibling goes on waiting when that has lost its place."""
 
-    def _leave_siblings(self, request: Request) -> None:
+    def _release_siblings(self, request: Request) -> None:
         if request.status is RequestStatus.RUNNING and request.in_flight:
-            super()._leave_siblings(request)
+            super()._release_siblings(request)
 
     def check_invariants(self) -> None:
-        """Says nothing, so that somebody must wait for ever."""
+        """Says nothing, so that a request waits for ever."""
 
 
 class _Overdrawn(Scheduler):
     """Planted: what steps in flight sample does not count against credit and length."""
 
     def _schedule_running(
-        self, draft: StepDraft, runnable: list[Request], time: TimeBudget
+        self, step: StepBuilder, runnable: list[Request], time: TimeBudget
     ) -> bool:
         runnable = [one for one in self.running if one.has_credit]
-        return super()._schedule_running(draft, runnable, time)
+        return super()._schedule_running(step, runnable, time)
 
     def check_invariants(self) -> None:
         """Says nothing, so that it must be noticed from outside."""
@@ -166,9 +173,35 @@ class _Indifferent(Endings):
 def _indifferent_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
     core = EngineCore(settings, ready)
     old = core._endings
-    core._endings = core._applier.endings = _Indifferent(
-        old.scheduler, old.store, old.statistics, old.announcements
-    )
+    core._endings = core._applier.endings = _Indifferent(old.scheduler, old.store, old.statistics)
+    return core
+
+
+class _Unfair(WaitingQueue):
+    """Planted: the last to come is the first to be admitted."""
+
+    def first(self) -> Request | None:
+        """The ready request whose turn comes last."""
+        return self._ready[-1] if self._ready else None
+
+
+def _unfair_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
+    core = EngineCore(settings, ready)
+    core._scheduler.waiting = _Unfair(core._scheduler.waiting.order)
+    return core
+
+
+class _Slow(OutputWindows):
+    """Planted: windows are closed too late."""
+
+    def take_due(self, until_s: float) -> list[Request]:
+        """Closes those that ended some seconds ago."""
+        return super().take_due(until_s - 4.0)
+
+
+def _slow_core(settings: EngineSettings, ready: WorkerReady) -> EngineCore:
+    core = EngineCore(settings, ready)
+    core._windows = core._applier.windows = _Slow()
     return core
 
 
@@ -189,7 +222,7 @@ class _Talkative(EngineCore):
 
 
 class _Sharing(EngineCore):
-    """Planted: prompts of embeddings are told apart by their placeholders."""
+    """Planted: prompts of embeddings are distinguished by their placeholders."""
 
     def _cache_root(self, frontend: Frontend, request: AddRequest) -> bytes:
         return super()._cache_root(frontend, attrs.evolve(request, prompt_embeds=None))
@@ -206,6 +239,8 @@ FAULTS: dict[str, MakeCore] = {
     "a sibling waits for one that is gone": _core_with(_Waiting),
     "tokens in flight do not count against credit": _core_with(_Overdrawn),
     "a row that failed lives on": _indifferent_core,
+    "a younger request overtakes": _unfair_core,
+    "a token waits beyond its window": _slow_core,
     "credit is not heard": _Deaf,
     "an abort comes too late": _Talkative,
     "placeholders of embeddings name blocks": _Sharing,

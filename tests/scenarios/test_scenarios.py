@@ -111,7 +111,6 @@ class EngineCoreInterpreter:
             "grant": self.grant,
             "resync": self.resync,
             "forget": self.forget,
-            "kv_arrived": self.kv_arrived,
             "schedule": self.schedule,
             "finish": self.finish,
             "steps": self.steps,
@@ -147,7 +146,7 @@ class EngineCoreInterpreter:
         return []
 
     def add(self, words: list[str], options: dict[str, str]) -> list[str]:
-        """add ID [remote] prompt=COUNT [first= attempt= max_tokens= credit= output=1,2 stop= eos=]
+        """add ID prompt=COUNT [first= attempt= max_tokens= credit= output=1,2 stop= eos=]
 
         The prompt is so many numbers from `first` on.
         """
@@ -160,7 +159,6 @@ class EngineCoreInterpreter:
             output_token_ids=numbers(options.get("output", "")),
             eos_token_ids=numbers(options.get("eos", "")),
             credit=credit(options.get("credit", "end")),
-            waits_for_remote_kv="remote" in words,
             sampling=SamplingParams(
                 seed=sum(words[0].encode()),
                 max_tokens=None if max_tokens is None else int(max_tokens),
@@ -196,14 +194,6 @@ class EngineCoreInterpreter:
     def forget(self, words: list[str], options: dict[str, str]) -> list[str]:
         """forget FRONTEND"""
         self.core.forget_frontend(words[0])
-        return []
-
-    def kv_arrived(self, words: list[str], options: dict[str, str]) -> list[str]:
-        """kv_arrived ID tokens= [attempt= frontend=]"""
-        tokens = int(options["tokens"])
-        self.worker.stage_kv(list(range(tokens)))
-        named = key(words[0], options)
-        self.core.remote_kv_arrived(options.get("frontend", "f0"), named, tokens)
         return []
 
     def schedule(self, words: list[str], options: dict[str, str]) -> list[str]:

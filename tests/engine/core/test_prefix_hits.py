@@ -1,4 +1,4 @@
-"""The prefix cache as requests see it: what is not computed, what is told, what is never shared."""
+"""The prefix cache as requests see it: what is not computed, reported, or ever shared."""
 
 from typing import Any
 
@@ -36,16 +36,16 @@ def test_a_prompt_seen_before_is_not_computed_again(
     assert (statistics.prefix_queries, statistics.prefix_hits) == (18, 8)
 
 
-def test_cached_tokens_are_told_once_and_with_the_first_token(driver: Driver) -> None:
+def test_cached_tokens_are_sent_once_and_with_the_first_token(driver: Driver) -> None:
     for name in "ab":
         driver.core.add("f0", attrs.evolve(add_request(name, prompt=5), in_columns=name == "b"))
         driver.run()
-    told = {
+    sent = {
         name: [output.cached_tokens for _, output in driver.heard if output.request_id == name]
         for name in "ab"
     }
     # Of b, tokens 1 and 2 were columns.
-    assert told == {"a": [0, 0, 0, 0], "b": [4, 4]}
+    assert sent == {"a": [0, 0, 0, 0], "b": [4, 4]}
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,32 @@
-"""The waiting queue: order of arrival, parked requests block nobody; any order against a model."""
+"""Requests in order: who is admitted, who waits, who is preempted first."""
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from triolet.engine.core.block_pool import BlockPool
+from triolet.engine.core.kv_cache_manager import KVCacheManager
 from triolet.engine.core.queue import (
     ORDERS,
     WaitingQueue,
     fcfs_order,
     insert_ordered,
+    next_victim,
     remove_ordered,
+    victims_for_admission,
 )
 from triolet.engine.core.request import Request, RequestStatus, make_request
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 
 
-def make(arrival: int, *, credit: int | None = None, remote: bool = False) -> Request:
+def make(arrival: int, *, credit: int | None = None, prompt: int = 4) -> Request:
     add = AddRequest(
         request_id=f"r{arrival}",
         attempt=1,
-        prompt_token_ids=[1],
+        prompt_token_ids=[1] * prompt,
         sampling=SamplingParams(seed=1),
         credit=credit,
-        waits_for_remote_kv=remote,
     )
-    return make_request("f0", add, arrival=arrival, max_model_len=10)
+    return make_request("f0", add, arrival=arrival, max_model_len=30)
 
 
 def test_first_come_first_served_whenever_it_was_put_in() -> None:
@@ -44,20 +44,21 @@ def test_first_come_first_served_whenever_it_was_put_in() -> None:
     assert requests[1] in queue
 
 
-def test_parked_request_blocks_nobody_and_keeps_its_place() -> None:
+def test_parked_request_delays_none_and_keeps_its_place() -> None:
     queue = WaitingQueue()
-    paused, remote, ready = make(0, credit=0), make(1, remote=True), make(2)
-    for request in (paused, remote, ready):
+    paused, compiling, ready = make(0, credit=0), make(1), make(2)
+    compiling.status = RequestStatus.WAITING_FOR_GRAMMAR
+    for request in (paused, compiling, ready):
         queue.add(request)
     assert queue.first() is ready
     assert len(queue) == 3
     queue.update(paused)  # nothing has changed
     assert queue.first() is ready
     paused.grant(1)
-    remote.move_to(RequestStatus.WAITING)
-    for request in (paused, remote, ready):
+    compiling.move_to(RequestStatus.WAITING)
+    for request in (paused, compiling, ready):
         queue.update(request)
-    assert queue.requests() == [paused, remote, ready]
+    assert queue.requests() == [paused, compiling, ready]
     queue.check_invariants()
 
 
@@ -99,57 +100,43 @@ def test_another_policy_is_another_key() -> None:
     assert [request.arrival for request in requests] == [2, 1, 0]
 
 
-class QueueMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.queue = WaitingQueue()
-        self.model: list[Request] = []
-        self.away: list[Request] = []
-        self.arrivals = 0
-
-    @rule(credit=st.sampled_from([None, 0]), remote=st.booleans())
-    def add(self, credit: int | None, remote: bool) -> None:
-        self.arrivals += 1
-        request = make(self.arrivals, credit=credit, remote=remote)
-        self.model.append(request)
-        self.queue.add(request)
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data(), comes_back=st.booleans())
-    def remove(self, data: st.DataObject, comes_back: bool) -> None:
-        request = data.draw(st.sampled_from(self.model))
-        self.model.remove(request)
-        self.queue.remove(request)
-        if comes_back:
-            self.away.append(request)
-
-    @precondition(lambda self: self.away)
-    @rule()
-    def return_preempted(self) -> None:
-        request = self.away.pop()
-        self.model.append(request)
-        self.queue.add(request)
-
-    @precondition(lambda self: self.model)
-    @rule(data=st.data())
-    def make_ready(self, data: st.DataObject) -> None:
-        request = data.draw(st.sampled_from(self.model))
-        request.grant(None)
-        if request.status is RequestStatus.WAITING_FOR_REMOTE_KV:
-            request.move_to(RequestStatus.WAITING)
-        self.queue.update(request)
-
-    @invariant()
-    def ordered(self) -> None:
-        self.queue.check_invariants()
-        self.model.sort(key=fcfs_order)
-        ready = [request for request in self.model if request.is_schedulable]
-        assert self.queue.first() is (ready[0] if ready else None)
-        parked = [request for request in self.model if not request.is_schedulable]
-        assert self.queue.requests() == ready + parked
+def test_the_last_paused_one_yields_first_then_the_last_that_could_run() -> None:
+    first, second, third, fourth = make(1, credit=0), make(2, credit=0), make(3), make(4)
+    runnable = [third, fourth]
+    assert next_victim([first, second, third, fourth], runnable) is second
+    assert next_victim([first, third, fourth], runnable) is first
+    assert next_victim([third, fourth], runnable) is fourth
+    assert runnable == [third]
 
 
-TestQueue = QueueMachine.TestCase
-TestQueue.settings = settings(
-    max_examples=20, stateful_step_count=20, deadline=None, derandomize=True, database=None
+@pytest.mark.parametrize(
+    ("blocks", "places", "expected"),
+    [
+        (0, 0, []),
+        (-3, 1, ["r4"]),
+        (1, 0, ["r4"]),
+        (2, 0, ["r4", "r2"]),
+        (1, 2, ["r4", "r2"]),
+        (4, 0, None),
+        (0, 3, None),
+    ],
 )
+def test_paused_ones_yield_if_they_are_enough(
+    blocks: int, places: int, expected: list[str] | None
+) -> None:
+    kv_cache = KVCacheManager(4, BlockPool(8))
+    running = [make(1), make(2, credit=0, prompt=5), make(3), make(4, credit=0)]
+    for request in running:
+        kv_cache.admit(request, [])
+    victims = victims_for_admission(running, kv_cache, [], blocks=blocks, places=places)
+    named = None if victims is None else [victim.request_id for victim in victims]
+    assert named == expected
+
+
+def test_a_block_that_the_newcomer_hits_does_not_become_free() -> None:
+    kv_cache = KVCacheManager(4, BlockPool(8))
+    paused = make(1, credit=0, prompt=8)
+    kv_cache.admit(paused, [])
+    hit = paused.block_ids[:1]
+    assert victims_for_admission([paused], kv_cache, hit, blocks=1, places=0) == [paused]
+    assert victims_for_admission([paused], kv_cache, hit, blocks=2, places=0) is None

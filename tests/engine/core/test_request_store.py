@@ -44,7 +44,7 @@ def test_requests_are_found_by_frontend_id_and_attempt() -> None:
     store.check_invariants()
 
 
-def test_end_is_told_from_any_index() -> None:
+def test_end_is_sent_from_any_index() -> None:
     output = record("a").output_from(1)
     assert (output.first_index, output.token_ids) == (1, [1])
     assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, 1)

@@ -5,12 +5,13 @@ import random
 import attrs
 import pytest
 
-from triolet.engine.core.cost_model import STEPS_MIN
 from triolet.engine.core.request import Request, RequestStatus, make_request
-from triolet.engine.core.scheduler import Scheduler, make_scheduler
+from triolet.engine.core.scheduler import Scheduler
+from triolet.engine.core.step_time import STEPS_MIN
 from triolet.engine.messages import AddRequest, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import Step
+from triolet.tests.engine.core.driver import make_scheduler
 
 MODEL_LEN = 24
 
@@ -22,9 +23,7 @@ class Bench:
     scheduler: Scheduler
     arrivals: int = 0
 
-    def add(
-        self, prompt: int, *, credit: int | None = None, remote: bool = False, merge_s: float = 0.0
-    ) -> Request:
+    def add(self, prompt: int, *, credit: int | None = None, merge_s: float = 0.0) -> Request:
         self.arrivals += 1
         add = AddRequest(
             request_id=f"r{self.arrivals}",
@@ -32,7 +31,6 @@ class Bench:
             prompt_token_ids=[1] * prompt,
             sampling=SamplingParams(seed=1),
             credit=credit,
-            waits_for_remote_kv=remote,
             merge_s=merge_s,
         )
         request = make_request("f0", add, arrival=self.arrivals, max_model_len=MODEL_LEN)
@@ -64,17 +62,15 @@ def bench(
     kv_blocks: int = 12,
     max_num_seqs: int = 4,
     max_num_batched_tokens: int = 8,
-    unwatched_tokens: int = 0,
+    large_step_tokens: int = 0,
 ) -> Bench:
-    return Bench(
-        make_scheduler(
-            max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=max_num_batched_tokens,
-            kv_blocks=kv_blocks,
-            block_tokens=4,
-            unwatched_tokens=unwatched_tokens,
-        )
+    scheduler = make_scheduler(
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        kv_blocks=kv_blocks,
     )
+    scheduler.large_step_tokens = large_step_tokens
+    return Bench(scheduler)
 
 
 def has_status(request: Request, status: RequestStatus) -> bool:
@@ -104,7 +100,7 @@ def test_one_step_mixes_prompts_and_decodes() -> None:
     assert step.samples == [True, False]
 
 
-def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
+def test_long_prompt_leaves_a_token_to_all_behind() -> None:
     b = bench(max_num_batched_tokens=6)
     first = b.add(3, credit=0)
     b.add(3)
@@ -119,15 +115,15 @@ def test_long_prompt_leaves_a_token_to_everybody_behind() -> None:
     assert step.token_counts == [5, 1]
 
 
-def test_steps_are_larger_while_nobody_watches() -> None:
-    b = bench(unwatched_tokens=16)
-    unwatched = [b.add(14, merge_s=1.0), b.add(14, merge_s=1.0)]
+def test_steps_are_larger_while_none_is_interactive() -> None:
+    b = bench(large_step_tokens=16)
+    merged = [b.add(14, merge_s=1.0), b.add(14, merge_s=1.0)]
     assert b.step().token_counts == [14, 2]
-    watched = b.add(9)
+    interactive = b.add(9)
     assert b.step().token_counts == [1, 12], "it may not be in a step so large"
     assert b.step().token_counts == [1, 1, 6], "nor does its coming make one"
     assert b.step().token_counts == [1, 1, 3]
-    for request in (watched, *unwatched):
+    for request in (interactive, *merged):
         b.scheduler.end(request, FinishReason.ABORT)
     b.add(14, merge_s=1.0)
     assert b.step().token_counts == [14]
@@ -135,13 +131,13 @@ def test_steps_are_larger_while_nobody_watches() -> None:
 
 def test_steps_are_no_larger_before_their_time_is_known() -> None:
     def second_step(times_s: list[float]) -> int:
-        b = bench(kv_blocks=40, unwatched_tokens=16)
+        b = bench(kv_blocks=40, large_step_tokens=16)
         b.scheduler.step_time_target_s = 1000.0
         for _ in range(3):
             b.add(20, merge_s=1.0)
         assert sum(b.step().token_counts) == 8, "nothing was computed yet"
         for seconds in times_s:
-            b.scheduler.cost_model.learn(8, 0, seconds)
+            b.scheduler.step_times.learn(8, seconds)
         return sum(b.step().token_counts)
 
     assert second_step([]) == 16, "an executor that tells no times"
@@ -212,7 +208,7 @@ def test_paused_request_yields_before_a_younger_one_that_runs() -> None:
     assert b.step().new[0].computed_tokens == 0
 
 
-def test_paused_request_keeps_its_place_while_nobody_needs_it() -> None:
+def test_paused_request_keeps_its_place_while_it_is_not_needed() -> None:
     b = bench()
     request = b.add(3, credit=2)
     b.run(2)
@@ -275,22 +271,6 @@ def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None
     b.apply()
     assert b.scheduler.kv_cache.pool.free_count == 12
     assert not b.scheduler.has_work()
-
-
-def test_request_that_waits_for_remote_kv_is_passed_over() -> None:
-    b = bench()
-    remote, other = b.add(6, remote=True), b.add(2)
-    b.step()
-    assert (remote.status, other.status) == (
-        RequestStatus.WAITING_FOR_REMOTE_KV,
-        RequestStatus.RUNNING,
-    )
-    remote.computed_tokens = 5
-    remote.move_to(RequestStatus.WAITING)
-    b.scheduler.update(remote)
-    step = b.step()
-    assert step.new[0].computed_tokens == 5
-    assert step.token_counts == [1, 1]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from tokenizers import Tokenizer
 
-from triolet.engine.core.grammar import mask_bytes
-from triolet.engine.core.grammar_orders import GrammarOrder
+from triolet.engine.core.grammar import GrammarOrder, mask_bytes
 from triolet.engine.grammar.matcher import MatchedGrammar
 from triolet.engine.messages import RequestKey
 from triolet.engine.model.bundled import bundled_model_folder

@@ -9,7 +9,6 @@ from trio.testing import MockClock
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.orphan_watch import OrphanWatch
 from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
@@ -23,6 +22,7 @@ from triolet.engine.messages import (
     UtilityCall,
     UtilityReply,
 )
+from triolet.engine.process.orphan_watch import OrphanWatch
 from triolet.engine.process.server import TREE_CALLS_MAX, TREE_TIMEOUT_S, EngineServer, TreeSource
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import StepResult, WorkerReady

@@ -10,7 +10,6 @@ import trio.testing
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.orphan_watch import OrphanWatch
 from triolet.engine.errors import StepFailed
 from triolet.engine.messages import (
     AbortRequests,
@@ -22,6 +21,7 @@ from triolet.engine.messages import (
     ResyncReply,
     StepOutputs,
 )
+from triolet.engine.process.orphan_watch import OrphanWatch
 from triolet.engine.process.server import EngineServer
 from triolet.engine.process.step_loop import run_step_loop
 from triolet.engine.sampling_params import SamplingParams

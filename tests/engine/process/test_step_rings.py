@@ -103,7 +103,7 @@ async def test_answers_may_come_in_any_order_of_ranks(
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2])
-async def test_one_ranks_failure_is_told_though_the_others_hang(rank: int) -> None:
+async def test_one_ranks_failure_is_raised_though_the_others_hang(rank: int) -> None:
     with open_rings(3) as (rings, played):
         played[rank].answer(StepFailure(1, rank, "Traceback: it broke"))
         with trio.fail_after(TIMEOUT_S / 2), pytest.raises(StepFailed) as caught:
@@ -112,7 +112,7 @@ async def test_one_ranks_failure_is_told_though_the_others_hang(rank: int) -> No
         assert caught.value.traceback == "Traceback: it broke"
 
 
-async def test_a_failure_that_came_in_time_is_told_rather_than_a_timeout(
+async def test_a_failure_that_came_in_time_is_raised_rather_than_a_timeout(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with open_rings(2) as (rings, played):
@@ -162,6 +162,23 @@ async def test_a_step_has_its_time_whatever_the_ones_before_it_took(
         with pytest.raises(StepTimeout) as caught:
             await watched(rings, wait_for_all)
         assert caught.value.step == 4
+        assert trio.current_time() - began == TIMEOUT_S
+
+
+async def test_a_step_has_its_time_once_however_often_it_is_asked_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An engine that plans the next step in between asks again: that gives no more time."""
+    with open_rings(1) as (rings, _):
+
+        async def ask_again() -> None:
+            while True:
+                with trio.move_on_after(TIMEOUT_S * 0.4):
+                    await rings.result(1)
+
+        began = trio.current_time()
+        with trio.fail_after(2 * TIMEOUT_S), pytest.raises(StepTimeout):
+            await watched(rings, ask_again)
         assert trio.current_time() - began == TIMEOUT_S
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from triolet.engine.core.orphan_watch import OrphanWatch
+from triolet.engine.process.orphan_watch import OrphanWatch
 
 
 def test_a_frontend_is_given_up_once_after_its_time() -> None:

@@ -1,7 +1,10 @@
-"""Puts a step together, row by row, and remembers whom its rows belong to.
+"""Step builder: the message of a step, row by row, and the pool of rows.
 
-Sans-IO: lists. `scheduler` decides who computes what; must not know why.
+Sans-IO: lists and numbers. `scheduler` decides which request computes how much; here it becomes a
+`Step` for the workers, and a `ScheduledStep` that says which request each row is of.
 """
+
+import heapq
 
 import attrs
 
@@ -13,7 +16,7 @@ from .request import Request
 
 @attrs.define(eq=False)
 class ScheduledStep:
-    """A step, and whom its rows belong to: `requests[i]` computes in `step.rows[i]`."""
+    """A step and its requests: `requests[i]` computes in `step.rows[i]`."""
 
     step: Step
     requests: list[Request]
@@ -21,8 +24,8 @@ class ScheduledStep:
     sampling: list[Request]
     # Those of them that sample under a grammar, in the order of `step.masked`.
     masked: list[Request] = attrs.field(factory=list)
-    # Tokens that it computes, and pairs of one of them and one before it.
-    cost: tuple[int, int] = (0, 0)
+    # Tokens of rows that compute more than one: what its time depends on.
+    chunk_tokens: int = 0
     # When it was scheduled, and whether its mask has been taken; the engine core's.
     began_s: float = 0.0
     mask_taken: bool = False
@@ -36,8 +39,8 @@ class ScheduledStep:
 
 
 @attrs.define(eq=False)
-class StepDraft:
-    """The step that is being put together; `budget` is what is left of it, in tokens."""
+class StepBuilder:
+    """A step that is being built; `budget` is what is left of it, in tokens."""
 
     budget: int
     finished: list[int] = attrs.field(factory=list)
@@ -48,13 +51,12 @@ class StepDraft:
     requests: list[Request] = attrs.field(factory=list)
     sampling: list[Request] = attrs.field(factory=list)
     masked: list[Request] = attrs.field(factory=list)
-    # See `ScheduledStep.cost`.
     tokens: int = 0
-    pairs: int = 0
+    chunk_tokens: int = 0
     embeds: list[RowEmbeds] = attrs.field(factory=list)
 
     def begin_row(self, request: Request) -> None:
-        """The request has just got its row and blocks: all that a worker needs to know of it."""
+        """The request was just admitted: all that a worker needs to know of it."""
         new_row = NewRow(
             row=request.row,
             token_ids=request.token_ids.copy(),
@@ -72,7 +74,8 @@ class StepDraft:
         self.requests.append(request)
         self.token_counts.append(count)
         self.tokens += count
-        self.pairs += count * (request.scheduled_tokens + (count + 1) // 2)
+        if count > 1:
+            self.chunk_tokens += count
         if request.prompt_embeds is not None:
             self._embed(request, request.prompt_embeds, count)
         scheduled_tokens = request.scheduled_tokens = request.scheduled_tokens + count
@@ -92,28 +95,25 @@ class StepDraft:
         self.sampling += requests
         self.token_counts += [1] * len(requests)
         self.samples += [True] * len(requests)
-        pairs = 0
         for request in requests:
             if request.prompt_embeds is not None:
                 self._embed(request, request.prompt_embeds, 1)
             tokens = request.scheduled_tokens + 1
-            pairs += tokens
             request.scheduled_tokens = tokens
             request.total_tokens = tokens + 1
             if request.grammar is not None:
                 self.masked.append(request)
-        self.pairs += pairs
 
     def _embed(self, request: Request, embeds: Array, count: int) -> None:
-        """Bring what belongs to those of the row's next `count` tokens that are its prompt's."""
+        """Add the embeddings of those of the row's next `count` tokens that are its prompt's."""
         begin = request.scheduled_tokens
         end = min(begin + count, request.prompt_tokens)
         if begin < end:
             data = bytes(rows_of(embeds, begin, end))
             self.embeds.append(RowEmbeds(request.row, embeds.dtype, data))
 
-    def finish(self, number: int) -> ScheduledStep:
-        """The step, which has this number; the draft is of no more use."""
+    def build(self, number: int) -> ScheduledStep:
+        """The step, with this number."""
         step = Step(
             number=number,
             finished=self.finished,
@@ -125,5 +125,55 @@ class StepDraft:
             masked=[request.row for request in self.masked],
             embeds=self.embeds,
         )
-        cost = self.tokens, self.pairs
-        return ScheduledStep(step, self.requests, self.sampling, self.masked, cost)
+        return ScheduledStep(step, self.requests, self.sampling, self.masked, self.chunk_tokens)
+
+
+@attrs.define(eq=False)
+class RowPool:
+    """`rows` rows numbered from 0: the worker's places for requests.
+
+    The worker forgets a row when a step names it in `Step.finished`, and only then may the row be
+    taken again; so a row passes from taken through *released* (to be named) to free. The smallest
+    free number is taken, which keeps the worker's batch dense.
+    """
+
+    rows: int = attrs.field(validator=attrs.validators.ge(1))
+
+    # Heap of free rows. Each row is in exactly one of the three.
+    _free: list[int] = attrs.field(init=False)
+    _released: list[int] = attrs.field(factory=list, init=False)
+    _taken: set[int] = attrs.field(factory=set, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._free = list(range(self.rows))
+
+    @property
+    def available(self) -> int:
+        """Rows that are free, or will be once the next step has named them."""
+        return self.rows - len(self._taken)
+
+    def take(self) -> int:
+        """The smallest free row. The caller knows that there is one."""
+        row = heapq.heappop(self._free)
+        self._taken.add(row)
+        return row
+
+    def release(self, row: int) -> None:
+        """Its request has left; the next step must name the row."""
+        self._taken.remove(row)
+        self._released.append(row)
+
+    def free_released(self) -> list[int]:
+        """Rows for the next `Step.finished`: with this they are free, also for the same step."""
+        if not self._released:
+            return []
+        released, self._released = self._released, []
+        for row in released:
+            heapq.heappush(self._free, row)
+        return released
+
+    def check_invariants(self, taken: list[int]) -> None:
+        """`taken`: the rows that requests hold. Fails if a row is lost or given twice."""
+        assert len(set(taken)) == len(taken)
+        assert set(taken) == self._taken
+        assert sorted([*self._free, *self._released, *self._taken]) == list(range(self.rows))

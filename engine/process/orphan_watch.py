@@ -1,8 +1,8 @@
-"""Decides when requests whose frontend cannot be reached are given up.
+"""Orphan watch: when to abort the requests of a frontend that cannot be reached.
 
-Sans-IO: `engine.server` tells it when links go down and come up, and carries out what falls due.
+Sans-IO: `engine.server` reports links that go down and come up, and carries out what falls due.
 A broken link alone ends nothing: the frontend may come back with a new generation of the link, or
-a successor may adopt its requests. A request nobody fetches for `orphan_s` seconds is aborted.
+a successor may adopt its requests. Without a link for `orphan_s` seconds its requests are aborted.
 """
 
 import math

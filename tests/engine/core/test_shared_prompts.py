@@ -4,7 +4,10 @@ import attrs
 import pytest
 
 from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.request import Request, make_request
+from triolet.engine.core.shared_prompts import SharedPrompts
 from triolet.engine.messages import AddRequest, RequestKey
+from triolet.engine.sampling_params import SamplingParams
 
 from .driver import Driver, add_request, make_core, tokens_alone
 
@@ -69,7 +72,7 @@ def test_when_the_first_is_aborted_the_next_one_computes(prefix_cache: bool) -> 
         assert driver.tokens(request.request_id) == tokens_alone(request)
 
 
-def test_one_that_waits_may_be_aborted_and_one_without_credit_keeps_nobody_waiting() -> None:
+def test_one_that_waits_may_be_aborted_and_one_without_credit_delays_no_other() -> None:
     driver = make(True)
     for index, request in enumerate(choices(4)):
         driver.core.add("f0", attrs.evolve(request, credit=0 if index == 0 else None))
@@ -81,7 +84,7 @@ def test_one_that_waits_may_be_aborted_and_one_without_credit_keeps_nobody_waiti
     assert driver.tokens("a3") == tokens_alone(choices(4)[3])
 
 
-def test_without_a_prefix_cache_nobody_else_finds_their_blocks() -> None:
+def test_without_a_prefix_cache_no_other_finds_their_blocks() -> None:
     driver = make(False)
     for request in choices(2):
         driver.core.add("f0", request)
@@ -102,7 +105,7 @@ def test_a_prompt_of_less_than_a_block_is_computed_by_each() -> None:
     assert step.token_counts == [4, 4], "as the budget allows"
 
 
-def test_a_prompt_that_is_cached_keeps_nobody_waiting() -> None:
+def test_a_prompt_that_is_cached_delays_no_other() -> None:
     driver = make(True)
     driver.core.add("f0", add_request("b", prompt=14))
     driver.run()
@@ -134,3 +137,46 @@ def test_a_preempted_one_lets_the_others_go_on() -> None:
     assert preempted
     for request in choices(2):
         assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def make_choice(choice: int, *, parent: str = "p", frontend: str = "f0") -> Request:
+    add = AddRequest(
+        request_id=f"r{choice}",
+        attempt=1,
+        prompt_token_ids=[1, 2, 3],
+        sampling=SamplingParams(seed=1),
+        choice=choice,
+        parent=parent,
+    )
+    return make_request(frontend, add, arrival=choice, max_model_len=10)
+
+
+def test_siblings_wait_until_the_first_has_computed_the_prompt() -> None:
+    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
+    assert not prompts.wait_for_sibling(first)
+    prompts.begin(first)
+    assert prompts.wait_for_sibling(second)
+    assert prompts.wait_for_sibling(third)
+    assert (second.waits_for_sibling, second.is_schedulable) == (True, False)
+    prompts.check_invariants([first])
+    assert prompts.leave(first) == [second, third]
+    assert second.is_schedulable
+    assert prompts.leave(first) == [], "twice is harmless"
+    prompts.begin(second)
+    assert prompts.wait_for_sibling(third)
+
+
+def test_who_ends_while_it_waits_is_not_woken() -> None:
+    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
+    prompts.begin(first)
+    prompts.wait_for_sibling(second)
+    prompts.wait_for_sibling(third)
+    assert prompts.leave(second) == []
+    assert prompts.leave(first) == [third]
+
+
+def test_parents_of_two_frontends_are_two() -> None:
+    prompts = SharedPrompts()
+    prompts.begin(make_choice(0))
+    assert not prompts.wait_for_sibling(make_choice(1, frontend="f1"))
+    assert not prompts.wait_for_sibling(make_choice(1, parent="q"))

@@ -1,32 +1,46 @@
-"""Checks an ADD against the model and the engine's limits: a bad request fails alone.
+"""Checks of what reaches the engine core: a frontend's ADD, and the workers' result of a step.
 
-Sans-IO: one pure function. The codec has checked types, `SamplingParams` its own ranges; here is
-what depends on the model, once more on this side of the wire, because an id beyond the vocabulary
-or a length beyond the KV cache would end the worker and everybody's requests with it.
+Sans-IO: pure functions that change nothing.
+
+An ADD is checked against the model and the engine's limits, and a bad one fails alone. The codec
+has checked types, `SamplingParams` its own ranges; here is what depends on the model, once more on
+this side of the wire, because an id beyond the vocabulary or a length beyond the KV cache would end
+the worker, and all requests with it.
+
+A result is matched with the step that was asked for, before anything is changed by it. Workers are
+ours, so one that does not fit is a bug, not an attack: it ends the engine with a message that says
+what did not fit, instead of a wrong token for some request.
 """
 
 from collections.abc import Collection
+from typing import ClassVar
 
 import attrs
 
 from ..embeddings import PARAMETER, PLACEHOLDER_ID, EmbeddingLimits
-from ..errors import InvalidParameter, PromptTooLong
+from ..errors import EngineError, InvalidParameter, PromptTooLong
 from ..messages import AddRequest
 from ..sampling_params import BAD_WORD_CHARACTERS_MAX, BAD_WORDS_MAX, MAX_LOGPROBS_DEFAULT
+from ..step_messages import RowLogprobs, StepResult
+from .logprob_log import ITEM_BYTES
+from .request import Request
+from .step_builder import ScheduledStep
 
 # Our own ids have under 50 characters; a client's own may be longer, but not a document.
 REQUEST_ID_CHARACTERS_MAX = 256
-# Principals and salts are digests; pulled out of the air with room for names.
+# Principals and salts are digests; a guess, with room for names.
 LABEL_CHARACTERS_MAX = 1024
 # Numbers that the worker keeps in signed 32-bit integers.
 CHOICE_MAX = 2**31 - 1
 # Tokens that wait are computed again when their engine dies: not more than this.
 MERGE_S_MAX = 10.0
-# Below, the clock has no windows that could be told apart; and 0 means that nothing waits.
+# Below, the clock has no windows that could be distinguished; and 0 means that nothing waits.
 MERGE_S_MIN = 0.001
 # Each word with and without a space before it; a character is at most four tokens.
 BAD_WORD_SPELLINGS_MAX = 2 * BAD_WORDS_MAX
 BAD_WORD_TOKENS_MAX = 4 * (BAD_WORD_CHARACTERS_MAX + 1)
+# In the place of a token, for a row that has none.
+FAILED = -1
 
 
 @attrs.frozen
@@ -132,3 +146,61 @@ def _check_possible(request: AddRequest, limits: RequestLimits) -> None:
         left, name = len(set(sampling.allowed_token_ids) - forbidden), "allowed_token_ids"
     if left <= 0:
         raise InvalidParameter(name, "leaves no token to choose")
+
+
+@attrs.frozen
+class UnexpectedResult(EngineError):
+    """A worker's result does not belong to the step in flight; the engine cannot go on."""
+
+    code: ClassVar[str] = "unexpected_result"
+    retryable: ClassVar[bool] = True  # on another engine
+    step: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"result of step {self.step}: {self.reason}"
+
+
+def match_result(
+    scheduled: ScheduledStep | None, result: StepResult, *, vocab_size: int
+) -> list[int]:
+    """The sampled tokens in the order of `scheduled.sampling`; the worker's order does not matter.
+
+    `FAILED` is in the place of a row that failed alone.
+
+    Raises `UnexpectedResult` for another step's result, for rows that are not exactly those that
+    sample, and for tokens beyond the vocabulary.
+    """
+    if scheduled is None or result.number != scheduled.step.number:
+        raise UnexpectedResult(result.number, "no such step is in flight")
+    token_ids = result.token_ids
+    if len(token_ids) != len(result.rows):
+        raise UnexpectedResult(result.number, "rows and tokens differ in number")
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < vocab_size):
+        raise UnexpectedResult(result.number, f"tokens {token_ids}, vocabulary {vocab_size}")
+    rows = scheduled.sampling_rows
+    if rows == result.rows and not result.failed_rows:
+        return token_ids
+    failed = [row for row, _ in result.failed_rows]
+    if sorted(rows) != sorted(result.rows + failed):
+        raise UnexpectedResult(result.number, f"rows {result.rows + failed}, expected {rows}")
+    token_of_row = dict(zip(result.rows, token_ids, strict=True))
+    return [token_of_row.get(row, FAILED) for row in rows]
+
+
+def match_logprobs(
+    scheduled: ScheduledStep | None, result: StepResult
+) -> list[tuple[Request, RowLogprobs]]:
+    """Whose logprobs each of the result's arrays are. Raises `UnexpectedResult`, as above."""
+    if not result.logprobs or scheduled is None:
+        return []
+    found = []
+    request_of_row = dict(zip(scheduled.step.rows, scheduled.requests, strict=True))
+    for arrays in result.logprobs:
+        request = request_of_row.get(arrays.row)
+        positions, rest = divmod(len(arrays.ranks), ITEM_BYTES)
+        items = ITEM_BYTES * positions * arrays.width
+        if request is None or rest or not len(arrays.token_ids) == len(arrays.logprobs) == items:
+            raise UnexpectedResult(result.number, f"logprobs of row {arrays.row} do not fit")
+        found.append((request, arrays))
+    return found

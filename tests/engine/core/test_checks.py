@@ -1,4 +1,4 @@
-"""What an ADD must be: each refusal names its field."""
+"""What an ADD must be, each refusal with its field; and what a result must be."""
 
 import math
 from typing import Any
@@ -6,20 +6,27 @@ from typing import Any
 import attrs
 import pytest
 
-from triolet.engine.core.validation import (
+from triolet.engine.core.checks import (
     BAD_WORD_SPELLINGS_MAX,
     BAD_WORD_TOKENS_MAX,
+    FAILED,
     LABEL_CHARACTERS_MAX,
     MERGE_S_MAX,
     MERGE_S_MIN,
     REQUEST_ID_CHARACTERS_MAX,
     RequestLimits,
+    UnexpectedResult,
     check_request,
+    match_logprobs,
+    match_result,
 )
+from triolet.engine.core.request import Request, make_request
+from triolet.engine.core.step_builder import ScheduledStep
 from triolet.engine.embeddings import EmbeddingLimits
 from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.step_messages import RowLogprobs, Step, StepResult
 from triolet.transports.array import Array
 
 LIMITS = RequestLimits(max_model_len=8, vocab_size=10)
@@ -117,7 +124,7 @@ def test_prompt_must_leave_room_for_one_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"prompt_token_ids": [0, 1]}, "prompt_embeds must not be together with token ids"),
         ({"prompt_token_ids": [0]}, "prompt_embeds must have the shape 1 × 4 here, not 2 × 4"),
@@ -131,13 +138,103 @@ def test_prompt_must_leave_room_for_one_token() -> None:
         ),
     ],
 )
-def test_embeddings_that_cannot_be_computed_are_refused(changes: dict[str, Any], told: str) -> None:
+def test_embeddings_that_cannot_be_computed_are_refused(
+    changes: dict[str, Any], message: str
+) -> None:
     check_request(EMBEDDED, EMBEDDING_LIMITS)
     with pytest.raises(InvalidParameter) as caught:
         check_request(attrs.evolve(EMBEDDED, **changes), EMBEDDING_LIMITS)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_an_engine_that_knows_no_hidden_size_takes_no_embeddings() -> None:
     with pytest.raises(InvalidParameter, match="prompt_embeds is not served with this model"):
         check_request(EMBEDDED, LIMITS)
+
+
+def make(row: int) -> Request:
+    add = AddRequest(
+        request_id=f"r{row}", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
+    )
+    request = make_request("f0", add, arrival=row, max_model_len=10)
+    request.row = row
+    return request
+
+
+REQUESTS = [make(4), make(2), make(7)]
+SCHEDULED = ScheduledStep(
+    Step(number=3, rows=[4, 2, 7], token_counts=[1, 5, 1], samples=[True, False, True]),
+    REQUESTS,
+    [REQUESTS[0], REQUESTS[2]],
+)
+
+
+@pytest.mark.parametrize(
+    "result", [StepResult(3, [4, 7], [10, 11]), StepResult(3, [7, 4], [11, 10])]
+)
+def test_tokens_come_in_the_order_of_the_requests(result: StepResult) -> None:
+    assert match_result(SCHEDULED, result, vocab_size=12) == [10, 11]
+
+
+def test_a_row_that_failed_has_no_token() -> None:
+    result = StepResult(3, [7], [11], failed_rows=[(4, "no numbers")])
+    assert match_result(SCHEDULED, result, vocab_size=12) == [FAILED, 11]
+
+
+@pytest.mark.parametrize(
+    ("result", "reason"),
+    [
+        (StepResult(2, [4, 7], [10, 11]), "no such step"),
+        (StepResult(4, [4, 7], [10, 11]), "no such step"),
+        (StepResult(3, [4, 7], [10]), "differ in number"),
+        (StepResult(3, [4], [10]), "rows"),
+        (StepResult(3, [4, 2, 7], [10, 11, 1]), "rows"),
+        (StepResult(3, [4, 4], [10, 11]), "rows"),
+        (StepResult(3, [4], [10], failed_rows=[(2, "")]), "rows"),
+        (StepResult(3, [4, 7], [10, 11], failed_rows=[(7, "")]), "rows"),
+        (StepResult(3, [4, 7], [10, 12]), "vocabulary"),
+        (StepResult(3, [4, 7], [-1, 11]), "vocabulary"),
+    ],
+)
+def test_what_does_not_fit_is_refused(result: StepResult, reason: str) -> None:
+    with pytest.raises(UnexpectedResult, match=reason):
+        match_result(SCHEDULED, result, vocab_size=12)
+
+
+def test_no_step_in_flight() -> None:
+    with pytest.raises(UnexpectedResult, match="step 3: no such step"):
+        match_result(None, StepResult(3, [], []), vocab_size=12)
+
+
+def test_step_that_samples_nothing() -> None:
+    scheduled = ScheduledStep(Step(number=1, rows=[0]), [REQUESTS[0]], [])
+    assert match_result(scheduled, StepResult(1, [], []), vocab_size=12) == []
+
+
+ARRAYS = b"1234"
+
+
+def arrays(row: int, **values: object) -> RowLogprobs:
+    given = {"first": 2, "width": 1, "token_ids": ARRAYS, "logprobs": ARRAYS, "ranks": ARRAYS}
+    return RowLogprobs(row=row, **{**given, **values})  # type: ignore[arg-type]
+
+
+def test_logprobs_are_of_the_request_that_has_the_row() -> None:
+    result = StepResult(3, [4, 7], [1, 2], logprobs=[arrays(2), arrays(4)])
+    assert [request.row for request, _ in match_logprobs(SCHEDULED, result)] == [2, 4]
+    assert match_logprobs(SCHEDULED, StepResult(3, [4, 7], [1, 2])) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        arrays(5),
+        arrays(4, ranks=b"12345"),
+        arrays(4, token_ids=b""),
+        arrays(4, logprobs=b"12345678"),
+        arrays(4, width=2),
+    ],
+)
+def test_logprobs_that_do_not_fit_end_the_engine(wrong: RowLogprobs) -> None:
+    with pytest.raises(UnexpectedResult, match="logprobs of row"):
+        match_logprobs(SCHEDULED, StepResult(3, [4, 7], [1, 2], logprobs=[wrong]))
