@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import attrs
@@ -127,7 +127,7 @@ class Process:
     exit: ProcessExit | None = attrs.field(default=None, init=False)
 
     _words: LastWords
-    # The write end of the death pipe; -1 from `ask_to_stop` on.
+    # Our end of the death pipe; -1 from `ask_to_stop` on.
     _death_fd: int
     # Another block owns the process, its descriptors and its end.
     _handed_over: bool = attrs.field(default=False, init=False)
@@ -153,9 +153,11 @@ class Process:
             pass  # somebody else has reaped it before we did
 
     def ask_to_stop(self) -> None:
-        """Close the death pipe, the order to stop. Returns at once; harmless when repeated."""
+        """End the death pipe, the order to stop. Returns at once; harmless when repeated."""
         if self._death_fd >= 0:
-            os.close(self._death_fd)
+            # An error means that the child is dead.
+            with socket.socket(fileno=self._death_fd) as death, suppress(OSError):
+                death.shutdown(socket.SHUT_RDWR)
             self._death_fd = -1
 
     @property
