@@ -36,11 +36,12 @@ from ..transports.endpoint import abstract_endpoint
 from ..transports.links.channel import HubEnd, Peer
 from ..transports.links.zmq_channel import HubChannel, open_hub
 from .config import RuntimeSettings
-from .errors import NoEngine
+from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
-from .frontend.admission import Admission
+from .frontend.admission import Admission, Ticket
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
+from .frontend.generation import Prompt
 from .frontend.health import EngineState
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
@@ -55,10 +56,28 @@ _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
 
 
 class Runtime(Frontend):
-    """A model that is being served to this program. Made by `open_runtime` alone."""
+    """A model that is being served to this program. Made by `open_runtime` alone.
+
+    After its block `generate` and `engine_statistics` raise `RuntimeClosed`.
+    """
+
+    _is_closed = False
+
+    def close(self) -> None:
+        """Take nothing more: the engines are about to end."""
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeClosed
+
+    def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
+        self._check_open()
+        return super()._open_ticket(prompt, choices)
 
     async def engine_statistics(self) -> list[EngineStatistics]:
         """Each ready engine's own counts, asked for now. Raises `UtilityFailed`."""
+        self._check_open()
         counts = []
         for peer in self.client.balancer.engines:
             text = await self.client.call_utility(peer, Utility.STATISTICS)
@@ -124,7 +143,10 @@ async def open_runtime(
         ):
             await wait_engines(frontend.client, chosen.engines, chosen.times.link_up_s)
             fleet.start_spares()
-            yield frontend
+            try:
+                yield frontend
+            finally:
+                frontend.close()
 
 
 def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:

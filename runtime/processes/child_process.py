@@ -214,7 +214,7 @@ async def run_child_life(plan: ChildPlan, init: bytes) -> None:
     """
     name = plan.spec.name
     life: ChildLife | None = None
-    cause = "it was stopped"
+    cause = "was stopped"
     on_end: ChildGone | ChildStopped | None = ChildStopped(name, plan.epoch)
     try:
         async with open_process(plan.spec, ladder=plan.ladder) as process:

@@ -215,7 +215,7 @@ async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> N
                 nursery.cancel_scope.cancel("the test stops the life")
                 await owner.wait_gone()
                 worker.kill()
-    assert owner.gone == ["it was stopped"]
+    assert owner.gone == ["was stopped"]
     assert owner.diary.of(ChildStopped) == [ChildStopped("engine 0", 1)]
 
 

@@ -88,7 +88,7 @@ async def test_it_lives_again_under_the_next_epoch() -> None:
         ("was killed by SIGKILL", 1),
         ("starting", 2),
         ("ready", 2),
-        ("it was stopped", 2),
+        ("was stopped", 2),
     ]
 
 
