@@ -24,14 +24,14 @@ from ...nurseries.tasks.waiting import waiting_for
 from ..config import RuntimeSettings
 from ..events import Draining, OnEvent, Serving
 from ..messages import EngineMembership
-from .child_process import ChildLife
+from .child_process import ChildProcess
 from .control_server import ControlCall, serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
 from .run_folder import RunFolder, make_run_folder
-from .spares import CalmBell
+from .spares import Readiness
 
 # By name, not by import: this floor does not know what a frontend speaks.
 FRONTEND_MODULE = "triolet.api.frontend_process"
@@ -100,7 +100,7 @@ class Root:
     frontends: FrontendFleet = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        plan, epochs, calm = self.plan, itertools.count(1), CalmBell()
+        plan, epochs, readiness = self.plan, itertools.count(1), Readiness()
         self.engines = EngineFleet(
             settings=plan.settings,
             run_id=self.run_id,
@@ -109,7 +109,7 @@ class Root:
             on_membership=self._publish_engines,
             on_event=self.on_event,
             module=plan.engine_module,
-            calm=calm,
+            readiness=readiness,
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
@@ -122,7 +122,7 @@ class Root:
             on_membership=self._publish_frontends,
             on_event=self.on_event,
             answer=self._answer,
-            calm=calm,
+            readiness=readiness,
         )
         self.engines.frontends = self.frontends.directory
 
@@ -210,15 +210,15 @@ class Root:
 
     async def _answer(self, call: ControlCall) -> str:
         assert call is ControlCall.TREE
-        lives = [
+        children = [
             *sorted(self.frontends.processes.present().items()),
             *sorted(self.engines.processes.present().items()),
         ]
-        trees: list[ProcessTree | None] = [None] * len(lives)
+        trees: list[ProcessTree | None] = [None] * len(children)
         async with trio.open_nursery() as nursery:
-            for place, (_, life) in enumerate(lives):
+            for place, (_, child) in enumerate(children):
                 start_background_task_soon(
-                    nursery, _gather, life, trees, place, name="tree-request"
+                    nursery, _gather, child, trees, place, name="tree-request"
                 )
         tree = ProcessTree(
             "root",
@@ -238,13 +238,13 @@ class Root:
         return msgspec.json.encode(tree).decode()
 
 
-async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) -> None:
-    spec = life.process.spec
-    if not life.ready:
-        trees[place] = life.boot_tree()
+async def _gather(child: ChildProcess, trees: list[ProcessTree | None], place: int) -> None:
+    spec = child.process.spec
+    if not child.ready:
+        trees[place] = child.boot_tree()
         return
     try:
-        trees[place] = msgspec.json.decode(await life.tree(), type=ProcessTree)
+        trees[place] = msgspec.json.decode(await child.tree(), type=ProcessTree)
     except (
         trio.TooSlowError,
         trio.BrokenResourceError,
@@ -252,7 +252,7 @@ async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) 
         msgspec.MsgspecError,
     ):
         # A process that does not answer is shown as such: it is the one people look for.
-        trees[place] = ProcessTree(spec.name, life.process.pid, facts={"state": "does not answer"})
+        trees[place] = ProcessTree(spec.name, child.process.pid, facts={"state": "does not answer"})
 
 
 def _url(listener: socket.socket) -> str:

@@ -116,7 +116,8 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
             seen = await start_stream(nursery, server)
             server.send_signal(number)
             await wait_until(lambda: "draining" in server.log(), "it says so")
-            await trio.sleep(ONE_WISH_S)  # earlier it would be the same wish
+            due_s = trio.current_time() + ONE_WISH_S
+            await wait_until(lambda: trio.current_time() > due_s, "it is a second wish")
             server.send_signal(number)
             assert await server.wait_exited() == 0
             await seen.ended.wait()
