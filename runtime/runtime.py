@@ -1,8 +1,8 @@
 """The runtime embedded in a trio program: `async with open_runtime("MODEL") as runtime`.
 
-The caller's process is root and frontend at once; engines and workers are processes of their own.
-Nothing survives the block: not a process, a thread, a socket or a descriptor. Takes no signals:
-those are the program's. Must not know HTTP.
+The caller's process is root and frontend at once; engines and workers are processes of their own,
+or, with `in_process=True`, in the caller's as well. Nothing survives the block: not a process, a
+thread, a socket or a descriptor. Takes no signals: those are the program's.
 """
 
 import itertools
@@ -43,6 +43,7 @@ from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
 from .frontend.generation import Prompt
 from .frontend.health import EngineState
+from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
 from .frontend.output_handler import run_output_handler
@@ -108,6 +109,7 @@ async def open_runtime(
     model: str | None = None,
     *,
     settings: RuntimeSettings | None = None,
+    in_process: bool = False,
     on_event: OnEvent = ignore_event,
     **options: Any,
 ) -> AsyncIterator[Runtime]:
@@ -115,18 +117,34 @@ async def open_runtime(
 
     `options` are fields of `EngineSettings` and of `RuntimeSettings` (`engines=2`). Entering waits
     until every engine can take work; with several it is enough that one can and none still boots.
+    `in_process` starts no process: see `inproc` for what it cannot do. `on_event` hears of
+    processes alone.
 
     Raises `ModelFolderError`, `InvalidParameter`, `UnsupportedPlatform`; `NoEngineLeft`, also in
     the body, when every engine was given up. Cancellation: all processes are stopped and reaped.
     """
     check_platform()
     chosen = make_settings(model, settings=settings, **options)
+    if in_process:
+        check_inproc(chosen)
+    inputs = InputProcessor.load(chosen)
+    opened = _open_inproc(chosen, inputs) if in_process else _open(chosen, inputs, on_event)
+    async with opened as runtime:
+        await wait_engines(runtime.client, chosen.engines, chosen.times.link_up_s)
+        try:
+            yield runtime
+        finally:
+            runtime.close()
+
+
+@asynccontextmanager
+async def _open(
+    chosen: RuntimeSettings, inputs: InputProcessor, on_event: OnEvent
+) -> AsyncIterator[Runtime]:
     run_id, epochs = secrets.token_hex(8), itertools.count(1)
     me = Peer("frontend", 0, next(epochs))
-    inputs = InputProcessor.load(chosen)
     async with open_frontend_hub(run_id, me) as channel:
-        frontend = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
-        assert isinstance(frontend, Runtime)
+        runtime = _make_runtime(chosen, channel, inputs, me)
         directory = FrontendDirectory()
         directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
         fleet = EngineFleet(
@@ -134,19 +152,35 @@ async def open_runtime(
             run_id=run_id,
             epochs=epochs,
             frontends=directory,
-            on_membership=frontend.client.apply_membership,
+            on_membership=runtime.client.apply_membership,
             on_event=on_event,
         )
         async with (
-            open_frontend_services(channel, frontend.client),
+            open_frontend_services(channel, runtime.client),
             open_service(fleet.run, name="engines"),
         ):
-            await wait_engines(frontend.client, chosen.engines, chosen.times.link_up_s)
             fleet.start_spares()
-            try:
-                yield frontend
-            finally:
-                frontend.close()
+            yield runtime
+
+
+@asynccontextmanager
+async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> AsyncIterator[Runtime]:
+    me, mesh = Peer("frontend", 0, 1), make_mesh()
+    channel = mesh.open_hub(me)
+    runtime = _make_runtime(chosen, channel, inputs, me)
+    async with (
+        open_frontend_services(channel, runtime.client),
+        open_inproc_engines(chosen, mesh, channel, runtime.client, frontend=me),
+    ):
+        yield runtime
+
+
+def _make_runtime(
+    settings: RuntimeSettings, channel: HubEnd, inputs: InputProcessor, me: Peer
+) -> Runtime:
+    runtime = make_frontend(Runtime, settings, channel, inputs, epoch=me.epoch)
+    assert isinstance(runtime, Runtime)
+    return runtime
 
 
 def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:
