@@ -11,6 +11,7 @@ A user's mistake or a full port is a sentence, never a traceback; a bug of ours 
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,10 +48,16 @@ _SENTENCES = (
 
 @contextmanager
 def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
-    """Print an expected error as one sentence and exit with its code; `more` are the command's."""
+    """Print an expected error as one sentence and exit with its code; `more` are the command's.
+
+    Ctrl-C, which so far ended the program at once, is an error for the length of the block.
+    """
+    ends_at_once = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     expected: tuple[type[BaseException], ...] = (*_SENTENCES, *more)
     caught: tuple[type[BaseException], ...] = (*expected, BaseExceptionGroup, KeyboardInterrupt)
     try:
+        if ends_at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except caught as error:
         bare = single_error(error)
@@ -60,6 +67,9 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
             raise
         print(f"triolet: {sentence(bare)}", file=sys.stderr)
         sys.exit(_code(bare))
+    finally:
+        if ends_at_once:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def print_whole(text: str) -> None:
