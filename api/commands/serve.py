@@ -13,7 +13,7 @@ from functools import partial
 import trio
 
 from ...nurseries.logs.writer import open_log
-from ...nurseries.processes.subreaper import become_subreaper, run_reaper
+from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.tasks.service import start_service
 from ...runtime.events import OnEvent, Stopped
 from ...runtime.processes.root import Root, ServePlan

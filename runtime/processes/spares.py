@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from ...nurseries.processes.child_pids import child_pids
 from ...nurseries.processes.kept_process import KeptProcess, keep_process
+from ...nurseries.processes.orphans import child_pids
 from ...nurseries.processes.process import ProcessSpec, ProcessStuck
 from ...nurseries.processes.shutdown_ladder import LadderTimes
 from ...nurseries.processes.spawned import Spawned
