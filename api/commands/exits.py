@@ -1,9 +1,9 @@
 """Exit codes of the commands, and the one place where errors become a line and a code.
 
-    0   it went well; a server was told to end, and served out
+    0   it went well; a server was asked to end, and drained
     1   it failed: a busy port, a model folder that cannot be served, no running server, …
     2   the command line is wrong: an unknown word, a value out of range
-    3   an engine was given up for good, so the server served with less than it was told, or ended
+    3   an engine was given up for good, so the server went on with fewer than configured, or ended
     130 Ctrl-C, where it is not a way to end in order
     141 who read the output left before its end (`triolet config show | head`)
 

@@ -1,4 +1,4 @@
-"""`triolet serve`: the whole server, until a signal; the exit code tells how it went.
+"""`triolet serve`: the whole server, until a signal; the exit code says how it went.
 
 The first SIGINT, SIGTERM or SIGHUP drains within the grace time, the second aborts. Signals are
 taken here and nowhere below.
@@ -22,7 +22,7 @@ from .exits import EXIT_ENGINE_LOST, EXIT_OK
 logger = logging.getLogger(__name__)
 
 # What a shell allows, mostly 1024, is there for programs that wait by select(); a frontend takes
-# twice as many connections. More than this nobody needs.
+# twice as many connections. More are not needed.
 DESCRIPTORS_WANTED = 65_536
 # Signals closer together are one wish: `timeout` sends its own to the command, then to the group.
 ONE_WISH_S = 0.2

@@ -42,7 +42,7 @@ class _WorkerExecutor(Protocol):
 
 
 class _Stopped(Exception):
-    """The executor's thread is told to end while it waits for a mask."""
+    """The executor's thread is to end while it waits for a mask."""
 
 
 @attrs.define(eq=False)
@@ -136,7 +136,7 @@ class InprocExecutor:
 
 @attrs.frozen(eq=False)
 class InprocEngine:
-    """An engine that takes requests, and what frontends are told of it."""
+    """An engine that takes requests, and what frontends get to know of it."""
 
     server: EngineServer
     ready: EngineReady

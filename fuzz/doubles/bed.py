@@ -50,7 +50,7 @@ class Bed:
             await self.client.engines_changed.wait()
 
     def lose_engine(self, rank: int, cause: str = "was killed by SIGKILL") -> None:
-        """As the root tells it when an engine's process is gone."""
+        """As the root publishes it when an engine's process is gone."""
         self.client.apply_membership(self.directory.handle_gone(rank, cause))
 
     async def wait_quiet(self) -> None:

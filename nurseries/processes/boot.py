@@ -36,8 +36,8 @@ _UCRED = struct.Struct("3i")
 
 # A stop that was ordered, before or after the main function began.
 EXIT_STOPPED = 0
-# The parent died before the notice was armed, or was gone when the death monitor looked. Nobody is
-# left to read it; it is for whoever traces the process.
+# The parent died before the notice was armed, or was gone when the death monitor looked. It cannot
+# read this any more; it is for a trace of the process.
 EXIT_ORPHANED = 71
 
 
@@ -64,7 +64,7 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
         sys.argv = [module, *fds, *started]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except BaseException as error:
-        # The first line is what the parent tells others of this death.
+        # The first line is what the parent reports of this death.
         headline = traceback.format_exception_only(error)[-1]
         write_last_words(words_fd, f"{headline}\n{traceback.format_exc()}")
         raise

@@ -41,9 +41,9 @@ DEATH_MONITOR = "death-monitor"
 
 @attrs.frozen(eq=False)
 class ChildFds:
-    """What the parent passed down. They live as long as the process; nobody has to close them.
+    """What the parent passed down. They live as long as the process and need not be closed.
 
-    `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until somebody wraps it.
+    `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until it is wrapped.
     `ahead` are children of ours that `boot` has started: see `ProcessSpec.spawned`.
     """
 
@@ -163,7 +163,7 @@ async def _run_death_monitor(
 
 
 def _headline(error: BaseException) -> str:
-    """The error in one line: what the parent tells others of this death."""
+    """The error in one line: what the parent reports of this death."""
     bare = single_error(error)
     return f"{type(bare).__name__}: {bare}".splitlines()[0]
 

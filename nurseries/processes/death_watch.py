@@ -37,7 +37,7 @@ async def wait_process_gone(pidfd: int) -> None:
         while True:
             await trio.lowlevel.wait_readable(own_fd)
             if poll.poll(0):
-                return  # a wait may end for nothing, and whoever is told of a death kills the rest
+                return  # a wait may end for nothing, and a death leads to kills
 
 
 async def monitor_parent(
@@ -124,9 +124,9 @@ async def _wait_any(*waits: Callable[[], Awaitable[None]]) -> None:
 def waitable_copy(fd: int) -> Iterator[int]:
     """A duplicate that one task may wait for: trio allows one for each descriptor.
 
-    The loop is told of its end. It keeps descriptors in its epoll set after a wait, and the kernel
-    takes one out by itself only when nobody has the file behind it open any more: then what
-    happens to that file is reported by a number that somebody else has by now.
+    The loop is notified of its end. It keeps descriptors in its epoll set after a wait, and the
+    kernel takes one out by itself only when the file behind it is open nowhere any more: else what
+    happens to that file is reported by a number that is in use for another by now.
     """
     own_fd = os.dup(fd)
     try:

@@ -57,7 +57,7 @@ Decision = Ask | Terminate | Kill | ReportStuck
 class LadderState(enum.Enum):
     """The rungs, in order. From each of them the exit leads to GONE."""
 
-    RUNNING = enum.auto()  # nobody wants it to end
+    RUNNING = enum.auto()  # it is not to end
     ASKED = enum.auto()
     TERMINATED = enum.auto()
     KILLED = enum.auto()

@@ -1,9 +1,9 @@
-"""A child process as it is right after its spawn: five numbers, owned by whoever takes them over.
+"""Freshly spawned child process: its pid and four descriptors, to be taken over by an owner.
 
 Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can have started
 a child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by
 the block that would have spawned it. Until then the kernel's death notice and the death pipe end
-it with its parent, as ever. Must not know what the processes do.
+it with its parent, as ever.
 """
 
 import os

@@ -12,7 +12,7 @@ from .parking import ParkingPlace
 
 @attrs.define(eq=False)
 class Doorbell:
-    """See above. A ring while nobody waits is kept for the next wait; several are one."""
+    """See above. A ring without a waiter is kept for the next wait; several are one."""
 
     _is_rung: bool = attrs.field(default=False, init=False)
     _place: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)

@@ -64,7 +64,7 @@ async def open_inproc_engines(
     frontend: Peer,
     wrap: Callable[[Any], Any] = lambda worker: worker,
 ) -> AsyncIterator[InprocEngines]:
-    """Load all engines, connect them to the `hub` of `frontend`, and tell its `client` of each.
+    """Load all engines, connect them to the `hub` of `frontend`, and list each for its `client`.
 
     `wrap` is `engine.inproc.open_inproc_engine`'s. Raises what that raises; what an engine raises
     later ends the body.

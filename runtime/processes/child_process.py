@@ -36,7 +36,7 @@ from ...transports.control.passed_fds import close_fds
 from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
 from .boot_progress import BootProgress, EndedPhase
 
-# A child's sockets close some milliseconds before its pidfd tells of its death.
+# A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
 # What a dead child had said is in our socket already, so reading it waits for nothing.
 LAST_MESSAGES_S = 0.5
@@ -73,7 +73,7 @@ class ChildProcess:
         self._snapshot_set.set()
 
     async def send_snapshots(self) -> None:
-        """Send what is published; a child that does not read delays nobody else."""
+        """Send what is published; a child that does not read delays no other."""
         with contextlib.suppress(trio.BrokenResourceError):
             while True:
                 with waiting_for("news for it"):
@@ -284,7 +284,7 @@ async def _handshake(child: ChildProcess, plan: ChildPlan, init: bytes) -> bytes
     except PeerRefused as error:
         raise BootRefused(error.who, error.reason) from error
     except HandshakeError as error:
-        # A child that died tells more by its death than by its silence.
+        # A death says more than silence.
         with trio.move_on_after(DEATH_AFTER_SILENCE_S):
             raise ProcessDied(await child.process.wait_exited()) from error
         raise

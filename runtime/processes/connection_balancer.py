@@ -1,8 +1,7 @@
-"""Chooses the frontend that gets the next accepted connection: the one with fewest open streams.
+"""Balancer of accepted connections: the next goes to the frontend with fewest open streams.
 
-Sans-IO: `root` tells it what frontends report and carries out its choice. A report is late by
-nature, so connections that were passed and not yet reported count as a stream each. Must not know
-sockets or processes.
+Sans-IO: `frontend_fleet` passes on what frontends report and carries out the choice. A report is
+late by nature, so connections that were passed and not yet reported count as a stream each.
 """
 
 import attrs

@@ -224,7 +224,7 @@ class FrontendFleet:
     def _relay(self, message: ForeignCall | ForeignReply) -> None:
         """Pass on what one frontend says to another; dropped above a bound: callers have deadlines.
 
-        A task each, so that one that hangs delays nobody else.
+        A task each, so that one that hangs delays no other.
         """
         delivery = deliver(message, self.directory.epochs())
         if delivery is None or self._nursery is None or self._relays >= RELAYS_MAX:
@@ -256,6 +256,6 @@ class FrontendFleet:
             self._relays -= 1
 
     def notify(self) -> None:
-        """Wake whoever waits for `changed`."""
+        """Wake all that wait for `changed`."""
         self.changed.set()
         self.changed = trio.Event()

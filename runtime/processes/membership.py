@@ -51,7 +51,7 @@ class EngineDirectory:
         return any(m.state is not EngineState.FAILED for m in self._members.values())
 
     def any_failed(self) -> bool:
-        """Whether an engine was lost for good; the exit code tells."""
+        """Whether an engine was lost for good; the exit code says so."""
         return any(m.state is EngineState.FAILED for m in self._members.values())
 
     def _change(

@@ -1,8 +1,8 @@
-"""The root of a server: owns the listening socket and every process, and decides nothing of HTTP.
+"""Root process of a server: owns the listening socket and every process, and knows no HTTP.
 
-It accepts connections and passes each to a frontend, restarts what dies, tells everybody who is
+It accepts connections and passes each to a frontend, restarts what dies, publishes who is
 there, and answers commands over the run folder's control socket. Never loads torch, a tokenizer or
-an HTTP parser, so that next to nothing in it can fail. Must not know requests.
+an HTTP parser, so that next to nothing in it can fail.
 """
 
 import itertools
@@ -91,7 +91,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
 
 @attrs.define(eq=False)
 class Root:
-    """One server. `stop` is cancelled by whoever takes the signals; `drain` serves out first."""
+    """One server. `run` is cancelled to stop it; `drain` serves out first."""
 
     plan: ServePlan
     on_event: OnEvent
@@ -191,7 +191,7 @@ class Root:
             await self.frontends.wait_drained()
 
     def engine_lost(self) -> bool:
-        """Whether an engine was given up for good; the exit code tells."""
+        """Whether an engine was given up for good; the exit code says so."""
         return self.engines.directory.any_failed()
 
     def own_pids(self) -> set[int]:
