@@ -119,6 +119,15 @@ class EngineSettings:
         """The most tokens that any step computes: what memory is taken for."""
         return UNWATCHED_FACTOR * self.max_num_batched_tokens
 
+    def model_len_of(self, model_len: int) -> int:
+        """The length to be served of a model whose own is `model_len`.
+
+        Raises `InvalidParameter` for more than that.
+        """
+        if self.max_model_len > model_len:
+            raise InvalidParameter("max_model_len", f"must be at most the model's own, {model_len}")
+        return self.max_model_len or model_len
+
     def digest(self) -> str:
         """Hash of all values, hexadecimal; two engines with one digest were told the same."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]

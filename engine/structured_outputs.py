@@ -1,8 +1,7 @@
-"""What form a client wants the output to have, as it crosses the wire: a kind and a text.
+"""Structured outputs of one request, as they cross the wire: a kind of grammar, and its text.
 
-Bounds on the text are checked at construction, before anybody parses it. Whether it can be served
-is `grammar_check`'s to say, on both sides of the wire. Must not know how tokens are masked, or in
-which field of which protocol the text came.
+Bounds on the text are checked at construction, before anything parses it. Whether it can be served
+is checked by `grammar_text.check_grammar`, on both sides of the wire.
 """
 
 import enum

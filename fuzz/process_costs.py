@@ -9,7 +9,7 @@ from pathlib import Path
 
 import attrs
 
-from ..nurseries.processes.child_pids import child_pids
+from ..nurseries.processes.orphans import child_pids
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -1,1 +1,1 @@
-"""Requests, balancing, resuming, launching: everything between an API and the engines."""
+"""Requests, balancing, resuming, processes: everything between an API and the engines."""

@@ -10,13 +10,14 @@
      |    +-- ChatTemplateBroken      the model's template does not compile
      +-- Overloaded                   a limit of ours is reached; come back after `retry_after_s`
      +-- NoEngine                     no engine can take work now
+     +-- RuntimeClosed                the block of `open_runtime` has been left
      +-- RequestFailed                the engine ended this one request with an error
      +-- ProcessingFailed             turning its tokens into text failed here
      +-- UtilityFailed                an engine did not answer a utility call
 
 `Overloaded` against `NoEngine`: the first is a limit doing its work while everything is healthy,
 the second an outage. `RequestFailed` against `EngineDied`: in the first the engine lives on.
-Must not know HTTP; `code` and `retryable` decide there.
+`code` and `retryable` decide what an HTTP client is answered.
 """
 
 from typing import ClassVar
@@ -114,6 +115,16 @@ class NoEngine(EngineError):
 
     def __str__(self) -> str:
         return f"{self.reason}; try again in {self.retry_after_s:.1f} s"
+
+
+@attrs.frozen
+class RuntimeClosed(EngineError):
+    """A runtime was used after its `open_runtime` block."""
+
+    code: ClassVar[str] = "runtime_closed"
+
+    def __str__(self) -> str:
+        return "this runtime is closed: the block of `open_runtime` has been left"
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
-"""What happens to the processes of a run, told to whoever watches: log lines, progress bars.
+"""Events of a run's processes, for log lines and progress bars.
 
-Plain frozen facts with a sentence each. Must not know how they are shown.
+Plain frozen facts with a sentence each.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class ChildProgress:
 
 @attrs.frozen
 class ChildPhaseEnded:
-    """A starting process is through with `phase`, which took `seconds`; told once for each."""
+    """A starting process is through with `phase`, which took `seconds`; once for each."""
 
     child: str
     phase: str

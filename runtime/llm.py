@@ -2,7 +2,7 @@
 
 A thread of its own runs trio and `open_runtime`; calls go to it and wait. It closes itself when
 the `with` block is left, on `close()`, or when the main thread ends, which one of its tasks looks
-for: no exit handler, no daemon thread, no finalizer. Must not know what the runtime does.
+for: no exit handler, no daemon thread, no finalizer.
 """
 
 import threading
@@ -91,7 +91,7 @@ class LLM:
         self._thread.start()
         try:
             self._opened.wait()
-        except BaseException:  # Ctrl-C: nobody will ever hold this object, so nobody could close it
+        except BaseException:  # Ctrl-C: the caller will have no object to close
             self.close()
             raise
         if self._runtime is None:
@@ -159,7 +159,7 @@ class LLM:
         try:
             trio.run(self._serve, model, options)
         except BaseException as error:
-            # Not lost: the constructor or the next call raises it where somebody can see it.
+            # Not lost: the constructor or the next call raises it in the caller's thread.
             self._failure = error
         finally:
             self._opened.set()

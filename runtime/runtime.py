@@ -1,8 +1,8 @@
 """The runtime embedded in a trio program: `async with open_runtime("MODEL") as runtime`.
 
-The caller's process is root and frontend at once; engines and workers are processes of their own.
-Nothing survives the block: not a process, a thread, a socket or a descriptor. Takes no signals:
-those are the program's. Must not know HTTP.
+The caller's process is root and frontend at once; engines and workers are processes of their own,
+or, with `in_process=True`, in the caller's as well. Nothing survives the block: not a process, a
+thread, a socket or a descriptor. Takes no signals: those are the program's.
 """
 
 import itertools
@@ -36,29 +36,53 @@ from ..transports.endpoint import abstract_endpoint
 from ..transports.links.channel import HubEnd, Peer
 from ..transports.links.zmq_channel import HubChannel, open_hub
 from .config import RuntimeSettings
-from .errors import NoEngine
+from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
-from .frontend.admission import Admission
+from .frontend.admission import Admission, Ticket
 from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
+from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
 from .frontend.output_handler import run_output_handler
 from .frontend.stats_updater import run_stats_updater
-from .messages import EngineState
+from .messages import (
+    EngineState,
+)
 from .processes.engine_fleet import EngineFleet
 from .processes.membership import FrontendDirectory
 from .processes.platform import check_platform
 from .text.input_processor import InputProcessor
+from .text.prompts import (
+    Prompt,
+)
 
 _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
 
 
 class Runtime(Frontend):
-    """A model that is being served to this program. Made by `open_runtime` alone."""
+    """A model that is being served to this program. Made by `open_runtime` alone.
+
+    After its block `generate` and `engine_statistics` raise `RuntimeClosed`.
+    """
+
+    _is_closed = False
+
+    def close(self) -> None:
+        """Take nothing more: the engines are about to end."""
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise RuntimeClosed
+
+    def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
+        self._check_open()
+        return super()._open_ticket(prompt, choices)
 
     async def engine_statistics(self) -> list[EngineStatistics]:
         """Each ready engine's own counts, asked for now. Raises `UtilityFailed`."""
+        self._check_open()
         counts = []
         for peer in self.client.balancer.engines:
             text = await self.client.call_utility(peer, Utility.STATISTICS)
@@ -89,6 +113,7 @@ async def open_runtime(
     model: str | None = None,
     *,
     settings: RuntimeSettings | None = None,
+    in_process: bool = False,
     on_event: OnEvent = ignore_event,
     **options: Any,
 ) -> AsyncIterator[Runtime]:
@@ -96,18 +121,34 @@ async def open_runtime(
 
     `options` are fields of `EngineSettings` and of `RuntimeSettings` (`engines=2`). Entering waits
     until every engine can take work; with several it is enough that one can and none still boots.
+    `in_process` starts no process: see `inproc` for what it cannot do. `on_event` hears of
+    processes alone.
 
     Raises `ModelFolderError`, `InvalidParameter`, `UnsupportedPlatform`; `NoEngineLeft`, also in
     the body, when every engine was given up. Cancellation: all processes are stopped and reaped.
     """
     check_platform()
     chosen = make_settings(model, settings=settings, **options)
+    if in_process:
+        check_inproc(chosen)
+    inputs = InputProcessor.load(chosen)
+    opened = _open_inproc(chosen, inputs) if in_process else _open(chosen, inputs, on_event)
+    async with opened as runtime:
+        await wait_engines(runtime.client, chosen.engines, chosen.times.link_up_s)
+        try:
+            yield runtime
+        finally:
+            runtime.close()
+
+
+@asynccontextmanager
+async def _open(
+    chosen: RuntimeSettings, inputs: InputProcessor, on_event: OnEvent
+) -> AsyncIterator[Runtime]:
     run_id, epochs = secrets.token_hex(8), itertools.count(1)
     me = Peer("frontend", 0, next(epochs))
-    inputs = InputProcessor.load(chosen)
     async with open_frontend_hub(run_id, me) as channel:
-        frontend = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
-        assert isinstance(frontend, Runtime)
+        runtime = _make_runtime(chosen, channel, inputs, me)
         directory = FrontendDirectory()
         directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
         fleet = EngineFleet(
@@ -115,16 +156,35 @@ async def open_runtime(
             run_id=run_id,
             epochs=epochs,
             frontends=directory,
-            on_membership=frontend.client.apply_membership,
+            on_membership=runtime.client.apply_membership,
             on_event=on_event,
         )
         async with (
-            open_frontend_services(channel, frontend.client),
+            open_frontend_services(channel, runtime.client),
             open_service(fleet.run, name="engines"),
         ):
-            await wait_engines(frontend.client, chosen.engines, chosen.times.link_up_s)
             fleet.start_spares()
-            yield frontend
+            yield runtime
+
+
+@asynccontextmanager
+async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> AsyncIterator[Runtime]:
+    me, mesh = Peer("frontend", 0, 1), make_mesh()
+    channel = mesh.open_hub(me)
+    runtime = _make_runtime(chosen, channel, inputs, me)
+    async with (
+        open_frontend_services(channel, runtime.client),
+        open_inproc_engines(chosen, mesh, channel, runtime.client, frontend=me),
+    ):
+        yield runtime
+
+
+def _make_runtime(
+    settings: RuntimeSettings, channel: HubEnd, inputs: InputProcessor, me: Peer
+) -> Runtime:
+    runtime = make_frontend(Runtime, settings, channel, inputs, epoch=me.epoch)
+    assert isinstance(runtime, Runtime)
+    return runtime
 
 
 def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:

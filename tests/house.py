@@ -98,7 +98,7 @@ def _absolute(module: Module, node: ast.ImportFrom) -> str:
 @functools.cache
 def house_modules() -> tuple[Module, ...]:
     """All modules of the package: root files and the rooms, never tests or caches."""
-    paths = [ROOT / "__init__.py", ROOT / "__main__.py"]
+    paths = [ROOT / "__init__.py", ROOT / "__main__.py", ROOT / "command_line.py"]
     for floor in FLOORS:
         paths += sorted((ROOT / floor).rglob("*.py"))
     return tuple(_module(path, "triolet") for path in paths if path.exists())

@@ -1,12 +1,13 @@
 """The command line as a person meets it: help, versions, wrong words; nothing is started here."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
 import triolet
-from triolet.__main__ import run_words
+from triolet.command_line import run_words
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -91,3 +92,19 @@ def test_the_program_reads_its_own_arguments() -> None:
     ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "--port" in ended.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [["serve"], ["doctor"], ["bench"]], ids=str)
+def test_ctrl_c_while_modules_are_imported_just_ends_it(words: list[str]) -> None:
+    """`-X importtime` tells of each module; the interrupt comes amid those of the commands."""
+    command = [sys.executable, "-X", "importtime", "-m", "triolet", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.split()[-1] == "attrs":
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert process.returncode == -signal.SIGINT
+    assert "Traceback" not in rest

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from triolet.__main__ import app
+from triolet.command_line import app
 
 from .house import ROOT, Module, house_modules, house_target, modules_of_tests, statements_of
 

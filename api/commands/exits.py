@@ -1,9 +1,9 @@
 """Exit codes of the commands, and the one place where errors become a line and a code.
 
-    0   it went well; a server was told to end, and served out
+    0   it went well; a server was asked to end, and drained
     1   it failed: a busy port, a model folder that cannot be served, no running server, …
     2   the command line is wrong: an unknown word, a value out of range
-    3   an engine was given up for good, so the server served with less than it was told, or ended
+    3   an engine was given up for good, so the server went on with fewer than configured, or ended
     130 Ctrl-C, where it is not a way to end in order
     141 who read the output left before its end (`triolet config show | head`)
 
@@ -11,6 +11,7 @@ A user's mistake or a full port is a sentence, never a traceback; a bug of ours 
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,10 +48,16 @@ _SENTENCES = (
 
 @contextmanager
 def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
-    """Print an expected error as one sentence and exit with its code; `more` are the command's."""
+    """Print an expected error as one sentence and exit with its code; `more` are the command's.
+
+    Ctrl-C, which so far ended the program at once, is an error for the length of the block.
+    """
+    ends_at_once = signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     expected: tuple[type[BaseException], ...] = (*_SENTENCES, *more)
     caught: tuple[type[BaseException], ...] = (*expected, BaseExceptionGroup, KeyboardInterrupt)
     try:
+        if ends_at_once:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         yield
     except caught as error:
         bare = single_error(error)
@@ -60,6 +67,9 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
             raise
         print(f"triolet: {sentence(bare)}", file=sys.stderr)
         sys.exit(_code(bare))
+    finally:
+        if ends_at_once:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def print_whole(text: str) -> None:

@@ -168,11 +168,13 @@ def _checked_engine(folder: str, options: dict[str, Any]) -> EngineSettings:
 
 
 def check_model(engine: EngineSettings) -> None:
-    """Look at the config, as far as the executor will. Raises `ModelFolderError`."""
-    if engine.executor == "null":  # which computes nothing, so that any architecture will do
-        load_model_limits(engine.model)
-    else:
-        load_model_config(engine.model)
+    """Look at the model's config, as far as the executor will.
+
+    Raises `ModelFolderError`, and `InvalidParameter` for a length above the model's.
+    """
+    # The null executor computes nothing, so that any architecture will do.
+    load = load_model_limits if engine.executor == "null" else load_model_config
+    engine.model_len_of(load(engine.model).max_model_len)
 
 
 def _check_address(host: str, port: int, *, is_open: bool) -> None:

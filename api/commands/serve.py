@@ -1,18 +1,19 @@
-"""`triolet serve`: the whole server, until a signal; the exit code tells how it went.
+"""`triolet serve`: the whole server, until a signal; the exit code says how it went.
 
-The first SIGINT or SIGTERM drains within the grace time, the second aborts. Signals are taken here
-and nowhere below. Must not know HTTP: the root passes connections to frontends that do.
+The first SIGINT, SIGTERM or SIGHUP drains within the grace time, the second aborts. Signals are
+taken here and nowhere below.
 """
 
 import logging
 import resource
 import signal
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import trio
 
 from ...nurseries.logs.writer import open_log
-from ...nurseries.processes.subreaper import become_subreaper, run_reaper
+from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.tasks.service import start_service
 from ...runtime.events import OnEvent, Stopped
 from ...runtime.processes.root import Root, ServePlan
@@ -21,8 +22,10 @@ from .exits import EXIT_ENGINE_LOST, EXIT_OK
 logger = logging.getLogger(__name__)
 
 # What a shell allows, mostly 1024, is there for programs that wait by select(); a frontend takes
-# twice as many connections. More than this nobody needs.
+# twice as many connections. More are not needed.
 DESCRIPTORS_WANTED = 65_536
+# Signals closer together are one wish: `timeout` sends its own to the command, then to the group.
+ONE_WISH_S = 0.2
 
 
 async def serve(plan: ServePlan, on_event: OnEvent) -> int:
@@ -32,7 +35,7 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
     root = Root(plan, on_event)
     stop = trio.CancelScope()
     async with open_log(plan.settings.logs), trio.open_nursery() as nursery:
-        signals = partial(_take_signals, root, stop)
+        signals = partial(take_signals, root.drain, stop)
         await start_service(nursery, signals, name="signals", waits_for="signals")
         await start_service(nursery, run_reaper, root.own_pids, name="reaper")
         with stop:
@@ -50,26 +53,34 @@ def _allow_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-async def _take_signals(
-    root: Root,
+async def take_signals(
+    drain: Callable[[], Awaitable[None]],
     stop: trio.CancelScope,
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Background task `signals`: lives outside the scope that it cancels, so none is lost."""
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    """Background task `signals`: the first drains and then cancels `stop`, the second at once.
+
+    It lives outside the scope that it cancels, so no signal is lost. SIGHUP, of a terminal that is
+    closed, is not taken from a server that was started to ignore it (`nohup`).
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    drains_since_s: float | None = None
+    with trio.open_signal_receiver(*numbers) as signals:
         task_status.started()
         async with trio.open_nursery() as nursery:
-            count = 0
             async for number in signals:
-                count += 1
-                if count == 1:
-                    nursery.start_soon(_drain, root, stop, name="drain")
-                else:
+                now = trio.current_time()
+                if drains_since_s is None:
+                    drains_since_s = now
+                    nursery.start_soon(_drain, drain, stop, name="drain")
+                elif now - drains_since_s >= ONE_WISH_S:
                     logger.warning("aborting")
                     stop.cancel(f"{signal.Signals(number).name} came again")
 
 
-async def _drain(root: Root, stop: trio.CancelScope) -> None:
-    await root.drain()
+async def _drain(drain: Callable[[], Awaitable[None]], stop: trio.CancelScope) -> None:
+    await drain()
     stop.cancel("drained")

@@ -1,7 +1,4 @@
-"""Ends a command in order when it is told to stop: the servers that it started go with it.
-
-Must not know what the command does.
-"""
+"""Cancels a command on SIGTERM or SIGHUP, so that the servers it has started end with it."""
 
 import signal
 from collections.abc import Awaitable, Callable
@@ -12,14 +9,16 @@ import trio
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 
 T = TypeVar("T")
-# As shells tell of a program that SIGTERM ended.
+# As shells say it of a program that SIGTERM ended.
 EXIT_TERMINATED = 128 + signal.SIGTERM
+# SIGHUP is a closed terminal's.
+TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
 
 
 async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
-    """What `main` returns. SIGTERM cancels it: its server must not outlive the command.
+    """What `main` returns. A signal cancels it: its server must not outlive the command.
 
-    Raises what `main` raises, or `SystemExit` when SIGTERM came.
+    Raises what `main` raises, or `SystemExit` when a signal came.
     """
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
@@ -33,7 +32,7 @@ async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
 async def _cancel_when_terminated(
     scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 ) -> None:
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+    with trio.open_signal_receiver(*TERMINATIONS) as signals:
         task_status.started()
-        async for _ in signals:
-            scope.cancel("SIGTERM")
+        async for number in signals:
+            scope.cancel(signal.Signals(number).name)

@@ -1,8 +1,8 @@
-"""An engine inside this process, behind the same channel: for tests and tiny offline use.
+"""An engine inside the caller's process, behind the same channel as the engine process.
 
-The same core, server and step loop as in the engine process; steps run in a thread of this process
-instead of in workers. Nothing is isolated: what fails here fails its host. The worker's code is
-reached by module name, as a process would be. Must not know rings, sockets or handshakes.
+The same core, server and step loop; steps run in a thread of this process instead of in workers.
+Nothing is isolated: what fails here fails its host. The worker's code is reached by module name, as
+a process would be. `runtime.inproc` makes a runtime of it.
 """
 
 import queue
@@ -23,10 +23,11 @@ from ...transports.links.channel import Channel, Peer
 from ..config import EngineSettings
 from ..core.engine_core import EngineCore
 from ..errors import StepFailed
+from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .orphan_watch import OrphanWatch
 from .server import EngineServer
-from .services import open_engine_services
+from .services import describe_engine, open_engine_services
 
 # By name, not by import: the engine's side never imports the worker's.
 _EXECUTORS_MODULE = "triolet.engine.worker.executors"
@@ -41,7 +42,7 @@ class _WorkerExecutor(Protocol):
 
 
 class _Stopped(Exception):
-    """The executor's thread is told to end while it waits for a mask."""
+    """The executor's thread is to end while it waits for a mask."""
 
 
 @attrs.define(eq=False)
@@ -133,6 +134,14 @@ class InprocExecutor:
         self._answered = trio.Event()
 
 
+@attrs.frozen(eq=False)
+class InprocEngine:
+    """An engine that takes requests, and what frontends get to know of it."""
+
+    server: EngineServer
+    ready: EngineReady
+
+
 @asynccontextmanager
 async def open_inproc_engine(
     settings: EngineSettings,
@@ -140,10 +149,10 @@ async def open_inproc_engine(
     *,
     name: str = "engine 0",
     wrap: Callable[[Any], Any] = lambda worker: worker,
-) -> AsyncIterator[EngineServer]:
+) -> AsyncIterator[InprocEngine]:
     """Load the model and serve the channel's peers for the body of the block.
 
-    `wrap` may put something around the worker's executor, that fails where a test wants it to.
+    `wrap` may put something around the worker's executor that fails where a test wants it to.
     The channel's own tasks and connections are the caller's. Raises `ModelFolderError`,
     `InvalidParameter`; what fails later fails the body. `workers` is taken as 1.
     """
@@ -159,7 +168,7 @@ async def open_inproc_engine(
         open_service(executor.run, name="executor"),
         open_engine_services(server, executor),
     ):
-        yield server
+        yield InprocEngine(server, describe_engine(settings, core, ready))
 
 
 async def _tree_text(name: str) -> str:
@@ -168,7 +177,7 @@ async def _tree_text(name: str) -> str:
 
 
 def _no_progress(phase: str, fraction: float) -> None:
-    """Nobody watches an engine load in its own process."""
+    """Loading is not reported."""
 
 
 def _no_pause(seconds: float) -> None:

@@ -36,18 +36,20 @@ from ..messages import (
     ROOT_TO_ENGINE,
     Drain,
     EngineInit,
-    EngineReady,
     FrontendMembership,
     TreeReply,
     TreeRequest,
 )
 from ..step_messages import WorkerReady
-from ..step_recorder import StepRecorder, open_recorder
+from ..step_recorder import (
+    StepRecorder,
+    open_recorder,
+)
 from .boot_reports import BootReports
 from .executor import Executor
 from .orphan_watch import OrphanWatch
 from .server import EngineServer
-from .services import open_engine_services
+from .services import describe_engine, open_engine_services
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
@@ -124,21 +126,10 @@ class EngineProcess:
         self._apply_membership(self.init.membership)
         async with open_engine_services(self._server, self._executor, self.recorder):
             settle_heap()
-            await self.handshake.ready(msgspec.msgpack.encode(self._ready(core, workers)))
+            ready = describe_engine(settings, core, workers)
+            await self.handshake.ready(msgspec.msgpack.encode(ready))
             async with open_service(self._run_control, name="control"):
                 await trio.sleep_forever()
-
-    def _ready(self, core: EngineCore, workers: WorkerReady) -> EngineReady:
-        return EngineReady(
-            kv_blocks=workers.kv_blocks,
-            block_tokens=self.init.settings.block_tokens,
-            max_model_len=core.max_model_len,
-            max_num_seqs=self.init.settings.max_num_seqs,
-            vocab_size=workers.vocab_size,
-            numerics_id=workers.numerics_id,
-            bitwise=workers.bitwise,
-            settings_digest=self.init.settings.digest(),
-        )
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

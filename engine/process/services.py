@@ -7,8 +7,7 @@
     step-loop         schedule, compute, finish, deliver
 
 Each is a service: one that ends, for whatever cause, ends the engine. An engine that went on
-without one of them would be silent, which is worse than dead. Must not know where steps are
-computed or what carries messages.
+without one of them would be silent, which is worse than dead.
 """
 
 from collections.abc import AsyncIterator
@@ -16,6 +15,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ...nurseries.tasks.service import open_service
+from ..config import EngineSettings
+from ..core.engine_core import EngineCore
+from ..messages import EngineReady
+from ..step_messages import WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
 from .grammar_compiler import run_grammar_compiler
 from .server import EngineServer
@@ -40,3 +43,19 @@ async def open_engine_services(
         open_service(partial(run_step_loop, server, executor, recorder=recorder), name="step-loop"),
     ):
         yield
+
+
+def describe_engine(
+    settings: EngineSettings, core: EngineCore, workers: WorkerReady
+) -> EngineReady:
+    """What frontends are told of an engine that takes requests."""
+    return EngineReady(
+        kv_blocks=workers.kv_blocks,
+        block_tokens=settings.block_tokens,
+        max_model_len=core.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        vocab_size=workers.vocab_size,
+        numerics_id=workers.numerics_id,
+        bitwise=workers.bitwise,
+        settings_digest=settings.digest(),
+    )

@@ -39,9 +39,7 @@ def plan_kv(
     If one sequence of the model's length does not fit, the length shrinks; a length that the
     settings demand is not shrunk: raises `InvalidParameter`.
     """
-    if settings.max_model_len > model_len:
-        raise InvalidParameter("max_model_len", f"must be at most the model's own, {model_len}")
-    length = settings.max_model_len or model_len
+    length = settings.model_len_of(model_len)
     block_bytes = settings.block_tokens * token_bytes
     blocks = settings.kv_blocks or settings.max_num_seqs * -(-length // settings.block_tokens)
     if not settings.kv_blocks and block_bytes:

@@ -3,24 +3,21 @@
 For tests and fuzzers of everything between a prompt and the schedule. The mesh can drop, double and
 delay the n-th frame; engines can be lost. Tokens come from the null executor unless another one is
 asked for, so they are exact.
-Must not know what is asked of the frontend.
 """
 
-import itertools
 import pathlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import attrs
 import trio
 
 from ...engine.config import EngineSettings
-from ...engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE, EngineReady
-from ...engine.process.inproc import open_inproc_engine
+from ...engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from ...engine.process.server import EngineServer
-from ...nurseries.tasks.service import open_service
 from ...runtime.config import InputLimits, RuntimeSettings, StreamSettings
+from ...runtime.frontend.inproc import open_inproc_engines
 from ...runtime.processes.membership import EngineDirectory
 from ...runtime.runtime import Runtime, make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
@@ -40,7 +37,7 @@ class Bed:
     mesh: MemoryMesh
     hub: MemoryHub
     directory: EngineDirectory
-    servers: dict[int, EngineServer] = attrs.field(factory=dict)
+    servers: dict[int, EngineServer]
 
     @property
     def client(self) -> Any:
@@ -53,7 +50,7 @@ class Bed:
             await self.client.engines_changed.wait()
 
     def lose_engine(self, rank: int, cause: str = "was killed by SIGKILL") -> None:
-        """As the root tells it when an engine's process is gone."""
+        """As the root publishes it when an engine's process is gone."""
         self.client.apply_membership(self.directory.handle_gone(rank, cause))
 
     async def wait_quiet(self) -> None:
@@ -96,43 +93,11 @@ async def open_bed(
     hub = mesh.open_hub(ME)
     frontend = make_frontend(Runtime, settings, hub, InputProcessor.load(settings), epoch=1)
     assert isinstance(frontend, Runtime)
-    bed = Bed(frontend, mesh, hub, EngineDirectory())
-    async with AsyncExitStack() as stack:
-        await stack.enter_async_context(open_frontend_services(hub, frontend.client))
-        for rank, epoch in zip(range(engines), itertools.count(2)):
-            await stack.enter_async_context(_engine(bed, settings, rank, epoch, wrap=wrap))
+    client = frontend.client
+    async with (
+        open_frontend_services(hub, client),
+        open_inproc_engines(settings, mesh, hub, client, frontend=ME, wrap=wrap) as opened,
+    ):
+        bed = Bed(frontend, mesh, hub, opened.directory, opened.servers)
         await bed.wait_engines(engines)
         yield bed
-
-
-@asynccontextmanager
-async def _engine(
-    bed: Bed,
-    settings: RuntimeSettings,
-    rank: int,
-    epoch: int,
-    *,
-    wrap: Callable[[Any], Any],
-) -> AsyncIterator[None]:
-    me = Peer("engine", rank, epoch)
-    spoke = bed.mesh.open_spoke(me)
-    async with (
-        open_service(spoke.run_output, name="output-socket-thread"),
-        open_service(spoke.run_input, name="input-socket-thread"),
-        open_inproc_engine(settings.engine, spoke, wrap=wrap) as server,
-    ):
-        bed.servers[rank] = server
-        spoke.connect(ME, *bed.hub.endpoints)
-        bed.directory.handle_starting(rank, epoch)
-        ready = EngineReady(
-            kv_blocks=server.core.statistics().kv_blocks,
-            block_tokens=settings.engine.block_tokens,
-            max_model_len=server.core.max_model_len,
-            max_num_seqs=settings.engine.max_num_seqs,
-            vocab_size=server.core.limits.vocab_size,
-            numerics_id="null",
-            bitwise=True,
-            settings_digest=settings.engine.digest(),
-        )
-        bed.client.apply_membership(bed.directory.handle_ready(rank, ready))
-        yield

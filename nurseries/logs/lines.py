@@ -1,10 +1,9 @@
-"""Turns a log record into a line: one form for people, one for programs.
+"""Log lines from log records: one form for people, one for programs (JSON).
 
-Both carry the process and, where they are known, epoch and request: `log_fields` says them for a
-task and all that it starts. The standard library's `logging` is the front, so that other people's
-packages are heard too. Why not structlog: importing it costs 100 ms and brings rich and asyncio
-into every process (measured), and a restarted worker must be there in tenths of a second. Must not
-know where lines go.
+Both carry the process and, where they are known, epoch and request: `log_fields` adds such fields
+for a task and all that it starts. The front is the standard library's `logging`, so that other
+packages' records come too. Why not structlog: importing it costs 100 ms and brings rich and asyncio
+into every process (measured), and a restarted worker must be there in tenths of a second.
 """
 
 import json
@@ -78,8 +77,8 @@ class LineFormat:
         at = time.strftime("%H:%M:%S", time.localtime(record.created))
         who = f"{self.process}: " if self.process else ""
         grave = f"{record.levelname} " if record.levelno >= logging.WARNING else ""
-        told = "".join(f" {name}={value}" for name, value in fields.items())
-        text = f"{at} {who}{grave}{record.getMessage()}{told}\n"
+        more = "".join(f" {name}={value}" for name, value in fields.items())
+        text = f"{at} {who}{grave}{record.getMessage()}{more}\n"
         return text + "".join(f"{line}\n" for line in _traceback(record))
 
     def _json(self, record: logging.LogRecord, fields: Mapping[str, object]) -> str:
@@ -91,8 +90,8 @@ class LineFormat:
             "logger": record.name,
             "message": record.getMessage(),
         }
-        told = {**vars(record).get(_FACTS, _NO_FIELDS), **fields}
-        whole.update((name, value) for name, value in told.items() if name not in whole)
+        more = {**vars(record).get(_FACTS, _NO_FIELDS), **fields}
+        whole.update((name, value) for name, value in more.items() if name not in whole)
         if lines := _traceback(record):
             whole["exception"] = "\n".join(lines)
         return json.dumps(whole, default=str, ensure_ascii=False) + "\n"

@@ -1,15 +1,17 @@
-"""Writes the log of a process to stderr without ever making the process wait for its reader.
+"""Log of a process to stderr: a handler, a bounded queue, and a task that writes without waiting.
 
-`open_log` puts a handler before a `LogQueue` and starts the background task `log-writer`, which
+A process must not wait for the reader of its log, and must not grow for it either: `LogQueue` drops
+the least important lines at its bound. `open_log` starts the background task `log-writer`, which
 writes when the reader takes something. A pipe or a terminal is opened anew, not blocking, since the
 inherited description is shared with other processes; a socket, as systemd gives, is asked at each
-write not to wait. Must not know what is logged.
+write not to wait.
 """
 
 import logging
 import os
 import socket
 import stat
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,7 +21,6 @@ import trio
 from ..tasks.service import open_service
 from ..tasks.waiting import waiting_for
 from .lines import LineFormat, LogSettings
-from .queue import LogQueue
 
 STDERR = 2
 # Some thousand lines: a reader that is busy for a second loses nothing.
@@ -33,6 +34,63 @@ LINE_BYTES_MAX = 64 * 2**10
 
 
 @attrs.define(eq=False)
+class LogQueue:
+    """Lines that wait for the reader of stderr: first in, first out, at most `bytes_max` bytes.
+
+    Over the bound the lowest level goes first, the oldest of it before the newer ones; what was
+    dropped is counted. Pure.
+    """
+
+    bytes_max: int
+
+    # {level: (number over all levels, line)}, no deque empty; bounded together by `bytes_max`.
+    _waiting: dict[int, deque[tuple[int, bytes]]] = attrs.field(factory=dict, init=False)
+    waiting_bytes: int = attrs.field(default=0, init=False)
+    dropped_total: int = attrs.field(default=0, init=False)
+    _number: int = attrs.field(default=0, init=False)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def put(self, level: int, line: bytes) -> None:
+        """Add a line, dropping less important ones, or itself, where there is no room."""
+        self._number += 1
+        # Bounded by `bytes_max`, below.
+        self._waiting.setdefault(level, deque()).append((self._number, line))
+        self.waiting_bytes += len(line)
+        while self.waiting_bytes > self.bytes_max:
+            self._pop(min(self._waiting))
+            self.dropped_total += 1
+
+    def take(self, bytes_max: int) -> bytes:
+        """The oldest lines, whole, as many as fit; at least one. b"" when none waits."""
+        taken: list[bytes] = []
+        size = 0
+        while self._waiting:
+            level = min(self._waiting, key=lambda level: self._waiting[level][0][0])
+            line = self._waiting[level][0][1]
+            if taken and size + len(line) > bytes_max:
+                break
+            taken.append(self._pop(level))
+            size += len(line)
+        return b"".join(taken)
+
+    def _pop(self, level: int) -> bytes:
+        entries = self._waiting[level]
+        _, line = entries.popleft()
+        if not entries:
+            del self._waiting[level]
+        self.waiting_bytes -= len(line)
+        return line
+
+    def check_invariants(self) -> None:
+        """For property tests."""
+        assert all(self._waiting.values())
+        lines = [line for entries in self._waiting.values() for _, line in entries]
+        assert self.waiting_bytes == sum(map(len, lines)) <= self.bytes_max
+
+
+@attrs.define(eq=False)
 class LogWriter(logging.Handler):
     """The handler, and the task that empties its queue. Made by `open_log`."""
 
@@ -43,7 +101,7 @@ class LogWriter(logging.Handler):
         factory=trio.lowlevel.current_trio_token, init=False
     )
     _wake: trio.Event = attrs.field(factory=trio.Event, init=False)
-    _told_dropped: int = attrs.field(default=0, init=False)
+    _reported_dropped: int = attrs.field(default=0, init=False)
     # Taken from the queue and not yet written: at most `WRITE_BYTES_MAX`, or one long line.
     _rest: memoryview = attrs.field(default=memoryview(b""), init=False)
 
@@ -67,7 +125,7 @@ class LogWriter(logging.Handler):
     def _line(self, record: logging.LogRecord) -> str:
         try:
             return self.form.line(record)
-        except Exception as error:  # a mistake of who logs, whom a log must not end for it
+        except Exception as error:  # a wrong call of `logging` must not end its caller
             plain = f"{record.msg} ({type(error).__name__}: {error})"
             facts = {name: vars(record)[name] for name in ("name", "levelno", "levelname")}
             return self.form.line(logging.makeLogRecord({**facts, "msg": plain}))
@@ -94,7 +152,7 @@ class LogWriter(logging.Handler):
         """Write until nothing waits. Cancelled, it goes on where it was when called again."""
         while self._rest or self.queue:
             if not self._rest:
-                self._tell_dropped()
+                self._report_dropped()
                 self._rest = memoryview(self.queue.take(WRITE_BYTES_MAX))
             try:
                 count = _write_nowait(self.fd, self._rest[:WRITE_BYTES_MAX])
@@ -102,14 +160,14 @@ class LogWriter(logging.Handler):
             except BlockingIOError:
                 with waiting_for("the reader of the log"):
                     await trio.lowlevel.wait_writable(self.fd)
-            except OSError:  # nobody reads, or the disk is full: a log must not end what it is of
+            except OSError:  # no reader, or a full disk: a log must not end its process
                 self._rest = memoryview(b"")
             await trio.lowlevel.checkpoint()
 
-    def _tell_dropped(self) -> None:
-        dropped = self.queue.dropped_total - self._told_dropped
+    def _report_dropped(self) -> None:
+        dropped = self.queue.dropped_total - self._reported_dropped
         if dropped:
-            self._told_dropped += dropped
+            self._reported_dropped += dropped
             logging.getLogger(__name__).warning("%d log lines were dropped", dropped)
 
 

@@ -1,20 +1,44 @@
-"""Runs a child module with its death notice armed before anything of the child is imported.
+"""First module of every child process: arms its death notice and signals, then runs its own code.
 
     python -m triolet.nurseries.processes.boot MODULE CONTROL_FD DEATH_FD WORDS_FD [AHEAD_MODULE …]
 
 A module that imports a tensor library needs seconds before its first line of code. If its parent
-dies meanwhile, or the import itself fails, there must be a death notice and last words already.
-Imports next to nothing itself. Must not know what the modules do; most end in `run_child`.
+dies meanwhile, or asks it to stop, or the import itself fails, there must be a death notice, a
+signal handler and last words already. So this module imports next to nothing, and is not a part of
+`child`, in whose `run_child` most modules end.
+
+Signals are the root's affair: systemd, a closed terminal and `timeout` send theirs to every process
+of the tree, and a child that obeyed them would cut the streams that the root is draining. A child
+ends when its parent ends the death pipe; SIGTERM, the ladder's next rung, counts only after that.
 """
 
+import ctypes
 import faulthandler
+import os
 import runpy
+import select
+import signal
+import socket
+import struct
 import sys
 import traceback
+from collections.abc import Callable
+from functools import partial
+from types import FrameType
 
-from .death_signal import arm_death_signal
 from .heap import relax_collector
 from .last_words import write_last_words
+
+# From the kernel's prctl.h.
+_PR_SET_PDEATHSIG = 1
+# struct ucred: pid, uid, gid.
+_UCRED = struct.Struct("3i")
+
+# A stop that was ordered, before or after the main function began.
+EXIT_STOPPED = 0
+# The parent died before the notice was armed, or was gone when the death monitor looked. It cannot
+# read this any more; it is for a trace of the process.
+EXIT_ORPHANED = 71
 
 
 def boot(module: str, fds: list[str], ahead: list[str]) -> None:
@@ -26,7 +50,8 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
     Faults of the interpreter are written to the last words, and so is an error that the module
     raises; it is raised again.
     """
-    control_fd, _, words_fd = map(int, fds)
+    control_fd, death_fd, words_fd = map(int, fds)
+    take_signals(partial(_exit_if_asked, death_fd))
     arm_death_signal(control_fd)
     faulthandler.enable(file=words_fd, all_threads=True)
     relax_collector()
@@ -39,10 +64,56 @@ def boot(module: str, fds: list[str], ahead: list[str]) -> None:
         sys.argv = [module, *fds, *started]
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except BaseException as error:
-        # The first line is what the parent tells others of this death.
+        # The first line is what the parent reports of this death.
         headline = traceback.format_exception_only(error)[-1]
         write_last_words(words_fd, f"{headline}\n{traceback.format_exc()}")
         raise
+
+
+def take_signals(handle_sigterm: Callable[[int, FrameType | None], object]) -> None:
+    """Ignore SIGINT and SIGHUP; SIGTERM has a handler, since programs that we start inherit what is
+    ignored."""
+    signal.signal(signal.SIGTERM, handle_sigterm)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _exit_if_asked(death_fd: int, _number: int, _frame: FrameType | None) -> None:
+    """SIGTERM during the imports."""
+    if has_ended(death_fd):
+        os._exit(EXIT_STOPPED)
+
+
+def has_ended(death_fd: int) -> bool:
+    """Whether the parent has ended the death pipe, or is gone. Never waits."""
+    poll = select.poll()
+    poll.register(death_fd, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def arm_death_signal(control_fd: int) -> int:
+    """Have the kernel send SIGKILL to us when our parent dies, and return the parent's pid.
+
+    It works while C code holds the interpreter lock, when no Python of ours could notice anything.
+    Exits at once if the parent is dead already. `control_fd` is our end of the socketpair which the
+    parent made: its credentials name the maker, so no pid on the command line can be stale. Raises
+    `OSError` where the kernel refuses. Harmless when repeated.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) is refused")
+    parent_pid = maker_of(control_fd)
+    # In this order: a parent that dies before this line is seen here, a later one by the kernel.
+    if os.getppid() != parent_pid:
+        os._exit(EXIT_ORPHANED)
+    return parent_pid
+
+
+def maker_of(socketpair_fd: int) -> int:
+    """The pid of the process that made a Unix socketpair, as the kernel wrote it down."""
+    with socket.socket(fileno=os.dup(socketpair_fd)) as end:
+        data = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    return int(_UCRED.unpack(data)[0])
 
 
 if __name__ == "__main__":

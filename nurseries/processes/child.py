@@ -1,18 +1,16 @@
 """The child's side of a process: one trio run that ends when its parent says so, or is gone.
 
-A stop in order is the closing of the death pipe, or SIGTERM. It cancels the main function, and if
-that does not end within a bound, the process ends without it. Only an ordered stop exits with code
-0; anything else is a failure, with its text in the last words. Must not know what the child does.
+An ordered stop is the end of the death pipe. It cancels the main function, and if that does not end
+within a bound, the process ends without it. Only an ordered stop exits with code 0; anything else
+is a failure, with its text in the last words.
 """
 
 import os
-import signal
 import socket
 import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from functools import partial
-from types import FrameType
 from typing import NoReturn
 
 import attrs
@@ -22,7 +20,7 @@ from ..tasks.background import start_background_task
 from ..tasks.error_groups import single_error, single_errors_unwrapped
 from ..tasks.task_tree import ProcessTree, render_tree, task_tree
 from ..tasks.waiting import waiting_for
-from .death_signal import EXIT_ORPHANED, arm_death_signal
+from .boot import EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
 from .death_watch import PARENT_GONE, monitor_parent
 from .heap import settle_modules
 from .last_words import write_last_words
@@ -34,20 +32,18 @@ EXIT_BOUND_S = 5.0
 # function as well, and the others are still to come.
 EXIT_BOUND_PARTS = 10
 
-EXIT_STOPPED = 0
 EXIT_FAILED = 1
 # The main function was still cleaning up when its time was over.
 EXIT_STOP_OVERDUE = 70
 
-STOP_SIGNALLED = "SIGTERM asked this process to stop"
 DEATH_MONITOR = "death-monitor"
 
 
 @attrs.frozen(eq=False)
 class ChildFds:
-    """What the parent passed down. They live as long as the process; nobody has to close them.
+    """What the parent passed down. They live as long as the process and need not be closed.
 
-    `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until somebody wraps it.
+    `control` is the child's end of the SOCK_SEQPACKET socketpair, blocking until it is wrapped.
     `ahead` are children of ours that `boot` has started: see `ProcessSpec.spawned`.
     """
 
@@ -84,9 +80,9 @@ def run_child(
     """
     settle_modules()
     control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
-    # `boot` has done this already, unless somebody started the module in some other way.
+    # `boot` has done this already, unless the module was started in some other way.
     parent_pid = arm_death_signal(control_fd)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the root's business
+    take_signals(lambda _number, _frame: None)  # an order comes by the death pipe
     for fd in (control_fd, death_fd, words_fd):
         os.set_inheritable(fd, False)
     fds = ChildFds(socket.socket(fileno=control_fd), death_fd, words_fd, ahead)
@@ -129,7 +125,6 @@ async def run_until_stopped(
                 parent_pid,
                 name=DEATH_MONITOR,
             )
-            _take_sigterm(stop)
             with stop.scope:
                 await async_main(fds)
             monitor.cancel("the main function has ended")
@@ -167,25 +162,8 @@ async def _run_death_monitor(
         stop.scope.cancel("the death monitor has ended")
 
 
-def _take_sigterm(stop: StopOrder) -> None:
-    """From now to the end of the process SIGTERM is an order to stop, and a second one is nothing.
-
-    A signal receiver of trio's would give the default action back too early: while the main
-    function cleans up, the parent's next rung is a SIGTERM, which must not kill.
-    """
-    token = trio.lowlevel.current_trio_token()
-
-    def handle_sigterm(_number: int, _frame: FrameType | None) -> None:
-        try:
-            token.run_sync_soon(stop.order, STOP_SIGNALLED)
-        except trio.RunFinishedError:
-            pass  # the trio run is over, and the process nearly so
-
-    signal.signal(signal.SIGTERM, handle_sigterm)
-
-
 def _headline(error: BaseException) -> str:
-    """The error in one line: what the parent tells others of this death."""
+    """The error in one line: what the parent reports of this death."""
     bare = single_error(error)
     return f"{type(bare).__name__}: {bare}".splitlines()[0]
 

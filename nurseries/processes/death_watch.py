@@ -1,15 +1,15 @@
 """Notices death in both directions: of a child by its parent, of the parent by its child.
 
 Only a readable pidfd proves a death. The parent's side waits for just that. The child's side has
-two witnesses, because each has a blind spot: the death pipe closes also when the parent merely
-asks, and stays open if a copy of its write end leaked into some fork; the parent's pidfd knows
-nothing of asking. Must not know what is done about a death.
+two witnesses, because each has a blind spot: the death pipe ends also when the parent merely asks,
+and stays open after its death if a copy of the parent's end leaked into some fork; the parent's
+pidfd knows nothing of asking.
 """
 
 import os
 import select
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import trio
@@ -37,7 +37,7 @@ async def wait_process_gone(pidfd: int) -> None:
         while True:
             await trio.lowlevel.wait_readable(own_fd)
             if poll.poll(0):
-                return  # a wait may end for nothing, and whoever is told of a death kills the rest
+                return  # a wait may end for nothing, and a death leads to kills
 
 
 async def monitor_parent(
@@ -49,7 +49,7 @@ async def monitor_parent(
 ) -> None:
     """Call `on_gone(reason)` once, with PARENT_ASKED or PARENT_GONE, and return.
 
-    `death_fd` is the read end of the death pipe, `parent_pid` the process that made it.
+    `death_fd` is our end of the death pipe, `parent_pid` the process that made it.
 
     *Resource handling*: opens and closes a pidfd of its own; `death_fd` stays the caller's.
     *Cancellation*: stops watching; `on_gone` is not called.
@@ -101,10 +101,12 @@ def _stat_fields(pid: int) -> list[str]:
 
 
 async def _wait_end_of_file(fd: int) -> None:
+    os.set_blocking(fd, False)  # a wait may end for nothing
     while True:
         await trio.lowlevel.wait_readable(fd)
-        if not os.read(fd, 1):
-            return  # a byte would be a stranger's doing; only the end of the pipe means anything
+        with suppress(BlockingIOError):
+            if not os.read(fd, 1):
+                return  # a byte would be a stranger's; only the end means anything
 
 
 async def _wait_any(*waits: Callable[[], Awaitable[None]]) -> None:
@@ -122,9 +124,9 @@ async def _wait_any(*waits: Callable[[], Awaitable[None]]) -> None:
 def waitable_copy(fd: int) -> Iterator[int]:
     """A duplicate that one task may wait for: trio allows one for each descriptor.
 
-    The loop is told of its end. It keeps descriptors in its epoll set after a wait, and the kernel
-    takes one out by itself only when nobody has the file behind it open any more: then what
-    happens to that file is reported by a number that somebody else has by now.
+    The loop is notified of its end. It keeps descriptors in its epoll set after a wait, and the
+    kernel takes one out by itself only when the file behind it is open nowhere any more: else what
+    happens to that file is reported by a number that is in use for another by now.
     """
     own_fd = os.dup(fd)
     try:

@@ -3,7 +3,7 @@
 Python looks for cycles again and again in everything that lives: the modules, which never die, and
 the thousands of small objects that a server keeps for a while on purpose. With the collector's own
 thresholds that was a quarter of a busy frontend's CPU time, a sixth of a second at a stretch, in
-which no stream went on (measured). Must not know what the process does.
+which no stream went on (measured).
 """
 
 import gc
@@ -29,7 +29,7 @@ def relax_collector() -> None:
 def settle_modules() -> None:
     """Call once, when everything is imported: `settle_heap` has less to look at then.
 
-    Nothing is collected, since somebody waits for this process: what imports leave behind, less
+    Nothing is collected, since others wait for this process: what imports leave behind, less
     than a MiB, stays.
     """
     gc.freeze()

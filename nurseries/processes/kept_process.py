@@ -1,8 +1,8 @@
-"""Keeps a process that was started ahead of its use, until somebody takes it over.
+"""Process that was started ahead of its use, kept until it is taken over.
 
 Who keeps it owns it as any other: its death is seen, and the block that is left ends it. Taken
-over, it goes on in the block of whoever has it then (`ProcessSpec.spawned`). What it said meanwhile
-is still in its control socket, for its new owner to read. Must not know what it waits for.
+over, it goes on in the block of its new owner (`ProcessSpec.spawned`). What it said meanwhile
+is still in its control socket, for its new owner to read.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,14 +14,14 @@ import trio
 
 from ..tasks.error_groups import single_errors_unwrapped
 from ..tasks.waiting import waiting_for
-from .child_pids import child_pids
 from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
+from .orphans import child_pids
 from .process import Process, ProcessDied, ProcessSpec, open_process
 from .shutdown_ladder import LadderTimes
 from .spawned import Spawned
 
 T = TypeVar("T")
-# What a process is called that nobody has named yet.
+# The name of a process that has none yet.
 AHEAD = "a process started ahead"
 
 
@@ -52,7 +52,7 @@ class KeptProcess:
     async def wait_over(self, warm_up_s: float) -> None:
         """Return when it is taken, dead, or has said nothing for `warm_up_s` seconds.
 
-        Then, and when cancelled, it cannot be taken any more: whoever keeps it ends it.
+        Then, and when cancelled, it cannot be taken any more: its keeper ends it.
         """
         name = self.process.spec.name
         with self._scope:
@@ -62,7 +62,7 @@ class KeptProcess:
                 if patience.cancelled_caught:
                     return
                 self.warm, self.since_s = True, trio.current_time()
-                with waiting_for(f"somebody to need {name}"):
+                with waiting_for(f"a use for {name}"):
                     await wait_process_gone(self.process.pidfd)
             finally:
                 self._scope.cancel("it is kept no longer")
@@ -115,6 +115,6 @@ async def _fail_at_death(process: Process) -> None:
 
 async def _wait_spoken(process: Process) -> None:
     """Until there is something to read; the end, too, is."""
-    # A copy: whoever takes the process over takes the socket.
+    # A copy: the socket goes with the process when it is taken over.
     with waitable_copy(process.control.fileno()) as own_fd:
         await trio.lowlevel.wait_readable(own_fd)

@@ -2,7 +2,7 @@
 
 The parent makes it before the child exists and reads it after the child's death; the child's fault
 handler and its unhandled error write there. It is a memfd: no file, no name, freed by the kernel
-with its last holder. Must not know how the words are shown.
+with its last holder.
 """
 
 import fcntl

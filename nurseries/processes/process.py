@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 import attrs
@@ -57,7 +57,7 @@ class ProcessSpec:
 
 @attrs.frozen
 class ProcessExit:
-    """How a process ended: by exit `code`, or by `signal`; both None if somebody else reaped it."""
+    """How a process ended: by exit `code`, or by `signal`; both None if it was reaped elsewhere."""
 
     process: str
     pid: int
@@ -71,7 +71,7 @@ class ProcessExit:
             return f"was killed by {signal.Signals(self.signal).name}"
         if self.code is not None:
             return f"exited with code {self.code}"
-        return "is gone, and somebody else has read its exit"
+        return "is gone, and its exit was read elsewhere"
 
     @property
     def cause(self) -> str:
@@ -82,12 +82,12 @@ class ProcessExit:
 
 @attrs.frozen
 class ProcessDied(Exception):
-    """A process ended though nobody had asked it to; code 0 is no excuse. `exit` says how."""
+    """A process ended without being asked to; code 0 is no excuse. `exit` says how."""
 
     exit: ProcessExit
 
     def __str__(self) -> str:
-        # The cause is in the first line, because that is all a death further up tells of this one.
+        # The cause is in the first line, because a death further up reports no more of this one.
         sentence = f"{self.exit.process} (pid {self.exit.pid}) {self.exit.cause}"
         words = self.exit.last_words.strip()
         return f"{sentence}\nits last words:\n{words}" if "\n" in words else sentence
@@ -127,7 +127,7 @@ class Process:
     exit: ProcessExit | None = attrs.field(default=None, init=False)
 
     _words: LastWords
-    # The write end of the death pipe; -1 from `ask_to_stop` on.
+    # Our end of the death pipe; -1 from `ask_to_stop` on.
     _death_fd: int
     # Another block owns the process, its descriptors and its end.
     _handed_over: bool = attrs.field(default=False, init=False)
@@ -150,12 +150,14 @@ class Process:
         try:
             signal.pidfd_send_signal(self.pidfd, number)
         except ProcessLookupError:
-            pass  # somebody else has reaped it before we did
+            pass  # it was reaped elsewhere before
 
     def ask_to_stop(self) -> None:
-        """Close the death pipe, the order to stop. Returns at once; harmless when repeated."""
+        """End the death pipe, the order to stop. Returns at once; harmless when repeated."""
         if self._death_fd >= 0:
-            os.close(self._death_fd)
+            # An error means that the child is dead.
+            with socket.socket(fileno=self._death_fd) as death, suppress(OSError):
+                death.shutdown(socket.SHUT_RDWR)
             self._death_fd = -1
 
     @property
@@ -168,12 +170,12 @@ class Process:
         return self.exit.last_words if self.exit is not None else self._words.read()
 
     def hand_over(self) -> Spawned:
-        """Let go of a living process: whoever makes it his `ProcessSpec.spawned` owns it then.
+        """Let go of a living process: its owner is the block that gets it as `ProcessSpec.spawned`.
 
         This object is of no use from now on, and its block has nothing left to end. Nobody may
         wait with it for the exit, or use its control socket, when the loop goes on.
         """
-        assert self.exit is None, "a dead process is nobody's successor"
+        assert self.exit is None, "a dead process cannot be handed over"
         assert not self.asked_to_stop
         self._handed_over = True
         control_fd = self.control.detach()
@@ -188,7 +190,7 @@ class Process:
             # Not yet reaped, so the number of the group cannot have been taken over.
             os.killpg(self.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass  # somebody else has reaped it before we did
+            pass  # it was reaped elsewhere before
 
     def _reap(self) -> ProcessExit:
         if self.exit is None:
@@ -278,7 +280,7 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
                 nursery.cancel_scope.cancel("ready")
                 return value
     except Exception as error:
-        # Mostly the end of the control socket, which a death closes before the pidfd tells of it.
+        # Mostly the end of the control socket, which a death closes before the pidfd is readable.
         if process.exit is not None or is_exiting(process.pid):
             raise ProcessDied(await process.wait_exited()) from error
         raise

@@ -1,7 +1,7 @@
 """A ranked pool of processes that stand and fall together: all ready or none, one dead, all down.
 
 The pool knows no restart: its owner dies of a lost rank, and the owner's supervisor starts a new
-pool. Must not know what the ranks do.
+pool.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

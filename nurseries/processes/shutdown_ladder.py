@@ -6,9 +6,10 @@ Sans-IO: no clock, no signals, no processes. `process.py` carries out what is de
                        |                |                       |               |
                        +-------------- exit --------------------+---------------+--> GONE
 
-Asking means closing the death pipe: a child in good order then cancels its work and exits with
-code 0. A process in uninterruptible sleep outlives even SIGKILL, so the last wait is bounded too,
-and its end is reported instead of hidden. N ladders run side by side: the bound is one ladder's.
+Asking means ending the death pipe: a child in good order then cancels its work and exits with code
+0; one that still imports its modules does so on SIGTERM. A process in uninterruptible sleep
+outlives even SIGKILL, so the last wait is bounded too, and its end is reported instead of hidden.
+N ladders run side by side: the bound is one ladder's.
 """
 
 import enum
@@ -30,7 +31,7 @@ class LadderTimes:
 
 @attrs.frozen
 class Ask:
-    """Close the death pipe."""
+    """End the death pipe."""
 
 
 @attrs.frozen
@@ -56,7 +57,7 @@ Decision = Ask | Terminate | Kill | ReportStuck
 class LadderState(enum.Enum):
     """The rungs, in order. From each of them the exit leads to GONE."""
 
-    RUNNING = enum.auto()  # nobody wants it to end
+    RUNNING = enum.auto()  # it is not to end
     ASKED = enum.auto()
     TERMINATED = enum.auto()
     KILLED = enum.auto()

@@ -1,9 +1,9 @@
-"""A child process as it is right after its spawn: five numbers, owned by whoever takes them over.
+"""Freshly spawned child process: its pid and four descriptors, to be taken over by an owner.
 
 Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can have started
 a child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by
 the block that would have spawned it. Until then the kernel's death notice and the death pipe end
-it with its parent, as ever. Must not know what the processes do.
+it with its parent, as ever.
 """
 
 import os
@@ -23,7 +23,7 @@ _STDERR_FD = 2
 
 @attrs.frozen
 class Spawned:
-    """`control_fd` is our end of the SOCK_SEQPACKET socketpair, `death_fd` the write end of the
+    """`control_fd` is our end of the SOCK_SEQPACKET socketpair, `death_fd` our end of the
     death pipe, `words_fd` the last words. All are ours to close; the exit is ours to read."""
 
     pid: int
@@ -60,11 +60,12 @@ def spawn(
         control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         unless_started.callback(control.close)
         child_ends.callback(child_control.close)
-        child_death_fd, death_fd = os.pipe()
-        unless_started.callback(os.close, death_fd)
-        child_ends.callback(os.close, child_death_fd)
+        # Sockets, since those can be shut down: a copy of our end in some fork cannot keep it open.
+        death, child_death = socket.socketpair()
+        unless_started.callback(death.close)
+        child_ends.callback(child_death.close)
         control.setblocking(False)
-        child_fds = (child_control.fileno(), child_death_fd, words.fd)
+        child_fds = (child_control.fileno(), child_death.fileno(), words.fd)
         popen = subprocess.Popen(
             [sys.executable, "-P", "-m", BOOT_MODULE, module, *map(str, child_fds), *ahead],
             stdin=subprocess.DEVNULL,
@@ -79,4 +80,4 @@ def spawn(
         # From here on the exit is ours to read, through the pidfd; Popen would do it by number.
         popen.returncode = 0
         unless_started.pop_all()
-    return Spawned(popen.pid, pidfd, control.detach(), death_fd, words.fd)
+    return Spawned(popen.pid, pidfd, control.detach(), death.detach(), words.fd)

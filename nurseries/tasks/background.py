@@ -3,7 +3,6 @@
 Every background task is a child of a nursery, has a name by which it is found in the live tree,
 a cancel scope of its own, and a handle that can cancel it with a reason and wait for its end.
 The handle travels in the task's context, so that `task_tree` finds it without any registry.
-Must not know what the tasks do.
 """
 
 from collections.abc import Awaitable, Callable
@@ -56,7 +55,7 @@ class BackgroundTask:
 
     @property
     def cancel_called(self) -> bool:
-        """Whether somebody cancelled this task through its handle."""
+        """Whether this task was cancelled through its handle."""
         return self._scope.cancel_called
 
     def cancel(self, reason: str) -> None:
@@ -69,7 +68,7 @@ class BackgroundTask:
     def shield(self) -> None:
         """From now on only this handle cancels the task, no scope around its nursery does.
 
-        Whoever shields must cancel it himself; `open_service` does so for its services.
+        It must then be cancelled by its owner; `open_service` does so for its services.
         """
         self._scope.shield = True
 
@@ -143,7 +142,7 @@ async def _run_started(
 async def run_background_task(
     handle: BackgroundTask, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]
 ) -> None:
-    """Be the task of `handle`, for whoever starts one in a way of his own (see `service`).
+    """Run as the task of `handle`, for callers that start it in another way (see `service`).
 
     Raises what `async_fn` raises.
     """

@@ -1,7 +1,7 @@
-"""A bell for one task that waits: rung at most once for each time that it looks.
+"""Reusable event for one waiting task: set by `ring`, cleared by the wait that it ends.
 
 An event that is made anew for every wake-up costs more than all else on the way of a token, so the
-waiting task parks itself. Must not know what there is to look at.
+waiting task parks itself.
 """
 
 import attrs
@@ -12,7 +12,7 @@ from .parking import ParkingPlace
 
 @attrs.define(eq=False)
 class Doorbell:
-    """See above. A ring while nobody waits is kept for the next wait; several are one."""
+    """See above. A ring without a waiter is kept for the next wait; several are one."""
 
     _is_rung: bool = attrs.field(default=False, init=False)
     _place: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 def single_errors_unwrapped() -> Iterator[None]:
     """Raise the only leaf of a group bare; leave groups of several, and bare errors, as they are.
 
-    The error keeps its own cause, context and traceback: the groups around it told nothing more.
+    The error keeps its own cause, context and traceback: the groups around it add nothing.
     """
     try:
         yield
@@ -31,7 +31,7 @@ def single_errors_unwrapped() -> Iterator[None]:
 
 
 def first_error(error: BaseException) -> BaseException:
-    """The first leaf: where many failed alike, one of them tells enough."""
+    """The first leaf: where many failed alike, one says enough."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

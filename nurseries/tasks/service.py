@@ -76,7 +76,7 @@ async def start_service(
     """`start_background_task` for a task that its whole `nursery` needs.
 
     Cancelled alone, through its handle, it ends the nursery with `ServiceEnded`: the others would
-    go on without it, and nobody would know. One that returns has nothing left to do.
+    go on without it, unnoticed. One that returns has nothing left to do.
     """
     handle = BackgroundTask(name, waits_for)
 
@@ -133,7 +133,7 @@ async def _serve(
 
 @attrs.define(eq=False)
 class _ShieldingStatus(trio.TaskStatus[Any]):
-    """Shields the service at the very moment in which it starts: before, nobody uses it yet."""
+    """Shields the service at the very moment in which it starts: before, it has no users."""
 
     service: BackgroundTask
     task_status: trio.TaskStatus[Any]

@@ -1,7 +1,7 @@
 """The live tree of tasks and processes, as data: what runs, what it waits for, since when.
 
 A snapshot is taken by walking trio's nurseries; nothing is instrumented and nothing kept, so a
-task costs nothing until somebody looks. Snapshots are plain values that may cross a wire. Must not
+task costs nothing until it is looked at. Snapshots are plain values that may cross a wire. Must not
 know who shows them: the command line, an admin call or a test.
 """
 
@@ -91,7 +91,7 @@ def find_background_tasks(name: str | None = None) -> list[BackgroundTask]:
 def render_tree(tree: ProcessTree) -> list[str]:
     """The tree as lines of plain text, for people.
 
-    Siblings of one kind are folded: `request × 128`. Tasks that nobody has named are helpers of the
+    Siblings of one kind are folded: `request × 128`. Tasks without a name are helpers of the
     task that started them, and are shown as part of it.
     """
     facts = "".join(f"  {key} {value}" for key, value in tree.facts.items())

@@ -152,8 +152,8 @@ class CoreClient:
     def _cause_of(self, peer: Peer) -> str:
         for member in self.membership.engines:
             if member.rank == peer.rank:
-                return member.cause or "it was replaced"
-        return "it was removed"
+                return member.cause or "was replaced"
+        return "was removed"
 
     def _forget(self, peer: Peer, cause: str) -> None:
         self.channel.forget(peer)

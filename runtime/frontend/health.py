@@ -1,7 +1,6 @@
-"""What operators are told: the state of each engine, and counts of engines and of this frontend.
+"""Health and statistics for operators: the state of each engine, counts of engines and frontend.
 
-Snapshots only, made by whoever holds the state. Sans-IO: plain data. Must not know HTTP routes or
-the text form of /metrics.
+Snapshots only. Sans-IO: plain data.
 """
 
 import attrs

@@ -1,4 +1,4 @@
-"""How far a starting child is, by what it has told: which phase, how much of it, since when.
+"""Boot progress of one child, from its reports: which phase, how much of it, since when.
 
 Sans-IO: reports and `now` in, ended phases out. Phases follow each other without a gap, so the
 times of all of them add up to the time of the start, however late or rarely a child reports. Must

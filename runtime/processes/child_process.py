@@ -1,8 +1,8 @@
-"""One life of one supervised child: spawned, handshaken, served, and gone with all it started.
+"""One child process of the root, from its spawn to the end of everything that it started.
 
-Engines and frontends live alike; what differs (module, payloads, what their messages mean) is
-given. The life ends by raising, never before the process and every worker process that it reported
-are gone by pidfd: a successor may then take its devices. Must not know policy.
+Engines and frontends are run alike; what differs (module, payloads, what their messages mean) is in
+a `ChildPlan`. A run ends by raising, and not before the process and every worker process that it
+reported are gone by pidfd: a successor may then take its devices.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from ...nurseries.processes.process import (
     Process,
     ProcessDied,
     ProcessSpec,
+    ProcessStuck,
     open_process,
     shut_down_process,
 )
@@ -34,9 +35,7 @@ from ...transports.control.passed_fds import close_fds
 from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
 from .boot_progress import BootProgress, EndedPhase
 
-# Workers die with their engine (PDEATHSIG), in milliseconds; large memory takes some hundred.
-WORKERS_END_S = 5.0
-# A child's sockets close some milliseconds before its pidfd tells of its death.
+# A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
 # What a dead child had said is in our socket already, so reading it waits for nothing.
 LAST_MESSAGES_S = 0.5
@@ -45,8 +44,8 @@ TREE_TIMEOUT_S = 2.0
 
 
 @attrs.define(eq=False)
-class ChildLife:
-    """A child while it lives: its process, its control channel, and questions to it.
+class ChildProcess:
+    """A running child: its process, its control channel, and questions to it.
 
     `on_message` gets every control message that is not answered here, with its descriptors, which
     it then owns.
@@ -56,7 +55,7 @@ class ChildLife:
     control: ControlChannel
     on_message: Callable[[object, Sequence[int]], None]
     epoch: int = 0
-    # From the spawn on; over when `ready` is set.
+    # From the spawn on; it has ended when `ready` is set.
     boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
     ready: bool = attrs.field(default=False, init=False)
     _worker_pids: list[int] = attrs.field(factory=list, init=False)
@@ -73,7 +72,7 @@ class ChildLife:
         self._snapshot_set.set()
 
     async def send_snapshots(self) -> None:
-        """Send what is published; a child that does not read delays nobody else."""
+        """Send what is published; a child that does not read delays no other."""
         with contextlib.suppress(trio.BrokenResourceError):
             while True:
                 with waiting_for("news for it"):
@@ -83,22 +82,22 @@ class ChildLife:
                     snapshot, self._snapshot = self._snapshot, None
                     await self.control.send(snapshot)
 
-    async def tell(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
+    async def send(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
         """Send one order, with duplicates of `fds`.
 
         Raises `trio.BrokenResourceError` if the child is dead, `trio.TooSlowError` if it takes
-        nothing for `timeout_s`: it hangs. Then it got nothing of it.
+        nothing for `timeout_s`: it hangs, and got nothing of it.
         """
         with trio.fail_after(timeout_s):
             try:
                 await self.control.send(order, fds)
             except trio.ClosedResourceError as error:
-                raise trio.BrokenResourceError(f"{self.process.spec.name} is over") from error
+                raise trio.BrokenResourceError(f"{self.process.spec.name} has ended") from error
 
-    async def tell_if_it_listens(self, order: object, timeout_s: float) -> None:
-        """As `tell`, for an order that a child without ears does not need either."""
+    async def send_if_possible(self, order: object, timeout_s: float) -> None:
+        """As `send`, for an order that a dead or hanging child does not need either."""
         with contextlib.suppress(trio.BrokenResourceError, trio.TooSlowError):
-            await self.tell(order, timeout_s)
+            await self.send(order, timeout_s)
 
     async def tree(self) -> str:
         """The child's process tree as JSON text. Raises `trio.TooSlowError`, `BrokenResource…`."""
@@ -116,7 +115,7 @@ class ChildLife:
             del self._trees[call_id]
 
     def boot_tree(self) -> ProcessTree:
-        """What is known here of a child that boots; it cannot be asked yet."""
+        """What is known here of a child that boots and cannot be asked yet."""
         boot = self.boot
         facts: dict[str, str | int | float] = {
             "epoch": self.epoch,
@@ -155,25 +154,22 @@ class ChildLife:
             case _:
                 self.on_message(message, fds)
 
-    async def wait_workers_gone(self) -> None:
-        """Wait until every reported worker process is gone, however long that takes.
+    async def wait_workers_gone(self, within_s: float) -> None:
+        """Wait until every reported worker process is gone.
 
-        A successor must not touch a device before. When cancelled, nobody succeeds: then it is
-        `WORKERS_END_S` at most, since a worker may hang in a device driver for ever.
+        Raises `ProcessStuck` of one that is still there after `within_s` seconds: it hangs in a
+        device driver, and no successor may have the device. Shielded from cancellation until then.
         """
         try:
-            await self._wait_pidfds()
-        except trio.Cancelled:
-            with trio.move_on_after(WORKERS_END_S, shield=True):
-                await self._wait_pidfds()
-            raise
+            with trio.move_on_after(within_s, shield=True):
+                for pid, pidfd in zip(self._worker_pids, self._worker_pidfds, strict=False):
+                    stuck = pid
+                    with waiting_for("a worker of the dead engine to be gone"):
+                        await wait_process_gone(pidfd)
+                return
+            raise ProcessStuck(f"a worker of {self.process.spec.name}", stuck, within_s)
         finally:
             self._close_pidfds()
-
-    async def _wait_pidfds(self) -> None:
-        for pidfd in self._worker_pidfds:
-            with waiting_for("a worker of the dead engine to be gone"):
-                await wait_process_gone(pidfd)
 
     def _close_pidfds(self) -> None:
         for pidfd in self._worker_pidfds:
@@ -183,10 +179,10 @@ class ChildLife:
 
 @attrs.frozen(kw_only=True)
 class ChildPlan:
-    """How to bring up one kind of child, and whom to tell.
+    """What to run as one child, and its callbacks.
 
-    `on_spawned` gets the life, `on_ready` also READY's payload; `on_gone` the cause, as soon as the
-    death is seen, which may be before its workers are gone. `on_message`: see `ChildLife`.
+    `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, as soon as
+    the death is seen, which may be before its workers are gone. `on_message`: see `ChildProcess`.
     """
 
     spec: ProcessSpec
@@ -196,50 +192,50 @@ class ChildPlan:
     receives: Sequence[type]
     boot_timeout_s: float
     ladder: LadderTimes
-    on_spawned: Callable[[ChildLife], None] = lambda life: None
-    on_ready: Callable[[ChildLife, bytes], None]
+    on_spawned: Callable[[ChildProcess], None] = lambda child: None
+    on_ready: Callable[[ChildProcess, bytes], None]
     on_gone: Callable[[str], None]
     on_message: Callable[[object, Sequence[int]], None]
     on_event: OnEvent
 
 
-async def run_child_life(plan: ChildPlan, init: bytes) -> None:
-    """Live one life; always ends by raising.
+async def run_child_process(plan: ChildPlan, init: bytes) -> None:
+    """Run one child from its spawn to its end; always ends by raising.
 
     Raises `ProcessDied` when the process ended, in whatever phase, with its last words;
     `BootRefused` when it says that it can never come up, `HandshakeError` when it does not;
-    `OSError` when it cannot be spawned, `ProcessStuck` when it cannot be ended.
+    `OSError` when it cannot be spawned, `ProcessStuck` when it or a worker of it cannot be ended.
     Cancellation: the child is stopped by the ladder and reaped, its workers are waited for.
     """
     name = plan.spec.name
-    life: ChildLife | None = None
-    cause = "it was stopped"
+    child: ChildProcess | None = None
+    cause = "was stopped"
     on_end: ChildGone | ChildStopped | None = ChildStopped(name, plan.epoch)
     try:
         async with open_process(plan.spec, ladder=plan.ladder) as process:
             control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
-            life = ChildLife(process, control, plan.on_message, plan.epoch)
-            plan.on_spawned(life)
+            child = ChildProcess(process, control, plan.on_message, plan.epoch)
+            plan.on_spawned(child)
             plan.on_event(ChildStarting(name, plan.epoch))
             try:
                 with waiting_for(f"{name} to be ready"):
-                    ready = await _handshake(life, plan, init)
-                life.ready = True
-                _tell_ended(plan, life.boot.handle_ready(trio.current_time()))
-                plan.on_ready(life, ready)
-                await _serve(life)
+                    ready = await _handshake(child, plan, init)
+                child.ready = True
+                _report_ended(plan, child.boot.handle_ready(trio.current_time()))
+                plan.on_ready(child, ready)
+                await _serve(child)
             finally:
-                await _end(life, plan.ladder)
+                await _end(child, plan.ladder)
     except Exception as error:
         cause = _predicate(error)
-        # Whoever is told of a refusal is told by the error, once.
+        # A refusal is reported once, by the error.
         on_end = None if isinstance(error, BootRefused) else ChildGone(name, plan.epoch, cause)
         raise
     finally:
         plan.on_gone(cause)
         try:
-            if life is not None:
-                await life.wait_workers_gone()
+            if child is not None:
+                await child.wait_workers_gone(plan.ladder.kill_s)
         finally:
             if on_end is not None:
                 plan.on_event(on_end)
@@ -258,52 +254,52 @@ def _predicate(error: Exception) -> str:
             return f"failed: {error}"
 
 
-async def _end(life: ChildLife, ladder: LadderTimes) -> None:
+async def _end(child: ChildProcess, ladder: LadderTimes) -> None:
     """Stop the process, if it is not dead, and take in what it said last: who its workers are."""
     with trio.CancelScope(shield=True):  # bounded by the ladder, then by LAST_MESSAGES_S
-        await shut_down_process(life.process, ladder)
+        await shut_down_process(child.process, ladder)
         with trio.move_on_after(LAST_MESSAGES_S):
-            await life.read_control()
+            await child.read_control()
 
 
-async def _handshake(life: ChildLife, plan: ChildPlan, init: bytes) -> bytes:
+async def _handshake(child: ChildProcess, plan: ChildPlan, init: bytes) -> bytes:
     def progress(phase: str, fraction: float) -> None:
-        ended = life.boot.handle_report(phase, fraction, trio.current_time())
+        ended = child.boot.handle_report(phase, fraction, trio.current_time())
         plan.on_event(ChildProgress(plan.spec.name, phase, fraction))
-        _tell_ended(plan, ended)
+        _report_ended(plan, ended)
 
     try:
         return await perform_parent_handshake(
-            life.control,
+            child.control,
             init,
             who=plan.spec.name,
             role=plan.role,
-            pid=life.process.pid,
+            pid=child.process.pid,
             boot_timeout_s=plan.boot_timeout_s,
             on_progress=progress,
-            on_other=life.handle_message,
+            on_other=child.handle_message,
         )
     except PeerRefused as error:
         raise BootRefused(error.who, error.reason) from error
     except HandshakeError as error:
-        # A child that died tells more by its death than by its silence.
+        # A death says more than silence.
         with trio.move_on_after(DEATH_AFTER_SILENCE_S):
-            raise ProcessDied(await life.process.wait_exited()) from error
+            raise ProcessDied(await child.process.wait_exited()) from error
         raise
 
 
-def _tell_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
+def _report_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
     for ended in phases:
         plan.on_event(ChildPhaseEnded(plan.spec.name, ended.phase, ended.seconds))
 
 
-async def _serve(life: ChildLife) -> NoReturn:
-    name = life.process.spec.name
+async def _serve(child: ChildProcess) -> NoReturn:
+    name = child.process.spec.name
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(life.read_control, name=f"{name}/control")
-            nursery.start_soon(life.send_snapshots, name=f"{name}/membership")
+            nursery.start_soon(child.read_control, name=f"{name}/control")
+            nursery.start_soon(child.send_snapshots, name=f"{name}/membership")
             with waiting_for(f"{name} to end"):
-                how = await life.process.wait_exited()
+                how = await child.process.wait_exited()
             nursery.cancel_scope.cancel(f"{name} ended")
     raise ProcessDied(how)

@@ -1,7 +1,7 @@
-"""Connection balancer: the next accepted connection goes to the frontend with fewest streams.
+"""Balancer of accepted connections: the next goes to the frontend with fewest open streams.
 
-Sans-IO: the fleet hands it what frontends report and carries out its choice. A report is late by
-nature, so connections that were passed and not yet reported count as a stream each.
+Sans-IO: `frontend_fleet` passes on what frontends report and carries out the choice. A report is
+late by nature, so connections that were passed and not yet reported count as a stream each.
 """
 
 import attrs

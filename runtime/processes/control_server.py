@@ -2,7 +2,7 @@
 
 One JSON object a line each way over a Unix socket in the run folder, whose peer must be the same
 user (`SO_PEERCRED`; the folder's mode alone would trust whoever changes it). The calls are a
-closed list. Must not know what the answers hold: the root gives an `answer` for each call.
+closed list.
 """
 
 import json
@@ -59,7 +59,7 @@ async def serve_control(
     """Background task `control-server`; never returns unless cancelled.
 
     Resource handling: binds the socket in the run folder, whose owner removes it with the folder.
-    Error handling: a bad or slow caller loses its connection, nobody else notices.
+    Error handling: a bad or slow caller loses its connection, no other notices.
     """
     limiter = trio.CapacityLimiter(CONNECTIONS_MAX)
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:

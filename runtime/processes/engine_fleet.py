@@ -1,9 +1,9 @@
-"""All engines of one run: spawned, supervised one for one, listed as membership.
+"""All engines of one run: supervised one for one, listed as membership.
 
-The shell over `EngineDirectory` and `supervised_lives`. An engine that dies is
-restarted under a new epoch; one that keeps dying is declared failed, and the others serve on; when
-none is left, the fleet gives up. Embedded, the caller's process holds the fleet; under `serve` the
-root does. Must not know requests, HTTP or what an engine computes.
+The shell over `EngineDirectory` and `ProcessSupervisor`. An engine that dies is restarted under a
+new epoch; one that keeps dying, or leaves a process behind that hangs in the kernel and still holds
+its device, is declared failed, and the others serve on; when none is left, the fleet gives up.
+Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ from ...engine.messages import (
     EngineReady,
     FrontendMembership,
 )
-from ...nurseries.processes.process import ProcessDied
+from ...nurseries.processes.process import ProcessDied, ProcessStuck
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
@@ -29,10 +29,10 @@ from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
 from ..events import ChildFailed, OnEvent
 from ..messages import EngineMembership
-from .child_process import ChildLife
+from .child_process import ChildProcess, run_child_process
 from .membership import EngineDirectory, FrontendDirectory
-from .process_supervisor import SupervisedLives
-from .spares import CalmBell
+from .process_supervisor import ProcessSupervisor, RunChild
+from .spares import Readiness
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process.main"
@@ -54,15 +54,16 @@ class EngineFleet:
     on_event: OnEvent
     module: str = ENGINE_MODULE
     # Of the whole run: spares wait until all its processes are ready.
-    calm: CalmBell = attrs.field(factory=CalmBell)
+    readiness: Readiness = attrs.field(factory=Readiness)
+    run_child: RunChild = run_child_process
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
-    processes: SupervisedLives = attrs.field(init=False)
+    processes: ProcessSupervisor = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.processes = SupervisedLives(
+        self.processes = ProcessSupervisor(
             owner=self,
             role="engine",
             module=self.module,
@@ -73,7 +74,9 @@ class EngineFleet:
             epochs=self.epochs,
             on_event=self.on_event,
             spares_count=self.settings.spare_engines,
-            calm=self.calm,
+            readiness=self.readiness,
+            run_child=self.run_child,
+            hopeless=(BootRefused, ProcessStuck),
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -90,7 +93,7 @@ class EngineFleet:
             task_status.started()
 
     def start_spares(self) -> None:
-        """From now on spares are kept, once all is calm; they end with `run`."""
+        """From now on spares are kept, once all are ready; they end with `run`."""
         assert self._nursery is not None, "the fleet runs"
         self.processes.spares.start(self._nursery)
 
@@ -106,7 +109,7 @@ class EngineFleet:
 
     async def _supervise(self, rank: int) -> None:
         try:
-            await self.processes.keep_up(rank)
+            await self.processes.supervise(rank)
         except RestartLimitExceeded as error:
             self._give_up(rank, error.__cause__ or error)
 
@@ -135,15 +138,15 @@ class EngineFleet:
             )
         )
 
-    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """An engine takes requests; frontends may have come since its INIT."""
         self._has_served = True
-        life.publish(self.frontends.snapshot())
+        child.publish(self.frontends.snapshot())
         engine = msgspec.msgpack.decode(payload, type=EngineReady)
         self.on_membership(self.directory.handle_ready(rank, engine))
 
     def handle_gone(self, rank: int, cause: str) -> None:
-        """An engine is gone; those who wait for it are told at once."""
+        """An engine is gone; frontends end or move its streams."""
         self.on_membership(self.directory.handle_gone(rank, cause))
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
@@ -152,6 +155,6 @@ class EngineFleet:
 
 
 def _why_given_up(last: BaseException) -> str:
-    if isinstance(last, ProcessDied):  # without its last words: those are for whoever must mend it
+    if isinstance(last, ProcessDied):  # without its last words, which are in the log of the death
         return f"it died too often; the last time it {last.exit.cause}"
     return str(last)

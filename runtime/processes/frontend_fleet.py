@@ -1,8 +1,7 @@
 """All frontend processes of one server: supervised, fed with connections and memberships.
 
 The shell over `FrontendDirectory` and `ConnectionBalancer`; a frontend that dies is restarted under
-a new epoch. Its module is named by whoever serves, since this floor does not know HTTP. Must not
-know requests or what travels on a connection.
+a new epoch. Its module is given by name, since this floor does not know HTTP.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +31,13 @@ from ..messages import (
     RootCall,
     RootReply,
 )
-from .child_process import ChildLife
+from .child_process import ChildProcess, run_child_process
 from .connection_balancer import ConnectionBalancer
 from .control_server import Answer
 from .foreign_calls import deliver
 from .membership import FrontendDirectory
-from .process_supervisor import SupervisedLives
-from .spares import CalmBell
+from .process_supervisor import ProcessSupervisor, RunChild
+from .spares import Readiness
 
 # A frontend's control socket holds some hundred messages; one that takes none for so long hangs,
 # and the connection is better served by another.
@@ -49,7 +48,7 @@ RELAYS_MAX = 256
 
 
 async def _no_answer(call: ControlCall) -> str:
-    """Where nobody can be asked."""
+    """Where operators cannot ask."""
     return "null"
 
 
@@ -73,10 +72,11 @@ class FrontendFleet:
     answer: Answer = _no_answer
     pass_timeout_s: float = PASS_TIMEOUT_S
     # Of the whole run: spares wait until all its processes are ready.
-    calm: CalmBell = attrs.field(factory=CalmBell)
+    readiness: Readiness = attrs.field(factory=Readiness)
+    run_child: RunChild = run_child_process
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
-    processes: SupervisedLives = attrs.field(init=False)
+    processes: ProcessSupervisor = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     _draining: bool = attrs.field(default=False, init=False)
@@ -85,7 +85,7 @@ class FrontendFleet:
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.processes = SupervisedLives(
+        self.processes = ProcessSupervisor(
             owner=self,
             role="frontend",
             module=self.module,
@@ -95,7 +95,8 @@ class FrontendFleet:
             epochs=self.epochs,
             on_event=self.on_event,
             spares_count=self.settings.spare_frontends,
-            calm=self.calm,
+            readiness=self.readiness,
+            run_child=self.run_child,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -111,7 +112,7 @@ class FrontendFleet:
             task_status.started()
 
     def start_spares(self) -> None:
-        """From now on spares are kept, once all is calm; they end with `run`."""
+        """From now on spares are kept, once all are ready; they end with `run`."""
         assert self._nursery is not None, "the fleet runs"
         self.processes.spares.start(self._nursery)
 
@@ -131,27 +132,27 @@ class FrontendFleet:
             if rank is None:
                 await self.changed.wait()
                 continue
-            life = self.processes.lives[rank]
+            child = self.processes.ready[rank]
             self._connections += 1
             try:
-                await life.tell(PassConnection(self._connections), self.pass_timeout_s, [fd])
+                await child.send(PassConnection(self._connections), self.pass_timeout_s, [fd])
                 return
             except trio.BrokenResourceError:
-                if self.processes.lives.get(rank) is life:
+                if self.processes.ready.get(rank) is child:
                     self.balancer.handle_gone(rank)  # dead; its pidfd is about to say so
             except trio.TooSlowError:
-                if self.processes.lives.get(rank) is life:
+                if self.processes.ready.get(rank) is child:
                     self.balancer.handle_not_taken(rank)
 
     async def drain(self) -> None:
-        """Tell every frontend to accept nothing new, those that are yet to come included."""
+        """Have every frontend accept nothing new, those that are yet to come included."""
         self._draining = True
         async with trio.open_nursery() as nursery:
-            for life in self.processes.lives.values():
-                self._tell_to_drain(nursery, life)
+            for child in self.processes.ready.values():
+                self._send_drain(nursery, child)
 
-    def _tell_to_drain(self, nursery: trio.Nursery, life: ChildLife) -> None:
-        nursery.start_soon(life.tell_if_it_listens, Drain(), self.pass_timeout_s, name="drain")
+    def _send_drain(self, nursery: trio.Nursery, child: ChildProcess) -> None:
+        nursery.start_soon(child.send_if_possible, Drain(), self.pass_timeout_s, name="drain")
 
     async def wait_drained(self) -> None:
         """Return when no connection is open any more."""
@@ -165,7 +166,7 @@ class FrontendFleet:
 
     async def _supervise(self, rank: int) -> None:
         try:
-            await self.processes.keep_up(rank)
+            await self.processes.supervise(rank)
         except RestartLimitExceeded as error:
             if isinstance(error.__cause__, BootRefused):
                 raise error.__cause__ from None
@@ -187,16 +188,16 @@ class FrontendFleet:
             )
         )
 
-    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """A frontend takes connections; engines may have come or gone since its INIT."""
         address = msgspec.msgpack.decode(payload, type=FrontendReady)
         self.balancer.handle_up(rank)
-        life.publish(self.engines())
+        child.publish(self.engines())
         if self._draining and self._nursery is not None:  # its INIT may be older than the drain
-            self._tell_to_drain(self._nursery, life)
+            self._send_drain(self._nursery, child)
         self.on_membership(
             self.directory.handle_ready(
-                FrontendAddress(rank, life.epoch, address.input_endpoint, address.output_endpoint)
+                FrontendAddress(rank, child.epoch, address.input_endpoint, address.output_endpoint)
             )
         )
         self.notify()
@@ -224,14 +225,14 @@ class FrontendFleet:
     def _relay(self, message: ForeignCall | ForeignReply) -> None:
         """Pass on what one frontend says to another; dropped above a bound: callers have deadlines.
 
-        A task each, so that one that hangs delays nobody else.
+        A task each, so that one that hangs delays no other.
         """
         delivery = deliver(message, self.directory.epochs())
         if delivery is None or self._nursery is None or self._relays >= RELAYS_MAX:
             return
         self._relays += 1
-        life = self.processes.lives[delivery.frontend]
-        self._nursery.start_soon(self._tell, life, delivery.message, name="foreign-call")
+        child = self.processes.ready[delivery.frontend]
+        self._nursery.start_soon(self._send, child, delivery.message, name="foreign-call")
 
     def _answer(self, rank: int, call: RootCall) -> None:
         """Answer an operator's question; bounded as relays are."""
@@ -239,23 +240,23 @@ class FrontendFleet:
             return
         self._relays += 1
         self._nursery.start_soon(
-            self._ask_and_tell, self.processes.lives[rank], call, name="root-call"
+            self._answer_call, self.processes.ready[rank], call, name="root-call"
         )
 
-    async def _ask_and_tell(self, life: ChildLife, call: RootCall) -> None:
+    async def _answer_call(self, child: ChildProcess, call: RootCall) -> None:
         try:
             text = await self.answer(call.call)
-            await life.tell_if_it_listens(RootReply(call.call_id, text), self.pass_timeout_s)
+            await child.send_if_possible(RootReply(call.call_id, text), self.pass_timeout_s)
         finally:
             self._relays -= 1
 
-    async def _tell(self, life: ChildLife, message: object) -> None:
+    async def _send(self, child: ChildProcess, message: object) -> None:
         try:
-            await life.tell_if_it_listens(message, self.pass_timeout_s)
+            await child.send_if_possible(message, self.pass_timeout_s)
         finally:
             self._relays -= 1
 
     def notify(self) -> None:
-        """Wake whoever waits for `changed`."""
+        """Wake all that wait for `changed`."""
         self.changed.set()
         self.changed = trio.Event()

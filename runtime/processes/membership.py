@@ -1,8 +1,8 @@
-"""Who is there: engines and frontends of one run, as numbered full snapshots.
+"""Membership of one run: its engines and frontends, as numbered full snapshots.
 
-Sans-IO: `launch` and `root` tell it what happened and send the snapshots it returns. Snapshots are
-whole and numbered, never increments, so that a lost or late one harms nothing: the latest wins.
-Must not know processes or sockets.
+Sans-IO: the fleets report what happened, and the root sends the snapshots that are returned.
+Snapshots are whole and numbered, never increments, so that a lost or late one harms nothing: the
+latest wins.
 """
 
 import attrs
@@ -50,7 +50,7 @@ class EngineDirectory:
         return any(m.state is not EngineState.FAILED for m in self._members.values())
 
     def any_failed(self) -> bool:
-        """Whether an engine was lost for good; the exit code tells."""
+        """Whether an engine was lost for good; the exit code says so."""
         return any(m.state is EngineState.FAILED for m in self._members.values())
 
     def _change(

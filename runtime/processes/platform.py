@@ -1,7 +1,7 @@
 """Refuses to start where a building block is missing, naming what is missing.
 
 `import triolet` works everywhere; starting a process tree needs Linux with pidfd, memfd, eventfd
-and abstract sockets. Must not know what the blocks are used for.
+and abstract sockets.
 """
 
 import os

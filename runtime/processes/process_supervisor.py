@@ -1,12 +1,11 @@
-"""One kind of process of a run, by rank: each lives again and again under a new epoch.
+"""Supervises all processes of one role: each rank is run again and again, under a new epoch.
 
-What the fleets of engines and of frontends share: epochs, spawning, the policy's restarts, and the
-books of who boots and who lives. What a life means is its owner's affair. Must not know requests,
-memberships or what the processes do.
+What the fleets of engines and of frontends share: epochs, spares, the policy's restarts, and the
+books of which processes boot and which are ready. What a message or a death means is for the owner.
 """
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -18,36 +17,40 @@ from ...nurseries.processes.process import ProcessSpec
 from ...nurseries.tasks.supervisor import supervise
 from ..config import RuntimeSettings
 from ..events import ChildReady, OnEvent
-from .child_process import ChildLife, ChildPlan, run_child_life
-from .spares import CalmBell, Spares
+from .child_process import ChildPlan, ChildProcess, run_child_process
+from .spares import Readiness, Spares
+
+# `run_child_process`, or a simulation of it.
+RunChild = Callable[[ChildPlan, bytes], Awaitable[None]]
 
 
-class LivesOwner(Protocol):
-    """Who is told of the lives; called in the loop, must not block."""
+class ProcessOwner(Protocol):
+    """What a fleet decides about its processes; called in the loop, must not block."""
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        """A life is about to be spawned; returns its INIT."""
+        """A process is about to be spawned; returns its INIT."""
 
-    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
+    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """It is READY, with this payload."""
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """It has ended, in whatever phase; its workers may not be gone yet."""
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """It said something that concerns its owner, who now owns the descriptors."""
+        """It sent a message for its owner, who owns the descriptors from now on."""
 
 
 @attrs.define(eq=False)
-class SupervisedLives:
+class ProcessSupervisor:
     """The processes of one `role`, which run `module`.
 
-    `epochs` is shared by all children of the run: numbers only grow. `booting` holds a life from
-    its spawn on, `lives` from READY on; neither holds one that has ended. A life begins with one of
-    up to `spares_count` warm spares, where there is one, else with a spawn; `calm` is shared, too.
+    `epochs` is shared by all children of the run: numbers only grow. `booting` holds a process from
+    its spawn on, `ready` from READY on; neither holds one that has ended. A run begins with one of
+    up to `spares_count` warm spares, where there is one, else with a spawn; `readiness` is shared,
+    too. A failure of a type in `hopeless` is not followed by a restart.
     """
 
-    owner: LivesOwner
+    owner: ProcessOwner
     role: str
     module: str
     sends: Sequence[type]
@@ -55,12 +58,14 @@ class SupervisedLives:
     settings: RuntimeSettings
     epochs: Iterator[int]
     on_event: OnEvent
+    run_child: RunChild = run_child_process
+    hopeless: tuple[type[Exception], ...] = (BootRefused,)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
-    calm: CalmBell = attrs.field(factory=CalmBell)
+    readiness: Readiness = attrs.field(factory=Readiness)
     spares: Spares = attrs.field(init=False)
-    booting: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
-    lives: dict[int, ChildLife] = attrs.field(factory=dict, init=False)
+    booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
+    ready: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.spares = Spares(
@@ -69,58 +74,57 @@ class SupervisedLives:
             count=self.spares_count,
             warm_up_s=self.settings.engine.boot_timeout_s,
             ladder=self.settings.times.ladder,
-            calm=self.calm,
+            readiness=self.readiness,
             ahead=self.ahead,
         )
 
-    def present(self) -> dict[int, ChildLife]:
+    def present(self) -> dict[int, ChildProcess]:
         """Every process that there is now, READY or not."""
-        return self.booting | self.lives
+        return self.booting | self.ready
 
     def own_pids(self) -> set[int]:
         """The processes that are ours to reap, spares included."""
-        return {life.process.pid for life in self.present().values()} | self.spares.pids()
+        return {child.process.pid for child in self.present().values()} | self.spares.pids()
 
     def publish(self, snapshot: object) -> None:
-        """Have every READY process told this numbered full snapshot, the latest wins."""
-        for life in self.lives.values():
-            life.publish(snapshot)
+        """Send this numbered full snapshot to every READY process; the latest wins."""
+        for child in self.ready.values():
+            child.publish(snapshot)
 
-    async def keep_up(self, rank: int) -> None:
-        """Live again and again, as the policy decides. Never returns unless cancelled.
+    async def supervise(self, rank: int) -> None:
+        """Run one rank again and again, as the policy decides. Never returns unless cancelled.
 
-        Raises `RestartLimitExceeded` from the last failure; `BootRefused` is one that no restart
-        follows.
+        Raises `RestartLimitExceeded` from the last failure, a hopeless one included.
         """
-        child = f"{self.role} {rank}"
-        self.calm.missing(child)
+        name = f"{self.role} {rank}"
+        self.readiness.handle_starting(name)
         try:
             await supervise(
-                partial(self._live, rank),
-                child=child,
+                partial(self._run_once, rank),
+                child=name,
                 policy=self.settings.supervision.policy(random.Random()),
-                hopeless=(BootRefused,),
+                hopeless=self.hopeless,
             )
         finally:
-            self.calm.settled(child)
+            self.readiness.handle_ready(name)  # given up: not waited for any more
 
-    async def _live(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
+    async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         name = f"{self.role} {rank}"
         epoch = next(self.epochs)
         started_s = trio.current_time()
 
-        def ready(life: ChildLife, payload: bytes) -> None:
+        def handle_ready(child: ChildProcess, payload: bytes) -> None:
             del self.booting[rank]
-            self.lives[rank] = life
-            self.owner.handle_ready(rank, life, payload)
-            self.calm.settled(name)
+            self.ready[rank] = child
+            self.owner.handle_ready(rank, child, payload)
+            self.readiness.handle_ready(name)
             self.on_event(ChildReady(name, epoch, trio.current_time() - started_s))
             task_status.started()
 
-        def gone(cause: str) -> None:
+        def handle_gone(cause: str) -> None:
             self.booting.pop(rank, None)
-            self.lives.pop(rank, None)
-            self.calm.missing(name)
+            self.ready.pop(rank, None)
+            self.readiness.handle_starting(name)
             self.owner.handle_gone(rank, cause)
 
         init = self.owner.handle_starting(rank, epoch)
@@ -133,9 +137,9 @@ class SupervisedLives:
             boot_timeout_s=self.settings.engine.boot_timeout_s,
             ladder=self.settings.times.ladder,
             on_spawned=partial(self.booting.__setitem__, rank),
-            on_ready=ready,
-            on_gone=gone,
+            on_ready=handle_ready,
+            on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),
             on_event=self.on_event,
         )
-        await run_child_life(plan, init)
+        await self.run_child(plan, init)

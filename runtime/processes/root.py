@@ -1,8 +1,8 @@
-"""The root of a server: owns the listening socket and every process, and decides nothing of HTTP.
+"""Root process of a server: owns the listening socket and every process, and knows no HTTP.
 
-It accepts connections and passes each to a frontend, restarts what dies, tells everybody who is
+It accepts connections and passes each to a frontend, restarts what dies, publishes who is
 there, and answers commands over the run folder's control socket. Never loads torch, a tokenizer or
-an HTTP parser, so that next to nothing in it can fail. Must not know requests.
+an HTTP parser, so that next to nothing in it can fail.
 """
 
 import itertools
@@ -23,15 +23,20 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ..config import RuntimeSettings
 from ..events import Draining, OnEvent, Serving
-from ..messages import ControlCall, EngineMembership
-from .child_process import ChildLife
-from .control_server import serve_control
+from ..messages import (
+    ControlCall,
+    EngineMembership,
+)
+from .child_process import ChildProcess
+from .control_server import (
+    serve_control,
+)
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
 from .run_folder import RunFolder, make_run_folder
-from .spares import CalmBell
+from .spares import Readiness
 
 # By name, not by import: this floor does not know what a frontend speaks.
 FRONTEND_MODULE = "triolet.api.frontend_process"
@@ -91,7 +96,7 @@ def bind_listener(host: str, port: int) -> socket.socket:
 
 @attrs.define(eq=False)
 class Root:
-    """One server. `stop` is cancelled by whoever takes the signals; `drain` serves out first."""
+    """One server. `run` is cancelled to stop it; `drain` serves out first."""
 
     plan: ServePlan
     on_event: OnEvent
@@ -100,7 +105,7 @@ class Root:
     frontends: FrontendFleet = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        plan, epochs, calm = self.plan, itertools.count(1), CalmBell()
+        plan, epochs, readiness = self.plan, itertools.count(1), Readiness()
         self.engines = EngineFleet(
             settings=plan.settings,
             run_id=self.run_id,
@@ -109,7 +114,7 @@ class Root:
             on_membership=self._publish_engines,
             on_event=self.on_event,
             module=plan.engine_module,
-            calm=calm,
+            readiness=readiness,
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
@@ -122,7 +127,7 @@ class Root:
             on_membership=self._publish_frontends,
             on_event=self.on_event,
             answer=self._answer,
-            calm=calm,
+            readiness=readiness,
         )
         self.engines.frontends = self.frontends.directory
 
@@ -191,7 +196,7 @@ class Root:
             await self.frontends.wait_drained()
 
     def engine_lost(self) -> bool:
-        """Whether an engine was given up for good; the exit code tells."""
+        """Whether an engine was given up for good; the exit code says so."""
         return self.engines.directory.any_failed()
 
     def own_pids(self) -> set[int]:
@@ -210,15 +215,15 @@ class Root:
 
     async def _answer(self, call: ControlCall) -> str:
         assert call is ControlCall.TREE
-        lives = [
+        children = [
             *sorted(self.frontends.processes.present().items()),
             *sorted(self.engines.processes.present().items()),
         ]
-        trees: list[ProcessTree | None] = [None] * len(lives)
+        trees: list[ProcessTree | None] = [None] * len(children)
         async with trio.open_nursery() as nursery:
-            for place, (_, life) in enumerate(lives):
+            for place, (_, child) in enumerate(children):
                 start_background_task_soon(
-                    nursery, _gather, life, trees, place, name="tree-request"
+                    nursery, _gather, child, trees, place, name="tree-request"
                 )
         tree = ProcessTree(
             "root",
@@ -238,13 +243,13 @@ class Root:
         return msgspec.json.encode(tree).decode()
 
 
-async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) -> None:
-    spec = life.process.spec
-    if not life.ready:
-        trees[place] = life.boot_tree()
+async def _gather(child: ChildProcess, trees: list[ProcessTree | None], place: int) -> None:
+    spec = child.process.spec
+    if not child.ready:
+        trees[place] = child.boot_tree()
         return
     try:
-        trees[place] = msgspec.json.decode(await life.tree(), type=ProcessTree)
+        trees[place] = msgspec.json.decode(await child.tree(), type=ProcessTree)
     except (
         trio.TooSlowError,
         trio.BrokenResourceError,
@@ -252,7 +257,7 @@ async def _gather(life: ChildLife, trees: list[ProcessTree | None], place: int) 
         msgspec.MsgspecError,
     ):
         # A process that does not answer is shown as such: it is the one people look for.
-        trees[place] = ProcessTree(spec.name, life.process.pid, facts={"state": "does not answer"})
+        trees[place] = ProcessTree(spec.name, child.process.pid, facts={"state": "does not answer"})
 
 
 def _url(listener: socket.socket) -> str:

@@ -2,7 +2,7 @@
 
 `$XDG_RUNTIME_DIR/triolet/<run id>` (a per-user temporary folder otherwise), readable by its owner
 alone. A folder whose owner is gone (pid and start time, since pids are used again) is removed at
-the next start. Must not know what is asked over the socket: `control_server` does.
+the next start.
 """
 
 import contextlib
@@ -60,7 +60,7 @@ def base_folder() -> pathlib.Path:
 def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Iterator[RunFolder]:
     """Make this run's folder, remove those of dead owners, and remove ours on the way out.
 
-    Raises `PermissionError` if the folder of all runs belongs to somebody else, or is a link.
+    Raises `PermissionError` if the folder of all runs belongs to another user, or is a link.
     """
     base = base_folder()
     base.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,45 +1,111 @@
 """Warm spares: processes that have imported everything, have said HELLO, and wait for INIT.
 
 A spare has no rank, no epoch and no settings before INIT, so it can become any child of its role,
-under whatever the settings are by then. The shell over `SparePolicy`; a life that begins takes one
-if there is one. Must not know what the processes do.
+under whatever the settings are by then; a run that begins takes one if there is one. `SparePolicy`
+decides when one is started: a spare must never compete with what is needed now, so it is due only
+when every process of the run has been ready for a while, at the start as after a restart. One that
+is lost while it waits is no failure of a child: it is replaced, after a delay that doubles as long
+as spares do not last.
 """
 
+import math
 from collections.abc import Sequence
 
 import attrs
 import trio
 
-from ...nurseries.processes.child_pids import child_pids
 from ...nurseries.processes.kept_process import KeptProcess, keep_process
+from ...nurseries.processes.orphans import child_pids
 from ...nurseries.processes.process import ProcessSpec, ProcessStuck
 from ...nurseries.processes.shutdown_ladder import LadderTimes
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...nurseries.tasks.waiting import waiting_for
-from .readiness import CALM_S, SparePolicy, Unrest
 
-# The children of a spare are asked for by nobody, and have no name yet.
+# The children of a spare cannot be asked, and have no name yet.
 _CHILD_NAME = "worker"
+# What was ready a moment ago has work waiting for it: all must be ready for so long. Pulled out of
+# the air.
+SETTLE_S = 1.0
+# From the loss of a spare to the start of the next: a machine that cannot keep one is left alone.
+DELAY_MIN_S = 1.0
+DELAY_MAX_S = 60.0
+# A spare that lasted so long could be kept: the delay begins anew.
+LASTED_S = 60.0
 
 
 @attrs.define(eq=False)
-class CalmBell:
-    """`Unrest` for those who wait: `changed` is set and replaced when calm begins."""
+class Readiness:
+    """Which children of a run are wanted and not ready; shared by all its fleets."""
 
-    unrest: Unrest = attrs.field(factory=Unrest)
+    # When the last of them became ready; infinite while one is not.
+    all_ready_since_s: float = attrs.field(default=math.inf, init=False)
+    # Set and replaced when all have become ready.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _starting: set[str] = attrs.field(factory=set, init=False)
 
-    def missing(self, child: str) -> None:
-        """See `Unrest.handle_missing`."""
-        self.unrest.handle_missing(child)
+    def handle_starting(self, child: str) -> None:
+        """`child` is to be brought up, or has died."""
+        self._starting.add(child)
+        self.all_ready_since_s = math.inf
 
-    def settled(self, child: str) -> None:
-        """See `Unrest.handle_settled`; wakes who waits."""
-        if self.unrest.handle_settled(child, trio.current_time()):
+    def handle_ready(self, child: str) -> None:
+        """`child` is ready, or given up. Nothing changes if it was."""
+        if child not in self._starting:
+            return
+        self._starting.remove(child)
+        if not self._starting:
+            self.all_ready_since_s = trio.current_time()
             self.changed.set()
             self.changed = trio.Event()
+
+    def check_invariants(self) -> None:
+        """Asserts what must hold after every event."""
+        assert not (self._starting and self.all_ready_since_s < math.inf)
+
+
+@attrs.define(eq=False)
+class SparePolicy:
+    """The place of one spare: empty, or with one that was started at `since_s`. Sans-IO."""
+
+    settle_s: float = attrs.field(default=SETTLE_S, validator=attrs.validators.ge(0))
+    # When the present one was started; None while there is none.
+    since_s: float | None = attrs.field(default=None, init=False)
+    # How many were lost in a row; each doubles the delay.
+    losses: int = attrs.field(default=0, init=False)
+    _not_before_s: float = attrs.field(default=-math.inf, init=False)
+
+    def next_start(self, all_ready_since_s: float) -> float:
+        """When a spare is due; infinite if there is one, or not all children are ready."""
+        if self.since_s is not None:
+            return math.inf
+        return max(all_ready_since_s + self.settle_s, self._not_before_s)
+
+    def handle_started(self, now: float) -> None:
+        """There is one."""
+        assert self.since_s is None, "a place is for one"
+        self.since_s = now
+
+    def handle_taken(self) -> None:
+        """It was of use; the next one needs no delay."""
+        assert self.since_s is not None
+        self.since_s = None
+        self.losses = 0
+
+    def handle_lost(self, now: float) -> None:
+        """It died, hung, or did not come up."""
+        assert self.since_s is not None
+        lasted_s, self.since_s = now - self.since_s, None
+        self.losses = 1 if lasted_s >= LASTED_S else self.losses + 1
+        # Bounded before the power is taken.
+        doublings = min(self.losses - 1, int(math.log2(DELAY_MAX_S / DELAY_MIN_S)) + 1)
+        self._not_before_s = now + min(DELAY_MAX_S, DELAY_MIN_S * 2.0**doublings)
+
+    def check_invariants(self) -> None:
+        """Asserts what must hold after every event."""
+        assert self.losses >= 0
+        assert self.since_s is None or self.next_start(0.0) == math.inf
 
 
 @attrs.define(eq=False)
@@ -54,9 +120,9 @@ class Spares:
     count: int
     warm_up_s: float
     ladder: LadderTimes
-    calm: CalmBell
+    readiness: Readiness
     ahead: Sequence[str] = ()
-    calm_s: float = CALM_S
+    settle_s: float = SETTLE_S
     # {place: the process that is kept for it}, until it is taken over or reaped.
     _kept: dict[int, KeptProcess] = attrs.field(factory=dict, init=False)
     _policies: dict[int, SparePolicy] = attrs.field(factory=dict, init=False)
@@ -101,13 +167,16 @@ class Spares:
 
     async def _fill(self, place: int) -> None:
         """Background task `spare-ROLE-N`: keep one there, as the policy says."""
-        policy = self._policies[place] = SparePolicy(self.calm_s)
+        policy = self._policies[place] = SparePolicy(self.settle_s)
         while True:
-            due_s = policy.next_start(self.calm.unrest.calm_since_s)
+            due_s = policy.next_start(self.readiness.all_ready_since_s)
             lost = f" (lost: {policy.losses})" if policy.losses else ""
-            with trio.move_on_at(due_s) as due, waiting_for(f"calm, to start a spare{lost}"):
-                await self.calm.changed.wait()
-            still_s = policy.next_start(self.calm.unrest.calm_since_s)
+            with (
+                trio.move_on_at(due_s) as due,
+                waiting_for(f"all to be ready, to start a spare{lost}"),
+            ):
+                await self.readiness.changed.wait()
+            still_s = policy.next_start(self.readiness.all_ready_since_s)
             if due.cancelled_caught and due_s == still_s:
                 await self._keep_one(place, policy)
 
@@ -121,7 +190,7 @@ class Spares:
         try:
             await keep_process(spec, warm_up_s=self.warm_up_s, ladder=self.ladder, on_kept=kept)
         except (OSError, ProcessStuck):
-            pass  # no spare, for want of descriptors or memory: nobody is missing one yet
+            pass  # no spare, for want of descriptors or memory: none is needed yet
         finally:
             if policy.since_s is not None:
                 self._kept.pop(place, None)

@@ -85,7 +85,8 @@ class InputProcessor:
     def load(cls, settings: RuntimeSettings) -> Self:
         """Read what is needed from the model's folder. Blocks for up to a second.
 
-        Raises `ModelFolderError` and its kinds; a missing chat template is no error here.
+        Raises `ModelFolderError` and its kinds, and `InvalidParameter` if the model is shorter than
+        the settings ask for; a missing chat template is no error here.
         """
         folder = pathlib.Path(settings.engine.model)
         model = load_model_limits(folder)
@@ -106,9 +107,7 @@ class InputProcessor:
             vocab_size=model.vocab_size,
             eos_token_ids=tuple(i for i in dict.fromkeys(ends) if i < model.vocab_size),
             defaults=generation.defaults,
-            max_model_len=min(
-                model.max_model_len, settings.engine.max_model_len or model.max_model_len
-            ),
+            max_model_len=settings.engine.model_len_of(model.max_model_len),
             limits=settings.input,
             max_logprobs=settings.engine.max_logprobs,
             embeddings=EmbeddingLimits(model.hidden_size, settings.engine.max_num_batched_tokens),

@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -38,11 +37,10 @@ from triolet.transports.control.passed_fds import close_fds
 
 @contextmanager
 def open_ends() -> Iterator[tuple[socket.socket, ChildFds]]:
-    """The parent's end of a control socket, and all that the child gets. Signals stay as they are.
+    """The parent's end of a control socket, and all that the child gets.
 
     The parent's end is closed by whoever wraps it.
     """
-    handler = signal.getsignal(signal.SIGTERM)
     death_fd, ours = os.pipe()
     words_fd = os.open(os.devnull, os.O_WRONLY)
     control, childs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -53,7 +51,6 @@ def open_ends() -> Iterator[tuple[socket.socket, ChildFds]]:
             yield control, ChildFds(childs, death_fd, words_fd)
     finally:
         close_fds([death_fd, ours, words_fd])
-        signal.signal(signal.SIGTERM, handler)
 
 
 async def run_main(main: Callable[[ChildFds], Awaitable[None]], fds: ChildFds) -> None:

@@ -1,6 +1,7 @@
 """How a server ends: the first signal drains, the second aborts, and the exit code tells."""
 
 import json
+import os
 import pathlib
 import re
 import signal
@@ -9,6 +10,8 @@ from typing import Any
 import attrs
 import pytest
 import trio
+
+from triolet.api.commands.serve import ONE_WISH_S
 
 from .server import DEADLINE_S, Server, open_server, wait_until
 from .streams import SeenStream, body, open_socket, read_socket, read_sse
@@ -69,15 +72,27 @@ async def start_stream(nursery: trio.Nursery, server: Server) -> SeenStream:
     return seen
 
 
-@both_signals
-async def test_the_first_signal_drains(tmp_path: pathlib.Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "whole_tree"),
+    [
+        (signal.SIGINT, False),
+        (signal.SIGTERM, False),
+        (signal.SIGTERM, True),  # as systemd does
+        (signal.SIGHUP, True),
+    ],
+)
+async def test_the_first_signal_drains(
+    tmp_path: pathlib.Path, number: signal.Signals, whole_tree: bool
+) -> None:
     server_of_test = open_server(tmp_path, "1", "1", "600", executor="null")
     with trio.fail_after(2 * DEADLINE_S):
         async with server_of_test as server, trio.open_nursery() as nursery:
             async with server.client() as kept:
                 assert (await kept.get("/ready")).status_code == 200
                 stream = await start_held_stream(nursery, server)
-                server.send_signal(number)
+                pids = await server.pids()
+                for pid in pids.values() if whole_tree else [pids["root"]]:
+                    os.kill(pid, number)
                 await wait_until(lambda: "draining: 1 open stream" in server.log(), "it says so")
             refused = SeenStream()
             async with server.client() as client:
@@ -101,6 +116,8 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
             seen = await start_stream(nursery, server)
             server.send_signal(number)
             await wait_until(lambda: "draining" in server.log(), "it says so")
+            due_s = trio.current_time() + ONE_WISH_S
+            await wait_until(lambda: trio.current_time() > due_s, "it is a second wish")
             server.send_signal(number)
             assert await server.wait_exited() == 0
             await seen.ended.wait()

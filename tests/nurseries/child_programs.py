@@ -27,7 +27,7 @@ IDLE_S = 0.005
 
 def spec_of(module: str, *, name: str = "", rank: int = 0, child_of_child: str = "") -> ProcessSpec:
     """The spec of one of the children; `child_of_child` is what `parent` starts."""
-    path = os.pathsep.join([str(CHILDREN), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, [str(CHILDREN), os.environ.get("PYTHONPATH")]))
     environment = {"PYTHONPATH": path, "CHILD_OF_CHILD": child_of_child}
     return ProcessSpec(name or module, module, rank=rank, environment=environment)
 

@@ -1,4 +1,4 @@
-"""What tests of fleets and lives share: acting engines' settings, and a diary of what was told."""
+"""What tests of fleets share: settings of acting engines, and a diary of what was told."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, task_tree
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.events import RunEvent
-from triolet.runtime.processes.child_process import ChildLife
+from triolet.runtime.processes.child_process import ChildProcess
 from triolet.runtime.processes.engine_fleet import EngineFleet
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 from triolet.runtime.processes.membership import FrontendDirectory
@@ -35,7 +35,7 @@ HASTY = SupervisionSettings(restart_limit=2, backoff_min_s=0.001, backoff_max_s=
 
 
 def acting_settings(*acts: list[str], **engine: Any) -> RuntimeSettings:
-    """Settings for acting engines: for each rank the acts of its lives."""
+    """Settings for acting engines: for each rank the acts of its runs."""
     model = json.dumps({str(rank): lives for rank, lives in enumerate(acts)})
     return RuntimeSettings(
         engine=EngineSettings(model=model, executor="null", **engine),
@@ -99,11 +99,11 @@ async def running(fleet: EngineFleet | FrontendFleet) -> AsyncIterator[None]:
             yield
 
 
-async def facts_of(life: ChildLife) -> dict[str, Any]:
+async def facts_of(child: ChildProcess) -> dict[str, Any]:
     """What an acting child says it heard; asked again if it was too late to answer."""
     while True:
         try:
-            return dict(msgspec.json.decode(await life.tree(), type=ProcessTree).facts)
+            return dict(msgspec.json.decode(await child.tree(), type=ProcessTree).facts)
         except trio.TooSlowError:
             continue
 
@@ -132,12 +132,12 @@ def dummy_process() -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-async def fill(life: ChildLife) -> None:
+async def fill(child: ChildProcess) -> None:
     """Send orders until the socket of this child, which reads none, takes no more."""
 
     async def send() -> None:
         while True:
-            await life.control.send(Drain())
+            await child.control.send(Drain())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(send)

@@ -11,7 +11,7 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.errors import BootRefused, EngineDied, InvalidParameter, ModelFolderError
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import RuntimeSettings, SupervisionSettings
-from triolet.runtime.errors import NoEngineLeft
+from triolet.runtime.errors import NoEngineLeft, RuntimeClosed
 from triolet.runtime.events import ChildFailed, ChildProgress, ChildReady
 from triolet.runtime.runtime import Runtime, make_settings, open_runtime
 
@@ -88,6 +88,29 @@ async def test_it_serves_tells_how_it_started_and_leaves_nothing(null_folder: pa
             assert (counts.running, counts.kv_blocks_free) == (0, counts.kv_blocks)
     assert diary.of(ChildProgress)
     assert len(diary.of(ChildReady)) == 1
+
+
+async def test_a_length_above_the_models_is_refused_before_anything_is_spawned(
+    null_folder: pathlib.Path,
+) -> None:
+    diary = Diary()
+    with check_no_leaks(), pytest.raises(InvalidParameter, match="max_model_len must be at most"):
+        async with open_runtime(str(null_folder), max_model_len=2**20, on_event=diary):
+            raise AssertionError("unreachable")
+    assert diary.told == []
+
+
+@pytest.mark.slow
+async def test_after_its_block_a_runtime_says_that_it_is_closed(null_folder: pathlib.Path) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_runtime(str(null_folder), executor="null") as runtime:
+            pass
+        with pytest.raises(RuntimeClosed):
+            await tokens_of(runtime, "the cat")
+        with pytest.raises(RuntimeClosed):
+            await runtime.engine_statistics()
+    (engine,) = runtime.health().engines
+    assert engine.reason == "engine 0 is restarting after it was stopped"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from triolet.__main__ import run_words
+from triolet.command_line import run_words
 
 
 def show(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from triolet.__main__ import run_words
 from triolet.api.commands import doctor
+from triolet.command_line import run_words
 from triolet.engine.kernels import library
 
 

@@ -99,6 +99,8 @@ def test_an_open_address_needs_a_key() -> None:
         {"engines": 0},
         {"grace_s": -1.0},
         {"engine": {"executor": "x"}},
+        {"engine": {"max_model_len": 4096}},
+        {"engine": {"max_model_len": 4096, "executor": "null"}},
     ],
     ids=str,
 )

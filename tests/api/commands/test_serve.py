@@ -13,8 +13,10 @@ from contextlib import contextmanager
 
 import attrs
 import pytest
+import trio
+import trio.testing
 
-from triolet.api.commands.serve import DESCRIPTORS_WANTED
+from triolet.api.commands.serve import DESCRIPTORS_WANTED, ONE_WISH_S, take_signals
 from triolet.runtime.processes.root import bind_listener
 
 from ...leaks import children_of
@@ -88,7 +90,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return tmp_path_factory.mktemp("x")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_drains_and_the_end_is_good(folder: pathlib.Path, number: signal.Signals) -> None:
     with open_server(folder, frontends=("keep",)) as server:
         with socket.create_connection(("127.0.0.1", server.port())) as client:
@@ -101,6 +103,52 @@ def test_a_signal_drains_and_the_end_is_good(folder: pathlib.Path, number: signa
     assert len(children) == 2
     assert not any(os.path.exists(f"/proc/{pid}") for pid in children)
     assert os.listdir(folder / "triolet") == []
+
+
+def test_a_signal_to_every_process_of_the_tree_drains(folder: pathlib.Path) -> None:
+    """As systemd sends SIGTERM, and `timeout` after one to the command alone."""
+    with (
+        open_server(folder, frontends=("keep",)) as server,
+        socket.create_connection(("127.0.0.1", server.port())) as client,
+    ):
+        assert client.recv(100) == b"0 2"
+        children = children_of(server.process.pid)
+        server.signal(signal.SIGTERM)
+        for pid in (server.process.pid, *children):
+            os.kill(pid, signal.SIGTERM)
+        assert client.recv(100) == b""
+        code, rest = server.end()
+    assert code == 0
+    assert "aborting" not in rest
+    assert "exited" not in rest
+
+
+async def test_signals_close_together_are_one_wish(mock_clock: trio.testing.MockClock) -> None:
+    handler = signal.getsignal(signal.SIGHUP)
+    stop = trio.CancelScope()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(take_signals, trio.sleep_forever, stop)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            os.kill(os.getpid(), number)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not stop.cancel_called
+        mock_clock.jump(ONE_WISH_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await trio.testing.wait_all_tasks_blocked()
+        assert stop.cancel_called
+        nursery.cancel_scope.cancel("seen")
+    assert signal.getsignal(signal.SIGHUP) is handler
+
+
+async def test_sighup_is_left_alone_under_nohup() -> None:
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(take_signals, trio.sleep_forever, trio.CancelScope())
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            nursery.cancel_scope.cancel("seen")
+    finally:
+        signal.signal(signal.SIGHUP, handler)
 
 
 def test_children_may_open_as_many_descriptors_as_the_system_allows(folder: pathlib.Path) -> None:
@@ -133,6 +181,8 @@ def test_the_second_signal_aborts_even_what_hangs(folder: pathlib.Path) -> None:
             os.kill(pid, signal.SIGSTOP)
         server.signal(signal.SIGINT)
         server.read_until("draining")
+        with pytest.raises(subprocess.TimeoutExpired):
+            server.process.wait(ONE_WISH_S)  # it would be the same wish
         server.signal(signal.SIGTERM)
         code, rest = server.end()
     assert code == 0

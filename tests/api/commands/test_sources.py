@@ -5,10 +5,10 @@ import pathlib
 import attrs
 import pytest
 
-from triolet.__main__ import app, run_words, sources
 from triolet.api.commands.options import EngineOptions, ServeOptions
 from triolet.api.commands.plan import RareSettings
 from triolet.api.commands.sources import DEFAULT, TABLES, shown
+from triolet.command_line import app, run_words, sources
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What SIGTERM does to a command: it is cancelled, and cleans up."""
+"""A signal cancels a command, which cleans up."""
 
 import os
 import signal
@@ -6,16 +6,17 @@ import signal
 import pytest
 import trio
 
-from triolet.api.commands.termination import EXIT_TERMINATED, until_terminated
+from triolet.api.commands.termination import EXIT_TERMINATED, TERMINATIONS, until_terminated
 from triolet.fuzz.chaos.clients import Lost
 
 
-async def test_sigterm_cancels_and_lets_it_clean_up() -> None:
+@pytest.mark.parametrize("number", TERMINATIONS)
+async def test_a_signal_cancels_and_lets_it_clean_up(number: signal.Signals) -> None:
     cleaned = False
 
     async def main() -> None:
         nonlocal cleaned
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         try:
             await trio.sleep_forever()
         finally:

@@ -115,8 +115,8 @@ async def test_its_tasks_live_as_long_as_the_body(tmp_path: pathlib.Path) -> Non
 
 async def test_workers_are_taken_as_one(tmp_path: pathlib.Path) -> None:
     settings = EngineSettings(model=str(write_sizes(tmp_path)), executor="null", workers=3)
-    async with open_inproc_engine(settings, make_spoke()) as server:
-        assert server.core.statistics().kv_blocks > 0
+    async with open_inproc_engine(settings, make_spoke()) as engine:
+        assert engine.server.core.statistics().kv_blocks > 0
 
 
 async def test_a_folder_without_a_model_is_said_at_the_door(tmp_path: pathlib.Path) -> None:
@@ -142,10 +142,10 @@ async def test_a_task_that_ends_fails_the_body(name: str, tmp_path: pathlib.Path
 async def test_cancelled_in_mid_step_it_leaves_nothing(tmp_path: pathlib.Path) -> None:
     settings = EngineSettings(model=str(write_sizes(tmp_path)), executor="null")
     with check_no_leaks(), trio.CancelScope() as scope:
-        async with open_inproc_engine(settings, make_spoke()) as server:
-            server.handle_event(PeerUp(ME, 1))
-            server.handle_event(Received(ME, add_request("a", tokens=400)))
-            while server.core.statistics().output_tokens < 3:
+        async with open_inproc_engine(settings, make_spoke()) as engine:
+            engine.server.handle_event(PeerUp(ME, 1))
+            engine.server.handle_event(Received(ME, add_request("a", tokens=400)))
+            while engine.server.core.statistics().output_tokens < 3:
                 await trio.lowlevel.checkpoint()
             scope.cancel("the test cancels it")
             await trio.sleep_forever()

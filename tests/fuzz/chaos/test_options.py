@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from triolet.__main__ import app
+from triolet.command_line import app
 from triolet.engine.errors import InvalidParameter
 from triolet.fuzz.__main__ import app as fuzz_app
 from triolet.fuzz.chaos.options import ChaosOptions

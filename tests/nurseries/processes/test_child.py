@@ -9,18 +9,18 @@ import attrs
 import pytest
 import trio
 
+from triolet.nurseries.processes.boot import EXIT_ORPHANED, EXIT_STOPPED
 from triolet.nurseries.processes.child import (
     DEATH_MONITOR,
     EXIT_FAILED,
     EXIT_STOP_OVERDUE,
-    EXIT_STOPPED,
     ChildFds,
     StopOrder,
     run_until_stopped,
 )
-from triolet.nurseries.processes.death_signal import EXIT_ORPHANED
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import ProcessExit, open_process
+from triolet.nurseries.processes.shutdown_ladder import LadderTimes
 from triolet.nurseries.tasks.task_tree import find_background_task
 
 from ...leaks import check_no_leaks
@@ -48,7 +48,6 @@ class Parent:
 
 @pytest.fixture
 async def parent() -> AsyncIterator[Parent]:
-    handler = signal.getsignal(signal.SIGTERM)
     with check_no_leaks():
         control, child_control = socket.socketpair()
         child_death_fd, death_fd = os.pipe()
@@ -60,7 +59,6 @@ async def parent() -> AsyncIterator[Parent]:
             os.close(parent.death_fd)
         os.close(child_death_fd)
         words.close()
-    signal.signal(signal.SIGTERM, handler)
 
 
 async def work_forever(fds: ChildFds) -> None:
@@ -74,20 +72,6 @@ async def test_closing_the_death_pipe_cancels_the_main_function(parent: Parent) 
 
     assert await parent.run(main) == EXIT_STOPPED
     assert parent.words.read() == ""
-
-
-async def test_sigterm_is_an_order_and_a_second_one_nothing(parent: Parent) -> None:
-    async def main(fds: ChildFds) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        try:
-            await trio.sleep_forever()
-        finally:
-            os.kill(os.getpid(), signal.SIGTERM)
-            with trio.CancelScope(shield=True):
-                await trio.testing.wait_all_tasks_blocked()
-
-    assert await parent.run(main) == EXIT_STOPPED
-    os.kill(os.getpid(), signal.SIGTERM)  # after the run it still kills nobody
 
 
 async def test_returning_without_an_order_is_a_failure(parent: Parent) -> None:
@@ -187,14 +171,12 @@ def test_the_first_reason_stays() -> None:
 
 
 async def exit_of(module: str, act: str) -> ProcessExit:
-    """Run a child to its end: `act` is a word for it, "ask", or the name of a signal."""
+    """Run a child to its end: `act` is a word for it, or "ask"."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec_of(module), ladder=PATIENT) as process:
             await receive_ready(process)
             if act == "ask":
                 process.ask_to_stop()
-            elif act.startswith("SIG"):
-                process.send_signal(signal.Signals[act])
             else:
                 tell(process, act)
             return await process.wait_exited()
@@ -205,7 +187,6 @@ async def exit_of(module: str, act: str) -> ProcessExit:
     ("module", "act", "code", "words"),
     [
         ("obedient", "ask", EXIT_STOPPED, ""),
-        ("obedient", "SIGTERM", EXIT_STOPPED, ""),
         ("fails", "go", EXIT_FAILED, "ValueError: told to fail"),
         ("slow_to_stop", "ask", EXIT_STOP_OVERDUE, "but:\noverdue (pid"),
     ],
@@ -218,14 +199,39 @@ async def test_exit_codes_of_real_children(module: str, act: str, code: int, wor
 
 
 @pytest.mark.slow
-async def test_the_terminals_ctrl_c_is_the_roots_business() -> None:
+@pytest.mark.parametrize(
+    ("module", "word", "code"), [("fails", "go", EXIT_FAILED), ("on_order", "exit 7", 7)]
+)
+async def test_a_signal_to_every_process_of_the_tree_stops_no_child(
+    module: str, word: str, code: int
+) -> None:
+    """Neither in the main function nor, as `on_order` stands for, during the imports."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of(module), ladder=PATIENT) as process:
+            await receive_ready(process)
+            for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                process.send_signal(number)
+            tell(process, word)
+            assert (await process.wait_exited()).code == code
+
+
+@pytest.mark.slow
+async def test_sigterm_of_the_ladder_does_not_cut_the_cleanup_short() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec_of("tidies_up"), ladder=PATIENT) as process:
             await receive_ready(process)
-            process.send_signal(signal.SIGINT)
             process.ask_to_stop()
             assert await receive_word(process) == "stopping"
-            # The next rung of the ladder must not cut the cleanup short.
             process.send_signal(signal.SIGTERM)
             tell(process, "you may")
             assert (await process.wait_exited()).code == EXIT_STOPPED
+
+
+@pytest.mark.slow
+async def test_sigterm_of_the_ladder_ends_a_child_that_still_imports() -> None:
+    ladder = LadderTimes(ask_s=0.02, terminate_s=30, kill_s=30)
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("imports_for_long"), ladder=ladder) as process:
+            await receive_ready(process)
+        assert process.exit is not None
+        assert process.exit.code == EXIT_STOPPED

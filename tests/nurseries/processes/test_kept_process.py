@@ -9,9 +9,9 @@ import attrs
 import pytest
 import trio
 
-from triolet.nurseries.processes.child_pids import child_pids
 from triolet.nurseries.processes.death_watch import is_stopped
 from triolet.nurseries.processes.kept_process import KeptProcess, keep_process
+from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
 
 from ...leaks import check_no_leaks

@@ -47,6 +47,17 @@ async def test_leaving_the_block_asks_and_reaps() -> None:
         assert not process_exists(process.pid)
 
 
+async def test_a_leaked_copy_of_the_death_pipe_does_not_hide_the_order() -> None:
+    """As a program that forks while the block is open would have one."""
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec_of("obedient"), ladder=PATIENT) as process:
+            await receive_ready(process)
+            leaked_fd = os.dup(process._death_fd)
+        assert process.exit is not None
+        assert process.exit.code == 0
+        os.close(leaked_fd)
+
+
 @pytest.mark.parametrize(
     ("order", "code", "number", "sentence"),
     [

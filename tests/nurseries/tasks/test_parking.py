@@ -7,10 +7,17 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.nurseries.tasks.parking import ParkingPlace
+from triolet.nurseries.tasks.parking import _SHARED_ORDER, ParkingPlace
 
 
-async def test_who_parks_sleeps_until_it_is_woken(nursery: trio.Nursery) -> None:
+@pytest.mark.parametrize("tried", [True, False])
+async def test_a_task_sleeps_until_it_is_woken(
+    nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch, tried: bool
+) -> None:
+    """With a trio that was tried, and with a newer one."""
+    assert _SHARED_ORDER is not None, "try the tests with this trio, then raise TRIO_TRIED"
+    if not tried:
+        monkeypatch.setattr("triolet.nurseries.tasks.parking._SHARED_ORDER", None)
     place, turns = ParkingPlace(), list[int]()
 
     @nursery.start_soon

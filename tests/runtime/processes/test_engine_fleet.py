@@ -12,10 +12,15 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendAddress
+from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
-from triolet.runtime.messages import EngineMembership, EngineState
+from triolet.runtime.messages import (
+    EngineMembership,
+    EngineState,
+)
+from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
 
 from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for
@@ -53,7 +58,7 @@ class Bed(EngineBed):
                 return
 
     def kill(self, rank: int = 0) -> None:
-        self.fleet.processes.lives[rank].process.send_signal(signal.SIGKILL)
+        self.fleet.processes.ready[rank].process.send_signal(signal.SIGKILL)
 
     async def kill_ready(self, epoch: int) -> None:
         """Kill the engine of this epoch once it is ready; never returns."""
@@ -122,10 +127,30 @@ async def test_the_others_serve_on_when_one_is_given_up() -> None:
         await bed.diary.wait_for(ChildFailed)
         assert bed.fleet.directory.any_left()
         assert bed.fleet.directory.any_failed()
-        while 1 not in bed.fleet.processes.lives:
+        while 1 not in bed.fleet.processes.ready:
             await bed.diary.wait_for(ChildReady)
         bed.kill(1)
         await bed.diary.wait_for(ChildReady, 2)
+
+
+async def test_an_engine_with_a_process_stuck_in_the_kernel_is_given_up_by_name() -> None:
+    """What it held, a device perhaps, is still held: no restart can help."""
+    stuck = ProcessStuck("a worker of engine 0", 17, 10.0)
+
+    async def run_child(plan: ChildPlan, init: bytes) -> None:
+        if plan.spec.name == "engine 0":
+            await bed.diary.wait_for(ChildReady)
+            plan.on_gone("was killed by SIGKILL")
+            raise stuck
+        await run_child_process(plan, init)
+
+    bed = Bed(acting_settings(["ready"], ["ready"]))
+    bed.fleet.processes.run_child = run_child
+    async with running(bed.fleet):
+        failed = await bed.diary.wait_for(ChildFailed)
+        assert (failed.child, failed.cause) == ("engine 0", str(stuck))
+        assert [state for _, state in bed.states()] == [STARTING, RESTARTING, FAILED]
+        assert bed.fleet.directory.any_left()
 
 
 async def test_a_refusal_is_raised_at_once_and_bare() -> None:
@@ -153,10 +178,10 @@ async def test_a_refusal_after_the_run_has_served_is_an_outage() -> None:
 async def test_engines_hear_of_frontends() -> None:
     async with open_bed(acting_settings(["ready"])) as bed:
         await bed.wait_ready(1)
-        life = bed.fleet.processes.lives[0]
+        child = bed.fleet.processes.ready[0]
         frontends = bed.fleet.frontends
         bed.fleet.publish_frontends(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
-        while not str((await facts_of(life))["memberships"]).endswith("1 "):
+        while not str((await facts_of(child))["memberships"]).endswith("1 "):
             pass
 
 

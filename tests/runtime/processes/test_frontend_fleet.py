@@ -50,7 +50,7 @@ class Bed:
 
     def kill(self, rank: int) -> None:
         """Kill it; nobody has noticed when this returns."""
-        process = self.fleet.processes.lives[rank].process
+        process = self.fleet.processes.ready[rank].process
         process.send_signal(signal.SIGKILL)
         select.select([process.pidfd], [], [])
 
@@ -121,7 +121,7 @@ async def test_a_connection_goes_to_another_when_one_has_just_died() -> None:
 async def test_one_that_hangs_is_passed_by() -> None:
     async with open_bed(["stunned"], ["ready"]) as bed:
         await bed.diary.wait_for(ChildReady, 2)
-        await fill(bed.fleet.processes.lives[0])
+        await fill(bed.fleet.processes.ready[0])
         assert {await bed.passed() for _ in range(4)} <= {"1 1", "1 2"}
         await bed.fleet.wait_drained()  # what it did not take is not counted as under way
 
@@ -131,7 +131,7 @@ async def test_one_frontend_asks_another() -> None:
         await bed.diary.wait_for(ChildReady, 2)
         while await bed.passed() != "0 1" and await bed.passed() != "0 2":
             pass
-        while "found" not in (replies := (await facts_of(bed.fleet.processes.lives[0]))["replies"]):
+        while "found" not in (replies := (await facts_of(bed.fleet.processes.ready[0]))["replies"]):
             pass
         assert replies.startswith("1 found resp of 1;")
 
@@ -139,7 +139,7 @@ async def test_one_frontend_asks_another() -> None:
 async def test_the_root_answers_for_a_frontend_that_is_not_there() -> None:
     async with open_bed(["asks"]) as bed:
         await bed.passed()
-        while not (replies := (await facts_of(bed.fleet.processes.lives[0]))["replies"]):
+        while not (replies := (await facts_of(bed.fleet.processes.ready[0]))["replies"]):
             pass
         assert replies == "1 gone ;"
 
@@ -147,11 +147,11 @@ async def test_the_root_answers_for_a_frontend_that_is_not_there() -> None:
 async def test_engines_are_told_at_once_and_when_they_change() -> None:
     async with open_bed(["ready"]) as bed:
         await bed.diary.wait_for(ChildReady)
-        life = bed.fleet.processes.lives[0]
-        while not (await facts_of(life))["memberships"]:
+        child = bed.fleet.processes.ready[0]
+        while not (await facts_of(child))["memberships"]:
             pass
         bed.fleet.publish_engines(EngineMembership(5, []))
-        while (await facts_of(life))["memberships"] != "4 5 ":
+        while (await facts_of(child))["memberships"] != "4 5 ":
             pass
 
 
@@ -164,7 +164,7 @@ async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
 
     async with open_bed(["keep"], ["ready"], ["deaf"]) as bed:
         await bed.diary.wait_for(ChildReady, 3)
-        await fill(bed.fleet.processes.lives[2])
+        await fill(bed.fleet.processes.ready[2])
         with connection() as (first, server), connection() as (second, other):
             for client, end in ((first, server), (second, other)):
                 await bed.fleet.pass_connection(end.fileno())
@@ -179,17 +179,17 @@ async def test_a_drain_is_told_to_all_and_waits_for_connections() -> None:
                 assert not drained.is_set()  # a connection is open, though no stream
                 await bed.fleet.drain()
                 await drained.wait()
-        assert (await facts_of(bed.fleet.processes.lives[1]))["drains"] == 1
+        assert (await facts_of(bed.fleet.processes.ready[1]))["drains"] == 1
 
 
 async def test_one_that_comes_up_during_a_drain_is_born_draining() -> None:
     async with open_bed(["ready"]) as bed:
         await bed.diary.wait_for(ChildReady)
-        assert (await facts_of(bed.fleet.processes.lives[0]))["draining"] == 0
+        assert (await facts_of(bed.fleet.processes.ready[0]))["draining"] == 0
         bed.kill(0)
         await bed.fleet.drain()
         await bed.diary.wait_for(ChildReady, 2)
-        assert (await facts_of(bed.fleet.processes.lives[0]))["draining"] == 1
+        assert (await facts_of(bed.fleet.processes.ready[0]))["draining"] == 1
 
 
 async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
@@ -198,7 +198,7 @@ async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
         await bed.fleet.drain()
         os.kill(bed.fleet.processes.booting[0].process.pid, signal.SIGUSR1)
         await bed.diary.wait_for(ChildReady)
-        while not (facts := await facts_of(bed.fleet.processes.lives[0]))["drains"]:
+        while not (facts := await facts_of(bed.fleet.processes.ready[0]))["drains"]:
             assert facts["draining"] == 0
 
 

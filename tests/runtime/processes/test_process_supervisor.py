@@ -1,116 +1,108 @@
-"""The books of who boots and who lives, and what the owner of the lives is told, in its order."""
+"""Restarts under new epochs, and what the owner is told of them, with simulated processes."""
 
 import itertools
-import signal
 from collections.abc import Sequence
 
 import attrs
-import msgspec
 import pytest
 import trio
+from trio.testing import MockClock
 
 from triolet.engine.errors import BootRefused
-from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, FrontendMembership
+from triolet.engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE
+from triolet.nurseries.processes.process import ProcessDied, ProcessExit
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
-from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.events import ignore_event
-from triolet.runtime.processes.child_process import ChildLife
-from triolet.runtime.processes.process_supervisor import SupervisedLives
-from triolet.transports.control.passed_fds import close_fds
+from triolet.runtime.processes.child_process import ChildPlan, ChildProcess
+from triolet.runtime.processes.process_supervisor import ProcessSupervisor
 
-from ...leaks import check_no_leaks
-from ..acting import ACTING_ENGINE, DEADLINE_S, acting_settings
+from ..acting import acting_settings
 
-pytestmark = pytest.mark.slow
+BOOT_S = 2.0
+DIED = ProcessDied(ProcessExit("engine 0", 1, None, 9))
 
 
 @attrs.define(eq=False)
 class Owner:
-    """Writes down what it is told; kills each of the first `kills` lives when it is READY."""
+    """Writes down what it is told, and looks at the books meanwhile."""
 
-    settings: RuntimeSettings
-    kills: int = 0
+    refuses: bool = False
+    lives_s: float = 1000.0
     told: list[tuple[str, int]] = attrs.field(factory=list)
-    ready: trio.Event = attrs.field(factory=trio.Event)
-    processes: SupervisedLives = attrs.field(init=False)
+    processes: ProcessSupervisor = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.processes = SupervisedLives(
+        self.processes = ProcessSupervisor(
             owner=self,
             role="engine",
-            module=ACTING_ENGINE,
+            module="",
             sends=ROOT_TO_ENGINE,
             receives=ENGINE_TO_ROOT,
-            settings=self.settings,
+            settings=acting_settings(["ready"]),
             epochs=itertools.count(1),
             on_event=ignore_event,
+            run_child=self.simulate,
         )
+
+    async def simulate(self, plan: ChildPlan, init: bytes) -> None:
+        """A process that boots for `BOOT_S`, then refuses, or is ready and dies of itself."""
+        child = ChildProcess(None, None, plan.on_message, plan.epoch)  # type: ignore[arg-type]
+        plan.on_spawned(child)
+        cause = "was stopped"
+        try:
+            await trio.sleep(BOOT_S)
+            if self.refuses:
+                cause = "refused"
+                raise BootRefused("engine 0", "/m: is truncated")
+            plan.on_ready(child, b"ready")
+            await trio.sleep(self.lives_s)
+            cause = "died"
+            raise DIED
+        finally:
+            plan.on_gone(cause)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
-        assert self.processes.present() == {}, "nobody is succeeded before he is gone"
+        assert self.processes.present() == {}, "a successor is started after the end alone"
         self.told.append(("starting", epoch))
-        init = EngineInit(
-            run_id="r",
-            rank=rank,
-            epoch=epoch,
-            settings=self.settings.engine,
-            membership=FrontendMembership(0, []),
-        )
-        return msgspec.msgpack.encode(init)
+        return b"init"
 
-    def handle_ready(self, rank: int, life: ChildLife, payload: bytes) -> None:
-        assert self.processes.lives == {rank: life}
-        assert self.processes.booting == {}
-        self.told.append(("ready", life.epoch))
-        if life.epoch <= self.kills:
-            life.process.send_signal(signal.SIGKILL)
-        else:
-            self.ready.set()
+    def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
+        assert (self.processes.ready, self.processes.booting) == ({rank: child}, {})
+        self.told.append((payload.decode(), child.epoch))
 
     def handle_gone(self, rank: int, cause: str) -> None:
         assert self.processes.present() == {}
         self.told.append((cause, self.told[-1][1]))
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        close_fds(fds)
+        raise AssertionError("a simulated process says nothing")
 
 
-async def test_it_lives_again_under_the_next_epoch() -> None:
-    owner = Owner(acting_settings(["ready"]), kills=1)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.processes.keep_up, 0)
-            await owner.ready.wait()
-            nursery.cancel_scope.cancel("enough")
+async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -> None:
+    owner = Owner()
+    with trio.move_on_after(2 * BOOT_S + owner.lives_s + 1):
+        await owner.processes.supervise(0)
     assert owner.told == [
         ("starting", 1),
         ("ready", 1),
-        ("was killed by SIGKILL", 1),
+        ("died", 1),
         ("starting", 2),
         ("ready", 2),
-        ("it was stopped", 2),
+        ("was stopped", 2),
     ]
 
 
-async def test_the_limit_of_restarts_comes_from_the_last_death() -> None:
-    owner = Owner(acting_settings(["ready"]), kills=10)
-    with (
-        check_no_leaks(),
-        trio.fail_after(DEADLINE_S),
-        pytest.raises(RestartLimitExceeded) as raised,
-    ):
-        await owner.processes.keep_up(0)
-    assert "SIGKILL" in str(raised.value.__cause__)
+async def test_the_limit_of_restarts_comes_from_the_last_death(autojump_clock: MockClock) -> None:
+    owner = Owner(lives_s=0.1)
+    with pytest.raises(RestartLimitExceeded) as raised:
+        await owner.processes.supervise(0)
+    assert raised.value.__cause__ is DIED
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
 
 
-async def test_a_refusal_is_not_followed_by_a_restart() -> None:
-    owner = Owner(acting_settings(["refuse"]))
-    with (
-        check_no_leaks(),
-        trio.fail_after(DEADLINE_S),
-        pytest.raises(RestartLimitExceeded) as raised,
-    ):
-        await owner.processes.keep_up(0)
+async def test_a_refusal_is_not_followed_by_a_restart(autojump_clock: MockClock) -> None:
+    owner = Owner(refuses=True)
+    with pytest.raises(RestartLimitExceeded) as raised:
+        await owner.processes.supervise(0)
     assert isinstance(raised.value.__cause__, BootRefused)
-    assert [what for what, _ in owner.told if what == "starting"] == ["starting"]
+    assert owner.told == [("starting", 1), ("refused", 1)]

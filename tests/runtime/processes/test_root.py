@@ -148,8 +148,8 @@ async def test_engines_and_frontends_hear_of_each_other() -> None:
     async with open_bed(plan_of()) as bed:
         await bed.diary.wait_for(ChildReady, 2)
         engine, frontend = (
-            bed.root.engines.processes.lives[0],
-            bed.root.frontends.processes.lives[0],
+            bed.root.engines.processes.ready[0],
+            bed.root.frontends.processes.ready[0],
         )
         while not (await facts_of(engine))["memberships"].endswith("1 "):
             pass
@@ -161,7 +161,7 @@ async def test_engines_and_frontends_hear_of_each_other() -> None:
 @pytest.mark.slow
 async def test_the_tree_joins_all_processes_and_shows_who_does_not_answer() -> None:
     async with open_bed(plan_of(engine=["ready", "deaf"])) as bed:
-        while len(bed.root.engines.processes.lives) < 2:
+        while len(bed.root.engines.processes.ready) < 2:
             await bed.diary.wait_for(ChildReady, 3)
         tree = await bed.tree_with(
             {"frontend 0": "", "engine 0": "", "engine 1": "does not answer"}
@@ -190,7 +190,7 @@ async def test_spares_are_in_the_tree_and_ours_to_reap() -> None:
     async with open_bed(plan_of(settings=settings)) as bed:
         fleets = (bed.root.frontends, bed.root.engines)
         for fleet in fleets:
-            fleet.processes.spares.calm_s = 0.0
+            fleet.processes.spares.settle_s = 0.0
         warm = {"spare frontend 0": "warm", "spare engine 0": "warm"}
         spares: dict[str, object] = {}
         while spares != warm:
@@ -217,7 +217,7 @@ async def test_each_child_is_known_from_its_spawn_on() -> None:
         if isinstance(event, ChildStarting):
             fleets = (root.frontends, root.engines)
             booting.append(
-                [life.process.spec.name for f in fleets for life in f.processes.booting.values()]
+                [child.process.spec.name for f in fleets for child in f.processes.booting.values()]
             )
 
     root = Root(plan_of(), look)

@@ -1,5 +1,6 @@
-"""Warm spares of acting engines: taken by the next life, replaced when lost, gone with the run."""
+"""When a spare is due; spares of acting engines: taken, replaced when lost, gone with the run."""
 
+import math
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -8,15 +9,23 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from triolet.runtime.events import ChildGone, ChildReady, ChildStarting
-from triolet.runtime.processes.spares import CalmBell, Spares
+from triolet.runtime.processes.spares import (
+    DELAY_MAX_S,
+    DELAY_MIN_S,
+    LASTED_S,
+    SETTLE_S,
+    Readiness,
+    SparePolicy,
+    Spares,
+)
 
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again, see_stopped
 from ..acting import ACTING_ENGINE, DEADLINE_S, EngineBed, acting_settings, running, wait_waits_for
 
-pytestmark = pytest.mark.slow
 NAME = "spare engine 0"
 
 
@@ -26,14 +35,14 @@ class Bed(EngineBed):
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.spares.calm_s = 0.0
+        self.spares.settle_s = 0.0
 
     @property
     def spares(self) -> Spares:
         return self.fleet.processes.spares
 
-    def life_pid(self) -> int:
-        return self.fleet.processes.lives[0].process.pid
+    def engine_pid(self) -> int:
+        return self.fleet.processes.ready[0].process.pid
 
     async def wait_warm(self, *, other_than: int = 0) -> int:
         """The pid of a spare that waits, and is not this one."""
@@ -59,50 +68,120 @@ async def open_bed(*acts: str, count: int = 1) -> AsyncIterator[Bed]:
         yield bed
 
 
-async def test_the_next_life_is_the_spare_that_waited() -> None:
+async def test_all_are_ready_when_the_last_one_is(mock_clock: trio.testing.MockClock) -> None:
+    readiness = Readiness()
+    changed = readiness.changed
+    assert readiness.all_ready_since_s == math.inf  # none is up yet
+    readiness.handle_starting("engine 0")
+    readiness.handle_starting("frontend 0")
+    for _ in range(2):
+        readiness.handle_ready("engine 0")
+        assert readiness.all_ready_since_s == math.inf
+    assert not changed.is_set()
+    mock_clock.jump(3.0)
+    readiness.handle_ready("frontend 0")
+    assert changed.is_set()
+    ready_s = readiness.all_ready_since_s
+    assert ready_s == trio.current_time()
+    mock_clock.jump(1.0)
+    readiness.handle_ready("frontend 0")  # given up after it was ready
+    assert readiness.all_ready_since_s == ready_s
+    readiness.handle_starting("engine 0")
+    assert readiness.all_ready_since_s == math.inf
+    readiness.check_invariants()
+
+
+def test_a_spare_is_due_after_a_while_and_one_at_a_time() -> None:
+    policy = SparePolicy()
+    assert policy.next_start(math.inf) == math.inf
+    assert policy.next_start(5.0) == 5.0 + SETTLE_S
+    policy.handle_started(6.0)
+    assert policy.next_start(5.0) == math.inf
+    policy.handle_taken()
+    assert policy.next_start(9.0) == 9.0 + SETTLE_S
+
+
+def test_lost_ones_are_replaced_later_and_later() -> None:
+    policy, now, delays = SparePolicy(), 0.0, []
+    for _ in range(9):
+        policy.handle_started(now)
+        policy.handle_lost(now)
+        delays.append(policy.next_start(-100.0) - now)
+        now += 1000.0
+    assert delays[:3] == [DELAY_MIN_S, 2 * DELAY_MIN_S, 4 * DELAY_MIN_S]
+    assert delays[-2:] == [DELAY_MAX_S, DELAY_MAX_S]
+    policy.handle_started(now)
+    policy.handle_lost(now + LASTED_S)
+    assert policy.next_start(-100.0) == now + LASTED_S + DELAY_MIN_S
+
+
+def test_one_that_was_of_use_ends_the_row_of_losses() -> None:
+    policy = SparePolicy()
+    policy.handle_started(0.0)
+    policy.handle_lost(0.0)
+    policy.handle_started(5.0)
+    policy.handle_taken()
+    assert policy.losses == 0
+
+
+def test_more_than_one_in_a_place_is_refused() -> None:
+    policy = SparePolicy()
+    with pytest.raises(AssertionError):
+        policy.handle_taken()
+    policy.handle_started(0.0)
+    with pytest.raises(AssertionError):
+        policy.handle_started(0.0)
+
+
+@pytest.mark.slow
+async def test_the_next_process_is_the_spare_that_waited() -> None:
     async with open_bed("ready") as bed:
         spare = await bed.wait_warm()
         assert spare in bed.fleet.processes.own_pids()
-        os.kill(bed.life_pid(), signal.SIGKILL)
+        os.kill(bed.engine_pid(), signal.SIGKILL)
         assert await bed.wait_ready(2) == 2
-        assert bed.life_pid() == spare
-        assert bed.fleet.processes.lives[0].process.spec.name == "engine 0"
+        assert bed.engine_pid() == spare
+        assert bed.fleet.processes.ready[0].process.spec.name == "engine 0"
         # And there is another, for the time after that.
         again = await bed.wait_warm()
-        assert again not in (spare, bed.life_pid())
-        assert len(bed.diary.of(ChildStarting)) == 2, "spares are no lives"
+        assert again not in (spare, bed.engine_pid())
+        assert len(bed.diary.of(ChildStarting)) == 2, "spares are no children of the run"
 
 
+@pytest.mark.slow
 async def test_none_is_started_before_all_are_ready() -> None:
     async with open_bed("hang") as bed:
         await bed.diary.wait_for(ChildStarting)
-        await wait_waits_for("calm, to start a spare")
+        await wait_waits_for("all to be ready, to start a spare")
         assert bed.spares.trees() == []
 
 
-async def test_without_a_spare_the_next_life_is_spawned() -> None:
+@pytest.mark.slow
+async def test_without_a_spare_the_next_process_is_spawned() -> None:
     async with open_bed("ready", count=0) as bed:
         await bed.wait_ready(1)
-        os.kill(bed.life_pid(), signal.SIGKILL)
+        os.kill(bed.engine_pid(), signal.SIGKILL)
         assert await bed.wait_ready(2) == 2
         assert bed.spares.take() is None
 
 
+@pytest.mark.slow
 async def test_a_spare_that_dies_is_replaced_and_nobody_restarts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with open_bed("ready") as bed:
         spare = await bed.wait_warm()
         os.kill(spare, signal.SIGKILL)
-        await wait_waits_for("calm, to start a spare (lost: 1)")
+        await wait_waits_for("all to be ready, to start a spare (lost: 1)")
         await bed.wait_warm(other_than=spare)
         assert bed.diary.of(ChildGone) == []
         assert len(bed.diary.of(ChildStarting)) == 1
-        os.kill(bed.life_pid(), signal.SIGKILL)
+        os.kill(bed.engine_pid(), signal.SIGKILL)
         assert await bed.wait_ready(2) == 2
     assert caplog.records == []
 
 
+@pytest.mark.slow
 async def test_a_stopped_spare_is_passed_over_and_ended() -> None:
     async with open_bed("ready") as bed:
         spare = await bed.wait_warm()
@@ -110,14 +189,15 @@ async def test_a_stopped_spare_is_passed_over_and_ended() -> None:
         try:
             os.kill(spare, signal.SIGSTOP)
             see_stopped(pidfd)
-            os.kill(bed.life_pid(), signal.SIGKILL)
+            os.kill(bed.engine_pid(), signal.SIGKILL)
             assert await bed.wait_ready(2) == 2
-            assert bed.life_pid() != spare
+            assert bed.engine_pid() != spare
             await trio.lowlevel.wait_readable(pidfd)
         finally:
             os.close(pidfd)
 
 
+@pytest.mark.slow
 async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None:
     async with open_bed("ready") as bed:
         spare = await bed.wait_warm()
@@ -127,24 +207,26 @@ async def test_a_spare_that_dies_as_it_is_taken_costs_one_restart_more() -> None
                 os.kill(spare, signal.SIGKILL)
 
         bed.fleet.processes.on_event = kill_first
-        os.kill(bed.life_pid(), signal.SIGKILL)
-        while 0 not in bed.fleet.processes.lives or bed.fleet.processes.lives[0].epoch < 3:
+        os.kill(bed.engine_pid(), signal.SIGKILL)
+        while 0 not in bed.fleet.processes.ready or bed.fleet.processes.ready[0].epoch < 3:
             await look_again()
 
 
+@pytest.mark.slow
 async def test_of_several_the_warm_one_is_taken_first() -> None:
     async with open_bed("ready", count=2) as bed:
         while [tree.facts["phase"] for tree in bed.spares.trees()] != ["warm", "warm"]:
             await look_again()
         first, second = bed.spares.trees()
-        os.kill(bed.life_pid(), signal.SIGKILL)
+        os.kill(bed.engine_pid(), signal.SIGKILL)
         await bed.wait_ready(2)
-        assert bed.life_pid() == first.pid
-        os.kill(bed.life_pid(), signal.SIGKILL)
+        assert bed.engine_pid() == first.pid
+        os.kill(bed.engine_pid(), signal.SIGKILL)
         await bed.wait_ready(3)
-        assert bed.life_pid() == second.pid
+        assert bed.engine_pid() == second.pid
 
 
+@pytest.mark.slow
 async def test_a_machine_that_can_start_none_is_asked_again_later() -> None:
     spares = Spares(
         role="engine",
@@ -152,14 +234,14 @@ async def test_a_machine_that_can_start_none_is_asked_again_later() -> None:
         count=1,
         warm_up_s=1e-9,  # none is ever quick enough
         ladder=acting_settings(["ready"]).times.ladder,
-        calm=CalmBell(),
-        calm_s=0.0,
+        readiness=Readiness(),
+        settle_s=0.0,
     )
-    spares.calm.missing("engine 0")
-    spares.calm.settled("engine 0")
+    spares.readiness.handle_starting("engine 0")
+    spares.readiness.handle_ready("engine 0")
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             spares.start(nursery)
-            await wait_waits_for("calm, to start a spare (lost: 1)")
+            await wait_waits_for("all to be ready, to start a spare (lost: 1)")
             assert spares.pids() == set()
             nursery.cancel_scope.cancel("enough")

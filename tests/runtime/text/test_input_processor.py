@@ -202,7 +202,7 @@ async def test_loading_reads_the_models_limits(tmp_path: pathlib.Path) -> None:
     write_folder(tmp_path, byte_level_tokenizer())
     config = {"vocab_size": 400, "max_position_embeddings": 64, "eos_token_id": 1}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    for asked, expected in ((0, 64), (32, 32), (128, 64)):
+    for asked, expected in ((0, 64), (32, 32), (64, 64)):
         engine = EngineSettings(model=str(tmp_path), max_model_len=asked)
         inputs = InputProcessor.load(RuntimeSettings(engine=engine))
         assert (inputs.max_model_len, inputs.vocab_size) == (expected, 400)

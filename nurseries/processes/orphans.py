@@ -1,15 +1,15 @@
-"""Makes a process the new parent of orphans below it, and reads the exits of those it adopts.
+"""Orphaned processes: a subreaper adopts those below it and reads their exits; children of a pid.
 
 Without it a grandchild whose parent died becomes a child of init, and in a container where the root
 is pid 1, or init does not reap, a zombie for ever. A subreaper adopts it instead, and then owes it
-a `waitid`: for every one, since a parent may die before it has told anybody of its children. Must
-not know what the grandchildren were.
+a `waitid`: for every one, since a parent may die before it has reported its children.
 """
 
 import ctypes
 import os
 import signal
 from collections.abc import Callable, Container
+from pathlib import Path
 
 import trio
 
@@ -36,8 +36,8 @@ async def run_reaper(
 ) -> None:
     """Background task `reaper`: read the exit of every adopted process as it dies.
 
-    `own_pids` are the children that somebody in this process has spawned and reaps himself. Takes
-    SIGCHLD, so it is for commands alone. Never returns unless cancelled.
+    `own_pids` are the children that this process has spawned and reaps elsewhere. Takes SIGCHLD, so
+    it is for commands alone. Never returns unless cancelled.
     """
     with trio.open_signal_receiver(signal.SIGCHLD) as signals:
         task_status.started()
@@ -64,3 +64,14 @@ def reap_orphans(own_pids: Container[int]) -> bool:
         if dead.si_pid in own_pids:
             return False
         os.waitpid(dead.si_pid, os.WNOHANG)
+
+
+def child_pids(pid: int) -> list[int]:
+    """The living children of `pid`, by number; [] when it is gone, or another user's."""
+    children: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children += [int(child) for child in (task / "children").read_text().split()]
+    except OSError:
+        pass  # it has ended meanwhile
+    return sorted(children)

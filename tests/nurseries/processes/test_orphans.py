@@ -1,16 +1,19 @@
 """A grandchild whose parent died is adopted and reaped by a subreaper, our own children are not."""
 
+import os
 import subprocess
 import sys
 
 import pytest
+
+from triolet.nurseries.processes.orphans import child_pids
 
 PROGRAM = """
 import os, subprocess, sys
 from pathlib import Path
 import trio
 from triolet.nurseries.tasks.background import start_background_task
-from triolet.nurseries.processes.subreaper import become_subreaper, reap_orphans, run_reaper
+from triolet.nurseries.processes.orphans import become_subreaper, reap_orphans, run_reaper
 
 GRANDCHILD = "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True)"
 
@@ -48,9 +51,24 @@ def test_an_orphan_that_nobody_told_of_is_reaped_and_an_own_child_is_not() -> No
 @pytest.mark.slow
 def test_a_process_without_children_has_none_to_reap() -> None:
     program = (
-        "from triolet.nurseries.processes.subreaper import reap_orphans; print(reap_orphans(set()))"
+        "from triolet.nurseries.processes.orphans import reap_orphans; print(reap_orphans(set()))"
     )
     completed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=240
     )
     assert completed.stdout.strip() == "True", completed.stderr
+
+
+@pytest.mark.slow
+def test_the_children_are_listed_while_they_are_there() -> None:
+    before = set(child_pids(os.getpid()))
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            assert set(child_pids(os.getpid())) - before == {process.pid}
+        finally:
+            process.kill()
+    assert process.pid not in child_pids(os.getpid())
+
+
+def test_nobody_has_none() -> None:
+    assert child_pids(2**22 + 1) == []
