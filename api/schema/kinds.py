@@ -6,10 +6,10 @@ later, by who knows it. Must not know which protocol has which field.
 
 import attrs
 
+from ...engine.parameter_bounds import TOKEN_ID_MAX
 from ...engine.sampling_params import (
     LOGIT_BIAS_ITEMS_MAX,
     LOGIT_BIAS_MAX,
-    TOKEN_ID_MAX,
     TOKENS_MAX,
     TRUNCATE_TO_MODEL,
 )

@@ -162,20 +162,22 @@ def test_biases_are_pairs_however_they_are_given() -> None:
     assert SamplingParams(logit_bias=[(3, 1.5)]).logit_bias == ((3, 1.5),)
 
 
+def distribution(params: SamplingParams) -> tuple[object, ...]:
+    numbers = params.for_rows()
+    return tuple(numbers[name] for name in ("temperature", "top_p", "top_k", "min_p"))
+
+
 def test_what_is_left_to_the_model_is_as_it_says() -> None:
     advice = SamplingParams(temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, max_tokens=5)
-    assert SamplingParams().with_defaults(advice).distribution == (0.6, 0.9, 20, 0.1)
+    assert distribution(SamplingParams().with_defaults(advice)) == (0.6, 0.9, 20, 0.1)
     own = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=9)
     assert own.with_defaults(advice) == own
     assert SamplingParams().with_defaults(SamplingParams(repetition_penalty=1.1)) == (
         SamplingParams(repetition_penalty=1.1)
     )
-    assert SamplingParams(top_k=3).with_defaults(SamplingParams()).distribution == (
-        1.0,
-        1.0,
-        3,
-        0.0,
-    )
+    chosen = SamplingParams(top_k=3).with_defaults(SamplingParams())
+    assert distribution(chosen) == (1.0, 1.0, 3, 0.0)
+    assert chosen.for_rows()["repetition_penalty"] == 1.0
 
 
 def test_without_anything_to_fill_in_nothing_is_made_anew() -> None:
