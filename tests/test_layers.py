@@ -18,8 +18,9 @@ BELOW = {
     "fuzz": {"nurseries", "transports", "engine", "runtime", "api"},
 }
 ENGINE_FACE = {
-    "config", "messages", "parameter_bounds", "sampling_params", "model_config", "generation_config",
-    "model_folder", "errors", "structured_outputs", "grammar_text", "embeddings", "host",
+    "config", "messages", "parameter_bounds", "sampling_params", "model_config",
+    "generation_config", "model_folder", "errors", "structured_outputs", "grammar_text",
+    "embeddings", "host",
 }  # fmt: skip
 # What a machine that decides must not touch: clocks, sockets, processes, loops, devices.
 IMPURE = {
