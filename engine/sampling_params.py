@@ -71,6 +71,11 @@ def declared(bound: Bound, about: str = "", neutral: float | None = None) -> dic
     return {_METADATA: Parameter(bound, about, neutral)}
 
 
+def parameter(default: Any, bound: Bound, about: str = "", neutral: float | None = None) -> Any:
+    """A field that is declared; its type is the annotation's."""
+    return attrs.field(default=default, metadata=declared(bound, about, neutral))
+
+
 # `converter=tuple` would do, but mypy then refuses every argument: the type variable is left open.
 def _strings(values: Iterable[str]) -> tuple[str, ...]:
     return (values,) if isinstance(values, str) else tuple(values)  # not its characters
@@ -100,54 +105,36 @@ class DistributionParams:
     A number that is added here goes with every row to both samplers.
     """
 
-    temperature: float | None = attrs.field(
-        default=None,
-        metadata=declared(Number(0, TEMPERATURE_MAX), "0 is greedy.", neutral=1.0),
+    temperature: float | None = parameter(
+        None, Number(0, TEMPERATURE_MAX), "0 is greedy.", neutral=1.0
     )
-    top_p: float | None = attrs.field(
-        default=None,
-        metadata=declared(
-            Number(0, 1, is_above=True),
-            "Draw from the most probable tokens up to it.",
-            neutral=1.0,
-        ),
+    top_p: float | None = parameter(
+        None,
+        Number(0, 1, is_above=True),
+        "Draw from the most probable tokens up to it.",
+        neutral=1.0,
     )
-    top_k: int | None = attrs.field(
-        default=None,
-        metadata=declared(
-            Whole(0, TOP_K_MAX), "Draw from so many tokens; 0 or -1 is all.", neutral=0
-        ),
+    top_k: int | None = parameter(
+        None, Whole(0, TOP_K_MAX), "Draw from so many tokens; 0 or -1 is all.", neutral=0
     )
-    min_p: float | None = attrs.field(
-        default=None,
-        metadata=declared(
-            Number(0, 1),
-            "Draw from tokens at least so probable as this × the best.",
-            neutral=0.0,
-        ),
+    min_p: float | None = parameter(
+        None, Number(0, 1), "Draw from tokens at least so probable as this × the best.", neutral=0.0
     )
-    presence_penalty: float = attrs.field(
-        default=0.0,
-        metadata=declared(
-            Number(-PENALTY_MAX, PENALTY_MAX),
-            "Taken off the logit of each token that the answer has already.",
-        ),
+    presence_penalty: float = parameter(
+        0.0,
+        Number(-PENALTY_MAX, PENALTY_MAX),
+        "Taken off the logit of each token that the answer has already.",
     )
-    frequency_penalty: float = attrs.field(
-        default=0.0,
-        metadata=declared(
-            Number(-PENALTY_MAX, PENALTY_MAX),
-            "Taken off it as many times as the answer has the token.",
-        ),
+    frequency_penalty: float = parameter(
+        0.0,
+        Number(-PENALTY_MAX, PENALTY_MAX),
+        "Taken off it as many times as the answer has the token.",
     )
-    repetition_penalty: float | None = attrs.field(
-        default=None,
-        metadata=declared(
-            Number(REPETITION_PENALTY_MIN, REPETITION_PENALTY_MAX),
-            "Divides positive logits, multiplies negative ones, of tokens that prompt or answer"
-            " have.",
-            neutral=1.0,
-        ),
+    repetition_penalty: float | None = parameter(
+        None,
+        Number(REPETITION_PENALTY_MIN, REPETITION_PENALTY_MAX),
+        "Divides positive logits, multiplies negative ones, of tokens that prompt or answer have.",
+        neutral=1.0,
     )
 
 
@@ -168,19 +155,12 @@ class SamplingParams(DistributionParams):
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
-    n: int = attrs.field(
-        default=1, metadata=declared(Whole(1, CHOICES_MAX), "So many answers to each prompt.")
+    n: int = parameter(1, Whole(1, CHOICES_MAX), "So many answers to each prompt.")
+    max_tokens: int | None = parameter(None, Whole(1, TOKENS_MAX), "So many tokens at most.")
+    min_tokens: int = parameter(
+        0, Whole(0, TOKENS_MAX), "So many tokens before anything may end it."
     )
-    max_tokens: int | None = attrs.field(
-        default=None, metadata=declared(Whole(1, TOKENS_MAX), "So many tokens at most.")
-    )
-    min_tokens: int = attrs.field(
-        default=0,
-        metadata=declared(Whole(0, TOKENS_MAX), "So many tokens before anything may end it."),
-    )
-    seed: int | None = attrs.field(
-        default=None, metadata=declared(Whole(0, SEED_MAX), "Same seed, same tokens.")
-    )
+    seed: int | None = parameter(None, Whole(0, SEED_MAX), "Same seed, same tokens.")
     logit_bias: tuple[tuple[int, float], ...] = attrs.field(
         default=(),
         converter=_biases,
@@ -202,13 +182,11 @@ class SamplingParams(DistributionParams):
             "The answer has none of these, as the tokenizer spells them with or without a space.",
         ),
     )
-    logprobs: int | None = attrs.field(default=None, metadata=declared(Whole(0, LOGPROBS_MAX)))
-    prompt_logprobs: int | None = attrs.field(
-        default=None,
-        metadata=declared(
-            Whole(0, LOGPROBS_MAX),
-            "Logprobs of the prompt's tokens, and of so many most likely ones; not with `stream`.",
-        ),
+    logprobs: int | None = parameter(None, Whole(0, LOGPROBS_MAX))
+    prompt_logprobs: int | None = parameter(
+        None,
+        Whole(0, LOGPROBS_MAX),
+        "Logprobs of the prompt's tokens, and of so many most likely ones; not with `stream`.",
     )
     stop: tuple[str, ...] = attrs.field(
         default=(),
@@ -223,15 +201,9 @@ class SamplingParams(DistributionParams):
         converter=_token_ids,
         metadata=declared(TokenIds(STOP_TOKEN_IDS_MAX), "Token ids that end the answer."),
     )
-    include_stop_str_in_output: bool = attrs.field(
-        default=False, metadata=declared(Flag(), "Keep the stop string in the text.")
-    )
-    ignore_eos: bool = attrs.field(
-        default=False, metadata=declared(Flag(), "Go on after an end of sequence.")
-    )
-    skip_special_tokens: bool = attrs.field(
-        default=True, metadata=declared(Flag(), "Leave special tokens out of the text.")
-    )
+    include_stop_str_in_output: bool = parameter(False, Flag(), "Keep the stop string in the text.")
+    ignore_eos: bool = parameter(False, Flag(), "Go on after an end of sequence.")
+    skip_special_tokens: bool = parameter(True, Flag(), "Leave special tokens out of the text.")
     structured_outputs: StructuredOutputs | None = attrs.field(
         default=None,
         metadata=declared(
@@ -239,12 +211,10 @@ class SamplingParams(DistributionParams):
             "The answer must match a schema, regex, choice or grammar.",
         ),
     )
-    truncate_prompt_tokens: int | None = attrs.field(
-        default=None,
-        metadata=declared(
-            Whole(1, TOKENS_MAX, also=TRUNCATE_TO_MODEL),
-            "Keep the last so many tokens of the prompt; -1: as many as fit.",
-        ),
+    truncate_prompt_tokens: int | None = parameter(
+        None,
+        Whole(1, TOKENS_MAX, also=TRUNCATE_TO_MODEL),
+        "Keep the last so many tokens of the prompt; -1: as many as fit.",
     )
 
     def __attrs_post_init__(self) -> None:
