@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 
 from . import __version__
 from .api.commands.options import ChatOptions, EngineOptions, FileOptions, ServeOptions
-from .api.commands.plan import RareSettings, log_settings, make_plan
+from .api.commands.plan import RareSettings, make_plan
 from .api.commands.sources import Sources, check_written, environment, settings_file
 from .bench.load.options import BenchOptions
 from .bench.options import (
@@ -102,29 +102,7 @@ def serve(
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
-        plan = make_plan(
-            model,
-            engine=attrs.asdict(engine),
-            engines=options.engines,
-            frontends=options.frontends,
-            spare_engines=options.spare_engines,
-            spare_frontends=options.spare_frontends,
-            model_name=options.model_name,
-            generation_config=options.generation_config,
-            host=options.host,
-            port=options.port,
-            api_keys=options.api_key,
-            admin_keys=options.admin_key,
-            vllm_metrics=options.vllm_metrics,
-            allowed_hosts=options.allowed_host,
-            allowed_origins=options.allowed_origin,
-            grace_s=options.grace,
-            resume_keep_s=options.resume_keep,
-            restart_limit=options.restart_limit,
-            restart_period_s=options.restart_period,
-            logs=log_settings(options.log_format, options.log_level),
-            rare=rare,
-        )
+        plan = make_plan(model, options, engine, rare)
         with make_server_report(options.log_format) as report:
             code = trio.run(run_server, plan, report)
     raise SystemExit(code)

@@ -9,34 +9,33 @@ import attrs
 
 from ..transports.codec import Codec, CodecLimits
 from .config import EngineSettings
+from .sampling_params import DistributionParams
 
 
 # What each step or request has one of is not frozen, though nobody changes one: a frozen class
 # takes three times as long to make.
 @attrs.define(kw_only=True)
-class RowSampling:
+class RowSampling(DistributionParams):
     """What the sampler needs of a request; a token is a pure function of this, logits, tokens.
 
-    Ids in `suppressed_until_min` get probability 0 while fewer than `min_tokens` were sampled.
-    `repetition_penalty` counts prompt and output, the other two the output alone. `logit_bias` is
-    (id, what is added). `allowed_token_ids`, if there are any, forbid all others. The last token of
-    a sequence in `bad_words` is forbidden where the rest was just sampled. `logprobs` asks for so
-    many of the most likely tokens beside the one sampled (0: it alone, None: nothing), and
-    `prompt_logprobs` the same for each token of the prompt but the first. What is done in which
-    order is in `worker/sampler.py`.
+    Of the numbers that both have, `DistributionParams`, none is left open here. Ids in
+    `suppressed_until_min` get probability 0 while fewer than `min_tokens` were sampled.
+    `allowed_token_ids`, if there are any, forbid all others. The last token of a sequence in
+    `bad_words` is forbidden where the rest was just sampled. `logprobs` asks for so many of the
+    most likely tokens beside the one sampled (0: it alone, None: nothing), and `prompt_logprobs`
+    the same for each token of the prompt but the first. What is done in which order is in
+    `worker/sampler.py`.
     """
 
     temperature: float
     top_k: int
     top_p: float
     min_p: float
+    repetition_penalty: float = 1.0
     seed: int
     choice: int = 0
     min_tokens: int = 0
     suppressed_until_min: list[int] = attrs.field(factory=list)
-    repetition_penalty: float = 1.0
-    frequency_penalty: float = 0.0
-    presence_penalty: float = 0.0
     logit_bias: list[tuple[int, float]] = attrs.field(factory=list)
     allowed_token_ids: list[int] = attrs.field(factory=list)
     bad_words: list[list[int]] = attrs.field(factory=list)

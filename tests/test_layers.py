@@ -26,8 +26,8 @@ ROOMS = {
     "nurseries": ["tasks", "logs", "processes"],
     "transports": ["array", "endpoint", "codec", "frames", "credits", "links", "control", "rings"],
     "engine": [
-        "errors", "host", "embeddings", "structured_outputs", "grammar", "sampling_params",
-        "model_config", "config", "messages", "step_messages", "step_recorder",
+        "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
+        "sampling_params", "model_config", "config", "messages", "step_messages", "step_recorder",
         "model", "kernels", "worker", "core",
         "process",
     ],
@@ -52,8 +52,8 @@ ROOMS = {
     "tools": ["bundled_model"],
 }  # fmt: skip
 ENGINE_FACE = {
-    "config", "messages", "sampling_params", "model_config", "errors", "structured_outputs",
-    "grammar", "embeddings", "host",
+    "config", "messages", "parameter_bounds", "sampling_params", "model_config", "errors",
+    "structured_outputs", "grammar", "embeddings", "host",
 }  # fmt: skip
 # What a machine that decides must not touch: clocks, sockets, processes, loops, devices.
 IMPURE = {

@@ -1,13 +1,13 @@
-"""From the words of the command line to the plan of a server, every value checked before a spawn.
+"""Plan of a server, made of its options: every value is checked before a process is spawned.
 
 What can be known to be wrong without a process is said here, in one sentence: a missing folder, an
-unknown architecture, an address that must not be open. Must not know argument parsing.
+unknown architecture, an address that must not be open.
 """
 
 import ipaddress
 import math
 import pathlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -19,7 +19,6 @@ from ...engine.model_config.config import load_model_config, load_model_limits
 from ...nurseries.logs.lines import FORMATS, LEVELS, LogSettings
 from ...nurseries.processes.shutdown_ladder import LadderTimes
 from ...runtime.config import (
-    GENERATION_CONFIG_AUTO,
     AdmissionLimits,
     InputLimits,
     RuntimeSettings,
@@ -31,9 +30,12 @@ from ...runtime.processes.root import ServePlan
 from ..http.origin import OriginPolicy
 from ..limits import MERGE_MS_MAX, ServerLimits
 from ..openai.response_id import FRONTENDS_MAX
-from ..settings import RESUME_KEEP_S, FrontendSettings, ServeSettings, settings_to_text
+from ..settings import FrontendSettings, ServeSettings, settings_to_text
 
-RESTARTS, LOGS = SupervisionSettings(), LogSettings()
+if TYPE_CHECKING:  # the parser that their annotations are for is not loaded with a server
+    from .options import EngineOptions, ServeOptions
+
+RESTARTS = SupervisionSettings()
 
 
 @attrs.frozen
@@ -64,71 +66,56 @@ RARE = RareSettings()
 
 def make_plan(
     model: str | None,
-    *,
-    engine: dict[str, Any],
-    engines: int,
-    frontends: int,
-    model_name: str,
-    host: str,
-    port: int,
-    api_keys: tuple[str, ...],
-    allowed_hosts: tuple[str, ...],
-    allowed_origins: tuple[str, ...],
-    grace_s: float,
-    generation_config: str = GENERATION_CONFIG_AUTO,
-    spare_engines: int = 0,
-    spare_frontends: int = 0,
-    admin_keys: tuple[str, ...] = (),
-    vllm_metrics: bool = False,
-    resume_keep_s: float = RESUME_KEEP_S,
-    restart_limit: int = RESTARTS.restart_limit,
-    restart_period_s: float = RESTARTS.restart_period_s,
-    logs: LogSettings = LOGS,
+    options: "ServeOptions",
+    engine: "EngineOptions",
     rare: RareSettings = RARE,
 ) -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
-    _check_numbers(frontends, resume_keep_s, rare)
-    _check_address(host, port, is_open=not api_keys)
-    _check_edge((*api_keys, *admin_keys), allowed_hosts, allowed_origins)
-    folder, name = _folder_and_name(model, model_name)
-    settings = RuntimeSettings(
+    _check_numbers(options, rare)
+    _check_address(options.host, options.port, is_open=not options.api_key)
+    _check_edge(options)
+    logs = _log_settings(options.log_format, options.log_level)
+    folder, name = _folder_and_name(model, options.model_name)
+    runtime = RuntimeSettings(
         engine=_checked_engine(folder, engine),
-        engines=engines,
-        frontends=frontends,
-        spare_engines=spare_engines,
-        spare_frontends=spare_frontends,
+        engines=options.engines,
+        frontends=options.frontends,
+        spare_engines=options.spare_engines,
+        spare_frontends=options.spare_frontends,
         model_name=name,
-        generation_config=generation_config,
-        supervision=_supervision(restart_limit, restart_period_s, rare),
+        generation_config=options.generation_config,
+        supervision=SupervisionSettings(
+            restart_limit=options.restart_limit,
+            restart_period_s=options.restart_period,
+            backoff_min_s=rare.backoff_min,
+            backoff_max_s=rare.backoff_max,
+        ),
         admission=rare.admission,
         input=rare.input,
         streams=rare.streams,
-        times=RuntimeTimes(grace_s=grace_s, ladder=rare.ladder),
+        times=RuntimeTimes(grace_s=options.grace, ladder=rare.ladder),
         logs=logs,
     )
+    hosts = options.allowed_host
     serve = ServeSettings(
-        api_keys=api_keys,
-        admin_keys=admin_keys,
-        vllm_metrics=vllm_metrics,
-        allowed_hosts=allowed_hosts if is_loopback(host) else (*allowed_hosts, host),
-        allowed_origins=allowed_origins,
-        grace_s=grace_s,
-        resume_keep_s=resume_keep_s,
+        api_keys=options.api_key,
+        admin_keys=options.admin_key,
+        vllm_metrics=options.vllm_metrics,
+        allowed_hosts=hosts if is_loopback(options.host) else (*hosts, options.host),
+        allowed_origins=options.allowed_origin,
+        grace_s=options.grace,
+        resume_keep_s=options.resume_keep,
         limits=rare.limits,
     )
-    return _plan_of(settings, serve, host, port)
-
-
-def _plan_of(settings: RuntimeSettings, serve: ServeSettings, host: str, port: int) -> ServePlan:
     return ServePlan(
-        settings=settings,
-        frontend_settings=settings_to_text(FrontendSettings(runtime=settings, serve=serve)),
-        model_name=settings.model_name,
+        settings=runtime,
+        frontend_settings=settings_to_text(FrontendSettings(runtime=runtime, serve=serve)),
+        model_name=name,
         version=__version__,
-        host=host,
-        port=port,
-        frontends=settings.frontends,
-        grace_s=serve.grace_s,
+        host=options.host,
+        port=options.port,
+        frontends=options.frontends,
+        grace_s=options.grace,
     )
 
 
@@ -140,8 +127,9 @@ def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
     return str(folder), model_name or folder.name
 
 
-def _check_numbers(frontends: int, keep_s: float, rare: RareSettings) -> None:
+def _check_numbers(options: "ServeOptions", rare: RareSettings) -> None:
     check_numbers("limits", rare.limits)
+    keep_s, frontends = options.resume_keep, options.frontends
     if not 0 <= keep_s < math.inf:
         raise InvalidParameter("resume_keep", f"must be finite and at least 0, not {keep_s:g}")
     if rare.limits.merge_ms > MERGE_MS_MAX:
@@ -150,19 +138,8 @@ def _check_numbers(frontends: int, keep_s: float, rare: RareSettings) -> None:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
 
 
-def _supervision(
-    restart_limit: int, restart_period_s: float, rare: RareSettings
-) -> SupervisionSettings:
-    return SupervisionSettings(
-        restart_limit=restart_limit,
-        restart_period_s=restart_period_s,
-        backoff_min_s=rare.backoff_min,
-        backoff_max_s=rare.backoff_max,
-    )
-
-
-def _checked_engine(folder: str, options: dict[str, Any]) -> EngineSettings:
-    engine = EngineSettings(model=folder, **options)
+def _checked_engine(folder: str, options: "EngineOptions") -> EngineSettings:
+    engine = EngineSettings(model=folder, **attrs.asdict(options))
     check_model(engine)
     return engine
 
@@ -186,18 +163,19 @@ def _check_address(host: str, port: int, *, is_open: bool) -> None:
         raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
 
 
-def _check_edge(keys: tuple[str, ...], hosts: tuple[str, ...], origins: tuple[str, ...]) -> None:
+def _check_edge(options: "ServeOptions") -> None:
     """What every frontend would stumble over, later and less clearly."""
-    if not all(key.strip() for key in keys):
+    if not all(key.strip() for key in (*options.api_key, *options.admin_key)):
         raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
-    for name, policy in (("allowed_host", (hosts, ())), ("allowed_origin", ((), origins))):
+    hosts, origins = (options.allowed_host, ()), ((), options.allowed_origin)
+    for name, policy in (("allowed_host", hosts), ("allowed_origin", origins)):
         try:
             OriginPolicy.of(*policy)
         except ValueError as error:
             raise InvalidParameter(name, f"is wrong: {error}") from error
 
 
-def log_settings(words: str, level: str) -> LogSettings:
+def _log_settings(words: str, level: str) -> LogSettings:
     """Raises `InvalidParameter` for a word that is none of them."""
     for name, word, known in (("log_format", words, FORMATS), ("log_level", level, LEVELS)):
         if word not in known:

@@ -1,7 +1,6 @@
-"""Reads the body of a chat completions request.
+"""Body of a chat completions request, read and checked.
 
-Sans-IO: a JSON object in, `ChatRequest` or a typed `ApiError` that names the field out. Must not
-know how answers look.
+Sans-IO: a JSON object in, `ChatRequest` or a typed `ApiError` that names the field out.
 """
 
 from typing import Any
@@ -11,25 +10,28 @@ import attrs
 from ...engine.sampling_params import LOGPROBS_MAX, SamplingParams
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
-from ..schema.fields import JsonObject
-from ..schema.reader import Body, Field, Flag, Integer, Unserved, is_empty, never, one_of
-from .completion_fields import MAX_TOKENS, SHARED_FIELDS, CompletionOptions, read_shared
-from .prompt_fields import Messages, RuntimeOptions, check_model
-from .tool_fields import TOOL_FIELDS, ToolUse, tool_use_of
+from ..schema.fields import FLAG, Integer, JsonObject, missing
+from ..schema.tables import Body, Field, Unserved, is_empty, never, one_of
+from .completion_fields import SHARED_FIELDS, CompletionOptions, read_shared
+from .message_fields import Messages, tool_fields
+from .responses_fields import RuntimeOptions, check_model
+from .sampling_fields import sampling_field
+from .tool_use import ToolUse, tool_use_of
 
+_MAX_TOKENS = sampling_field("max_tokens").kind
 _TOOLS = "the older name is not served; send `tools`"
 CHAT = Body(
     {
         "messages": Field(Messages(), "The conversation; required without token ids."),
-        "max_completion_tokens": Field(MAX_TOKENS, "So many tokens at most; wins."),
-        "max_tokens": Field(MAX_TOKENS, "The older name, which most clients send."),
-        "add_generation_prompt": Field(Flag(), "Let the template open the answer; on by default."),
+        "max_completion_tokens": Field(_MAX_TOKENS, "So many tokens at most; wins."),
+        "max_tokens": Field(_MAX_TOKENS, "The older name, which most clients send."),
+        "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
         **SHARED_FIELDS,
         "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
-        **TOOL_FIELDS,
+        **tool_fields(is_flat=False),
         "functions": Field(Unserved(is_empty, _TOOLS)),
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
-        "logprobs": Field(Flag(), "Tell the logprob of each token of the answer."),
+        "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
         "top_logprobs": Field(
             Integer(minimum=0, maximum=LOGPROBS_MAX),
             "And of so many most likely ones; needs `logprobs`.",
@@ -96,6 +98,6 @@ def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse
             raise bad_field("runtime.input_token_ids", "replaces `messages`")
         return runtime.input_token_ids
     if "messages" not in values:
-        raise bad_field("messages", "is missing", "missing_required_parameter")
+        raise missing("messages")
     opens = values.get("add_generation_prompt", True)
     return ChatPrompt(values["messages"], opens, tools.for_template)

@@ -1,77 +1,64 @@
-"""What chat completions and completions have in common: fields, and how they become parameters.
+"""Fields that chat completions and completions have in common, and how they become parameters.
 
 Sans-IO: tables and read values in, typed values or `ApiError` out. Sampling fields that OpenAI
-lacks are taken at the top level too, where vLLM's clients and benchmarks put them. Must not know
-prompts or how answers look.
-"""
+lacks are taken at the top level too, where vLLM's clients and benchmarks put them."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from ...engine.sampling_params import (
-    CHOICES_MAX,
-    LOGPROBS_MAX,
-    TEMPERATURE_MAX,
-    TOKENS_MAX,
-    SamplingParams,
-)
+from ...engine.sampling_params import CHOICES_MAX, SamplingParams
 from ..errors import bad_field, unsupported
-from ..schema.reader import (
-    Body,
-    Field,
-    Flag,
-    Integer,
-    Nested,
-    Number,
-    Text,
-    Unserved,
-    is_empty,
-    one_of,
-)
-from .output_format import FORM_FIELDS, form_of
-from .prompt_fields import (
+from ..schema.fields import FLAG, Integer
+from ..schema.tables import Body, Field, Nested, Unserved, is_empty, one_of
+from .message_fields import FORMS, AnswerFormat, form_of
+from .responses_fields import (
     CACHE_SALT,
+    MODEL,
     PRIORITY,
     RUNTIME_FIELD,
-    SAMPLING_FIELDS,
+    STREAM,
     RuntimeOptions,
-    sampling_arguments,
-    sampling_params,
     split_runtime,
 )
+from .sampling_fields import SAMPLING_FIELDS, sampling_arguments, sampling_field, sampling_params
 
-MAX_TOKENS = Integer(minimum=1, maximum=TOKENS_MAX)
+# The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
+FORM_FIELDS: dict[str, Field] = {
+    "response_format": Field(
+        AnswerFormat(), "The answer must be JSON, of a schema if one is given."
+    ),
+    "guided_json": Field(FORMS["json"], "The older name of `structured_outputs.json`."),
+    "guided_regex": Field(FORMS["regex"], "The older name of `structured_outputs.regex`."),
+    "guided_choice": Field(FORMS["choice"], "The older name of `structured_outputs.choice`."),
+    "guided_grammar": Field(FORMS["grammar"], "The older name of `structured_outputs.grammar`."),
+}
+_FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
 STREAM_OPTIONS = Body(
     {
-        "include_usage": Field(Flag(), "A last chunk tells the usage."),
+        "include_usage": Field(FLAG, "A last chunk tells the usage."),
         "continuous_usage_stats": Field(Unserved(is_empty, "usage comes with the last chunk")),
     }
 )
 SHARED_FIELDS: dict[str, Field] = {
-    "model": Field(Text(), "The served model; absent means it."),
-    "temperature": Field(Number(minimum=0, maximum=TEMPERATURE_MAX), "0 is greedy."),
-    "top_p": Field(
-        Number(minimum=0, maximum=1, is_above=True), "Draw from the most probable tokens up to it."
-    ),
+    "model": MODEL,
+    "temperature": sampling_field("temperature"),
+    "top_p": sampling_field("top_p"),
     **SAMPLING_FIELDS,
-    "stream": Field(Flag(), "Answer with server-sent events as tokens come."),
+    "stream": STREAM,
     "stream_options": Field(Nested(STREAM_OPTIONS), "Only with `stream`."),
     "priority": PRIORITY,
     "cache_salt": CACHE_SALT,
-    "return_token_ids": Field(Flag(), "Choices carry token ids, and the prompt's."),
+    "return_token_ids": Field(FLAG, "Choices carry token ids, and the prompt's."),
     "runtime": RUNTIME_FIELD,
-    "n": Field(Integer(minimum=1, maximum=CHOICES_MAX), "So many answers to each prompt."),
+    "n": sampling_field("n"),
     "best_of": Field(
         Integer(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
     ),
     "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
-    "prompt_logprobs": Field(
-        Integer(minimum=0, maximum=LOGPROBS_MAX),
-        "Logprobs of the prompt's tokens, and of so many most likely ones; not with `stream`.",
-    ),
-    "return_tokens_as_token_ids": Field(Flag(), "Logprobs name tokens `token_id:…`."),
+    "prompt_logprobs": sampling_field("prompt_logprobs"),
+    "return_tokens_as_token_ids": Field(FLAG, "Logprobs name tokens `token_id:…`."),
     "prompt_embeds": Field(Unserved(is_empty, "embeddings are taken by the Python API alone")),
     "length_penalty": Field(Unserved(one_of(1, 1.0), "beam search is not served")),
     "early_stopping": Field(Unserved(is_empty, "beam search is not served")),
@@ -137,7 +124,7 @@ def read_shared(
         arguments["prompt_logprobs"] = values["prompt_logprobs"]
     if logprobs is not None:
         arguments["logprobs"] = logprobs
-    form = form_of({**values, **extensions})
+    form = form_of({**values, **extensions}, _FORM_NAMES)
     if form is not None:
         extensions["structured_outputs"] = form[1]
     options = CompletionOptions(

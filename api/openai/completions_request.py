@@ -1,17 +1,17 @@
-"""Reads the body of a completions request: one prompt or a batch, as text or as token ids.
+"""Body of a completions request: one prompt or a batch, as text or as token ids.
 
-Sans-IO: a JSON object in, `CompletionsRequest` or a typed `ApiError` that names the field out. Must
-not know how answers look.
+Sans-IO: a JSON object in, `CompletionsRequest` or a typed `ApiError` that names the field out.
 """
 
 import attrs
 
 from ...engine.sampling_params import LOGPROBS_MAX, TOKENS_MAX, SamplingParams
 from ..errors import bad_field
-from ..schema.fields import JsonObject
-from ..schema.reader import Body, Field, Flag, Integer, TokenIds, Unserved, is_empty, wrong_type
+from ..schema.fields import FLAG, Integer, JsonObject, wrong_type
+from ..schema.tables import Body, Field, Unserved, is_empty
 from .completion_fields import SHARED_FIELDS, CompletionOptions, read_shared
-from .prompt_fields import PROMPT_TOKENS_MAX, check_model
+from .responses_fields import PROMPT_TOKENS_MAX, check_model
+from .sampling_fields import TokenIds
 
 # As many as one frontend has in flight by default, each choice of each counted; a larger batch
 # would be told to come again, for ever.
@@ -27,7 +27,7 @@ class Prompts:
     """Text, token ids, or an array of either; read as a list of prompts."""
 
     def read(self, value: object, path: str) -> list[TextOrIds]:
-        """See `schema.Kind`."""
+        """See `fields.Kind`."""
         if isinstance(value, str):
             return [value]
         if not isinstance(value, list):
@@ -41,7 +41,7 @@ class Prompts:
         return [_read_one(item, f"{path}[{index}]") for index, item in enumerate(value)]
 
     def schema(self) -> JsonObject:
-        """See `schema.Kind`."""
+        """See `fields.Kind`."""
         one = [{"type": "string"}, _TOKEN_IDS.schema()]
         batch = {"type": "array", "minItems": 1, "maxItems": PROMPTS_MAX, "items": {"anyOf": one}}
         return {"anyOf": [*one, batch]}
@@ -62,9 +62,9 @@ COMPLETIONS = Body(
             Integer(minimum=0, maximum=TOKENS_MAX),
             f"So many tokens at most, {MAX_TOKENS_DEFAULT} by default; 0 only with `echo`.",
         ),
-        "echo": Field(Flag(), "The answer begins with the prompt."),
+        "echo": Field(FLAG, "The answer begins with the prompt."),
         "add_special_tokens": Field(
-            Flag(), "Put what the model expects around a text; on by default."
+            FLAG, "Put what the model expects around a text; on by default."
         ),
         **SHARED_FIELDS,
         "suffix": Field(Unserved(is_empty, "nothing is filled in before a suffix")),

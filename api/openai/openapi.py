@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 from ... import __version__
-from ..http.query import Query
 from ..schema.fields import JsonObject
-from ..schema.reader import Body
+from ..schema.tables import Body, Query
 
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")

@@ -1,35 +1,46 @@
-"""The table of a Responses body: of `POST /v1/responses`, and of `response.create` on a socket.
+"""What `POST /v1/responses` and `response.create` accept, and the `runtime` object of all bodies.
 
-Sans-IO: plain data and the kinds of values that only this body has. Must not know what becomes of
-the values, or how fields depend on each other: `responses_request` does.
+Sans-IO: tables, and kinds of values that only these bodies have. With this file go two more: the
+kinds of messages, tools and output formats (`message_fields`), and the sampling parameters
+(`engine/sampling_params`), each of which is a field of `runtime`. How fields depend on each other
+is at the end.
 """
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
-from ...engine.sampling_params import LOGPROBS_MAX, TEMPERATURE_MAX, TOKENS_MAX
-from ..errors import bad_field, unsupported
+from ...engine.sampling_params import LOGPROBS_MAX, TOKENS_MAX
+from ..errors import ApiError, bad_field, unsupported
 from ..limits import MERGE_MS_MAX
-from ..schema.fields import Fields, JsonObject
-from ..schema.reader import (
-    Body,
-    Field,
-    Flag,
+from ..schema.fields import (
+    FLAG,
+    TEXT,
+    Fields,
     Integer,
-    Nested,
+    JsonObject,
     Number,
     Text,
     Texts,
-    Unserved,
-    is_empty,
-    never,
-    one_of,
+    missing,
+    read_object,
+    read_objects,
     wrong_type,
 )
-from .output_format import TextOptions
-from .prompt_fields import MESSAGE_SCHEMA, MESSAGES_MAX, RUNTIME, read_content, read_message
-from .tool_fields import FLAT_TOOL_FIELDS, read_call
+from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_of
+from .message_fields import (
+    MESSAGE_SCHEMA,
+    MESSAGES_MAX,
+    Message,
+    TextOptions,
+    read_call,
+    read_content,
+    read_message,
+    tool_fields,
+)
+from .sampling_fields import SAMPLING_FIELDS, TokenIds, sampling_arguments, sampling_field
 
 # OpenAI has eight things to include; of those that we know, this one says something.
 INCLUDES_MAX, INCLUDE_CHARACTERS_MAX = 64, 128
@@ -38,33 +49,108 @@ INCLUDE_LOGPROBS = "message.output_text.logprobs"
 METADATA_PAIRS_MAX = 16
 METADATA_KEY_CHARACTERS_MAX = 64
 METADATA_VALUE_CHARACTERS_MAX = 512
+PRIORITY_MAX = 2**31 - 1
+# A day; a longer deadline is none.
+DEADLINE_MS_MAX = 86_400_000
 # A day, as a deadline has; the server's own limit is told with its name.
 KEEP_S_MAX = 86_400.0
-RUNTIME_FIELD = Field(
-    Nested(
-        Body(
-            {
-                **RUNTIME.fields,
-                "keep_s": Field(
-                    Number(minimum=0, maximum=KEEP_S_MAX),
-                    "So long it goes on without a reader; without, it is aborted.",
-                ),
-                "merge_ms": Field(
-                    Integer(minimum=0, maximum=MERGE_MS_MAX),
-                    "So long text may wait for more, to be one event; the first and the last do not"
-                    " wait. The server's setting when absent, usually 0.",
-                ),
-                "credit": Field(
-                    Integer(minimum=0, maximum=TOKENS_MAX),
-                    "Generate so many tokens, and what `runtime.credit` events add.",
-                ),
-            },
-            strict=True,
-        )
-    ),
-    "Our extensions, all opt-in.",
+CACHE_SALT_CHARACTERS_MAX = 256
+# No model of today takes more; each id is looked at in a loop.
+PROMPT_TOKENS_MAX = 2**20
+
+# ---- the `runtime` object
+
+MODEL = Field(TEXT, "The served model; absent means it.")
+STREAM = Field(FLAG, "Answer with server-sent events as tokens come.")
+PRIORITY = Field(
+    Integer(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX),
+    "Lower goes first, and is preempted last.",
 )
-Message = dict[str, Any]
+CACHE_SALT = Field(
+    Text(characters_max=CACHE_SALT_CHARACTERS_MAX),
+    "Share cached prefixes with the same salt only.",
+)
+RUNTIME = Body(
+    {
+        "token_ids": Field(FLAG, "Deltas carry token ids and the index of the first."),
+        "events": Field(
+            FLAG, "Responses: tell what the engine does with it, and, on sockets, of a drain."
+        ),
+        "input_token_ids": Field(
+            TokenIds(items_min=1, items_max=PROMPT_TOKENS_MAX), "Replaces the text of the prompt."
+        ),
+        "priority": PRIORITY,
+        "cache_salt": CACHE_SALT,
+        "deadline_ms": Field(
+            Integer(minimum=1, maximum=DEADLINE_MS_MAX),
+            "When the answer must have ended, from its arrival; it is incomplete otherwise.",
+        ),
+        **SAMPLING_FIELDS,
+    },
+    strict=True,
+)
+RUNTIME_FIELD = Field(Nested(RUNTIME), "Our extensions, all opt-in.")
+_RESPONSES_RUNTIME = Body(
+    {
+        **RUNTIME.fields,
+        "keep_s": Field(
+            Number(minimum=0, maximum=KEEP_S_MAX),
+            "So long it goes on without a reader; without, it is aborted.",
+        ),
+        "merge_ms": Field(
+            Integer(minimum=0, maximum=MERGE_MS_MAX),
+            "So long text may wait for more, to be one event; the first and the last do not"
+            " wait. The server's setting when absent, usually 0.",
+        ),
+        "credit": Field(
+            Integer(minimum=0, maximum=TOKENS_MAX),
+            "Generate so many tokens, and what `runtime.credit` events add.",
+        ),
+    },
+    strict=True,
+)
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeOptions:
+    """Our extensions, all opt-in.
+
+    `token_ids`: deltas carry ids and the index of the first. `events`: notices of the server, such
+    as a drain. `input_token_ids` replaces the text of the prompt. `deadline_ms` is in milliseconds.
+    """
+
+    token_ids: bool = False
+    events: bool = False
+    input_token_ids: list[int] | None = None
+    priority: int = 0
+    cache_salt: str = ""
+    deadline_ms: int | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds from the request's arrival to its end at the latest."""
+        return math.inf if self.deadline_ms is None else self.deadline_ms / 1000
+
+
+_OPTIONS = frozenset(field.name for field in attrs.fields(RuntimeOptions))
+
+
+def split_runtime(values: Mapping[str, Any]) -> tuple[RuntimeOptions, dict[str, Any]]:
+    """Read values of the `runtime` object as options, and arguments for `SamplingParams`."""
+    options = {name: value for name, value in values.items() if name in _OPTIONS}
+    return RuntimeOptions(**options), sampling_arguments(values)
+
+
+def check_model(model: str | None, served: str) -> str:
+    """The served model's name. Raises `ApiError` 404 when another is asked for."""
+    if model is not None and model != served:
+        raise ApiError(
+            404, f"The model {model[:200]!r} is not served here", "model_not_found", param="model"
+        )
+    return served
+
+
+# ---- responses
 
 
 @attrs.frozen
@@ -72,17 +158,16 @@ class Input:
     """A text, which is a user's message, or an array of messages."""
 
     def read(self, value: object, path: str) -> list[Message]:
-        """See `schema.Kind`."""
+        """See `fields.Kind`."""
         if isinstance(value, str):
             return [{"role": "user", "content": value}]
         if not isinstance(value, list):
             raise wrong_type(path, "a string or an array", value)
-        if len(value) > MESSAGES_MAX:
-            raise bad_field(path, f"must have at most {MESSAGES_MAX} messages")
         found: list[Message] = []
-        for index, item in enumerate(value):
-            message = _read_item(item, f"{path}[{index}]")
-            if found and _is_call(item) and found[-1]["role"] == "assistant":
+        for item in read_objects(value, path, items_max=MESSAGES_MAX, noun="messages"):
+            message = _read_item(item)
+            is_call = item.get("type") == "function_call"
+            if found and is_call and found[-1]["role"] == "assistant":
                 # Items of one turn, which templates want as one message.
                 found[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
             else:
@@ -90,19 +175,12 @@ class Input:
         return found
 
     def schema(self) -> JsonObject:
-        """See `schema.Kind`."""
+        """See `fields.Kind`."""
         items = {"type": "array", "maxItems": MESSAGES_MAX, "items": MESSAGE_SCHEMA}
         return {"anyOf": [{"type": "string"}, items]}
 
 
-def _is_call(item: dict[str, object]) -> bool:
-    return item.get("type") == "function_call"
-
-
-def _read_item(item: object, path: str) -> Message:
-    if not isinstance(item, dict):
-        raise wrong_type(path, "an object", item)
-    message = Fields(item, path)
+def _read_item(message: Fields) -> Message:
     match message.string("type"):
         case None | "message":
             return read_message(message)
@@ -124,13 +202,11 @@ class Metadata:
     """Pairs of strings, given back as they came."""
 
     def read(self, value: object, path: str) -> dict[str, str]:
-        """See `schema.Kind`."""
-        if not isinstance(value, dict):
-            raise wrong_type(path, "an object", value)
-        if len(value) > METADATA_PAIRS_MAX:
+        """See `fields.Kind`."""
+        given, found = read_object(value, path), {}
+        if len(given.values) > METADATA_PAIRS_MAX:
             raise bad_field(path, f"has over {METADATA_PAIRS_MAX} pairs")
-        given, found = Fields(value, path), {}
-        for name in value:
+        for name in given.values:
             text = given.string(name) or ""
             if len(name) > METADATA_KEY_CHARACTERS_MAX or len(text) > METADATA_VALUE_CHARACTERS_MAX:
                 raise bad_field(path, "has a key or value that is too long")
@@ -138,7 +214,7 @@ class Metadata:
         return found
 
     def schema(self) -> JsonObject:
-        """See `schema.Kind`."""
+        """See `fields.Kind`."""
         value = {"type": ["string", "null"], "maxLength": METADATA_VALUE_CHARACTERS_MAX}
         name = {"maxLength": METADATA_KEY_CHARACTERS_MAX}
         bounds = {"maxProperties": METADATA_PAIRS_MAX, "propertyNames": name}
@@ -148,25 +224,20 @@ class Metadata:
 RESPONSES = Body(
     {
         "input": Field(Input(), "The conversation, or its new part; required without another."),
-        "model": Field(Text(), "The served model; absent means it."),
-        "instructions": Field(Text(), "A system message before the input, for this turn alone."),
-        "max_output_tokens": Field(
-            Integer(minimum=1, maximum=TOKENS_MAX), "So many tokens at most."
-        ),
-        "temperature": Field(Number(minimum=0, maximum=TEMPERATURE_MAX), "0 is greedy."),
-        "top_p": Field(
-            Number(minimum=0, maximum=1, is_above=True),
-            "Draw from the most probable tokens up to it.",
-        ),
-        "stream": Field(Flag(), "Answer with server-sent events as tokens come."),
-        "previous_response_id": Field(Text(), "The conversation that this one continues."),
-        "generate": Field(Flag(), "False: only compute the prompt, as if to warm a prefix cache."),
-        "background": Field(Flag(), "Go on without anybody who reads."),
-        "store": Field(Flag(), "Keep the response for whoever has its id; on by default."),
+        "model": MODEL,
+        "instructions": Field(TEXT, "A system message before the input, for this turn alone."),
+        "max_output_tokens": sampling_field("max_tokens"),
+        "temperature": sampling_field("temperature"),
+        "top_p": sampling_field("top_p"),
+        "stream": STREAM,
+        "previous_response_id": Field(TEXT, "The conversation that this one continues."),
+        "generate": Field(FLAG, "False: only compute the prompt, as if to warm a prefix cache."),
+        "background": Field(FLAG, "Go on without anybody who reads."),
+        "store": Field(FLAG, "Keep the response for whoever has its id; on by default."),
         "metadata": Field(Metadata(), "Given back as it came."),
-        "runtime": RUNTIME_FIELD,
+        "runtime": Field(Nested(_RESPONSES_RUNTIME), RUNTIME_FIELD.about),
         "text": Field(TextOptions(), "`format` says in which form the answer is wanted."),
-        **FLAT_TOOL_FIELDS,
+        **tool_fields(is_flat=True),
         "conversation": Field(
             Unserved(never, "conversations are not kept; send the whole conversation")
         ),
@@ -188,3 +259,19 @@ RESPONSES = Body(
         "moderation": Field(Unserved(never, "nothing is moderated here")),
     }
 )
+
+
+def check_together(found: Mapping[str, Any]) -> None:
+    """Raise `ApiError` for read values that contradict each other, or lack a conversation."""
+    runtime: Mapping[str, Any] = found.get("runtime", {})
+    kept = {"background": found.get("background"), "runtime.keep_s": runtime.get("keep_s")}
+    for name, value in kept.items():
+        if value and not found.get("store", True):
+            raise bad_field(name, "needs `store`: who else would find the response?")
+    if "input_token_ids" in runtime:
+        if "input" in found or "instructions" in found:
+            raise bad_field("runtime.input_token_ids", "replaces `input` and `instructions`")
+    elif not found.get("input") and "previous_response_id" not in found:
+        if "input" in found:
+            raise bad_field("input", "must not be empty")
+        raise missing("input")

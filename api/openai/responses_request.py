@@ -1,8 +1,7 @@
-"""Reads the body of a Responses request, over HTTP or as a `response.create` event.
+"""Typed requests of the Responses protocol, read from HTTP bodies and socket events.
 
-Sans-IO: a JSON object in, `ResponseRequest` or a typed `ApiError` that names the field out. Must
-not know sockets or lanes beyond the name of one. OpenAI's fields are in the table of
-`responses_fields`, their defaults here only.
+Sans-IO: a JSON object in, `ResponseRequest` or a typed `ApiError` that names the field out. What is
+accepted is in `responses_fields`; defaults are here only.
 """
 
 import math
@@ -13,19 +12,20 @@ import attrs
 
 from ...engine.sampling_params import TOKENS_MAX, SamplingParams
 from ..errors import ApiError, bad_field
-from ..schema.fields import Fields, JsonObject
+from ..schema.fields import TEXT, Fields, Integer, JsonObject
 from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
-from ..schema.reader import Body, Field, Integer, Text
-from .output_format import form_of
-from .prompt_fields import (
-    SAMPLING_FIELDS,
+from ..schema.tables import Body, Field
+from .message_fields import Message, form_of
+from .responses_fields import (
+    INCLUDE_LOGPROBS,
+    RESPONSES,
     RuntimeOptions,
     check_model,
-    sampling_params,
+    check_together,
     split_runtime,
 )
-from .responses_fields import INCLUDE_LOGPROBS, RESPONSES, Message
-from .tool_fields import ToolUse, tool_use_of
+from .sampling_fields import SAMPLING_FIELDS, sampling_params
+from .tool_use import ToolUse, tool_use_of
 
 STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 # OpenAI's bound in its Realtime protocol, which has these ids.
@@ -35,7 +35,7 @@ CREDIT_EVENT = Body(
 )
 RESUME_EVENT = Body(
     {
-        "response_id": Field(Text(), "Which response.", required=True),
+        "response_id": Field(TEXT, "Which response.", required=True),
         "starting_after": Field(Integer(minimum=0), "Only events after this sequence number."),
     }
 )
@@ -170,14 +170,15 @@ def read_response_request(
     arguments = {ours: found[name] for name, ours in _SAMPLING_NAMES.items() if name in found}
     if found.get("top_logprobs") or INCLUDE_LOGPROBS in found.get("include", ()):
         arguments["logprobs"] = found.get("top_logprobs", 0)
-    form = form_of({**found, **extensions}, "text")
+    form = form_of({**found, **extensions}, ("structured_outputs", "text"))
     if form is not None:
         extensions["structured_outputs"] = form[1]
     form_field = "text.format" if "text" in found else "runtime.structured_outputs"
     tools = tool_use_of(found, has_tools=has_tools)
     sampling = sampling_params({**arguments, **extensions}, FIELD_NAMES)
     constrained = tools.constrained(sampling, form_field)
-    request = ResponseRequest(
+    check_together(found)
+    return ResponseRequest(
         input=found.get("input", []),
         sampling=constrained,
         stream=found.get("stream", False),
@@ -194,9 +195,6 @@ def read_response_request(
         form_field=form_field if constrained is sampling else "tools",
         tools=tools,
     )
-    _check_together(request)
-    _check_input(request, is_given="input" in found)
-    return request
 
 
 def _text_format(values: JsonObject) -> JsonObject:
@@ -204,25 +202,6 @@ def _text_format(values: JsonObject) -> JsonObject:
     assert isinstance(text, dict), "it has been read"
     given = text.get("format")
     return given if isinstance(given, dict) else {"type": "text"}
-
-
-def _check_together(request: ResponseRequest) -> None:
-    """Raise `ApiError` for fields that contradict each other."""
-    if request.background and not request.store:
-        raise bad_field("background", "needs `store`: who else would find the response?")
-    if request.keeping.keep_s and not request.store:
-        raise bad_field("runtime.keep_s", "needs `store`: who else would find the response?")
-
-
-def _check_input(request: ResponseRequest, *, is_given: bool) -> None:
-    """Raise `ApiError` without a conversation to go on from, or with two."""
-    if request.is_token_ids:
-        if is_given or request.instructions is not None:
-            raise bad_field("runtime.input_token_ids", "replaces `input` and `instructions`")
-    elif not request.input and request.previous_response_id is None:
-        if is_given:
-            raise bad_field("input", "must not be empty")
-        raise bad_field("input", "is missing", "missing_required_parameter")
 
 
 def read_resume_request(values: JsonObject) -> ResumeRequest:

@@ -1,31 +1,32 @@
-"""Reads the bodies of `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
+"""Bodies of `POST /tokenize` and `POST /detokenize`, in vLLM's shapes.
 
-Sans-IO: a JSON object in, a typed request or an `ApiError` that names the field out. Must not know
-tokenizers.
+Sans-IO: a JSON object in, a typed request or an `ApiError` that names the field out.
 """
 
 import attrs
 
 from ...runtime.text.prompts import ChatPrompt
 from ..errors import bad_field
-from ..schema.fields import JsonObject
-from ..schema.reader import Body, Field, Flag, Text, TokenIds, Unserved, is_empty, never
-from .prompt_fields import Messages, check_model
-from .tool_fields import Tools, tool_use_of
+from ..schema.fields import FLAG, TEXT, JsonObject
+from ..schema.tables import Body, Field, Unserved, is_empty, never
+from .message_fields import Messages, Tools
+from .responses_fields import MODEL, check_model
+from .sampling_fields import TokenIds
+from .tool_use import tool_use_of
 
 # More than any model's length; turning so many into text takes some 50 ms.
 DETOKENIZE_IDS_MAX = 2**17
 
 TOKENIZE = Body(
     {
-        "model": Field(Text(), "The served model; absent means it."),
-        "prompt": Field(Text(), "A text; either it or `messages`."),
+        "model": MODEL,
+        "prompt": Field(TEXT, "A text; either it or `messages`."),
         "messages": Field(Messages(), "A conversation, for the model's chat template."),
         "add_special_tokens": Field(
-            Flag(), "Put what the model expects around the text; on for `prompt` by default."
+            FLAG, "Put what the model expects around the text; on for `prompt` by default."
         ),
-        "add_generation_prompt": Field(Flag(), "Let the template open the answer; on by default."),
-        "return_token_strs": Field(Flag(), "Tell how the vocabulary spells each token."),
+        "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
+        "return_token_strs": Field(FLAG, "Tell how the vocabulary spells each token."),
         "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
         "tools": Field(Tools(), "Functions that the template shows; with `messages`."),
         "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
@@ -36,7 +37,7 @@ TOKENIZE = Body(
 )
 DETOKENIZE = Body(
     {
-        "model": Field(Text(), "The served model; absent means it."),
+        "model": MODEL,
         "tokens": Field(TokenIds(items_max=DETOKENIZE_IDS_MAX), "Token ids.", required=True),
     }
 )

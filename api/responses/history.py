@@ -14,9 +14,9 @@ import attrs
 from ...runtime.text.json_text import read_json
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
-from ..openai.responses_fields import Message
+from ..openai.message_fields import Message
 from ..openai.responses_request import ResponseRequest
-from ..openai.tool_fields import ToolUse
+from ..openai.tool_use import ToolUse
 from ..schema.fields import JsonObject
 from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
 from .record import ResponseRecord

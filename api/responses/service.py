@@ -20,7 +20,7 @@ from ..openai.logprobs import make_teller
 from ..openai.response_events import ResponseEvents, ResponseIdentity
 from ..openai.response_id import draw_response_id, item_id_of
 from ..openai.responses_request import ResponseRequest, ResumeRequest
-from ..schema.reader import out_of_range
+from ..schema.fields import out_of_range
 from ..settings import ServeSettings
 from .foreign import ForeignReader, ForeignResponses
 from .history import Conversation, continued

@@ -9,14 +9,13 @@ import trio
 from ..application import Application
 from ..errors import bad_field
 from ..http.connection import HttpConnection
-from ..http.query import Query
 from ..openai.event_encoding import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
 from ..responses.history import Conversation, input_items
 from ..responses.response import AttachedReader
 from ..responses.service import Reader
-from ..schema.fields import JsonObject
-from ..schema.reader import Field, Flag, Integer, Text
+from ..schema.fields import Flag, Integer, JsonObject, Text
+from ..schema.tables import Field, Query
 
 Parameters = dict[str, str]
 # OpenAI's figures for lists of items.

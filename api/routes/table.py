@@ -13,14 +13,13 @@ from ..application import Application
 from ..errors import ApiError
 from ..http.authentication import ANONYMOUS
 from ..http.connection import HttpConnection
-from ..http.query import NO_QUERY, Query
 from ..http.request import HttpRequest
 from ..openai.chat_request import CHAT
 from ..openai.completions_request import COMPLETIONS
 from ..openai.openapi import openapi_document
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
-from ..schema.reader import Body
+from ..schema.tables import NO_QUERY, Body, Query
 from .completions import create_chat_completion, create_completion
 from .operations import (
     get_docs,

@@ -1,18 +1,28 @@
-"""Reads the fields of a JSON object with their types checked; a wrong one names its path.
+"""Kinds of JSON values: how each is read, typed and checked, and how JSON Schema says it.
 
-Sans-IO: values in, values or `ApiError` out. JSON null is an absent field, as OpenAI's SDKs send
-it. Must not know which fields a protocol has: `responses_request` and `chat_request` say that.
+Sans-IO: JSON in, typed values or an `ApiError` that names the field out. JSON null is an absent
+field, as OpenAI's SDKs send it. Tables of fields are made of kinds (`field_tables`); an object
+whose shape is not fixed is read field by field (`Fields`).
 """
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import msgspec
 
+from ...engine.errors import InvalidParameter
 from ..errors import ApiError, bad_field
 
 JsonObject = dict[str, object]
 # Opening ones, in strings as well: five megabytes of JSON quoted in a prompt have half of that.
 BRACKETS_MAX = 2**18
-_KINDS = {
+# Python's integers have no end; JSON Schema readers expect those of 64 bits.
+INTEGER_MAX = 2**63 - 1
+# A float beyond is no exact integer any more, whatever it looks like.
+FLOAT_INTEGER_MAX = 2**53
+_TYPE_NAMES = {
     str: "a string",
     bool: "true or false",
     int: "an integer",
@@ -21,6 +31,8 @@ _KINDS = {
     list: "an array",
     type(None): "null",
 }
+Value = TypeVar("Value", covariant=True)
+Read = TypeVar("Read")
 
 
 def decode_object(data: bytes | str) -> JsonObject:
@@ -37,7 +49,8 @@ def decode_object(data: bytes | str) -> JsonObject:
     except (ValueError, RecursionError):  # DecodeError and UnicodeDecodeError are ValueErrors
         raise ApiError(400, "The body is not valid JSON", "invalid_json") from None
     if not isinstance(value, dict):
-        raise ApiError(400, f"The body must be a JSON object, not {kind(value)}", "invalid_json")
+        reason = f"The body must be a JSON object, not {type_name(value)}"
+        raise ApiError(400, reason, "invalid_json")
     return value
 
 
@@ -47,9 +60,185 @@ def _count_brackets(data: bytes | str) -> int:
     return data.count(b"{") + data.count(b"[")
 
 
-def kind(value: object) -> str:
+def type_name(value: object) -> str:
     """The JSON name of a value's type, with its article."""
-    return _KINDS.get(type(value), "something else")
+    return _TYPE_NAMES.get(type(value), "something else")
+
+
+# ---- refusals
+
+
+def wrong_type(path: str, wanted: str, value: object) -> ApiError:
+    """A 400 for a value of another type."""
+    return bad_field(path, f"must be {wanted}, not {type_name(value)}", "invalid_type")
+
+
+def out_of_range(path: str, wanted: str) -> ApiError:
+    """A 400 for a number out of range, with the code that later floors give the same fault."""
+    return bad_field(path, f"must be {wanted}", InvalidParameter.code)
+
+
+def missing(path: str) -> ApiError:
+    """A 400 for a field that must be there."""
+    return bad_field(path, "is missing", "missing_required_parameter")
+
+
+# ---- kinds of values
+
+
+class Kind(Protocol[Value]):
+    """One kind of value: how it is read, and how JSON Schema says it."""
+
+    def read(self, value: object, path: str) -> Value:
+        """The typed value of one that is not null. Raises `ApiError`, naming `path`."""
+
+    def schema(self) -> JsonObject:
+        """What is accepted, as JSON Schema 2020-12."""
+
+
+@attrs.frozen(kw_only=True)
+class Text:
+    """A string of at most so many characters; one of `choices` if there are any."""
+
+    characters_max: int | None = None
+    choices: tuple[str, ...] = ()
+
+    def read(self, value: object, path: str) -> str:
+        """See `Kind`."""
+        if not isinstance(value, str):
+            raise wrong_type(path, "a string", value)
+        if self.choices and value not in self.choices:
+            raise bad_field(path, f"must be one of {', '.join(self.choices)}")
+        if self.characters_max is not None and len(value) > self.characters_max:
+            raise bad_field(path, f"must have at most {self.characters_max} characters")
+        return value
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        found: JsonObject = {"type": "string"}
+        if self.choices:
+            found["enum"] = list(self.choices)
+        if self.characters_max is not None:
+            found["maxLength"] = self.characters_max
+        return found
+
+
+@attrs.frozen
+class Flag:
+    """True or false."""
+
+    def read(self, value: object, path: str) -> bool:
+        """See `Kind`."""
+        if not isinstance(value, bool):
+            raise wrong_type(path, "true or false", value)
+        return value
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        return {"type": "boolean"}
+
+
+@attrs.frozen(kw_only=True)
+class Integer:
+    """A whole number from `minimum` to `maximum`; `3.0` is one."""
+
+    minimum: int = -INTEGER_MAX
+    maximum: int = INTEGER_MAX
+
+    def read(self, value: object, path: str) -> int:
+        """See `Kind`."""
+        if isinstance(value, float) and value.is_integer() and abs(value) < FLOAT_INTEGER_MAX:
+            value = int(value)
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise wrong_type(path, "an integer", value)
+        if not self.minimum <= value <= self.maximum:
+            raise out_of_range(path, f"from {self.minimum} to {self.maximum}")
+        return value
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        return {"type": "integer", "minimum": self.minimum, "maximum": self.maximum}
+
+
+@attrs.frozen(kw_only=True)
+class Number:
+    """A finite number from `minimum` (or above it, when `is_above`) to `maximum`."""
+
+    minimum: float
+    maximum: float
+    is_above: bool = False
+
+    def read(self, value: object, path: str) -> float:
+        """See `Kind`."""
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise wrong_type(path, "a number", value)
+        # Python compares integers of any size with floats exactly; NaN is in no range.
+        if not self.minimum <= value <= self.maximum or (self.is_above and value == self.minimum):
+            since = "above" if self.is_above else "from"
+            raise out_of_range(path, f"{since} {self.minimum:g} to {self.maximum:g}")
+        return float(value)
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        name = "exclusiveMinimum" if self.is_above else "minimum"
+        return {"type": "number", name: self.minimum, "maximum": self.maximum}
+
+
+@attrs.frozen(kw_only=True)
+class Texts:
+    """An array of strings; one string counts as an array of one."""
+
+    items_max: int
+    characters_max: int
+
+    def read(self, value: object, path: str) -> list[str]:
+        """See `Kind`."""
+        if isinstance(value, str):
+            value = [value]
+        if not isinstance(value, list):
+            raise wrong_type(path, "a string or an array of strings", value)
+        if len(value) > self.items_max:
+            raise bad_field(path, f"must have at most {self.items_max} items")
+        for index, item in enumerate(value):
+            if not isinstance(item, str):
+                raise wrong_type(f"{path}[{index}]", "a string", item)
+            if not 1 <= len(item) <= self.characters_max:
+                raise bad_field(
+                    f"{path}[{index}]", f"must have 1 to {self.characters_max} characters"
+                )
+        return value
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        item = {"type": "string", "minLength": 1, "maxLength": self.characters_max}
+        return {"anyOf": [item, {"type": "array", "maxItems": self.items_max, "items": item}]}
+
+
+# ---- objects whose shape no table says
+
+
+def read_object(value: object, path: str) -> "Fields":
+    """An object with its path. Raises `ApiError`."""
+    if not isinstance(value, dict):
+        raise wrong_type(path, "an object", value)
+    return Fields(value, path)
+
+
+def read_array(value: object, path: str) -> list[Any]:
+    """An array. Raises `ApiError`."""
+    if not isinstance(value, list):
+        raise wrong_type(path, "an array", value)
+    return value
+
+
+def read_objects(
+    value: object, path: str, *, items_max: float = math.inf, noun: str = "items"
+) -> Iterator["Fields"]:
+    """An array of objects, each with its own path. Raises `ApiError`."""
+    items = read_array(value, path)
+    if len(items) > items_max:
+        raise bad_field(path, f"must have at most {items_max} {noun}")
+    return (read_object(item, f"{path}[{index}]") for index, item in enumerate(items))
 
 
 @attrs.frozen
@@ -67,86 +256,33 @@ class Fields:
         """The raw value; None when it is absent or null."""
         return self.values.get(name)
 
+    def read(self, name: str, read: Callable[[object, str], Read]) -> Read | None:
+        """The typed value, or None when it is absent or null. Raises `ApiError`."""
+        value = self.values.get(name)
+        return None if value is None else read(value, self.at(name))
+
     def string(self, name: str) -> str | None:
         """A string, or None when absent. Raises `ApiError`."""
-        value = self.get(name)
-        if value is None or isinstance(value, str):
-            return value
-        raise self._wrong(name, "a string")
+        return self.read(name, TEXT.read)
+
+    def required(self, name: str) -> str:
+        """A string that must be there. Raises `ApiError`."""
+        text = self.string(name)
+        if text is None:
+            raise missing(self.at(name))
+        return text
 
     def boolean(self, name: str) -> bool | None:
         """A boolean, or None when absent. Raises `ApiError`."""
-        value = self.get(name)
-        if value is None or isinstance(value, bool):
-            return value
-        raise self._wrong(name, "true or false")
-
-    def integer(self, name: str) -> int | None:
-        """An integer (`3.0` counts), or None when absent. Raises `ApiError`."""
-        value = self.get(name)
-        if value is None or (isinstance(value, int) and not isinstance(value, bool)):
-            return value
-        if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-            return int(value)
-        raise self._wrong(name, "an integer")
-
-    def number(self, name: str) -> float | None:
-        """A number, or None when absent. Raises `ApiError`."""
-        value = self.get(name)
-        if value is None:
-            return None
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            try:
-                return float(value)
-            except OverflowError:
-                raise bad_field(self.at(name), "is too large") from None
-        raise self._wrong(name, "a number")
+        return self.read(name, FLAG.read)
 
     def nested(self, name: str) -> "Fields | None":
         """A nested object, or None when absent. Raises `ApiError`."""
-        value = self.get(name)
-        if value is None:
-            return None
-        if isinstance(value, dict):
-            return Fields(value, self.at(name))
-        raise self._wrong(name, "an object")
+        return self.read(name, read_object)
 
-    def array(self, name: str) -> list[object] | None:
-        """An array, or None when absent. Raises `ApiError`."""
-        value = self.get(name)
-        if value is None or isinstance(value, list):
-            return value
-        raise self._wrong(name, "an array")
+    def objects(self, name: str) -> "Iterable[Fields]":
+        """An array of objects, each with its own path; none when absent. Raises `ApiError`."""
+        return self.read(name, read_objects) or ()
 
-    def objects(self, name: str) -> "list[Fields] | None":
-        """An array of objects, each with its own path. Raises `ApiError`."""
-        values = self.array(name)
-        if values is None:
-            return None
-        found = []
-        for index, value in enumerate(values):
-            path = f"{self.at(name)}[{index}]"
-            if not isinstance(value, dict):
-                raise bad_field(path, f"must be an object, not {kind(value)}", "invalid_type")
-            found.append(Fields(value, path))
-        return found
 
-    def strings(self, name: str) -> list[str] | None:
-        """An array of strings; one string counts as an array of one. Raises `ApiError`."""
-        value = self.get(name)
-        if isinstance(value, str):
-            return [value]
-        values = self.array(name)
-        if values is None:
-            return None
-        found = []
-        for index, item in enumerate(values):
-            if not isinstance(item, str):
-                path = f"{self.at(name)}[{index}]"
-                raise bad_field(path, f"must be a string, not {kind(item)}", "invalid_type")
-            found.append(item)
-        return found
-
-    def _wrong(self, name: str, wanted: str) -> ApiError:
-        given = kind(self.get(name))
-        return bad_field(self.at(name), f"must be {wanted}, not {given}", "invalid_type")
+TEXT, FLAG = Text(), Flag()

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
+from ...api.commands.options import EngineOptions, ServeOptions
 from ...api.commands.plan import make_plan
 from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
@@ -53,19 +54,15 @@ async def open_pressed_server(
         pids = [run.facts.pid for run in live_runs() if run.facts.url == url.rstrip("/")]
         yield PressedServer(target, pids[0] if pids else 0)
         return
-    plan = make_plan(
-        model,
-        engine=engine,
+    options = ServeOptions(
+        port=0,
         engines=engines,
         frontends=frontends,
-        model_name="",
-        host="127.0.0.1",
-        port=0,
-        api_keys=(),
-        allowed_hosts=(),
-        allowed_origins=(),
-        grace_s=_GRACE_S,
+        spare_engines=0,
+        spare_frontends=0,
+        grace=_GRACE_S,
     )
+    plan = make_plan(model, options, EngineOptions(**engine))
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
             address = await nursery.start(Root(plan, on_event).run, name="server")

@@ -279,23 +279,15 @@ class Request:
         """What the worker's sampler needs to know, sent once with each `NewRow`."""
         sampling = self.sampling
         assert sampling.seed is not None, "validated when the request came in"
-        temperature, top_p, top_k, min_p = sampling.distribution
-        repetition = sampling.repetition_penalty
         suppressed: list[int] = []
         if sampling.min_tokens > 0:
             suppressed = sorted(self.ending_ids)
         return RowSampling(
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
+            **sampling.for_rows(),
             seed=sampling.seed,
             choice=self.choice,
             min_tokens=sampling.min_tokens,
             suppressed_until_min=suppressed,
-            repetition_penalty=1.0 if repetition is None else repetition,
-            frequency_penalty=sampling.frequency_penalty,
-            presence_penalty=sampling.presence_penalty,
             logit_bias=list(sampling.logit_bias),
             allowed_token_ids=list(sampling.allowed_token_ids or ()),
             bad_words=self.bad_words,

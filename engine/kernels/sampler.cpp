@@ -57,9 +57,9 @@ void forbid_others(float* z, long stride, const uint32_t* allowed, int vocab) {
 void penalise(float* z, const RowParameters& p) {
     for (int i = 0; i < p.seen_count; i++) {
         float& logit = z[p.seen_ids[i]];
-        float x = logit > 0 ? logit / p.repetition : logit * p.repetition;
+        float x = logit > 0 ? logit / p.repetition_penalty : logit * p.repetition_penalty;
         if (p.seen_counts[i])
-            x = (x - p.frequency * (float)p.seen_counts[i]) - p.presence;
+            x = (x - p.frequency_penalty * (float)p.seen_counts[i]) - p.presence_penalty;
         logit = x;
     }
 }

@@ -18,7 +18,7 @@ struct RowParameters {
     float least;                 // y of min_p; -inf: off
     int32_t top_k;               // 0: off
     int32_t logprobs;            // alternatives; -1: no logprobs
-    float repetition, frequency, presence;
+    float repetition_penalty, frequency_penalty, presence_penalty;
     int32_t bias_count;
     int32_t seen_count, seen_max;
     int32_t padding;

@@ -10,6 +10,7 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
+from ..sampling_params import DistributionParams
 from .library import NativeLibrary
 
 # Rows of logits are so many floats long, or a multiple.
@@ -31,14 +32,22 @@ ROW_PARAMETERS = numpy.dtype(
         ("least", numpy.float32),
         ("top_k", numpy.int32),
         ("logprobs", numpy.int32),
-        ("repetition", numpy.float32),
-        ("frequency", numpy.float32),
-        ("presence", numpy.float32),
+        ("repetition_penalty", numpy.float32),
+        ("frequency_penalty", numpy.float32),
+        ("presence_penalty", numpy.float32),
         ("bias_count", numpy.int32),
         ("seen_count", numpy.int32),
         ("seen_max", numpy.int32),
         ("padding", numpy.int32),
     ]
+)
+
+
+# The numbers among them that a row's parameters have by the same name and in the same form.
+ROW_NUMBERS = tuple(
+    name
+    for name in ROW_PARAMETERS.names or ()
+    if name in {"seed", "choice", *(field.name for field in attrs.fields(DistributionParams))}
 )
 
 

@@ -1,4 +1,4 @@
-"""What a model's makers advise for sampling, read from `generation_config.json`.
+"""Sampling defaults of a model, read from its `generation_config.json`.
 
 A client's own parameters go before it. Its end tokens are `model_config`'s affair; `do_sample` and
 lengths are not looked at, as in vLLM. Must not know who samples.
@@ -6,11 +6,13 @@ lengths are not looked at, as in vLLM. Must not know who samples.
 
 import pathlib
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 
 from ..errors import InvalidParameter
-from ..sampling_params import REPETITION_PENALTY_MAX, TEMPERATURE_MAX, TOP_K_MAX, SamplingParams
+from ..parameter_bounds import Number, Whole
+from ..sampling_params import LEFT_TO_THE_MODEL, PARAMETERS, SamplingParams
 from .config import GENERATION_CONFIG_FILE
 from .folder import Fields, read_fields
 
@@ -48,25 +50,18 @@ def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
         if fields.values.get(name) not in (None, neutral)
     ]
     try:
-        defaults = SamplingParams(
-            temperature=_optional(fields, "temperature", TEMPERATURE_MAX),
-            top_p=_optional(fields, "top_p", 1.0),
-            top_k=_top_k(fields),
-            min_p=_optional(fields, "min_p", 1.0),
-            repetition_penalty=_optional(fields, "repetition_penalty", REPETITION_PENALTY_MAX),
-        )
+        defaults = SamplingParams(**{name: _advice(fields, name) for name in LEFT_TO_THE_MODEL})
     except InvalidParameter as error:
         raise fields.fault(error.parameter, error.reason) from error
     return GenerationConfig(defaults, tuple(unserved))
 
 
-def _optional(fields: Fields, name: str, largest: float) -> float | None:
+def _advice(fields: Fields, name: str) -> Any:
+    """What the file says of one parameter; -1 and 0 are both "off" where integers are taken."""
     if fields.values.get(name) is None:
         return None
-    return fields.number(name, least=0.0, largest=largest)
-
-
-def _top_k(fields: Fields) -> int | None:
-    if fields.values.get("top_k") is None:
-        return None
-    return max(0, fields.integer("top_k", TOP_K_MAX, least=-1))  # -1 and 0 are both "off"
+    bound = PARAMETERS[name].bound
+    if isinstance(bound, Whole):
+        return max(0, fields.integer(name, bound.most, least=-1))
+    assert isinstance(bound, Number)
+    return fields.number(name, least=0.0, largest=bound.most)

@@ -1,95 +1,66 @@
 """Every bound of SamplingParams, from both sides."""
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.sampling_params import (
-    ALLOWED_TOKEN_IDS_MAX,
-    BAD_WORD_CHARACTERS_MAX,
-    BAD_WORDS_MAX,
-    CHOICES_MAX,
-    LOGIT_BIAS_ITEMS_MAX,
-    LOGPROB_ITEMS_MAX,
-    LOGPROBS_MAX,
-    REPETITION_PENALTY_MAX,
-    REPETITION_PENALTY_MIN,
-    SEED_MAX,
-    STOP_STRINGS_MAX,
-    STOP_TOKEN_IDS_MAX,
-    SamplingParams,
+from triolet.engine.parameter_bounds import (
+    Biases,
+    Bound,
+    Flag,
+    InstanceOf,
+    Number,
+    Texts,
+    TokenIds,
+    Whole,
 )
+from triolet.engine.sampling_params import LOGPROB_ITEMS_MAX, PARAMETERS, SamplingParams
 
-NO_PENALTY: tuple[object, ...] = (math.nan, math.inf, -math.inf, -2.1, 101, 10**400, "1", True)
-REFUSED: list[tuple[str, dict[str, object]]] = [
-    ("max_tokens", {"max_tokens": 0}),
-    ("max_tokens", {"max_tokens": 2**31}),
-    ("max_tokens", {"max_tokens": 10**20}),
-    ("min_tokens", {"min_tokens": 2**64}),
-    ("min_tokens", {"min_tokens": -1}),
-    ("min_tokens", {"min_tokens": 3, "max_tokens": 2}),
-    ("temperature", {"temperature": -0.1}),
-    ("temperature", {"temperature": math.nan}),
-    ("temperature", {"temperature": math.inf}),
-    ("top_p", {"top_p": 0.0}),
-    ("top_p", {"top_p": 1.01}),
-    ("top_p", {"top_p": math.nan}),
-    ("min_p", {"min_p": -0.1}),
-    ("min_p", {"min_p": 1.1}),
-    ("top_k", {"top_k": -1}),
-    ("top_k", {"top_k": 2**31}),
-    ("seed", {"seed": -1}),
-    ("seed", {"seed": SEED_MAX + 1}),
-    ("stop", {"stop": ["a"] * (STOP_STRINGS_MAX + 1)}),
-    ("stop", {"stop": [""]}),
-    ("stop", {"stop": ["x" * 2000]}),
-    ("stop", {"stop": [3]}),
-    ("stop_token_ids", {"stop_token_ids": [-1]}),
-    ("stop_token_ids", {"stop_token_ids": [0] * (STOP_TOKEN_IDS_MAX + 1)}),
-    ("stop_token_ids", {"stop_token_ids": [1.5]}),
-    ("n", {"n": 0}),
-    ("n", {"n": CHOICES_MAX + 1}),
-    ("n", {"n": 10**400}),
-    ("n", {"n": math.nan}),
-    ("n", {"n": True}),
-    ("temperature", {"temperature": np.float64(1.0)}),
-    ("ignore_eos", {"ignore_eos": 1}),
-    ("skip_special_tokens", {"skip_special_tokens": None}),
-    ("include_stop_str_in_output", {"include_stop_str_in_output": "yes"}),
-    ("structured_outputs", {"structured_outputs": {"json": {}}}),
-    ("logprobs", {"logprobs": -1}),
-    ("logprobs", {"logprobs": LOGPROBS_MAX + 1}),
-    ("logprobs", {"logprobs": 2.0}),
-    ("prompt_logprobs", {"prompt_logprobs": -1}),
-    ("prompt_logprobs", {"prompt_logprobs": 154_880}),
-    ("truncate_prompt_tokens", {"truncate_prompt_tokens": 0}),
-    ("truncate_prompt_tokens", {"truncate_prompt_tokens": -2}),
-    # They equal what it is when nobody says anything.
-    ("presence_penalty", {"presence_penalty": False}),
-    ("frequency_penalty", {"frequency_penalty": np.float64(0.0)}),
-    ("presence_penalty", {"presence_penalty": np.zeros(2)}),
-    *[("presence_penalty", {"presence_penalty": value}) for value in NO_PENALTY],
-    *[("frequency_penalty", {"frequency_penalty": value}) for value in NO_PENALTY],
-    *[("repetition_penalty", {"repetition_penalty": value}) for value in NO_PENALTY],
-    *[("temperature", {"temperature": value}) for value in NO_PENALTY],
-    ("presence_penalty", {"presence_penalty": 2.1}),
-    ("frequency_penalty", {"frequency_penalty": -2.1}),
-    ("repetition_penalty", {"repetition_penalty": 0.0}),
-    ("logit_bias", {"logit_bias": {1: math.nan}}),
-    ("logit_bias", {"logit_bias": {1: 100.5}}),
-    ("logit_bias", {"logit_bias": {-1: 1.0}}),
-    ("logit_bias", {"logit_bias": {2**31: 1.0}}),
-    ("logit_bias", {"logit_bias": [(1, 1.0), (1, 2.0)]}),
-    ("logit_bias", {"logit_bias": dict.fromkeys(range(LOGIT_BIAS_ITEMS_MAX + 1), 1.0)}),
-    ("allowed_token_ids", {"allowed_token_ids": []}),
-    ("allowed_token_ids", {"allowed_token_ids": [-1]}),
-    ("allowed_token_ids", {"allowed_token_ids": range(ALLOWED_TOKEN_IDS_MAX + 1)}),
-    ("bad_words", {"bad_words": [""]}),
-    ("bad_words", {"bad_words": ["x"] * (BAD_WORDS_MAX + 1)}),
-    ("bad_words", {"bad_words": ["x" * (BAD_WORD_CHARACTERS_MAX + 1)]}),
-]
+# They may equal a default, or not be comparable at all.
+NO_NUMBERS = (math.nan, math.inf, -math.inf, 10**400, "1", True, False, np.zeros(2))
+
+
+def wrong_values(bound: Bound) -> Iterator[Any]:
+    match bound:
+        case Whole(least, most):
+            yield from (*NO_NUMBERS, least - 1, most + 1, 1.0)
+        case Number(least, most, is_above):
+            yield from (*NO_NUMBERS, least - 0.1, most + 0.1, np.float64(least + 0.1))
+            yield from (least,) * is_above
+        case Flag():
+            yield from (1, None, "yes")
+        case TokenIds(items_max, items_min):
+            yield from ([-1], [1.5], [2**31], [True], [0] * (items_max + 1))
+            yield from ([],) * items_min
+        case Texts(items_max, characters_max):
+            yield from (["a"] * (items_max + 1), [""], [3], ["x" * (characters_max + 1)])
+        case Biases(items_max, most):
+            yield from ({1: math.nan}, {1: most + 1}, {-1: 1.0}, {2**31: 1.0})
+            yield from ([(1, 1.0), (1, 2.0)], dict.fromkeys(range(items_max + 1), 1.0))
+        case InstanceOf():
+            yield {"json": {}}
+        case _:
+            raise AssertionError(bound)
+
+
+def utmost_values(bound: Bound) -> Iterator[Any]:
+    match bound:
+        case Whole(least, most, also):
+            yield from (least, most, also if also is not None else least)
+        case Number(least, most, is_above):
+            yield from (math.ulp(0.0) if is_above else least, most)
+        case TokenIds(items_max):
+            yield from ([0], [2**31 - 1] * items_max)
+        case Texts(items_max, characters_max):
+            yield ["x" * characters_max] * items_max
+        case Biases(items_max, most):
+            yield from ({0: -most, 2**31 - 1: most}, dict.fromkeys(range(items_max), most))
+
+
 # (field, values, what of the model is changed): in range, but not for every model.
 NOT_FOR_THE_MODEL: list[tuple[str, dict[str, object], dict[str, int]]] = [
     ("stop_token_ids", {"stop_token_ids": [10]}, {}),
@@ -105,38 +76,33 @@ NOT_FOR_THE_MODEL: list[tuple[str, dict[str, object], dict[str, int]]] = [
         {"prompt_tokens": LOGPROB_ITEMS_MAX // 3 - 9, "max_model_len": LOGPROB_ITEMS_MAX},
     ),
 ]
-ACCEPTED: list[dict[str, object]] = [
-    {},
-    {"max_tokens": 1, "min_tokens": 1},
-    {"temperature": 0.0},
-    {"top_p": 1.0, "top_k": 0, "min_p": 0.0},
-    {"seed": SEED_MAX},
-    {"stop": ["a"] * STOP_STRINGS_MAX},
-    {"n": CHOICES_MAX, "logprobs": 0, "prompt_logprobs": LOGPROBS_MAX},
-    {"presence_penalty": -2, "frequency_penalty": 2, "repetition_penalty": REPETITION_PENALTY_MIN},
-    {"repetition_penalty": REPETITION_PENALTY_MAX, "truncate_prompt_tokens": -1},
-    {"logit_bias": {0: -100, 2**31 - 1: 100}, "allowed_token_ids": [0]},
-    {"bad_words": ["x" * BAD_WORD_CHARACTERS_MAX] * BAD_WORDS_MAX},
-]
 
 
-@pytest.mark.parametrize(("field", "values"), REFUSED)
-def test_out_of_range_is_refused_by_name(field: str, values: dict[str, object]) -> None:
-    with pytest.raises(InvalidParameter) as caught:
-        SamplingParams(**values)  # type: ignore[arg-type]
-    assert caught.value.parameter == field
-    assert field in str(caught.value)
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_out_of_range_is_refused_by_name(name: str) -> None:
+    for value in wrong_values(PARAMETERS[name].bound):
+        with pytest.raises(InvalidParameter) as caught:
+            SamplingParams(**{name: value})
+        assert caught.value.parameter == name
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_the_bounds_themselves_are_accepted(name: str) -> None:
+    for value in utmost_values(PARAMETERS[name].bound):
+        SamplingParams(**{name: value})
+
+
+def test_fewer_tokens_at_least_than_at_most() -> None:
+    SamplingParams(max_tokens=1, min_tokens=1)
+    with pytest.raises(InvalidParameter, match="min_tokens must not exceed"):
+        SamplingParams(min_tokens=3, max_tokens=2)
 
 
 def test_a_string_is_one_stop_string_and_one_bad_word() -> None:
     params = SamplingParams(stop="the end", bad_words="cat")
     assert (params.stop, params.bad_words) == (("the end",), ("cat",))
     assert params == SamplingParams(stop=["the end"], bad_words=["cat"])
-
-
-@pytest.mark.parametrize("values", ACCEPTED)
-def test_the_bounds_themselves_are_accepted(values: dict[str, object]) -> None:
-    SamplingParams(**values)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("field", "values", "model"), NOT_FOR_THE_MODEL)
@@ -162,20 +128,22 @@ def test_biases_are_pairs_however_they_are_given() -> None:
     assert SamplingParams(logit_bias=[(3, 1.5)]).logit_bias == ((3, 1.5),)
 
 
+def distribution(params: SamplingParams) -> tuple[object, ...]:
+    numbers = params.for_rows()
+    return tuple(numbers[name] for name in ("temperature", "top_p", "top_k", "min_p"))
+
+
 def test_what_is_left_to_the_model_is_as_it_says() -> None:
     advice = SamplingParams(temperature=0.6, top_k=20, top_p=0.9, min_p=0.1, max_tokens=5)
-    assert SamplingParams().with_defaults(advice).distribution == (0.6, 0.9, 20, 0.1)
+    assert distribution(SamplingParams().with_defaults(advice)) == (0.6, 0.9, 20, 0.1)
     own = SamplingParams(temperature=0.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=9)
     assert own.with_defaults(advice) == own
     assert SamplingParams().with_defaults(SamplingParams(repetition_penalty=1.1)) == (
         SamplingParams(repetition_penalty=1.1)
     )
-    assert SamplingParams(top_k=3).with_defaults(SamplingParams()).distribution == (
-        1.0,
-        1.0,
-        3,
-        0.0,
-    )
+    chosen = SamplingParams(top_k=3).with_defaults(SamplingParams())
+    assert distribution(chosen) == (1.0, 1.0, 3, 0.0)
+    assert chosen.for_rows()["repetition_penalty"] == 1.0
 
 
 def test_without_anything_to_fill_in_nothing_is_made_anew() -> None:

@@ -5,6 +5,7 @@ without wishes costs a few microseconds of Python whatever their number. Must no
 caches or rings, nor import torch. Letters: R rows, C columns of logprobs.
 """
 
+import operator
 from collections.abc import Sequence
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ from ...kernels.library import NativeLibrary
 from ...kernels.sampler import (
     FAILED_ALL_FORBIDDEN,
     FAILED_NOT_NUMBERS,
+    ROW_NUMBERS,
     ROW_PARAMETERS,
     STRIDE,
     SampleCall,
@@ -32,6 +34,7 @@ Array = NDArray[numpy.generic]
 Floats = NDArray[numpy.float32]
 Integers = NDArray[numpy.int32]
 REASONS = MappingProxyType({FAILED_NOT_NUMBERS: NOT_NUMBERS, FAILED_ALL_FORBIDDEN: ALL_FORBIDDEN})
+_numbers_of = operator.attrgetter(*ROW_NUMBERS)
 
 
 @attrs.frozen(eq=False)
@@ -242,8 +245,8 @@ class NativeSampling:
         sampling, kept = held.sampling, list[Array]()
         entry = self._table[row : row + 1]
         entry[:] = 0
-        entry["seed"], entry["choice"] = sampling.seed, sampling.choice
-        entry["top_p"], entry["top_k"] = sampling.top_p, sampling.top_k
+        for name, number in zip(ROW_NUMBERS, _numbers_of(sampling), strict=True):
+            entry[name] = number
         entry["logprobs"] = -1
         if sampling.temperature >= GREEDY_BELOW:
             inverse = numpy.float32(1) / numpy.float32(sampling.temperature)
@@ -268,9 +271,6 @@ class NativeSampling:
             kept.append(seen := self._seen(held.seen))
             entry["seen_ids"], entry["seen_counts"] = _address(seen[0]), _address(seen[1])
             entry["seen_count"], entry["seen_max"] = len(held.seen), seen.shape[1]
-            entry["repetition"] = sampling.repetition_penalty
-            entry["frequency"] = sampling.frequency_penalty
-            entry["presence"] = sampling.presence_penalty
         self._kept[row] = kept
 
     def _seen(self, counts: dict[int, int]) -> Integers:

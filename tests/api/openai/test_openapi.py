@@ -6,10 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from triolet.api.http.query import Query
 from triolet.api.openai.openapi import openapi_document
 from triolet.api.routes import responses as response_routes
 from triolet.api.routes.table import ROUTES, Route
+from triolet.api.schema.tables import Query
 
 from ..fakes import make_application, open_client
 
@@ -54,7 +54,7 @@ def test_every_query_that_a_handler_reads_is_its_routes() -> None:
         assert used == ([route.query] if route.query.fields else [])
     room = pathlib.Path(response_routes.__file__).parents[1]
     readers = {path.stem for path in room.rglob("*.py") if ".query_value(" in path.read_text()}
-    assert readers == {"query"}, "a query is read by its table"
+    assert readers == {"tables"}, "a query is read by its table"
 
 
 def test_every_post_with_a_body_has_its_table() -> None:

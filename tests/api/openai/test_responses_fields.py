@@ -3,8 +3,8 @@
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.prompt_fields import MESSAGES_MAX
-from triolet.api.openai.responses_fields import RESPONSES
+from triolet.api.openai.message_fields import MESSAGES_MAX
+from triolet.api.openai.responses_fields import RESPONSES, check_model
 
 MESSAGE = {"role": "user", "content": "x"}
 
@@ -25,3 +25,9 @@ def test_what_asks_for_nothing_is_not_there() -> None:
 
 def test_metadata_comes_back_as_it_came() -> None:
     assert RESPONSES.read({"metadata": {"a": "b", "c": None}}) == {"metadata": {"a": "b", "c": ""}}
+
+
+def test_a_long_model_name_is_cut_in_the_answer() -> None:
+    with pytest.raises(ApiError) as caught:
+        check_model("x" * 10_000, "toy")
+    assert len(caught.value.message) < 300

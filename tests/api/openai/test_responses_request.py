@@ -170,40 +170,21 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"tools": [{"type": "function"}]}, "missing_required_parameter", "tools[0].name"),
         ({"tool_choice": "required"}, "invalid_value", "tool_choice"),
         ({"background": True, "store": False}, "invalid_value", "background"),
-        ({"background": 1}, "invalid_type", "background"),
-        ({"store": "no"}, "invalid_type", "store"),
-        ({"previous_response_id": 7}, "invalid_type", "previous_response_id"),
         ({"conversation": "c"}, "unsupported_parameter", "conversation"),
         ({"prompt": {"id": "p"}}, "unsupported_parameter", "prompt"),
         ({"truncation": "auto"}, "unsupported_parameter", "truncation"),
         ({"text": {"format": {"type": "json_schema"}}}, "missing_required_parameter",
          "text.format.schema"),
-        ({"include": [7]}, "invalid_type", "include[0]"),
-        ({"top_logprobs": -1}, "invalid_parameter", "top_logprobs"),
-        ({"top_logprobs": 10**9}, "invalid_parameter", "top_logprobs"),
         ({"runtime": {"bad_words": [""]}}, "invalid_value", "runtime.bad_words[0]"),
         ({"runtime": {"n": 2}}, "unknown_parameter", "runtime.n"),
         ({"runtime": {"min_tokens": 9}, "max_output_tokens": 3}, "invalid_parameter",
          "runtime.min_tokens"),
-        ({"generate": 0}, "invalid_type", "generate"),
         ({"runtime": {"keep_s": 1}, "store": False}, "invalid_value", "runtime.keep_s"),
-        ({"runtime": {"keep_s": -1}}, "invalid_parameter", "runtime.keep_s"),
-        ({"runtime": {"keep_s": "x"}}, "invalid_type", "runtime.keep_s"),
-        ({"runtime": {"deadline_ms": 0}}, "invalid_parameter", "runtime.deadline_ms"),
-        ({"runtime": {"deadline_ms": 10**9}}, "invalid_parameter", "runtime.deadline_ms"),
-        ({"runtime": {"credit": -1}}, "invalid_parameter", "runtime.credit"),
-        ({"runtime": {"merge_ms": 1001}}, "invalid_parameter", "runtime.merge_ms"),
         ({"runtime": {"tokens": 1}}, "unknown_parameter", "runtime.tokens"),
-        ({"runtime": []}, "invalid_type", "runtime"),
-        ({"runtime": {"seed": "x"}}, "invalid_type", "runtime.seed"),
-        ({"runtime": {"seed": -1}}, "invalid_parameter", "runtime.seed"),
         ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
         ({"runtime": {"input_token_ids": []}}, "invalid_value", "runtime.input_token_ids"),
-        ({"runtime": {"priority": 2**40}}, "invalid_parameter", "runtime.priority"),
-        ({"runtime": {"cache_salt": "x" * 999}}, "invalid_value", "runtime.cache_salt"),
         ({"input": None}, "missing_required_parameter", "input"),
         ({"input": []}, "invalid_value", "input"),
-        ({"input": 7}, "invalid_type", "input"),
         ({"input": ["x"]}, "invalid_type", "input[0]"),
         ({"input": [{"content": "x"}]}, "missing_required_parameter", "input[0].role"),
         ({"input": [{"role": "wise", "content": "x"}]}, "unsupported_parameter", "input[0].role"),
@@ -216,12 +197,7 @@ def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
         ({"input": [{"type": "function_call_output"}]}, "missing_required_parameter",
          "input[0].output"),
         ({"input": [{"type": "reasoning"}]}, "unsupported_parameter", "input[0].type"),
-        ({"max_output_tokens": 0}, "invalid_parameter", "max_output_tokens"),
-        ({"max_output_tokens": True}, "invalid_type", "max_output_tokens"),
-        ({"temperature": 1e9}, "invalid_parameter", "temperature"),
-        ({"stream": "yes"}, "invalid_type", "stream"),
         ({"model": "other"}, "model_not_found", "model"),
-        ({"model": 7}, "invalid_type", "model"),
         ({"metadata": {"k": 7}}, "invalid_type", "metadata.k"),
         ({"metadata": {str(n): "" for n in range(17)}}, "invalid_value", "metadata"),
         ({"metadata": {"k" * 65: ""}}, "invalid_value", "metadata"),
@@ -260,11 +236,3 @@ def test_good_lane_names_pass(stream_id: str | None) -> None:
 def test_logprobs_are_included_when_asked_for(values: JsonObject, logprobs: int | None) -> None:
     request = read_response_request({"input": "hi", **values}, model="toy")
     assert request.sampling.logprobs == logprobs
-
-
-def test_sampling_fields_are_in_the_runtime_object() -> None:
-    runtime = {"presence_penalty": 1, "logit_bias": {"3": -1}, "allowed_token_ids": [3, 4]}
-    request = read_response_request({"input": "hi", "runtime": runtime}, model="toy")
-    assert request.sampling.presence_penalty == 1
-    assert request.sampling.logit_bias == ((3, -1.0),)
-    assert request.sampling.allowed_token_ids == (3, 4)

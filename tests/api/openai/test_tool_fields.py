@@ -7,7 +7,8 @@ import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.openai.chat_request import read_chat_request
-from triolet.api.openai.tool_fields import Choice, ToolChoiceField, Tools, ToolUse
+from triolet.api.openai.message_fields import ToolChoiceField, Tools
+from triolet.api.openai.tool_use import Choice, ToolUse
 from triolet.engine.grammar.text import check_grammar
 from triolet.runtime.text.prompts import ChatPrompt
 from triolet.runtime.text.tool_calls import Tool, ToolChoice

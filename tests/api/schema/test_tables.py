@@ -1,29 +1,18 @@
-"""Tables of fields: what each kind reads, refuses and says of itself."""
+"""Tables of fields: what they read, refuse and say of themselves, of bodies and of queries."""
 
 import math
 import re
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.schema.reader import (
-    Body,
-    Field,
-    Flag,
-    Integer,
-    Kind,
-    Nested,
-    Number,
-    Text,
-    Texts,
-    TokenIds,
-    Unserved,
-    is_empty,
-    never,
-    one_of,
-)
+from triolet.api.http.request import HttpRequest
+from triolet.api.openai.sampling_fields import TokenIds
+from triolet.api.schema.fields import Flag, Integer, Kind, Number, Text, Texts
+from triolet.api.schema.tables import Body, Field, Nested, Query, Unserved, is_empty, never, one_of
 
 
 def test_harmless_values_compare_with_their_types() -> None:
@@ -36,7 +25,7 @@ def test_harmless_values_compare_with_their_types() -> None:
 
 
 INNER = Body({"flag": Field(Flag())}, strict=True)
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, Kind[Any]] = {
     "text": Text(characters_max=3, choices=("a", "bb")),
     "flag": Flag(),
     "integer": Integer(minimum=-2, maximum=9),
@@ -75,35 +64,15 @@ def test_right_values(name: str, value: object, expected: object) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "path"),
     [
-        ("text", 1, "text"),
         ("text", "c", "text"),
-        ("flag", 1, "flag"),
-        ("flag", "true", "flag"),
-        ("integer", True, "integer"),
-        ("integer", 1.5, "integer"),
-        ("integer", "1", "integer"),
-        ("integer", -3, "integer"),
-        ("integer", 10**400, "integer"),
-        ("integer", 1e300, "integer"),
-        ("number", False, "number"),
-        ("number", 0, "number"),
-        ("number", 1.5, "number"),
         ("number", math.nan, "number"),
         ("number", math.inf, "number"),
         ("number", 10**400, "number"),
-        ("texts", 1, "texts"),
-        ("texts", ["a", "b", "c"], "texts"),
-        ("texts", ["a", 1], "texts[1]"),
+        ("integer", 1e300, "integer"),
         ("texts", ["a", ""], "texts[1]"),
         ("texts", "abcd", "texts[0]"),
-        ("ids", [], "ids"),
-        ("ids", [1, 2, 3, 4], "ids"),
         ("ids", [1, True], "ids[1]"),
-        ("ids", [1, 2.0], "ids[1]"),
-        ("ids", [-1], "ids"),
         ("ids", [10], "ids"),
-        ("ids", {"a": 1}, "ids"),
-        ("inner", [], "inner"),
         ("inner", {"flag": 1}, "inner.flag"),
         ("inner", {"flag": None, "other": None}, "inner.other"),
         ("unserved", 2, "unserved"),
@@ -113,7 +82,6 @@ def test_wrong_values_name_their_path(name: str, value: object, path: str) -> No
     with pytest.raises(ApiError) as caught:
         TABLE.read({name: value})
     assert (caught.value.status, caught.value.param) == (400, path)
-    assert caught.value.message.startswith(f"{path}: ")
 
 
 def test_null_is_absent_and_what_is_harmless_is_not_read() -> None:
@@ -161,3 +129,69 @@ def test_the_schema_names_every_field() -> None:
     assert set(properties) == set(KINDS)
     assert properties["inner"]["additionalProperties"] is False
     assert properties["number"] == {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+
+
+# ---- queries
+
+QUERY = Query(
+    {
+        "flag": Field(Flag(), "Yes or no."),
+        "count": Field(Integer(minimum=-5, maximum=9)),
+        "order": Field(Text(choices=("asc", "desc"))),
+        "any": Field(Integer()),
+    }
+)
+ABSENT = {"flag": None, "count": None, "order": None, "any": None}
+
+
+def read(query: str) -> dict[str, object]:
+    return QUERY.read(HttpRequest("GET", "/", query, ()))
+
+
+@pytest.mark.parametrize(
+    ("query", "values"),
+    [
+        ("", {}),
+        ("other=1", {}),
+        ("flag=true", {"flag": True}),
+        ("flag=false&count=-5&order=asc", {"flag": False, "count": -5, "order": "asc"}),
+        ("count=1&count=2", {"count": 2}),
+        (f"any={2**63 - 1}", {"any": 2**63 - 1}),
+    ],
+)
+def test_values_have_their_types(query: str, values: dict[str, object]) -> None:
+    assert read(query) == ABSENT | values
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "flag=yes",
+        "count=x",
+        "count=1.0",
+        "count=--1",
+        "count=%D9%A1",
+        "count=10",
+        "order=up",
+        f"any={2**63}",
+        "any=" + "9" * 5000,
+    ],
+)
+def test_a_wrong_value_is_a_400_that_names_it(query: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        read(query)
+    assert (caught.value.status, caught.value.param) == (400, query.partition("=")[0])
+
+
+def test_too_many_parameters_are_a_400() -> None:
+    with pytest.raises(ApiError, match="cannot be read") as caught:
+        read("&".join(["flag=true"] * 65))
+    assert (caught.value.status, caught.value.param) == (400, "query")
+
+
+def test_the_document_has_the_bounds_that_are_read() -> None:
+    flag, count, order, _ = QUERY.parameters()
+    assert (flag["in"], flag["required"], flag["description"]) == ("query", False, "Yes or no.")
+    assert flag["schema"] == {"type": "boolean"}
+    assert count["schema"] == {"type": "integer", "minimum": -5, "maximum": 9}
+    assert order["schema"] == {"type": "string", "enum": ["asc", "desc"]}

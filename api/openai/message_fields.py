@@ -1,0 +1,383 @@
+"""Messages, tools and output formats of request bodies: the kinds of values they are read by.
+
+Sans-IO: JSON values in, typed values or `ApiError` out. Sizes are checked here; whether a schema or
+grammar can be served is the runtime's to say. Chat completions wrap a function or a schema in an
+object of its own, Responses do not (`is_flat`); both become the same.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import msgspec
+
+from ...engine.errors import InvalidParameter
+from ...engine.structured_outputs import CHOICES_MAX, GRAMMAR_CHARACTERS_MAX, StructuredOutputs
+from ...runtime.text.json_text import check_nesting, read_json
+from ...runtime.text.tool_calls import Tool, ToolChoice
+from ..errors import bad_field, to_api_error, unsupported
+from ..schema.fields import (
+    FLAG,
+    TEXT,
+    Fields,
+    JsonObject,
+    missing,
+    read_array,
+    read_object,
+    read_objects,
+    wrong_type,
+)
+from ..schema.tables import Field
+from .tool_use import Choice
+
+TEXT_PARTS = ("text", "input_text", "output_text")
+ROLES = ("system", "developer", "user", "assistant", "tool")
+# Chat templates know three roles; OpenAI's `developer` is their `system`.
+TEMPLATE_ROLES = {"developer": "system"}
+# Pulled out of the air: a conversation of a thousand turns is beyond every model's length, and a
+# template must not render for seconds what the length then refuses.
+MESSAGES_MAX = 8192
+PARTS_MAX = 1024
+# OpenAI's bound, and more than any model is trained on.
+TOOLS_MAX = 128
+# OpenAI's rule for names of functions.
+_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,64}", re.ASCII)
+_NO_PARAMETERS: JsonObject = {"type": "object", "properties": {}}
+FORMATS = ("text", "json_object", "json_schema")
+Message = dict[str, Any]
+
+# ---- messages
+
+
+def read_message(message: Fields) -> Message:
+    """One conversation item with role and text. Raises `ApiError`, naming the path."""
+    role = message.required("role")
+    if role not in ROLES:
+        raise unsupported(message.at("role"), f"must be one of {', '.join(ROLES)}")
+    for name in ("function_call", "audio"):
+        if message.get(name):
+            raise unsupported(message.at(name), "is not served")
+    calls = [read_call(call.nested("function") or call) for call in message.objects("tool_calls")]
+    if calls and role != "assistant":
+        raise bad_field(message.at("tool_calls"), "is an assistant's")
+    found: Message = {"role": TEMPLATE_ROLES.get(role, role)}
+    if calls and message.get("content") is None:
+        return {**found, "content": "", "tool_calls": calls}
+    found["content"] = read_content(message)
+    if role == "tool":
+        found["tool_call_id"] = message.string("tool_call_id") or ""
+    return {**found, "tool_calls": calls} if calls else found
+
+
+def read_content(message: Fields, name: str = "content") -> str:
+    """The text of a message: a string, or text parts joined. Raises `ApiError`."""
+    content, path = message.get(name), message.at(name)
+    if isinstance(content, str):
+        return content
+    if content is None:
+        raise missing(path)
+    if not isinstance(content, list):
+        raise wrong_type(path, "a string or an array of parts", content)
+    pieces = []
+    for part in read_objects(content, path, items_max=PARTS_MAX, noun="parts"):
+        if part.string("type") not in TEXT_PARTS:
+            raise unsupported(part.at("type"), "only text parts are served")
+        pieces.append(part.required("text"))
+    return "".join(pieces)
+
+
+_PART_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {"type": {"enum": list(TEXT_PARTS)}, "text": {"type": "string"}},
+    "required": ["type", "text"],
+}
+MESSAGE_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": list(ROLES)},
+        "tool_calls": {"type": "array", "items": {"type": "object"}},
+        "tool_call_id": {"type": "string"},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "maxItems": PARTS_MAX, "items": _PART_SCHEMA},
+            ]
+        },
+    },
+    "required": ["role"],
+}
+
+
+@attrs.frozen
+class Messages:
+    """A conversation, as chat templates read it: at least one message of role and text."""
+
+    def read(self, value: object, path: str) -> list[Message]:
+        """See `fields.Kind`."""
+        if not 1 <= len(read_array(value, path)) <= MESSAGES_MAX:
+            raise bad_field(path, f"must not be empty, and have at most {MESSAGES_MAX} messages")
+        return [read_message(item) for item in read_objects(value, path)]
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        bounds = {"minItems": 1, "maxItems": MESSAGES_MAX}
+        return {"type": "array", **bounds, "items": MESSAGE_SCHEMA}
+
+
+# ---- tools
+
+_FUNCTION_SCHEMA: JsonObject = {
+    "name": {"type": "string"},
+    "description": {"type": "string"},
+    "parameters": {"type": "object"},
+    "strict": {"type": "boolean"},
+}
+
+
+@attrs.frozen
+class Tools:
+    """`tools`: functions that the model may call."""
+
+    is_flat: bool = False
+
+    def read(self, value: object, path: str) -> list[Tool]:
+        """See `fields.Kind`."""
+        found: dict[str, Tool] = {}
+        for given in read_objects(value, path, items_max=TOOLS_MAX, noun="tools"):
+            function = _function_of(given, is_flat=self.is_flat)
+            name = _read_name(function)
+            parameters = _read_parameters(function)
+            description = function.string("description") or ""
+            strict = function.boolean("strict") or False
+            if name in found:
+                raise bad_field(given.path, f"has the name {name} once more")
+            found[name] = Tool(name, parameters, description, strict)
+        return list(found.values())
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        function: JsonObject = {"type": "object", "properties": _FUNCTION_SCHEMA}
+        properties = _FUNCTION_SCHEMA if self.is_flat else {"function": function}
+        items = {"type": "object", "properties": {"type": {"const": "function"}, **properties}}
+        return {"type": "array", "maxItems": TOOLS_MAX, "items": items}
+
+
+@attrs.frozen
+class ToolChoiceField:
+    """`tool_choice`: a word, or one function."""
+
+    is_flat: bool = False
+
+    def read(self, value: object, path: str) -> Choice:
+        """See `fields.Kind`."""
+        if isinstance(value, str):
+            if value not in list(ToolChoice):
+                raise bad_field(path, f"must be one of {', '.join(ToolChoice)}, or a function")
+            return Choice(ToolChoice(value))
+        if not isinstance(value, dict):
+            raise wrong_type(path, "a string or an object", value)
+        function = _function_of(Fields(value, path), is_flat=self.is_flat)
+        return Choice(ToolChoice.REQUIRED, _read_name(function))
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        return {"anyOf": [{"type": "string", "enum": list(ToolChoice)}, {"type": "object"}]}
+
+
+def tool_fields(*, is_flat: bool) -> dict[str, Field]:
+    """The three fields of tools, by the names of `tool_use.TOOL_FIELD_NAMES`."""
+    return {
+        "tools": Field(Tools(is_flat), "Functions that the model may call."),
+        "tool_choice": Field(
+            ToolChoiceField(is_flat), "Whether it must, and which; a call is then valid."
+        ),
+        "parallel_tool_calls": Field(FLAG, "Whether an answer may have several calls."),
+    }
+
+
+def read_call(function: Fields) -> JsonObject:
+    """One call: its name, and its arguments parsed, as templates take them. Raises `ApiError`."""
+    name = _read_name(function)
+    text = function.string("arguments") or "{}"
+    try:
+        arguments = read_json(text)
+    except msgspec.DecodeError:
+        raise bad_field(function.at("arguments"), "must be JSON") from None
+    except ValueError as error:
+        raise bad_field(function.at("arguments"), str(error)) from None
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def _read_parameters(function: Fields) -> JsonObject:
+    given = function.nested("parameters")
+    if given is None:
+        return dict(_NO_PARAMETERS)
+    try:
+        check_nesting(given.values)
+    except ValueError as error:
+        raise bad_field(given.path, str(error)) from None
+    return dict(given.values)
+
+
+def _function_of(given: Fields, *, is_flat: bool) -> Fields:
+    if given.string("type") != "function":
+        raise unsupported(given.at("type"), "must be `function`")
+    function = given if is_flat else given.nested("function")
+    if function is None:
+        raise missing(given.at("function"))
+    return function
+
+
+def _read_name(function: Fields) -> str:
+    name = function.required("name")
+    if _NAME.fullmatch(name) is None:
+        raise bad_field(
+            function.at("name"), "must be 1 to 64 ASCII letters, digits, underscores, dots, hyphens"
+        )
+    return name
+
+
+# ---- output formats
+
+_SCHEMA: JsonObject = {"anyOf": [{"type": "object"}, {"type": "boolean"}, {"type": "string"}]}
+_TEXT: JsonObject = {"type": "string", "maxLength": GRAMMAR_CHARACTERS_MAX}
+_CHOICES: JsonObject = {"type": "array", "maxItems": CHOICES_MAX, "items": {"type": "string"}}
+
+
+@attrs.frozen
+class Form:
+    """One of vLLM's forms; None of it asks for nothing."""
+
+    _make: Callable[[object, str], StructuredOutputs | None]
+    _schema: JsonObject
+
+    def read(self, value: object, path: str) -> StructuredOutputs | None:
+        """See `fields.Kind`."""
+        try:
+            return self._make(value, path)
+        except InvalidParameter as error:
+            raise to_api_error(error, {"structured_outputs": path}) from None
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        return self._schema
+
+
+def _json(value: object, path: str) -> StructuredOutputs:
+    if not isinstance(value, dict | bool | str):
+        raise wrong_type(path, "a JSON schema", value)
+    try:
+        check_nesting(value)
+    except ValueError as error:
+        raise bad_field(path, str(error)) from None
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return StructuredOutputs.json(text)
+
+
+def _choice(value: object, path: str) -> StructuredOutputs:
+    items = enumerate(read_array(value, path))
+    return StructuredOutputs.choice([TEXT.read(item, f"{path}[{i}]") for i, item in items])
+
+
+def _json_object(value: object, path: str) -> StructuredOutputs | None:
+    return StructuredOutputs.json_object() if FLAG.read(value, path) else None
+
+
+FORMS = {
+    "json": Form(_json, _SCHEMA),
+    "regex": Form(lambda value, path: StructuredOutputs.regex(TEXT.read(value, path)), _TEXT),
+    "choice": Form(_choice, _CHOICES),
+    "grammar": Form(lambda value, path: StructuredOutputs.grammar(TEXT.read(value, path)), _TEXT),
+    "json_object": Form(_json_object, {"type": "boolean"}),
+}
+
+
+@attrs.frozen
+class StructuredOutputsField:
+    """vLLM's `structured_outputs`: an object with exactly one of the forms."""
+
+    def read(self, value: object, path: str) -> StructuredOutputs | None:
+        """See `fields.Kind`. None: no form is given."""
+        values = read_object(value, path).values
+        given = {name: item for name, item in values.items() if item is not None}
+        # vLLM's clients send all of its options; one that is off asks for nothing.
+        unknown = [name for name in given if name not in FORMS and given[name] is not False]
+        if unknown:
+            reason = f"is not served; one of {', '.join(FORMS)} is"
+            raise unsupported(f"{path}.{unknown[0][:200]}", reason)
+        known = [name for name in given if name in FORMS]
+        forms = [FORMS[name].read(given[name], f"{path}.{name}") for name in known]
+        found = [form for form in forms if form is not None]
+        if len(found) > 1:
+            raise bad_field(path, f"must have only one of {', '.join(given)}")
+        return found[0] if found else None
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        properties = {name: form.schema() for name, form in FORMS.items()}
+        return {"type": "object", "properties": properties, "maxProperties": 1}
+
+
+@attrs.frozen
+class AnswerFormat:
+    """`response_format` of chat and completions; with `is_flat`, `text.format` of Responses."""
+
+    is_flat: bool = False
+
+    def read(self, value: object, path: str) -> StructuredOutputs | None:
+        """See `fields.Kind`. None: plain text."""
+        given = read_object(value, path)
+        holder = given if self.is_flat else given.nested("json_schema")
+        if holder is not None:
+            holder.string("name")
+            holder.boolean("strict")
+        match given.string("type"):
+            case None | "text":
+                return None
+            case "json_object":
+                return StructuredOutputs.json_object()
+            case "json_schema":
+                if holder is None:
+                    raise missing(given.at("json_schema"))
+                if holder.get("schema") is None:
+                    raise missing(holder.at("schema"))
+                return holder.read("schema", FORMS["json"].read)
+            case _:
+                raise unsupported(given.at("type"), f"must be one of {', '.join(FORMATS)}")
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        kind: JsonObject = {"type": {"type": "string", "enum": list(FORMATS)}}
+        described: JsonObject = {"name": {"type": "string"}, "strict": {"type": "boolean"}}
+        if self.is_flat:
+            return {"type": "object", "properties": {**kind, **described, "schema": {}}}
+        inner = {"type": "object", "properties": {**described, "schema": {}}}
+        return {"type": "object", "properties": {**kind, "json_schema": inner}}
+
+
+@attrs.frozen
+class TextOptions:
+    """`text` of Responses, of which the format counts."""
+
+    def read(self, value: object, path: str) -> StructuredOutputs | None:
+        """See `fields.Kind`. None: plain text."""
+        return read_object(value, path).read("format", AnswerFormat(is_flat=True).read)
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        return {"type": "object", "properties": {"format": AnswerFormat(is_flat=True).schema()}}
+
+
+def form_of(
+    values: Mapping[str, Any], names: tuple[str, ...]
+) -> tuple[str, StructuredOutputs] | None:
+    """The one form among read values, and the field of `names` that asks for it.
+
+    Raises `ApiError` if another one asks as well.
+    """
+    given = [(name, values[name]) for name in names if values.get(name) is not None]
+    if len(given) > 1:
+        raise bad_field(given[1][0], f"must not be together with `{given[0][0]}`")
+    return given[0] if given else None

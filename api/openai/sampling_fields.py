@@ -1,0 +1,173 @@
+"""Sampling fields of request bodies, as the declarations of `SamplingParams` have them.
+
+Sans-IO: declarations in, a table of fields out. A parameter that is declared there is a field of
+every protocol, with the same bound and sentence; only what protocols name or place differently is
+in their own tables.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+
+from ...engine import parameter_bounds as bounds
+from ...engine.errors import InvalidParameter
+from ...engine.parameter_bounds import TOKEN_ID_MAX
+from ...engine.sampling_params import (
+    LOGIT_BIAS_ITEMS_MAX,
+    LOGIT_BIAS_MAX,
+    PARAMETERS,
+    TOKENS_MAX,
+    TOP_K_MAX,
+    TRUNCATE_TO_MODEL,
+    SamplingParams,
+)
+from ..errors import bad_field, to_api_error
+from ..schema.fields import (
+    FLAG,
+    Integer,
+    JsonObject,
+    Kind,
+    Number,
+    Texts,
+    out_of_range,
+    read_array,
+    read_object,
+    wrong_type,
+)
+from ..schema.tables import Field
+from .message_fields import StructuredOutputsField
+
+_BIAS = Number(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
+_LENGTH = Integer(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
+# Digits of the largest token id.
+_DIGITS_MAX = len(str(TOKEN_ID_MAX))
+# vLLM's and Hugging Face's spelling of "off", beside 0.
+TOP_K_OFF = -1
+
+
+@attrs.frozen(kw_only=True)
+class TokenIds:
+    """An array of token ids; what the vocabulary has is checked with the model."""
+
+    items_max: int
+    items_min: int = 0
+    maximum: int = TOKEN_ID_MAX
+
+    def read(self, value: object, path: str) -> list[int]:
+        """See `Kind`."""
+        value = read_array(value, path)
+        if not value and self.items_min:
+            raise bad_field(path, "must not be empty")
+        if len(value) > self.items_max:
+            raise bad_field(path, f"must have at most {self.items_max} items")
+        if all(type(item) is int for item in value):
+            if value and not (min(value) >= 0 and max(value) <= self.maximum):
+                raise bad_field(path, f"must have token ids from 0 to {self.maximum}")
+            return value
+        wrong = next(index for index, item in enumerate(value) if type(item) is not int)
+        raise wrong_type(f"{path}[{wrong}]", "an integer", value[wrong])
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        items = {"type": "integer", "minimum": 0, "maximum": self.maximum}
+        bounds = {"minItems": self.items_min, "maxItems": self.items_max}
+        return {"type": "array", **bounds, "items": items}
+
+
+@attrs.frozen
+class Biases:
+    """OpenAI's `logit_bias`: an object whose names are token ids, in decimal digits."""
+
+    def read(self, value: object, path: str) -> tuple[tuple[int, float], ...]:
+        """See `fields.Kind`."""
+        given = read_object(value, path).values
+        if len(given) > LOGIT_BIAS_ITEMS_MAX:
+            raise bad_field(path, f"must have at most {LOGIT_BIAS_ITEMS_MAX} token ids")
+        found: dict[int, float] = {}
+        for name, bias in given.items():
+            is_number = name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX
+            if not is_number or int(name) > TOKEN_ID_MAX:
+                raise bad_field(path, f"must have token ids for names, not {name[:40]!r}")
+            if int(name) in found:
+                raise bad_field(path, f"names token {int(name)} twice")
+            found[int(name)] = _BIAS.read(bias, f"{path}.{name}")
+        return tuple(found.items())
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        names: JsonObject = {"pattern": f"^[0-9]{{1,{_DIGITS_MAX}}}$"}
+        bounds: JsonObject = {"maxProperties": LOGIT_BIAS_ITEMS_MAX, "propertyNames": names}
+        return {"type": "object", **bounds, "additionalProperties": _BIAS.schema()}
+
+
+@attrs.frozen
+class PromptLength:
+    """vLLM's `truncate_prompt_tokens`: so many tokens, or -1 for as many as fit."""
+
+    def read(self, value: object, path: str) -> int:
+        """See `fields.Kind`."""
+        length = _LENGTH.read(value, path)
+        if length == 0:
+            raise out_of_range(path, f"{TRUNCATE_TO_MODEL}, or from 1 to {TOKENS_MAX}")
+        return length
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        return {**_LENGTH.schema(), "not": {"const": 0}}
+
+
+def _kind_of(bound: bounds.Bound) -> Kind[Any]:
+    match bound:
+        case bounds.Whole(least, most, None):
+            return Integer(minimum=least, maximum=most)
+        case bounds.Number(least, most, is_above):
+            return Number(minimum=least, maximum=most, is_above=is_above)
+        case bounds.Flag():
+            return FLAG
+        case bounds.Texts(items_max, characters_max):
+            return Texts(items_max=items_max, characters_max=characters_max)
+        case bounds.TokenIds(items_max, items_min):
+            return TokenIds(items_max=items_max, items_min=items_min)
+    raise AssertionError(f"a field has to say how {bound} is read")
+
+
+# Kinds that a bound alone does not say.
+_OWN_KINDS: Mapping[str, Kind[Any]] = MappingProxyType(
+    {
+        "top_k": Integer(minimum=TOP_K_OFF, maximum=TOP_K_MAX),
+        "logit_bias": Biases(),
+        "structured_outputs": StructuredOutputsField(),
+        "truncate_prompt_tokens": PromptLength(),
+    }
+)
+
+
+def sampling_field(name: str) -> Field:
+    """The field of one parameter."""
+    parameter = PARAMETERS[name]
+    return Field(_OWN_KINDS.get(name) or _kind_of(parameter.bound), parameter.about)
+
+
+# Protocols have these by other names or at other places.
+_ELSEWHERE = {"n", "max_tokens", "temperature", "top_p", "logprobs", "prompt_logprobs"}
+SAMPLING_FIELDS: dict[str, Field] = {
+    name: sampling_field(name) for name in PARAMETERS if name not in _ELSEWHERE
+}
+
+
+def sampling_arguments(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments for `SamplingParams` among the read values of `SAMPLING_FIELDS`."""
+    found = {name: value for name, value in values.items() if name in SAMPLING_FIELDS}
+    if found.get("top_k") == TOP_K_OFF:
+        found["top_k"] = 0
+    return found
+
+
+def sampling_params(arguments: dict[str, Any], names: dict[str, str]) -> SamplingParams:
+    """Build the checked parameters. Raises `ApiError` with the protocol's name of the field."""
+    try:
+        return SamplingParams(**arguments)
+    except InvalidParameter as error:
+        raise to_api_error(error, names) from None

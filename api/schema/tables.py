@@ -1,0 +1,180 @@
+"""Tables of fields: one for each kind of JSON body, one for each route's query.
+
+Sans-IO: an object or a query in, typed values or an `ApiError` that names the field out. A table
+reads, documents and tests: what no table names is never read, so the OpenAPI document that is made
+of the tables cannot lie, and tests take their bad values from there.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from ..errors import bad_field, unsupported
+from ..http.request import HttpRequest
+from .fields import Flag, Integer, JsonObject, Kind, missing, read_object
+
+# A sign and the digits of 2**63; int() of more would only cost time.
+INTEGER_CHARACTERS_MAX = 20
+
+Harmless = Callable[[object], bool]
+
+
+@attrs.frozen
+class Unserved:
+    """A field that we know and do not serve: refused when it asks for something, else ignored."""
+
+    is_harmless: Harmless
+    reason: str
+
+    def read(self, value: object, path: str) -> None:
+        """See `Kind`; there is never anything to use."""
+        if not self.is_harmless(value):
+            raise unsupported(path, self.reason)
+
+    def schema(self) -> JsonObject:
+        """See `Kind`: any value, since what is harmless has no shape."""
+        return {"x-unserved": self.reason}
+
+
+@attrs.frozen
+class Nested:
+    """An object with a table of its own."""
+
+    body: "Body"
+
+    def read(self, value: object, path: str) -> dict[str, Any]:
+        """See `Kind`."""
+        return self.body.read(read_object(value, path).values, path)
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        return self.body.schema()
+
+
+@attrs.frozen
+class Field:
+    """One field of a table: its kind, and a sentence about it for the document."""
+
+    kind: Kind[Any]
+    about: str = ""
+    required: bool = attrs.field(default=False, kw_only=True)
+
+    def schema(self) -> JsonObject:
+        """As JSON Schema, with the sentence."""
+        return {**self.kind.schema(), **({"description": self.about} if self.about else {})}
+
+
+@attrs.frozen
+class Body:
+    """The table of one object. Unknown fields are ignored, or refused when `strict`."""
+
+    fields: Mapping[str, Field]
+    strict: bool = attrs.field(default=False, kw_only=True)
+    _required: tuple[str, ...] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        required = tuple(name for name, field in self.fields.items() if field.required)
+        object.__setattr__(self, "_required", required)
+
+    def read(self, values: JsonObject, path: str = "") -> dict[str, Any]:
+        """The typed values of the fields that were sent. Raises `ApiError` for the first fault."""
+        prefix = f"{path}." if path else ""
+        found = {}
+        fields = self.fields
+        for name, value in values.items():
+            field = fields.get(name)
+            if field is None:
+                if self.strict:
+                    raise bad_field(
+                        prefix + name[:200], "is not a known field", "unknown_parameter"
+                    )
+            elif value is not None:
+                typed = field.kind.read(value, prefix + name)
+                if typed is not None:
+                    found[name] = typed
+        for name in self._required:
+            if name not in found:
+                raise missing(prefix + name)
+        return found
+
+    def schema(self) -> JsonObject:
+        """As JSON Schema."""
+        found: JsonObject = {
+            "type": "object",
+            "properties": {name: field.schema() for name, field in self.fields.items()},
+        }
+        if self._required:
+            found["required"] = list(self._required)
+        if self.strict:
+            found["additionalProperties"] = False
+        return found
+
+
+# ---- values that ask for nothing
+
+
+def is_empty(value: object) -> bool:
+    """Harmless: an empty array, object or string, false or zero."""
+    return not value
+
+
+def one_of(*harmless: object) -> Harmless:
+    """Harmless: one of these values (compared with their types: true is not 1)."""
+    return lambda value: any(type(value) is type(h) and value == h for h in harmless)
+
+
+def never(value: object) -> bool:
+    """Harmless: nothing; any value asks for something."""
+    return False
+
+
+# ---- queries
+
+
+@attrs.frozen
+class Query:
+    """The parameters of one route: flags, integers and texts. Unknown ones are ignored."""
+
+    fields: Mapping[str, Field]
+
+    def read(self, request: HttpRequest | None) -> dict[str, Any]:
+        """The typed value of each parameter, None when absent. Raises `ApiError`."""
+        assert request is not None
+        try:
+            texts = {name: request.query_value(name) for name in self.fields}
+        except ValueError as error:
+            raise bad_field("query", f"cannot be read: {error}") from None
+        return {name: _value(field, name, texts[name]) for name, field in self.fields.items()}
+
+    def parameters(self) -> list[JsonObject]:
+        """As OpenAPI's parameters."""
+        return [
+            {
+                "name": name,
+                "in": "query",
+                "required": False,
+                "description": field.about,
+                "schema": field.kind.schema(),
+            }
+            for name, field in self.fields.items()
+        ]
+
+
+NO_QUERY = Query({})
+
+
+def _value(field: Field, name: str, text: str | None) -> Any:
+    if text is None:
+        return None
+    value: object = text
+    if isinstance(field.kind, Flag):
+        if text not in ("true", "false"):
+            raise bad_field(name, "must be true or false", "invalid_type")
+        value = text == "true"
+    elif isinstance(field.kind, Integer):
+        is_number = text.isascii() and text.removeprefix("-").isdecimal()
+        if not is_number or len(text) > INTEGER_CHARACTERS_MAX:
+            raise bad_field(name, "must be an integer", "invalid_type")
+        value = int(text)
+    return field.kind.read(value, name)
