@@ -247,7 +247,8 @@ class CoreClient:
     def _handle_message(self, peer: Peer, message: object) -> Accepted:
         match message:
             case StepOutputs(statistics=statistics):
-                if statistics is not None:
+                # Of one that was forgotten they may have waited with the output handler.
+                if statistics is not None and peer in self._met:
                     self.statistics[peer] = statistics
                     self.statistics_changed.set()
                 accepted = self.ledger.handle_outputs(peer, message, trio.current_time())

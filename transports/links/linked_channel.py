@@ -318,7 +318,7 @@ class LinkedChannel:
         for event in self._events:
             if event.peer != peer:
                 kept.append(event)
-            elif not isinstance(event, Received):
+            elif isinstance(event, PeerUp | PeerDown):
                 changes.append(event)
         self._events = kept
         return isinstance(changes[0], PeerDown) if changes else is_up

@@ -7,13 +7,19 @@ import pytest
 import trio
 
 from triolet.engine.errors import EngineDied
-from triolet.engine.messages import AddRequest, RequestOutput, Utility
+from triolet.engine.messages import (
+    AddRequest,
+    EngineStatistics,
+    RequestOutput,
+    StepOutputs,
+    Utility,
+)
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.meshes import running
-from triolet.transports.links.channel import Peer, PeerDown, PeerUp
+from triolet.transports.links.channel import Peer, PeerDown, PeerUp, Received
 from triolet.transports.links.link_decisions import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
@@ -207,6 +213,18 @@ async def test_an_engine_is_called_by_the_channels_own_object(null_folder: pathl
         bed.client.handle_event(PeerDown(peer, "a test"))
         bed.client.handle_event(PeerUp(again, 2))
         assert bed.client.balancer.engines[0] is again
+
+
+async def test_counts_of_an_engine_that_was_forgotten_are_no_news(
+    null_folder: pathlib.Path,
+) -> None:
+    """The output handler may hold them while membership tells that their sender is gone."""
+    async with open_bed(null_folder) as bed:
+        (peer,) = bed.client.balancer.engines
+        held = Received(peer, StepOutputs(1, [], EngineStatistics(running=3)))
+        bed.lose_engine(0)
+        bed.client.handle_event(held)
+        assert bed.frontend.statistics().engines == {}
 
 
 async def test_a_draining_client_takes_nothing_new(null_folder: pathlib.Path) -> None:

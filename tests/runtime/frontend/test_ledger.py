@@ -290,6 +290,14 @@ def test_a_stop_string_finishes_and_tells_the_engine() -> None:
     assert ledger.handle_stopped("r", 1.0) is None
 
 
+def test_a_stop_string_in_what_was_there_already_finishes_a_request_without_engine() -> None:
+    ledger = make(EngineGonePolicy.REPLAY)
+    deliver(ledger, ENGINE, outputs(0, [7]))
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
+    assert ledger.handle_stopped("r", 2.0) is None
+    assert ledger.ended == {RequestStatus.FINISHED: 1}
+
+
 def test_credit_only_grows_and_is_repeated() -> None:
     ledger = make(credit=4)
     assert ledger.handle_grant("r", 4) is None

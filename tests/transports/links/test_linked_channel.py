@@ -150,6 +150,18 @@ async def test_forgetting_between_reads_keeps_ups_and_downs_in_turn() -> None:
     assert await hub.channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
 
 
+async def test_a_misread_message_is_no_change_of_the_link() -> None:
+    codec = Codec(Question)
+    channel = LinkedChannel(Side.HUB, ListCarrier(), codec, codec)
+    channel.handle_frames(PEER, Header(FrameKind.LINK_UP, 1, 0, 0), ())
+    assert await channel.receive() == [PeerUp(PEER, 1)]
+    spoiled = b"\x00" + msgspec.msgpack.encode({"text": "mine", "size": "large"})
+    channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 1, 0), [spoiled])
+    channel.forget(PEER)
+    with trio.fail_after(60):
+        assert await channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
+
+
 async def test_a_message_that_cannot_be_decoded_is_counted_and_the_link_goes_on() -> None:
     hub = Hub()
     hub.up()
