@@ -87,7 +87,6 @@ class EngineServer:
         match event:
             case PeerUp(peer=peer):
                 self.orphans.handle_up(peer)
-                self._resynced.discard(peer)
             case PeerDown(peer=peer):
                 self._resynced.discard(peer)
                 self.orphans.handle_down(peer, trio.current_time())

@@ -229,7 +229,7 @@ class CoreClient:
         """Apply one event; returns what is to be delivered, already written down."""
         match event:
             case PeerUp(peer=peer):
-                self._send_through(peer, self.ledger.handle_peer_up(peer))
+                self._send(peer, self.ledger.handle_peer_up(peer))
                 self._linked.add(peer)
                 self._met.add(peer)
                 self._engines_changed()
@@ -239,7 +239,7 @@ class CoreClient:
             case Received(peer=peer, message=message):
                 return self._handle_message(peer, message)
             case Misread():
-                pass  # what an engine did not say is asked for by a RESYNC
+                pass  # what an engine did not say is missed by the next output
             case _:
                 assert_never(event)
         return NOTHING
@@ -252,8 +252,8 @@ class CoreClient:
                     self.statistics[peer] = statistics
                     self.statistics_changed.set()
                 accepted = self.ledger.handle_outputs(peer, message, trio.current_time())
-                for send in self.ledger.take_resyncs():
-                    self._carry_out(send)
+                if accepted.out_of_order:
+                    self.channel.break_link(peer, "an output is missing or came twice")
                 return accepted
             case ResyncReply():
                 for request in self.ledger.handle_resync_reply(peer, message):
@@ -328,12 +328,7 @@ class CoreClient:
             self._send(send.peer, send.message)
 
     def _send(self, peer: Peer, message: object) -> None:
-        """What a broken link loses is repeated by the RESYNC that begins its next generation."""
-        if peer in self._linked:
-            self._send_through(peer, message)
-
-    def _send_through(self, peer: Peer, message: object) -> None:
         try:
             self.channel.send(peer, message)
         except PeerNotConnected:
-            pass  # its PeerDown is on the way to us
+            pass  # the RESYNC that begins the link's next generation repeats what is wanted

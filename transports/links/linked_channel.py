@@ -82,6 +82,8 @@ class LinkedChannel:
     events_max: int = EVENTS_MAX
 
     _links: dict[Peer, Link] = attrs.field(factory=dict, init=False)
+    # Those of them whose generation is up and known to the reader.
+    _open: dict[Peer, Link] = attrs.field(factory=dict, init=False)
     # {(role, rank): highest epoch that was forgotten}; everything up to it is fenced.
     _fences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
     # Bounded by events_max plus two events per peer (`_make_room`).
@@ -98,8 +100,8 @@ class LinkedChannel:
 
     def send(self, peer: Peer, message: object) -> None:
         """See `channel.Channel.send`; also raises what `Codec.encode` does, having sent nothing."""
-        link = self._links.get(peer)
-        if link is None or not link.is_up:
+        link = self._open.get(peer)
+        if link is None:
             raise PeerNotConnected(peer)
         frames = self.codec_out.encode(message, self.carrier.room)
         now = trio.current_time()
@@ -122,9 +124,13 @@ class LinkedChannel:
         while not self._events:
             self._receiver = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return self._take()
+
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        link = self._open.get(peer)
+        if link is not None:
+            self._end_link(peer, link, reason)
 
     def forget(self, peer: Peer) -> None:
         """See `channel.Channel.forget`. Fences this epoch of the peer's rank and all older ones."""
@@ -135,6 +141,7 @@ class LinkedChannel:
             return
         up_for_reader = self._drop_events(peer, is_up=link.is_up)
         link.close()
+        self._open.pop(peer, None)
         self.carrier.close(peer)
         if up_for_reader:
             self._append_event(PeerDown(peer, "the peer was forgotten"))
@@ -255,6 +262,7 @@ class LinkedChannel:
                 case ReportUp(generation=generation):
                     self._append_event(PeerUp(peer, generation))
                 case ReportDown(reason=reason):
+                    self._open.pop(peer, None)
                     self._append_event(PeerDown(peer, reason))
                 case _:
                     assert_never(decision)
@@ -267,6 +275,18 @@ class LinkedChannel:
             self._deadline_scope.deadline = deadline
 
     # ---- events
+
+    def _take(self) -> list[ChannelEvent]:
+        """All that waits, up to a PeerUp behind something else; see `channel.Channel.receive`."""
+        waiting, taken = self._events, list[ChannelEvent]()
+        while waiting and isinstance(up := waiting[0], PeerUp):
+            taken.append(waiting.popleft())
+            link = self._links.get(up.peer)
+            if link is not None and link.is_up and link.generation == up.generation:
+                self._open[up.peer] = link
+        while waiting and not isinstance(waiting[0], PeerUp):
+            taken.append(waiting.popleft())
+        return taken
 
     def _deliver(self, peer: Peer, frames: Sequence[Frame]) -> bool:
         """False if there is no room for events; then all that waits of this peer was dropped."""

@@ -175,6 +175,10 @@ class _MemoryChannel:
         """See `channel.Channel.receive`."""
         return await self.links.receive()
 
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        self.links.break_link(peer, reason)
+
     def forget(self, peer: Peer) -> None:
         """See `channel.Channel.forget`."""
         self.links.forget(peer)

@@ -86,6 +86,10 @@ class _ZmqChannel:
         """See `channel.Channel.receive`."""
         return await self._links.receive()
 
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        self._links.break_link(peer, reason)
+
     def forget(self, peer: Peer) -> None:
         """See `channel.Channel.forget`."""
         self._links.forget(peer)

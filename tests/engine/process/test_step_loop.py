@@ -52,6 +52,9 @@ class RecordingChannel:
     async def receive(self) -> list[ChannelEvent]:
         raise NotImplementedError
 
+    def break_link(self, peer: Peer, reason: str) -> None:
+        raise NotImplementedError
+
     def forget(self, peer: Peer) -> None:
         raise NotImplementedError
 

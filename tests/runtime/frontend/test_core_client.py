@@ -8,6 +8,7 @@ import trio
 
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import (
+    AbortRequests,
     AddRequest,
     EngineStatistics,
     RequestOutput,
@@ -19,7 +20,7 @@ from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.meshes import running
-from triolet.transports.links.channel import Peer, PeerDown, PeerUp, Received
+from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.links.link_decisions import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
@@ -63,6 +64,26 @@ async def test_the_nth_frame_lost_doubled_or_late_changes_no_token(
             assert nth > 3, "a request takes more frames than that"
             return
     pytest.fail("the loop never passed without the fault being reached")
+
+
+@pytest.mark.parametrize("index", [0, 100])
+async def test_an_output_that_is_not_next_begins_the_link_anew_and_changes_no_token(
+    null_folder: pathlib.Path, index: int
+) -> None:
+    async with open_bed(null_folder, window_tokens=4) as bed:
+        expected = await _tokens(bed)
+        async with bed.frontend.generate("hello world", PARAMS) as stream:
+            await stream.__anext__()
+            (peer,) = bed.client.balancer.engines
+            entry = bed.client.ledger.get(stream.request_id)
+            assert entry is not None
+            wrong = StepOutputs(1, [], None, [entry.attempt], [index], [7])
+            assert bed.client.handle_event(Received(peer, wrong)).tokens == []
+            with pytest.raises(PeerNotConnected):
+                bed.hub.send(peer, AbortRequests([]))
+            assert (await stream.collect()).token_ids == expected
+        await bed.wait_engines(1)
+        bed.hub.send(peer, AbortRequests([]))
 
 
 async def test_leaving_the_block_aborts(null_folder: pathlib.Path) -> None:
