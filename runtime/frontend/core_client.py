@@ -24,8 +24,8 @@ from ...engine.messages import (
     UtilityReply,
 )
 from ...transports.links.channel import (
-    Channel,
     ChannelEvent,
+    HubEnd,
     Misread,
     Peer,
     PeerDown,
@@ -68,7 +68,7 @@ class _PendingCall:
 class CoreClient:
     """All engines, as one frontend sees them."""
 
-    channel: Channel
+    channel: HubEnd
     ledger: Ledger
     balancer: LeastLoaded
     # The latest counts of each engine, and whether the balancer was told of them.

@@ -364,6 +364,7 @@ class Frontend:
             prompt_tokens_total=self._prompt_tokens,
             output_tokens_total=self._output_tokens,
             outputs_refused_total={str(k): v for k, v in ledger.refused.items()},
+            link_mishaps_total={str(k): v for k, v in self.client.channel.mishaps.items()},
             latencies=ledger.latencies,
         )
         engines = {peer.rank: counts for peer, counts in self.client.statistics.items()}

@@ -8,12 +8,14 @@ affair (RESYNC), because only they know it. Must not know what the messages mean
 Real: `zmq_channel`. Verified fake: `memory_channel`. Both pass `tests/contracts/channel.py`.
 """
 
+from collections import Counter
 from typing import NoReturn, Protocol
 
 import attrs
 import trio
 
 from ..codec import MalformedMessage
+from .link_header import Mishap
 
 
 @attrs.frozen(order=True, cache_hash=True)
@@ -124,6 +126,10 @@ class RunnableChannel(Channel, Protocol):
 
 class HubEnd(RunnableChannel, Protocol):
     """The end that binds and is connected to: a frontend's."""
+
+    @property
+    def mishaps(self) -> Counter[Mishap]:
+        """What went amiss on all links so far, whoever's fault it was."""
 
     @property
     def endpoints(self) -> tuple[str, str]:

@@ -9,7 +9,7 @@ Must not know sockets and threads, nor what messages mean.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol, assert_never
 
@@ -19,19 +19,18 @@ import trio
 from ..array import Frame
 from ..codec import Codec, MalformedMessage
 from .channel import ChannelEvent, Misread, Peer, PeerDown, PeerNotConnected, PeerUp, Received
-from .link import DELIVER_ALONE, Link
-from .link_decisions import (
+from .link import (
+    DELIVER_ALONE,
     Decision,
     Deliver,
-    LinkSettings,
-    LinkStatistics,
+    Link,
     OpenGeneration,
     ReportDown,
     ReportUp,
     Side,
     Transmit,
 )
-from .link_header import FrameKind, Header
+from .link_header import FrameKind, Header, LinkSettings, Mishap
 
 # A fuse against a reader that has stopped: credits keep the events of all peers far below it.
 EVENTS_MAX = 131072
@@ -59,17 +58,6 @@ class Carrier(Protocol):
         """
 
 
-@attrs.frozen
-class ChannelStatistics:
-    """A channel at one moment; `dropped_*` count what came in and was of no use."""
-
-    links: dict[Peer, LinkStatistics]
-    events_waiting: int
-    dropped_malformed: int  # header or message that could not be decoded
-    dropped_stray: int  # from a peer that is not, or no longer, ours
-    overflows: int  # links ended because nobody received
-
-
 @attrs.define(eq=False)
 class LinkedChannel:
     """The part that all channels share; implements `channel.Channel` for one side."""
@@ -80,6 +68,7 @@ class LinkedChannel:
     codec_out: Codec
     settings: LinkSettings = attrs.field(factory=LinkSettings)
     events_max: int = EVENTS_MAX
+    mishaps: Counter[Mishap] = attrs.field(factory=Counter, init=False)
 
     _links: dict[Peer, Link] = attrs.field(factory=dict, init=False)
     # Those of them whose generation is up and known to the reader.
@@ -92,9 +81,6 @@ class LinkedChannel:
     _receiver: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     # Its deadline is never later than the earliest of the links'; it may be earlier.
     _deadline_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _dropped_malformed: int = attrs.field(default=0, init=False)
-    _dropped_stray: int = attrs.field(default=0, init=False)
-    _overflows: int = attrs.field(default=0, init=False)
 
     # ---- channel.Channel
 
@@ -146,15 +132,10 @@ class LinkedChannel:
         if up_for_reader:
             self._append_event(PeerDown(peer, "the peer was forgotten"))
 
-    def statistics(self) -> ChannelStatistics:
-        """Counters at this moment, one record per link."""
-        return ChannelStatistics(
-            links={peer: link.statistics() for peer, link in self._links.items()},
-            events_waiting=len(self._events),
-            dropped_malformed=self._dropped_malformed,
-            dropped_stray=self._dropped_stray,
-            overflows=self._overflows,
-        )
+    @property
+    def peers(self) -> list[Peer]:
+        """Whoever has a link, up or not."""
+        return list(self._links)
 
     # ---- for the channel around it
 
@@ -182,7 +163,7 @@ class LinkedChannel:
             link = self._links.get(peer)
             if link is None:
                 if not self._is_welcome(peer, header):
-                    self._dropped_stray += 1
+                    self.mishaps[Mishap.STRAY] += 1
                     continue
                 link = self._links[peer] = self._make_link()
             decisions = link.handle_header(header, now)
@@ -208,7 +189,7 @@ class LinkedChannel:
 
     def count_malformed(self) -> None:
         """A frame came that is no header of ours, or came from nobody."""
-        self._dropped_malformed += 1
+        self.mishaps[Mishap.MALFORMED] += 1
 
     async def run_deadlines(self) -> NoReturn:
         """Background task: gives every link its timeouts. One wake-up per deadline, none if idle.
@@ -227,7 +208,7 @@ class LinkedChannel:
     # ---- links
 
     def _make_link(self) -> Link:
-        return Link(self.side, self.settings)
+        return Link(self.side, self.settings, self.mishaps)
 
     def _is_fenced(self, peer: Peer) -> bool:
         return peer.epoch <= self._fences.get((peer.role, peer.rank), -1)
@@ -295,12 +276,12 @@ class LinkedChannel:
             event = Received(peer, self.codec_in.decode(frames, self.carrier.room))
         except MalformedMessage as error:
             # A peer of the same build does not send these; a new generation would not cure it.
-            self._dropped_malformed += 1
+            self.mishaps[Mishap.MALFORMED] += 1
             if error.known is None:
                 return True
             event = Misread(peer, error)
         if len(self._events) >= self.events_max:
-            self._overflows += 1
+            self.mishaps[Mishap.OVERFLOW] += 1
             return False
         self._events.append(event)
         return True

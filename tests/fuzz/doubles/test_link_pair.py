@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.fuzz.doubles.link_pair import LinkPair
-from triolet.transports.links.link_decisions import Deliver, ReportUp, Side
+from triolet.transports.links.link import Deliver, ReportUp, Side
 
 
 def test_a_quiet_network_settles_with_both_ends_up() -> None:

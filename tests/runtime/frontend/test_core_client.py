@@ -21,7 +21,7 @@ from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, U
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.meshes import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
-from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 PARAMS = SamplingParams(max_tokens=12, seed=7, ignore_eos=True)
@@ -134,16 +134,16 @@ async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
         spoke = bed.mesh.open_spoke(early)
         async with running(spoke):
             spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
-            while early not in bed.hub.statistics().links:
+            while early not in bed.hub.links.peers:
                 await bed.client.engines_changed.wait()
         bed.mesh.remove_spoke(early)
         bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
-        assert early in bed.hub.statistics().links, "that snapshot does not know it yet"
+        assert early in bed.hub.links.peers, "that snapshot does not know it yet"
         bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
-        assert early in bed.hub.statistics().links, "it may be this epoch that starts"
+        assert early in bed.hub.links.peers, "it may be this epoch that starts"
         over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
         bed.client.apply_membership(over)
-        assert early not in bed.hub.statistics().links
+        assert early not in bed.hub.links.peers
         assert len(await _tokens(bed)) == 12
 
 

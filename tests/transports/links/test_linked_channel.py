@@ -19,8 +19,8 @@ from triolet.transports.links.channel import (
     PeerUp,
     Received,
 )
-from triolet.transports.links.link_decisions import LinkSettings, Side
-from triolet.transports.links.link_header import FrameKind, Header
+from triolet.transports.links.link import Side
+from triolet.transports.links.link_header import FrameKind, Header, LinkSettings, Mishap
 from triolet.transports.links.linked_channel import LinkedChannel
 
 PEER = Peer("engine", 0, 5)
@@ -111,13 +111,13 @@ async def test_what_is_known_of_a_malformed_message_is_told_and_counted_as_one()
     assert up == PeerUp(PEER, 1)
     assert isinstance(misread, Misread)
     assert (misread.peer, misread.error.known) == (PEER, Name("mine"))
-    assert channel.statistics().dropped_malformed == 1
+    assert channel.mishaps[Mishap.MALFORMED] == 1
 
 
 async def test_only_a_link_up_makes_a_hub_know_a_peer() -> None:
     hub = Hub()
     hub.data(1)
-    assert hub.channel.statistics().dropped_stray == 1
+    assert hub.channel.mishaps[Mishap.STRAY] == 1
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
     assert hub.carrier.open == {PEER: 1}
@@ -128,7 +128,7 @@ async def test_forgetting_fences_older_epochs_of_the_rank_and_nobody_else() -> N
     hub.channel.forget(PEER)
     for stray in (PEER, Peer("engine", 0, 4)):
         hub.up(stray)
-    assert hub.channel.statistics().dropped_stray == 2
+    assert hub.channel.mishaps[Mishap.STRAY] == 2
     for welcome in (OTHER, Peer("engine", 0, 6), Peer("other", 0, 5)):
         hub.up(welcome)
         assert await hub.channel.receive() == [PeerUp(welcome, 1)]
@@ -140,7 +140,7 @@ async def test_a_peer_that_was_reported_down_is_forgotten_in_silence() -> None:
     hub.channel.handle_broken(PEER, 1, "cut")
     assert await hub.channel.receive() == [PeerUp(PEER, 1), PeerDown(PEER, "cut")]
     hub.channel.forget(PEER)
-    assert hub.channel.statistics().events_waiting == 0
+    assert len(hub.channel._events) == 0
     assert hub.carrier.open == {}
 
 
@@ -174,7 +174,7 @@ async def test_a_message_that_cannot_be_decoded_is_counted_and_the_link_goes_on(
     hub.channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 2, 0), ())
     hub.data(3)
     assert await hub.channel.receive() == [PeerUp(PEER, 1), Received(PEER, Word("3"))]
-    assert hub.channel.statistics().dropped_malformed == 2
+    assert hub.channel.mishaps[Mishap.MALFORMED] == 2
 
 
 async def test_a_message_that_cannot_be_encoded_takes_no_number() -> None:
@@ -215,7 +215,7 @@ async def test_the_inbox_has_a_bound_that_costs_only_the_flooding_peer() -> None
     for number in range(1, 9):
         hub.data(number)
     reason = "nobody takes the messages of this channel"
-    assert hub.channel.statistics().overflows == 1
+    assert hub.channel.mishaps[Mishap.OVERFLOW] == 1
     # PEER never came up for the reader, so it does not go down; OTHER lost nothing.
     assert await hub.channel.receive() == [PeerUp(OTHER, 1), Received(OTHER, Word("1"))]
     hub.up(generation=2)
@@ -265,7 +265,7 @@ async def test_a_flapping_peer_that_nobody_reads_stays_within_the_bound() -> Non
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
     for generation in range(2, 50):
         hub.up(generation=generation)
-        assert hub.channel.statistics().events_waiting <= 5
+        assert len(hub.channel._events) <= 5
     events = await hub.channel.receive()
     while events[-1] != PeerUp(PEER, 49):
         events += await hub.channel.receive()
