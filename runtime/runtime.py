@@ -45,7 +45,6 @@ from .frontend.health import EngineState
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
 from .frontend.output_handler import run_output_handler
-from .frontend.stats_updater import run_stats_updater
 from .processes.engine_fleet import EngineFleet
 from .processes.membership import FrontendDirectory
 from .processes.platform import check_platform
@@ -173,7 +172,6 @@ async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIt
             open_service(channel.run_output, name="output-socket-thread", waits_for="frames"),
             open_service(channel.run_input, name="input-socket-thread", waits_for="frames"),
             open_service(partial(run_output_handler, client, channel), name="output-handler"),
-            open_service(partial(run_stats_updater, client), name="stats-updater"),
         ):
             yield
 

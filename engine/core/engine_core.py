@@ -201,7 +201,6 @@ class EngineCore:
         """
         self._announcements.drop(frontend)
         self._windows.drop(frontend)
-        self._statistics.forget(frontend)
         wanted = {entry.request_id: entry for entry in live}
         for request in self._store.live(frontend):
             entry = wanted.get(request.request_id)
@@ -233,7 +232,6 @@ class EngineCore:
         self._store.forget_finished(frontend, keep=set())
         self._announcements.drop(frontend)
         self._windows.drop(frontend)
-        self._statistics.forget(frontend)
 
     def remote_kv_arrived(self, frontend: Frontend, key: RequestKey, computed_tokens: int) -> None:
         """The KV of the request's first `computed_tokens` tokens is at the workers: it may run.
@@ -323,9 +321,7 @@ class EngineCore:
     def finish_step(self, result: StepResult, now: float) -> dict[Frontend, StepOutputs]:
         """Apply the sampled tokens: one message for each frontend that has any news.
 
-        A message carries statistics if a count (waiting, running, paused, free blocks) has changed
-        since the last ones that this frontend was sent. Raises `UnexpectedResult`; then nothing
-        has changed.
+        Raises `UnexpectedResult`; then nothing has changed.
         """
         in_flight = self._scheduler.in_flight
         step = in_flight[0] if in_flight else None  # every step is answered in order

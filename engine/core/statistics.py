@@ -1,11 +1,6 @@
-"""Counts what the engine core does, and decides which frontend is told when.
+"""Totals of what the engine core did, and a snapshot of all counts.
 
-Sans-IO: plain integers. Must not know how anything is counted for, or what a balancer does with it.
-
-Every output message could carry statistics; most would repeat the last. So a frontend gets them
-with a message of a step only if one of the *counts* (waiting, running, paused requests, free
-blocks) differs from what it was sent last. A frontend that gets no outputs gets no statistics
-either: the shell may send it `EngineCore.statistics()` at its own pace.
+Sans-IO: plain integers.
 """
 
 import attrs
@@ -13,9 +8,6 @@ import attrs
 from ..messages import EngineStatistics, RequestOutput, StepOutputs
 from .request import Frontend
 from .scheduler import Scheduler
-
-# Waiting, running, paused, free blocks.
-Counts = tuple[int, int, int, int]
 
 
 @attrs.define(eq=False)
@@ -34,7 +26,7 @@ class News:
 
 @attrs.define(eq=False)
 class Statistics:
-    """Totals since the start, and each frontend's last known counts."""
+    """Totals since the start."""
 
     requests_added: int = 0
     requests_finished: int = 0
@@ -45,49 +37,26 @@ class Statistics:
     messages_dropped: int = 0
     step_s_last: float = 0.0
 
-    # {frontend: counts it was sent last}; `forget` takes out those who are gone.
-    _counts_sent: dict[Frontend, Counts] = attrs.field(factory=dict, init=False)
-
     def messages(
         self, news: dict[Frontend, News], scheduler: Scheduler
     ) -> dict[Frontend, StepOutputs]:
-        """One message for each frontend, with statistics for those whose counts are old."""
-        messages: dict[Frontend, StepOutputs] = {}
-        if not news:
-            return messages
-        counts = _counts(scheduler)
-        snapshot: EngineStatistics | None = None
-        for frontend, told in news.items():
-            statistics = None
-            if self._counts_sent.get(frontend) != counts:
-                if snapshot is None:
-                    snapshot = self.snapshot(scheduler)
-                self._counts_sent[frontend] = counts
-                statistics = snapshot
-            messages[frontend] = StepOutputs(
-                scheduler.step_number,
-                told.outputs,
-                statistics,
-                told.attempts,
-                told.indices,
-                told.token_ids,
+        """One message for each frontend."""
+        return {
+            frontend: StepOutputs(
+                scheduler.step_number, told.outputs, told.attempts, told.indices, told.token_ids
             )
-        return messages
-
-    def forget(self, frontend: Frontend) -> None:
-        """It may have lost what it was sent, or is gone."""
-        self._counts_sent.pop(frontend, None)
+            for frontend, told in news.items()
+        }
 
     def snapshot(self, scheduler: Scheduler) -> EngineStatistics:
         """Everything, as of now."""
-        waiting, running, paused, kv_blocks_free = _counts(scheduler)
         return EngineStatistics(
             step=scheduler.step_number,
-            waiting=waiting,
-            running=running,
-            paused=paused,
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            paused=scheduler.paused_count(),
             kv_blocks=scheduler.kv_cache.pool.blocks,
-            kv_blocks_free=kv_blocks_free,
+            kv_blocks_free=scheduler.kv_cache.pool.free_count,
             requests_added=self.requests_added,
             requests_finished=self.requests_finished,
             requests_aborted=self.requests_aborted,
@@ -106,12 +75,3 @@ class Statistics:
         """`unfinished`: requests that live. Fails if one has ended twice, or without a trace."""
         ended = self.requests_finished + self.requests_aborted
         assert self.requests_added == ended + unfinished
-
-
-def _counts(scheduler: Scheduler) -> Counts:
-    return (
-        len(scheduler.waiting),
-        len(scheduler.running),
-        scheduler.paused_count(),
-        scheduler.kv_cache.pool.free_count,
-    )

@@ -18,6 +18,7 @@ from ...engine.messages import (
     EngineStatistics,
     RequestOutput,
     ResyncReply,
+    StatisticsReport,
     StepOutputs,
     Utility,
     UtilityCall,
@@ -71,9 +72,8 @@ class CoreClient:
     channel: HubEnd
     ledger: Ledger
     balancer: LeastLoaded
-    # The latest counts of each engine, and whether the balancer was told of them.
+    # The latest counts of each engine.
     statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
-    statistics_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Set and replaced whenever an engine came, went or was connected.
     engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
@@ -191,9 +191,10 @@ class CoreClient:
             sink.fail(error)
 
     def _choose(self) -> Peer:
-        if not self.balancer.engines:
-            raise NoEngine(self._why_no_engine())
-        return self.balancer.choose(self.ledger.in_flight)
+        try:
+            return self.balancer.choose(self.ledger.in_flight)
+        except NoEngine:
+            raise NoEngine(self._why_no_engine()) from None
 
     def _why_no_engine(self) -> str:
         reasons = [health.reason for health in self.health() if health.reason]
@@ -246,15 +247,16 @@ class CoreClient:
 
     def _handle_message(self, peer: Peer, message: object) -> Accepted:
         match message:
-            case StepOutputs(statistics=statistics):
-                # Of one that was forgotten they may have waited with the output handler.
-                if statistics is not None and peer in self._met:
-                    self.statistics[peer] = statistics
-                    self.statistics_changed.set()
+            case StepOutputs():
                 accepted = self.ledger.handle_outputs(peer, message, trio.current_time())
                 if accepted.out_of_order:
                     self.channel.break_link(peer, "an output is missing or came twice")
                 return accepted
+            case StatisticsReport():
+                if peer in self._met:  # it may have been forgotten while this waited
+                    self.statistics[peer] = message.statistics
+                    counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
+                    self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
                 for request in self.ledger.handle_resync_reply(peer, message):
                     self._send(peer, request)

@@ -18,6 +18,7 @@ which credit, and by omission what is not. So nothing here has to be sent again 
 Sans-IO: messages and times in, messages and decisions out. Must not know channels, text or clients.
 """
 
+import itertools
 from collections import Counter
 from typing import Final
 
@@ -106,9 +107,13 @@ class Ledger:
         """How many requests are in flight."""
         return len(self._entries)
 
-    def in_flight(self, peer: Peer) -> int:
-        """How many requests this engine has; the load balancer's exact floor."""
-        return len(self._placed.get(peer, ()))
+    def in_flight(self, peer: Peer, *, up_to: int | None = None) -> int:
+        """How many requests this engine has, or had when it had taken this attempt."""
+        placed = self._placed.get(peer, _NO_ENTRIES)
+        if up_to is None:
+            return len(placed)
+        later = itertools.takewhile(lambda attempt: attempt > up_to, reversed(placed))
+        return len(placed) - sum(1 for _ in later)
 
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""

@@ -1,39 +1,16 @@
-"""Statistics go along only where they say something new to that frontend."""
+"""The totals of an engine core, and what its scheduler holds."""
 
 import pytest
 
 from triolet.engine.core.request import make_request
 from triolet.engine.core.scheduler import Scheduler, make_scheduler
-from triolet.engine.core.statistics import News, Statistics
-from triolet.engine.messages import AddRequest, RequestOutput
+from triolet.engine.core.statistics import Statistics
+from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
-
-OUTPUT = RequestOutput(request_id="a", attempt=1, first_index=0, token_ids=[1])
 
 
 def make() -> Scheduler:
     return make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4, block_tokens=4)
-
-
-def test_each_frontend_is_told_once_of_a_change() -> None:
-    scheduler, statistics = make(), Statistics()
-
-    def told(*frontends: str) -> list[str]:
-        messages = statistics.messages({name: News([OUTPUT]) for name in frontends}, scheduler)
-        assert [message.outputs for message in messages.values()] == [[OUTPUT]] * len(frontends)
-        return [str(name) for name, message in messages.items() if message.statistics is not None]
-
-    assert told("f0", "f1") == ["f0", "f1"]
-    assert told("f0") == []
-    add = AddRequest(
-        request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
-    )
-    scheduler.add(make_request("f0", add, arrival=1, max_model_len=8))
-    assert told("f0") == ["f0"]
-    assert told("f0", "f1") == ["f1"]
-    statistics.forget("f1")
-    statistics.forget("f2")
-    assert told("f0", "f1") == ["f1"]
 
 
 def test_snapshot_has_the_scheduler_counts() -> None:

@@ -12,6 +12,7 @@ from triolet.engine.messages import (
     AddRequest,
     EngineStatistics,
     RequestOutput,
+    StatisticsReport,
     StepOutputs,
     Utility,
 )
@@ -77,7 +78,7 @@ async def test_an_output_that_is_not_next_begins_the_link_anew_and_changes_no_to
             (peer,) = bed.client.balancer.engines
             entry = bed.client.ledger.get(stream.request_id)
             assert entry is not None
-            wrong = StepOutputs(1, [], None, [entry.attempt], [index], [7])
+            wrong = StepOutputs(1, [], [entry.attempt], [index], [7])
             assert bed.client.handle_event(Received(peer, wrong)).tokens == []
             with pytest.raises(PeerNotConnected):
                 bed.hub.send(peer, AbortRequests([]))
@@ -242,7 +243,7 @@ async def test_counts_of_an_engine_that_was_forgotten_are_no_news(
     """The output handler may hold them while membership tells that their sender is gone."""
     async with open_bed(null_folder) as bed:
         (peer,) = bed.client.balancer.engines
-        held = Received(peer, StepOutputs(1, [], EngineStatistics(running=3)))
+        held = Received(peer, StatisticsReport(EngineStatistics(running=3), 0))
         bed.lose_engine(0)
         bed.client.handle_event(held)
         assert bed.frontend.statistics().engines == {}

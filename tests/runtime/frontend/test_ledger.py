@@ -82,6 +82,17 @@ def test_an_added_request_is_known_and_numbered() -> None:
     ledger.check_invariants()
 
 
+def test_requests_in_flight_are_counted_up_to_an_attempt() -> None:
+    ledger = make()
+    for name, peer in (("s", OTHER), ("t", ENGINE), ("u", ENGINE)):
+        ledger.handle_add(request(name), peer, 0.0)
+    assert ledger.in_flight(ENGINE) == 3
+    assert [ledger.in_flight(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 2, 3]
+    ledger.handle_abort("t", 1.0)
+    assert [ledger.in_flight(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 1, 2]
+    assert ledger.in_flight(SUCCESSOR, up_to=9) == 0
+
+
 def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
     ledger = make()
     assert deliver(ledger, ENGINE, outputs(0, [7])) == [7]
