@@ -218,6 +218,12 @@ class SamplingParams:
                 raise InvalidParameter(name, f"leaves room for {most} tokens, not for {tokens}")
             room -= tokens * (alternatives + 1)
 
+    def within(self, tokens: int) -> "SamplingParams":
+        """The same, ending by length after so many tokens at the latest."""
+        if self.max_tokens is not None and self.max_tokens <= tokens:
+            return self
+        return attrs.evolve(self, max_tokens=tokens, min_tokens=min(self.min_tokens, tokens))
+
     def _check_lengths(self) -> None:
         _check_integer("n", self.n, 1, CHOICES_MAX)
         _check_integer("min_tokens", self.min_tokens, 0, TOKENS_MAX)

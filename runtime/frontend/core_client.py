@@ -6,6 +6,7 @@ task cannot leave a request half submitted or half aborted. Variation (one engin
 balancer) is by argument. Must not know prompts, text or clients.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol, assert_never
 
@@ -35,7 +36,7 @@ from ...transports.links.channel import (
     Received,
 )
 from ..errors import NoEngine, ProcessingFailed, UtilityFailed
-from ..messages import EngineMember, EngineMembership
+from ..messages import EngineMembership
 from .health import EngineHealth, EngineState
 from .ledger import Ledger
 from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
@@ -77,14 +78,19 @@ class CoreClient:
     # Set and replaced whenever an engine came, went or was connected.
     engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
+    # The longest request, in tokens, that all engines take which are there or may come back, as far
+    # as known: any may have to take over a stream, and its end must not depend on which does.
+    max_model_len: float = attrs.field(default=math.inf, init=False)
     draining: bool = attrs.field(default=False, init=False)
     # Bounded by admission, as the ledger is.
     _sinks: dict[str, RequestSink] = attrs.field(factory=dict, init=False)
     _linked: set[Peer] = attrs.field(factory=set, init=False)
     # Engines whose link has been up, whatever became of it, until they are forgotten.
     _met: set[Peer] = attrs.field(factory=set, init=False)
-    _ready: dict[Peer, EngineMember] = attrs.field(factory=dict, init=False)
+    _ready: set[Peer] = attrs.field(factory=set, init=False)
     _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
+    # {rank: what its latest READY said}, of those that were not given up.
+    _lengths: dict[int, int] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
 
     # ---- requests
@@ -132,16 +138,25 @@ class CoreClient:
             return
         self.membership = membership
         now_ready = {
-            Peer("engine", member.rank, member.epoch): member
+            Peer("engine", member.rank, member.epoch)
             for member in membership.engines
             if member.state is EngineState.READY
         }
+        self._note_lengths()
         over = {peer for peer in self._met if self._is_over(peer)}
-        gone = {peer: self._cause_of(peer) for peer in over | self._ready.keys() - now_ready.keys()}
+        gone = {peer: self._cause_of(peer) for peer in over | self._ready - now_ready}
         self._ready = now_ready
         self._engines_changed()  # first: what is replayed must not go where it came from
         for peer, cause in gone.items():
             self._forget(peer, cause)
+
+    def _note_lengths(self) -> None:
+        for member in self.membership.engines:
+            if member.ready is not None:
+                self._lengths[member.rank] = member.ready.max_model_len
+            elif member.state is EngineState.FAILED:
+                self._lengths.pop(member.rank, None)
+        self.max_model_len = min(self._lengths.values(), default=math.inf)
 
     def _is_over(self, peer: Peer) -> bool:
         """Whether this epoch of an engine will not be ready any more; it may never have been."""
@@ -219,10 +234,6 @@ class CoreClient:
                 reason += f" after it {member.cause}" if member.cause else ""
             found.append(EngineHealth(member.rank, member.epoch, state, reason))
         return found
-
-    def members(self) -> list[EngineMember]:
-        """The engines that take work: READY and linked."""
-        return [self._ready[peer] for peer in self.balancer.engines]
 
     # ---- what engines say
 

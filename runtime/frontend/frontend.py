@@ -223,9 +223,8 @@ class Frontend:
 
     @property
     def max_model_len(self) -> int:
-        """The least of the ready engines' lengths, in tokens; the model's own while none is."""
-        lengths = [member.ready.max_model_len for member in self.client.members() if member.ready]
-        return min([self.inputs.max_model_len, *lengths])
+        """The least of the engines' lengths, in tokens; the model's own before any has told."""
+        return int(min(self.inputs.max_model_len, self.client.max_model_len))
 
     @asynccontextmanager
     async def generate(
