@@ -59,6 +59,8 @@ _FRONTEND_COUNTERS = (
     ("prompt_tokens_total", "prompt_tokens", "Prompt tokens of admitted requests"),
     ("output_tokens_total", "generation_tokens", "Tokens given to clients"),
 )
+_REFUSED = "Engine outputs that the ledger refused"
+_MISHAPS = "What went amiss on links to engines, and was put right"
 _API_GAUGES = (
     ("connections_active", "connections_active", "Connections that are open"),
     ("sockets_active", "websocket_connections_active", "WebSocket connections that are open"),
@@ -126,7 +128,8 @@ class _SnapshotCollector(Collector):
         yield from _plain(_FRONTEND_GAUGES, _FRONTEND_COUNTERS, frontend)
         yield from _latencies(PREFIX, statistics.frontend.latencies, {})
         yield _answers(self._counters)
-        yield _refused(statistics.frontend.outputs_refused_total)
+        yield _by_label("outputs_refused", _REFUSED, "reason", frontend["outputs_refused_total"])
+        yield _by_label("link_mishaps", _MISHAPS, "kind", frontend["link_mishaps_total"])
         yield from _engines(statistics.engines)
         yield _engine_states(self._generator)
 
@@ -150,12 +153,10 @@ def _answers(counters: ApiCounters) -> Metric:
     return family
 
 
-def _refused(refused: dict[str, int]) -> Metric:
-    family = CounterMetricFamily(
-        PREFIX + "outputs_refused", "Engine outputs that the ledger refused", labels=("reason",)
-    )
-    for reason, count in refused.items():
-        family.add_metric((reason,), count)
+def _by_label(name: str, text: str, label: str, counts: dict[str, int]) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=(label,))
+    for value, count in counts.items():
+        family.add_metric((value,), count)
     return family
 
 

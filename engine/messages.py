@@ -216,7 +216,7 @@ class RequestOutput:
 
 @attrs.frozen(kw_only=True)
 class EngineStatistics:
-    """Counts of one engine at one step boundary; the load balancer and /metrics read them."""
+    """Counts of one engine at one moment; the load balancer and /metrics read them."""
 
     step: int = 0
     waiting: int = 0
@@ -251,7 +251,6 @@ class StepOutputs:
 
     step: int
     outputs: list[RequestOutput]
-    statistics: EngineStatistics | None = None
     attempts: list[int] = attrs.field(factory=list)
     indices: list[int] = attrs.field(factory=list)
     token_ids: list[int] = attrs.field(factory=list)
@@ -259,6 +258,17 @@ class StepOutputs:
     def __attrs_post_init__(self) -> None:
         if not len(self.attempts) == len(self.indices) == len(self.token_ids):
             raise ValueError("columns differ in length")
+
+
+@attrs.frozen
+class StatisticsReport:
+    """Counts of an engine, sent to each frontend when they have changed, at a steady pace.
+
+    They count the frontend's attempts up to `last_attempt`: what it has sent since is in none.
+    """
+
+    statistics: EngineStatistics
+    last_attempt: int
 
 
 @attrs.frozen
@@ -278,7 +288,7 @@ class UtilityReply:
 
 
 FRONTEND_TO_ENGINE = (AddRequest, AbortRequests, GrantCredit, Resync, UtilityCall)
-ENGINE_TO_FRONTEND = (StepOutputs, ResyncReply, UtilityReply)
+ENGINE_TO_FRONTEND = (StepOutputs, StatisticsReport, ResyncReply, UtilityReply)
 
 
 # ---- root <-> engine, on the control channel (after the handshake)

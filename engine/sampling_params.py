@@ -291,6 +291,12 @@ class SamplingParams(DistributionParams):
                 raise InvalidParameter(name, f"leaves room for {most} tokens, not for {tokens}")
             room -= tokens * (alternatives + 1)
 
+    def within(self, tokens: int) -> "SamplingParams":
+        """The same, ending by length after so many tokens at the latest."""
+        if self.max_tokens is not None and self.max_tokens <= tokens:
+            return self
+        return attrs.evolve(self, max_tokens=tokens, min_tokens=min(self.min_tokens, tokens))
+
 
 _FIELDS = attrs.fields(SamplingParams)
 PARAMETERS: Mapping[str, Parameter] = MappingProxyType(

@@ -45,7 +45,6 @@ from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
 from .frontend.output_handler import run_output_handler
-from .frontend.stats_updater import run_stats_updater
 from .messages import (
     EngineState,
 )
@@ -233,7 +232,6 @@ async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIt
             open_service(channel.run_output, name="output-socket-thread", waits_for="frames"),
             open_service(channel.run_input, name="input-socket-thread", waits_for="frames"),
             open_service(partial(run_output_handler, client, channel), name="output-handler"),
-            open_service(partial(run_stats_updater, client), name="stats-updater"),
         ):
             yield
 

@@ -18,12 +18,13 @@ _LOCAL_PREFIX = "ipc://@"
 _TCP_PREFIX = "tcp://"
 _PORT_MAX = 65535
 
-_IDENTITY = struct.Struct(">cHIH")
+_IDENTITY = struct.Struct(">cHII")
 _IDENTITY_LETTER = b"E"
 IDENTITY_BYTES = _IDENTITY.size
 RANK_MAX = 0xFFFF
 EPOCH_MAX = 0xFFFFFFFF
-GENERATION_MAX = 0xFFFF
+# At a generation a second, the most that a link that keeps breaking opens, these last 136 years.
+GENERATION_MAX = 0xFFFFFFFF
 
 
 @attrs.frozen

@@ -254,7 +254,8 @@ async def send_channel(input_endpoint: str, output_endpoint: str, count: str) ->
 
 
 def _behind(spoke: SpokeChannel) -> bool:
-    return spoke.statistics().links[HUB].unacknowledged > UNACKNOWLEDGED_MAX
+    link = spoke._links._links[HUB]
+    return link._sent - link._acknowledged > UNACKNOWLEDGED_MAX
 
 
 async def run_channel() -> Turn:

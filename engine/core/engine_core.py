@@ -292,9 +292,7 @@ class EngineCore:
     def finish_step(self, result: StepResult, now: float) -> dict[Frontend, StepOutputs]:
         """Apply the sampled tokens: one message for each frontend that has any outputs.
 
-        A message carries statistics if a count (waiting, running, paused, free blocks) has changed
-        since the last ones that this frontend was sent. Raises `UnexpectedResult`; then nothing
-        has changed.
+        Raises `UnexpectedResult`; then nothing has changed.
         """
         in_flight = self._scheduler.in_flight
         step = in_flight[0] if in_flight else None  # every step is answered in order
@@ -367,17 +365,11 @@ class EngineCore:
         """What was not sent yet, and what was: the link may have lost it."""
         self._pending.drop(frontend)
         self._windows.drop(frontend)
-        self._statistics.forget(frontend)
 
     def _messages(self, outputs: dict[Frontend, FrontendOutputs]) -> dict[Frontend, StepOutputs]:
-        """One message for each frontend, with statistics for those whose counts are old."""
-        messages: dict[Frontend, StepOutputs] = {}
-        if outputs:
-            number = self._scheduler.step_number
-            updates = self._statistics.updates(outputs, self._scheduler)
-            for frontend, each in outputs.items():
-                messages[frontend] = each.message(number, updates.get(frontend))
-        return messages
+        """One message for each frontend."""
+        number = self._scheduler.step_number
+        return {frontend: each.message(number) for frontend, each in outputs.items()}
 
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)

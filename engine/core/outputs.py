@@ -20,7 +20,6 @@ import attrs
 
 from ..errors import OutputFailed
 from ..messages import (
-    EngineStatistics,
     FinishReason,
     RequestEvent,
     RequestEventKind,
@@ -56,13 +55,12 @@ class FrontendOutputs:
         else:
             self.outputs.append(request.output_from(first))
 
-    def message(self, step_number: int, statistics: EngineStatistics | None) -> StepOutputs:
+    def message(self, step_number: int) -> StepOutputs:
         """The message that carries them."""
         singles = self.singles
         return StepOutputs(
             step_number,
             self.outputs,
-            statistics,
             [each.attempt for each in singles],
             [len(each.token_ids) - each.prompt_tokens - 1 for each in singles],
             [each.token_ids[-1] for each in singles],

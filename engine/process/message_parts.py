@@ -14,7 +14,7 @@ PART_BYTES_MAX = 16 * 2**20
 
 
 def split_outputs(message: StepOutputs) -> list[StepOutputs]:
-    """The message, or several that say the same: statistics and columns in the first."""
+    """The message, or several that say the same: columns in the first."""
     sizes = [_size(output) for output in message.outputs]
     if sum(sizes) <= PART_BYTES_MAX:
         return [message]

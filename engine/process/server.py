@@ -34,6 +34,7 @@ from ..messages import (
     RequestKey,
     Resync,
     ResyncReply,
+    StatisticsReport,
     StepOutputs,
     Utility,
     UtilityCall,
@@ -44,10 +45,22 @@ from .orphan_watch import OrphanWatch
 
 # Waiting calls for a tree, of all frontends together; one more gets an error at once.
 TREE_CALLS_MAX = 64
+# vLLM's coordinator publishes at this pace; in between, balancers count what they sent themselves.
+STATISTICS_PERIOD_S = 0.1
 # A process tree is gathered from workers, each of which may be busy in a step.
 TREE_TIMEOUT_S = 2.0
 
 TreeSource = Callable[[], Awaitable[str]]
+
+
+@attrs.define(eq=False)
+class _Begun:
+    """A frontend that has begun the link that is up with its RESYNC."""
+
+    # The last of its attempts that came; the core has taken in or refused it.
+    last_attempt: int
+    # What it was sent last, on this link.
+    reported: EngineStatistics | None = None
 
 
 @attrs.define(eq=False)
@@ -64,10 +77,9 @@ class EngineServer:
     orphans: OrphanWatch[Peer]
     tree: TreeSource
     sends_dropped: int = attrs.field(default=0, init=False)
-    # Frontends that have begun the link that is up with their RESYNC, and the counts that all of
-    # them were last sent when idle.
-    _resynced: set[Peer] = attrs.field(factory=set, init=False)
-    _idle_counts: tuple[int, ...] = attrs.field(default=(), init=False)
+    _begun: dict[Peer, _Begun] = attrs.field(factory=dict, init=False)
+    # Set when counts may have changed.
+    _counts: trio.Event = attrs.field(factory=trio.Event, init=False)
     _work: trio.Event = attrs.field(factory=trio.Event, init=False)
     _grammar_orders: trio.Event = attrs.field(factory=trio.Event, init=False)
     _orphans_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -87,15 +99,15 @@ class EngineServer:
         match event:
             case PeerUp(peer=peer):
                 self.orphans.handle_up(peer)
-                self._resynced.discard(peer)
             case PeerDown(peer=peer):
-                self._resynced.discard(peer)
+                self._begun.pop(peer, None)
                 self.orphans.handle_down(peer, trio.current_time())
                 self._orphans_changed.set()
             case Received(peer=peer, message=message):
                 self._handle_message(peer, message)
             case Misread(peer=peer, error=error):
                 if isinstance(error.known, RequestKey):
+                    self._note_attempt(peer, error.known.attempt)
                     self.core.refuse(peer, error.known, _fault_of(error))
                     self.notify()
             case _:
@@ -103,15 +115,16 @@ class EngineServer:
 
     def _handle_message(self, peer: Peer, message: object) -> None:
         match message:
-            case AddRequest():
+            case AddRequest(attempt=attempt):
+                self._note_attempt(peer, attempt)
                 self.core.add(peer, message)
             case AbortRequests(requests=requests):
                 self.core.abort(peer, requests)
             case GrantCredit(grants=grants):
                 self.core.grant(peer, grants)
             case Resync(live=live):
-                self._resynced.add(peer)
-                self._idle_counts = ()  # how things stand is news to it
+                # Those that are unknown here come again, under later attempts.
+                self._begun[peer] = _Begun(max((each.attempt for each in live), default=0))
                 outputs, unknown = self.core.resync(peer, live)
                 self.send(peer, ResyncReply(unknown))
                 if outputs:
@@ -121,6 +134,11 @@ class EngineServer:
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
         self.notify()
+
+    def _note_attempt(self, peer: Peer, attempt: int) -> None:
+        begun = self._begun.get(peer)
+        if begun is not None:
+            begun.last_attempt = max(begun.last_attempt, attempt)
 
     def _handle_utility(self, peer: Peer, call: UtilityCall) -> None:
         match call.utility:
@@ -138,7 +156,7 @@ class EngineServer:
     def give_up(self, peer: Peer) -> None:
         """Membership no longer lists this frontend: abort what it asked for, forget its link."""
         self.orphans.handle_up(peer)
-        self._resynced.discard(peer)
+        self._begun.pop(peer, None)
         self.core.forget_frontend(peer)
         self.channel.forget(peer)
         self.notify()
@@ -148,6 +166,7 @@ class EngineServer:
     def notify(self) -> None:
         """Wake the step loop: there may be work, or outputs that no step brought."""
         self._work.set()
+        self._counts.set()
         if self.core.grammars.has_orders:
             self._grammar_orders.set()
 
@@ -163,22 +182,22 @@ class EngineServer:
 
     def deliver(self, outputs: dict[Hashable, StepOutputs]) -> None:
         """Send each frontend its outputs; one that has not resynced fetches them when it does."""
+        self._counts.set()  # a step may have ended that brings nothing
         for peer, message in outputs.items():
             assert isinstance(peer, Peer), "frontends are known to the core by their peers"
-            if peer not in self._resynced:
+            if peer not in self._begun:
                 self.sends_dropped += 1
                 continue
             for part in split_outputs(message):
                 self.send(peer, part)
 
-    def deliver_idle(self) -> None:
-        """Tell every frontend how things stand when no step will, if it is news (an abort is)."""
+    def report_statistics(self) -> None:
+        """Send all counts to each frontend that has begun its link, if they are news to it."""
         statistics = self.core.statistics()
-        counts = _counts(statistics)
-        if counts != self._idle_counts:
-            self._idle_counts = counts
-            for peer in self._resynced:
-                self.send(peer, StepOutputs(statistics.step, [], statistics))
+        for peer, begun in self._begun.items():
+            if begun.reported != statistics:
+                begun.reported = statistics
+                self.send(peer, StatisticsReport(statistics, begun.last_attempt))
 
     def send(self, peer: Peer, message: object) -> None:
         """Queue one message, or drop and count it when the link is down."""
@@ -214,6 +233,18 @@ class EngineServer:
                 self.core.forget_frontend(peer)
                 self.notify()
 
+    async def run_statistics(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Background task `statistics`: reports counts that changed; sleeps while none does."""
+        task_status.started()
+        while True:
+            with waiting_for("counts that change"):
+                await self._counts.wait()
+            self._counts = trio.Event()
+            self.report_statistics()
+            await trio.sleep(STATISTICS_PERIOD_S)
+
     async def run_utilities(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -234,12 +265,3 @@ def _fault_of(error: MalformedMessage) -> InvalidRequest:
     if isinstance(cause, InvalidRequest):
         return cause
     return InvalidRequest(f"the engine cannot read this request: {error.reason}")
-
-
-def _counts(statistics: EngineStatistics) -> tuple[int, ...]:
-    return (
-        statistics.requests_added,
-        statistics.requests_finished,
-        statistics.requests_aborted,
-        statistics.kv_blocks_free,
-    )

@@ -2,6 +2,7 @@
 
     input-handler     what frontends say becomes calls
     orphan-watch      gives up frontends that stay away
+    statistics        tells them how things stand
     utilities         answers their questions
     grammar-compiler  compiles, in a thread, the forms that requests want
     step-loop         schedule, compute, finish, deliver
@@ -38,6 +39,7 @@ async def open_engine_services(
     async with (
         open_service(server.run_input, name="input-handler"),
         open_service(server.run_orphan_watch, name="orphan-watch"),
+        open_service(server.run_statistics, name="statistics"),
         open_service(server.run_utilities, name="utilities"),
         open_service(partial(run_grammar_compiler, server), name="grammar-compiler"),
         open_service(partial(run_step_loop, server, executor, recorder=recorder), name="step-loop"),

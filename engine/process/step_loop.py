@@ -61,7 +61,6 @@ async def run_step_loop(
             _submit_mask(core, executor)
             continue  # the next one, while this one computes
         if not in_flight:
-            server.deliver_idle()
             with waiting_for("requests"):
                 await server.wait_work()
             continue

@@ -23,7 +23,7 @@ from ...runtime.runtime import Runtime, make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer
-from ...transports.links.link_decisions import LinkSettings
+from ...transports.links.link_header import LinkSettings
 from ...transports.links.memory_channel import MemoryHub, MemoryMesh, NthFault
 
 ME = Peer("frontend", 0, 1)

@@ -10,18 +10,17 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from ...transports.links.link import Link
-from ...transports.links.link_decisions import (
+from ...transports.links.link import (
     Decision,
     Deliver,
-    LinkSettings,
+    Link,
     OpenGeneration,
     ReportDown,
     ReportUp,
     Side,
     Transmit,
 )
-from ...transports.links.link_header import Header
+from ...transports.links.link_header import Header, LinkSettings
 from ...transports.links.memory_channel import NthFault
 
 # Small counts reach every branch; the times are the real ones.

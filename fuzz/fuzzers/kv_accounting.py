@@ -122,8 +122,8 @@ async def _run_all(served: Served, requests: int, seed: int, ended: Counter[str]
 def _cut_link(served: Served) -> None:
     """The frontend's link breaks; a RESYNC brings back what is still wanted."""
     links = served.bed.hub.links
-    for peer, link in links.statistics().links.items():
-        links.handle_broken(peer, link.generation, "it is cut")
+    for peer in links.peers:
+        links.break_link(peer, "it is cut")
 
 
 @attrs.frozen

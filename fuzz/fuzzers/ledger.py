@@ -20,7 +20,7 @@ from ...engine.messages import (
 )
 from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.ledger import Ledger, LedgerEntry
-from ...runtime.frontend.ledger_decisions import EngineGonePolicy, Fail, Refusal, Replay
+from ...runtime.frontend.ledger_decisions import Accepted, EngineGonePolicy, Fail, Refusal, Replay
 from ...runtime.frontend.request_state import RequestStatus
 from ...transports.links.channel import Peer
 from ..fuzzer import Fuzzer
@@ -68,9 +68,7 @@ class _Engine:
     def add(self, message: AddRequest) -> None:
         key = RequestKey(message.request_id, message.attempt)
         assert key not in self.said, "an attempt came twice"
-        expected = [token(key.request_id, i) for i in range(len(message.output_token_ids))]
-        assert message.output_token_ids == expected
-        self.said[key] = len(expected)
+        self.said[key] = len(message.output_token_ids)
 
     def say(self, key: RequestKey, first: int, count: int) -> StepOutputs:
         end = min(first + count, LENGTH)
@@ -113,6 +111,8 @@ class LedgerWorld:
     under_way: list[tuple[Peer, StepOutputs | ResyncReply]] = attrs.field(factory=list)
     delivered: dict[str, list[int]] = attrs.field(factory=dict)
     ends: Counter[str] = attrs.field(factory=Counter)
+    # Whose link has lost something, which its numbers or probes will tell in time.
+    lossy: set[Peer] = attrs.field(factory=set)
     now: float = 0.0
 
     def __attrs_post_init__(self) -> None:
@@ -140,7 +140,7 @@ class LedgerWorld:
             case "deliver" | "double" if self.under_way:
                 self.deliver(act.which % len(self.under_way), keep=act.what == "double")
             case "drop" if self.under_way:
-                self.under_way.pop(act.which % len(self.under_way))
+                self.lossy.add(self.under_way.pop(act.which % len(self.under_way))[0])
             case "break":
                 self.break_link(peer)
             case "die":
@@ -161,8 +161,15 @@ class LedgerWorld:
         )
         message = self.ledger.handle_add(add, peer, self.now)
         self.delivered[request_id] = []
-        if not is_lost:
-            self.engines[peer].add(message)
+        if is_lost:
+            self.lossy.add(peer)
+        else:
+            self.send(peer, message)
+
+    def send(self, peer: Peer, message: AddRequest) -> None:
+        """An ADD arrives; it brings what the client was offered already."""
+        assert message.output_token_ids == self.delivered[message.request_id]
+        self.engines[peer].add(message)
 
     def deliver(self, place: int, *, keep: bool) -> None:
         """A message arrives, and perhaps once more later."""
@@ -171,7 +178,7 @@ class LedgerWorld:
             self.under_way.pop(place)
         if isinstance(message, ResyncReply):
             for again in self.ledger.handle_resync_reply(peer, message):
-                self.engines[peer].add(again)
+                self.send(peer, again)
             return
         accepted = self.ledger.handle_outputs(peer, message, self.now)
         for request_id, token_id in accepted.tokens:
@@ -182,9 +189,12 @@ class LedgerWorld:
             tokens += output.token_ids
             if output.finish_reason is not None:
                 self.ends[output.request_id] += 1
+        if accepted.out_of_order:
+            self.break_link(peer)
 
     def break_link(self, peer: Peer) -> None:
         """What was under way is lost; the new generation begins with RESYNC."""
+        self.lossy.discard(peer)
         self.under_way = [item for item in self.under_way if item[0] != peer]
         again, reply = self.engines[peer].resync(self.ledger.handle_peer_up(peer))
         self.under_way += [(peer, message) for message in again]
@@ -201,7 +211,7 @@ class LedgerWorld:
                     chosen = self.peers[(peer.rank + 1) % RANKS]
                     message = self.ledger.handle_replay(request_id, chosen, self.now)
                     assert message is not None
-                    self.engines[chosen].add(message)
+                    self.send(chosen, message)
 
     def abort(self, request_id: str) -> None:
         """The client leaves."""
@@ -210,8 +220,11 @@ class LedgerWorld:
         self.ends[request_id] += self.ledger.ended[RequestStatus.ABORTED] - before
 
     def heal(self) -> None:
-        """No faults any more: links begin anew, engines say all they have, and everyone ends."""
-        for peer in self.peers:
+        """No faults any more: engines say all they have, and everyone ends.
+
+        Links that have lost something begin anew; what else is amiss the ledger notices.
+        """
+        for peer in self.lossy & set(self.peers):
             self.break_link(peer)
         while self.under_way:
             self.deliver(0, keep=False)
@@ -287,6 +300,14 @@ class _Repeating(Ledger):
         entry.attempt = attempt or entry.attempt
 
 
+class _Patient(Ledger):
+    """Planted: what is missing is refused, and nothing said of it."""
+
+    def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
+        """Never out of order."""
+        return attrs.evolve(super().handle_outputs(peer, outputs, now), out_of_order=False)
+
+
 def _maker(ledger_type: type[Ledger]) -> MakeLedger:
     return lambda policy: ledger_type(engine_gone_policy=policy)
 
@@ -303,6 +324,7 @@ FUZZER = Fuzzer[Act, MakeLedger](
         "unknown requests are not sent again": _maker(_Silent),
         "a replay forgets what was delivered": _maker(_Amnesiac),
         "a replay keeps its attempt": _maker(_Repeating),
+        "nothing is said of what is missing": _maker(_Patient),
     },
     round_events=60,
     smoke_rounds=300,

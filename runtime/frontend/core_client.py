@@ -6,6 +6,7 @@ task cannot leave a request half submitted or half aborted. Variation (one engin
 balancer) is by argument. Must not know prompts, text or clients.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Protocol, assert_never
 
@@ -18,14 +19,15 @@ from ...engine.messages import (
     EngineStatistics,
     RequestOutput,
     ResyncReply,
+    StatisticsReport,
     StepOutputs,
     Utility,
     UtilityCall,
     UtilityReply,
 )
 from ...transports.links.channel import (
-    Channel,
     ChannelEvent,
+    HubEnd,
     Misread,
     Peer,
     PeerDown,
@@ -34,7 +36,11 @@ from ...transports.links.channel import (
     Received,
 )
 from ..errors import NoEngine, ProcessingFailed, UtilityFailed
-from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
+from ..messages import (
+    EngineHealth,
+    EngineMembership,
+    EngineState,
+)
 from .ledger import Ledger
 from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
 from .load_balancer import LeastLoaded
@@ -67,23 +73,27 @@ class _PendingCall:
 class CoreClient:
     """All engines, as one frontend sees them."""
 
-    channel: Channel
+    channel: HubEnd
     ledger: Ledger
     balancer: LeastLoaded
-    # The latest counts of each engine, and whether the balancer was told of them.
+    # The latest counts of each engine.
     statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
-    statistics_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     # Set and replaced whenever an engine came, went or was connected.
     engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
+    # The longest request, in tokens, that all engines take which are there or may come back, as far
+    # as known: any may have to take over a stream, and its end must not depend on which does.
+    max_model_len: float = attrs.field(default=math.inf, init=False)
     draining: bool = attrs.field(default=False, init=False)
     # Bounded by admission, as the ledger is.
     _sinks: dict[str, RequestSink] = attrs.field(factory=dict, init=False)
     _linked: set[Peer] = attrs.field(factory=set, init=False)
     # Engines whose link has been up, whatever became of it, until they are forgotten.
     _met: set[Peer] = attrs.field(factory=set, init=False)
-    _ready: dict[Peer, EngineMember] = attrs.field(factory=dict, init=False)
+    _ready: set[Peer] = attrs.field(factory=set, init=False)
     _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
+    # {rank: what its latest READY said}, of those that were not given up.
+    _lengths: dict[int, int] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
 
     # ---- requests
@@ -131,16 +141,25 @@ class CoreClient:
             return
         self.membership = membership
         now_ready = {
-            Peer("engine", member.rank, member.epoch): member
+            Peer("engine", member.rank, member.epoch)
             for member in membership.engines
             if member.state is EngineState.READY
         }
+        self._note_lengths()
         over = {peer for peer in self._met if self._is_over(peer)}
-        gone = {peer: self._cause_of(peer) for peer in over | self._ready.keys() - now_ready.keys()}
+        gone = {peer: self._cause_of(peer) for peer in over | self._ready - now_ready}
         self._ready = now_ready
         self._engines_changed()  # first: what is replayed must not go where it came from
         for peer, cause in gone.items():
             self._forget(peer, cause)
+
+    def _note_lengths(self) -> None:
+        for member in self.membership.engines:
+            if member.ready is not None:
+                self._lengths[member.rank] = member.ready.max_model_len
+            elif member.state is EngineState.FAILED:
+                self._lengths.pop(member.rank, None)
+        self.max_model_len = min(self._lengths.values(), default=math.inf)
 
     def _is_over(self, peer: Peer) -> bool:
         """Whether this epoch of an engine will not be ready any more; it may never have been."""
@@ -190,9 +209,10 @@ class CoreClient:
             sink.fail(error)
 
     def _choose(self) -> Peer:
-        if not self.balancer.engines:
-            raise NoEngine(self._why_no_engine())
-        return self.balancer.choose(self.ledger.in_flight)
+        try:
+            return self.balancer.choose(self.ledger.in_flight)
+        except NoEngine:
+            raise NoEngine(self._why_no_engine()) from None
 
     def _why_no_engine(self) -> str:
         reasons = [health.reason for health in self.health() if health.reason]
@@ -218,17 +238,13 @@ class CoreClient:
             found.append(EngineHealth(member.rank, member.epoch, state, reason))
         return found
 
-    def members(self) -> list[EngineMember]:
-        """The engines that take work: READY and linked."""
-        return [self._ready[peer] for peer in self.balancer.engines]
-
     # ---- what engines say
 
     def handle_event(self, event: ChannelEvent) -> Accepted:
         """Apply one event; returns what is to be delivered, already written down."""
         match event:
             case PeerUp(peer=peer):
-                self._send_through(peer, self.ledger.handle_peer_up(peer))
+                self._send(peer, self.ledger.handle_peer_up(peer))
                 self._linked.add(peer)
                 self._met.add(peer)
                 self._engines_changed()
@@ -238,21 +254,23 @@ class CoreClient:
             case Received(peer=peer, message=message):
                 return self._handle_message(peer, message)
             case Misread():
-                pass  # what an engine did not say is asked for by a RESYNC
+                pass  # what an engine did not say is missed by the next output
             case _:
                 assert_never(event)
         return NOTHING
 
     def _handle_message(self, peer: Peer, message: object) -> Accepted:
         match message:
-            case StepOutputs(statistics=statistics):
-                if statistics is not None:
-                    self.statistics[peer] = statistics
-                    self.statistics_changed.set()
+            case StepOutputs():
                 accepted = self.ledger.handle_outputs(peer, message, trio.current_time())
-                for send in self.ledger.take_resyncs():
-                    self._carry_out(send)
+                if accepted.out_of_order:
+                    self.channel.break_link(peer, "an output is missing or came twice")
                 return accepted
+            case StatisticsReport():
+                if peer in self._met:  # it may have been forgotten while this waited
+                    self.statistics[peer] = message.statistics
+                    counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
+                    self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
                 for request in self.ledger.handle_resync_reply(peer, message):
                     self._send(peer, request)
@@ -326,12 +344,7 @@ class CoreClient:
             self._send(send.peer, send.message)
 
     def _send(self, peer: Peer, message: object) -> None:
-        """What a broken link loses is repeated by the RESYNC that begins its next generation."""
-        if peer in self._linked:
-            self._send_through(peer, message)
-
-    def _send_through(self, peer: Peer, message: object) -> None:
         try:
             self.channel.send(peer, message)
         except PeerNotConnected:
-            pass  # its PeerDown is on the way to us
+            pass  # the RESYNC that begins the link's next generation repeats what is wanted

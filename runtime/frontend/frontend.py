@@ -224,9 +224,8 @@ class Frontend:
 
     @property
     def max_model_len(self) -> int:
-        """The least of the ready engines' lengths, in tokens; the model's own while none is."""
-        lengths = [member.ready.max_model_len for member in self.client.members() if member.ready]
-        return min([self.inputs.max_model_len, *lengths])
+        """The least of the engines' lengths, in tokens; the model's own before any has told."""
+        return int(min(self.inputs.max_model_len, self.client.max_model_len))
 
     @asynccontextmanager
     async def generate(
@@ -365,6 +364,7 @@ class Frontend:
             prompt_tokens_total=self._prompt_tokens,
             output_tokens_total=self._output_tokens,
             outputs_refused_total={str(k): v for k, v in ledger.refused.items()},
+            link_mishaps_total={str(k): v for k, v in self.client.channel.mishaps.items()},
             latencies=ledger.latencies,
         )
         engines = {peer.rank: counts for peer, counts in self.client.statistics.items()}

@@ -18,6 +18,7 @@ which credit, and by omission what is not. So nothing here has to be sent again 
 Sans-IO: messages and times in, messages and decisions out. Must not know channels, text or clients.
 """
 
+import itertools
 from collections import Counter
 from typing import Final
 
@@ -40,16 +41,7 @@ from ...engine.messages import (
 from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
 from .latencies import Latencies
-from .ledger_decisions import (
-    ASKED_AGAIN,
-    Accepted,
-    Decision,
-    EngineGonePolicy,
-    Fail,
-    Refusal,
-    Replay,
-    Send,
-)
+from .ledger_decisions import Accepted, Decision, EngineGonePolicy, Fail, Refusal, Replay, Send
 from .request_state import RequestState, RequestStatus
 
 # More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
@@ -69,12 +61,9 @@ class LedgerEntry:
     credit: int | None
     # All output tokens that count, those the request began with included.
     token_ids: list[int]
-    # A gap was seen and the engine was asked to send again; asked once until a token comes.
-    resync_asked: bool = False
-    # Its tokens come and nothing is amiss: the next one changes nothing but `token_ids`.
-    is_flowing: bool = False
 
 
+_STREAMING: Final = RequestStatus.STREAMING
 _NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
 _END_OF_REASON = {
     FinishReason.STOP: RequestStatus.FINISHED,
@@ -107,8 +96,9 @@ class Ledger:
     # The same entries by engine and attempt, in the order of placing; those between two engines
     # are in none. An attempt names one entry, and one engine.
     _placed: dict[Peer, dict[int, LedgerEntry]] = attrs.field(factory=dict, init=False)
-    # Engines to ask again because a gap was seen, or an overlap with news.
-    _gaps: set[Peer] = attrs.field(factory=set, init=False)
+
+    # Whether the message that is being applied has something whose index is not next.
+    _out_of_order: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
         self._attempts = self.epoch * ATTEMPTS_OF_AN_EPOCH
@@ -117,9 +107,13 @@ class Ledger:
         """How many requests are in flight."""
         return len(self._entries)
 
-    def in_flight(self, peer: Peer) -> int:
-        """How many requests this engine has; the load balancer's exact floor."""
-        return len(self._placed.get(peer, ()))
+    def in_flight(self, peer: Peer, *, up_to: int | None = None) -> int:
+        """How many requests this engine has, or had when it had taken this attempt."""
+        placed = self._placed.get(peer, _NO_ENTRIES)
+        if up_to is None:
+            return len(placed)
+        later = itertools.takewhile(lambda attempt: attempt > up_to, reversed(placed))
+        return len(placed) - sum(1 for _ in later)
 
     def get(self, request_id: str) -> LedgerEntry | None:
         """The entry of a request in flight."""
@@ -147,12 +141,12 @@ class Ledger:
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
         """Write new tokens down and return what counts, in order, for delivery.
 
-        Call `take_resyncs` afterwards. An output with a finish reason ends its request here.
+        An output with a finish reason ends its request here.
         """
-        return Accepted(
-            self._accept_columns(peer, outputs, now),
-            self._accept_outputs(peer, outputs.outputs, now),
-        )
+        self._out_of_order = False
+        tokens = self._accept_columns(peer, outputs, now)
+        whole = self._accept_outputs(peer, outputs.outputs, now)
+        return Accepted(tokens, whole, self._out_of_order)
 
     def _accept_columns(
         self, peer: Peer, outputs: StepOutputs, now: float
@@ -164,11 +158,11 @@ class Ledger:
         rows = zip(attempts, entries, outputs.indices, outputs.token_ids, strict=True)
         for attempt, entry, index, token_id in rows:
             if entry is None or index != len(token_ids := entry.token_ids):
-                self._refuse(entry, self._judge_row(attempt, entry, index))
+                self._refuse(self._judge_row(attempt, entry, index))
                 continue
             token_ids.append(token_id)
-            if not entry.is_flowing:
-                self._note_tokens(entry, now)
+            if entry.state.status is not _STREAMING:
+                entry.state.handle_tokens(now)
             accepted.append((entry.request.request_id, token_id))
         return accepted
 
@@ -180,35 +174,25 @@ class Ledger:
             entry = self._entries.get(output.request_id)
             refusal = self._judge(entry, peer, output)
             if refusal is not None or entry is None:
-                self._refuse(entry, refusal or Refusal.UNKNOWN_REQUEST)
+                self._refuse(refusal or Refusal.UNKNOWN_REQUEST)
                 continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
-                if not entry.is_flowing:
-                    self._note_tokens(entry, now)
+                entry.state.handle_tokens(now)
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, _END_OF_REASON[output.finish_reason], now)
             accepted.append(output)
         return accepted
 
-    def take_resyncs(self) -> list[Send]:
-        """Messages that ask engines to send again, after a gap or an overlap with news.
-
-        Next to never, as the link is numbered and an engine waits for the RESYNC it begins with.
-        Asking costs little, and a request that waits for ever costs a client.
-        """
-        if not self._gaps:
-            return []
-        gaps, self._gaps = sorted(self._gaps), set()
-        return [Send(peer, self._resync(peer)) for peer in gaps]
-
     def handle_peer_up(self, peer: Peer) -> Resync:
         """A link generation began: the first message to send on it."""
-        self._gaps.discard(peer)
-        for entry in self._placed.get(peer, {}).values():
-            entry.resync_asked = False
-        return self._resync(peer)
+        return Resync(
+            [
+                LiveRequest(entry.request.request_id, attempt, len(entry.token_ids), entry.credit)
+                for attempt, entry in self._placed.get(peer, _NO_ENTRIES).items()
+            ]
+        )
 
     def handle_resync_reply(self, peer: Peer, reply: ResyncReply) -> list[AddRequest]:
         """The engine does not know these: send them again, as replays with the tokens so far."""
@@ -223,7 +207,6 @@ class Ledger:
 
     def handle_peer_gone(self, peer: Peer, cause: str, now: float) -> list[Decision]:
         """This incarnation of an engine will not come back; `cause` says what became of it."""
-        self._gaps.discard(peer)
         decisions: list[Decision] = []
         for entry in list(self._placed.get(peer, {}).values()):
             request_id = entry.request.request_id
@@ -293,16 +276,14 @@ class Ledger:
         for entry in self._entries.values():
             entry.state.check_invariants()
             assert not entry.state.ended
-            is_streaming = entry.state.status is RequestStatus.STREAMING
-            assert not entry.is_flowing or (is_streaming and not entry.resync_asked)
             assert (entry.peer is None) == (entry.state.status is RequestStatus.UNPLACED)
             assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
         assert not placed
 
-    def _note_tokens(self, entry: LedgerEntry, now: float) -> None:
-        """Tokens of this request were written down."""
-        entry.state.handle_tokens(now)
-        entry.resync_asked, entry.is_flowing = False, True
+    def _refuse(self, refusal: Refusal) -> None:
+        self.refused[refusal] += 1
+        if refusal is Refusal.REPEATED or refusal is Refusal.GAP:
+            self._out_of_order = True
 
     def _judge(
         self, entry: LedgerEntry | None, peer: Peer, output: RequestOutput
@@ -318,12 +299,9 @@ class Ledger:
             return None
         if first > next_index:
             return Refusal.GAP
-        if output.finish_reason is None:
-            is_news = first + len(output.token_ids) > next_index
-            return Refusal.OVERLAP if is_news else Refusal.REPEATED
         # An early end without tokens counts also where we have more than the engine.
         is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
-        return None if is_early and not output.token_ids else Refusal.OVERLAP
+        return None if is_early and not output.token_ids else Refusal.REPEATED
 
     def _judge_row(self, attempt: int, entry: LedgerEntry | None, index: int) -> Refusal:
         """Why a row is not exactly next. Without entry its request may live on elsewhere."""
@@ -331,21 +309,6 @@ class Ledger:
             is_elsewhere = any(attempt in entries for entries in self._placed.values())
             return Refusal.OTHER_ENGINE if is_elsewhere else Refusal.UNKNOWN_REQUEST
         return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
-
-    def _refuse(self, entry: LedgerEntry | None, refusal: Refusal) -> None:
-        self.refused[refusal] += 1
-        if refusal in ASKED_AGAIN and entry is not None and not entry.resync_asked:
-            assert entry.peer is not None
-            entry.resync_asked, entry.is_flowing = True, False
-            self._gaps.add(entry.peer)
-
-    def _resync(self, peer: Peer) -> Resync:
-        return Resync(
-            [
-                LiveRequest(entry.request.request_id, attempt, len(entry.token_ids), entry.credit)
-                for attempt, entry in self._placed.get(peer, {}).items()
-            ]
-        )
 
     def _message(self, entry: LedgerEntry) -> AddRequest:
         sampling = entry.request.sampling
@@ -366,7 +329,6 @@ class Ledger:
         self._displace(entry)
         self._attempts += 1
         entry.attempt, entry.peer = self._attempts, peer
-        entry.resync_asked = entry.is_flowing = False
         self._placed.setdefault(peer, {})[entry.attempt] = entry
 
     def _displace(self, entry: LedgerEntry) -> None:
@@ -376,7 +338,7 @@ class Ledger:
         del entries[entry.attempt]
         if not entries:
             del self._placed[entry.peer]
-        entry.peer, entry.is_flowing = None, False
+        entry.peer = None
 
     def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:
         entry.state.handle_end(end, now)

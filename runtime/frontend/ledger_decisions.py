@@ -9,7 +9,7 @@ import enum
 import attrs
 
 from ...engine.errors import EngineDied
-from ...engine.messages import AbortRequests, GrantCredit, RequestOutput, Resync
+from ...engine.messages import AbortRequests, GrantCredit, RequestOutput
 from ...transports.links.channel import Peer
 
 
@@ -26,16 +26,10 @@ class Refusal(enum.StrEnum):
     UNKNOWN_REQUEST = "unknown_request"  # ended here already, as after every abort
     OTHER_ENGINE = "other_engine"  # the request has moved on
     OLD_ATTEMPT = "old_attempt"
+    # Links are numbered and engines say nothing before the RESYNC that begins one, so that these
+    # two are faults of an engine; a new generation of the link makes up for them.
     REPEATED = "repeated"  # begins below the next index
-    OVERLAP = "overlap"  # the same, but there is news in it: a token, or the end
     GAP = "gap"  # begins above it: something between was lost
-
-
-# What the engine is asked to send again, from where it is wanted. Engines say nothing on a link
-# before its RESYNC, so a gap is a fault of theirs, or of a step that ended in the very moment in
-# which the link came up again; asking because of one may bring overlaps, as what the others wait
-# for is on its way.
-ASKED_AGAIN = frozenset({Refusal.OVERLAP, Refusal.GAP})
 
 
 @attrs.frozen
@@ -61,15 +55,20 @@ class Send:
     """A message for one engine; if the channel refuses it, that is all right."""
 
     peer: Peer
-    message: AbortRequests | GrantCredit | Resync
+    message: AbortRequests | GrantCredit
 
 
 @attrs.frozen
 class Accepted:
-    """What counts of a message: (request id, next token), and all that is not just that."""
+    """What counts of a message: (request id, next token), and all that is not just that.
+
+    `out_of_order`: something did not, as its index was not next. The link is to be broken, so that
+    a RESYNC asks for what is.
+    """
 
     tokens: list[tuple[str, int]]
     outputs: list[RequestOutput]
+    out_of_order: bool = False
 
 
 NOTHING = Accepted([], [])

@@ -1,15 +1,20 @@
-"""Chooses the engine of a new request: the least loaded of those that take work.
+"""Load balancer: the least loaded engine of those that take work, for each new request.
 
 Two sources of truth disagree for a while: an engine's own counts, which are exact but late, and
 what this frontend has in flight there, which is present but not the whole. The load of an engine is
-the larger one: in flight here times the number of frontends, or the snapshot's requests plus what
-was sent since. In-flight counts are the ledger's, passed in at each choice, so that no counter of
-its own can drift when a send fails. Waiting requests weigh more once more than half of the KV
-blocks are taken (vLLM's formula). The scan starts one further each time, so that equals take turns.
+the larger one: in flight here times the number of frontends, or the snapshot's requests and what
+was sent and has ended since, the others being taken to do as this one does. In-flight counts are
+the ledger's, passed in at each choice, so that there is no counter to drift when a send fails.
+Waiting requests weigh more once more than half of the KV blocks are taken (vLLM's formula).
 
-Sans-IO: plain computation. Must not know requests, links or processes.
+A choice costs the same however many engines there are: up to `COMPARED_MAX` all are compared, of
+more so many that are drawn at random. Two would do to keep the longest queue short (the power of
+two choices); eight leave the queues of 256 engines within one or two requests of each other.
+
+Sans-IO: plain computation.
 """
 
+import random
 from collections.abc import Callable, Iterable
 
 import attrs
@@ -21,14 +26,18 @@ from ..errors import NoEngine
 # A waiting request on a full engine weighs as four running ones: 1 + 6 × (1 − 0.5). vLLM's numbers.
 WAITING_WEIGHT = 6.0
 KV_USAGE_FREE_OF_CHARGE = 0.5
+# Each costs about 0.7 µs.
+COMPARED_MAX = 8
 
 
 @attrs.define(eq=False)
 class _Candidate:
     peer: Peer
     statistics: EngineStatistics | None = None
-    # Requests of this frontend sent since that snapshot.
-    sent_since: int = 0
+    # What a waiting request of that snapshot weighs beyond itself.
+    pressure: float = 0.0
+    # Requests of this frontend in flight that the snapshot counts; others were sent later.
+    counted: int = 0
 
 
 @attrs.define(eq=False)
@@ -37,48 +46,51 @@ class LeastLoaded:
 
     frontends: int = attrs.field(default=1, validator=attrs.validators.ge(1))
     rank: int = 0
+    chance: random.Random = attrs.field(factory=random.Random)
 
-    _candidates: list[_Candidate] = attrs.field(factory=list, init=False)
+    _candidates: dict[Peer, _Candidate] = attrs.field(factory=dict, init=False)
+    # The same, to be drawn from.
+    _drawn_from: list[_Candidate] = attrs.field(factory=list, init=False)
+    # Where a scan of all begins: one further each time, so that equals take turns.
     _start: int | None = attrs.field(default=None, init=False)
 
     @property
     def engines(self) -> list[Peer]:
         """Those that take work now."""
-        return [candidate.peer for candidate in self._candidates]
+        return list(self._candidates)
 
     def set_engines(self, peers: Iterable[Peer]) -> None:
         """The engines that take work from now on; counts of others are dropped."""
-        known = {candidate.peer: candidate for candidate in self._candidates}
-        self._candidates = [known.get(peer) or _Candidate(peer) for peer in peers]
+        known = self._candidates
+        self._candidates = {peer: known.get(peer) or _Candidate(peer) for peer in peers}
+        self._drawn_from = list(self._candidates.values())
 
-    def handle_statistics(self, peer: Peer, statistics: EngineStatistics) -> None:
-        """A snapshot of an engine; ignored if it is the last one, or the engine takes no work."""
-        for candidate in self._candidates:
-            if candidate.peer == peer and candidate.statistics is not statistics:
-                candidate.statistics, candidate.sent_since = statistics, 0
+    def handle_statistics(self, peer: Peer, statistics: EngineStatistics, counted: int = 0) -> None:
+        """A snapshot, and how many in flight it counts; ignored if the engine takes no work."""
+        candidate = self._candidates.get(peer)
+        if candidate is None:
+            return
+        used = 0.0
+        if statistics.kv_blocks:
+            used = 1 - statistics.kv_blocks_free / statistics.kv_blocks
+        candidate.statistics, candidate.counted = statistics, counted
+        candidate.pressure = WAITING_WEIGHT * max(0.0, used - KV_USAGE_FREE_OF_CHARGE)
 
-    def choose(
-        self, in_flight: Callable[[Peer], int], *, exclude: frozenset[Peer] = frozenset()
-    ) -> Peer:
-        """The engine for one more request, which counts as sent from now on.
-
-        Raises `NoEngine` if none takes work.
-        """
-        eligible = self._candidates
-        if exclude:
-            eligible = [each for each in eligible if each.peer not in exclude]
-        if not eligible:
+    def choose(self, in_flight: Callable[[Peer], int]) -> Peer:
+        """The engine for the next request. Raises `NoEngine` if none takes work."""
+        if not self._drawn_from:
             raise NoEngine("no engine takes work now")
-        chosen = eligible[0]
-        if len(eligible) > 1:
-            turned = self._turned(eligible)
-            chosen = min(turned, key=lambda candidate: self._load(candidate, in_flight))
-        chosen.sent_since += 1
-        return chosen.peer
+        compared = self._compared()
+        if len(compared) == 1:
+            return compared[0].peer
+        return min(compared, key=lambda candidate: self._load(candidate, in_flight)).peer
 
-    def _turned(self, candidates: list[_Candidate]) -> list[_Candidate]:
-        """The same, from another one on each time."""
+    def _compared(self) -> list[_Candidate]:
+        candidates = self._drawn_from
         count = len(candidates)
+        if count > COMPARED_MAX:
+            draw = self.chance.random
+            return [candidates[int(draw() * count)] for _ in range(COMPARED_MAX)]
         if self._start is None:
             # Frontends begin at different engines.
             self._start = count * self.rank // self.frontends
@@ -87,17 +99,14 @@ class LeastLoaded:
         return candidates[start:] + candidates[:start]
 
     def _load(self, candidate: _Candidate, in_flight: Callable[[Peer], int]) -> float:
-        ours = self.frontends * in_flight(candidate.peer)
+        ours = in_flight(candidate.peer)
+        floor = self.frontends * ours
         snapshot = candidate.statistics
         if snapshot is None:
-            return ours
-        waiting = snapshot.waiting + self.frontends * candidate.sent_since
-        used = 0.0
-        if snapshot.kv_blocks:
-            used = 1 - snapshot.kv_blocks_free / snapshot.kv_blocks
-        pressure = WAITING_WEIGHT * max(0.0, used - KV_USAGE_FREE_OF_CHARGE)
-        return max(ours, waiting + snapshot.running) + waiting * pressure
+            return floor
+        waiting = snapshot.waiting + self.frontends * (ours - candidate.counted)
+        return max(floor, waiting + snapshot.running) + max(0, waiting) * candidate.pressure
 
     def check_invariants(self) -> None:
-        """Each engine is there once."""
-        assert len(set(self.engines)) == len(self.engines)
+        """Both indexes agree."""
+        assert [candidate.peer for candidate in self._drawn_from] == self.engines

@@ -32,9 +32,8 @@ _ENDS = frozenset({RequestStatus.FINISHED, RequestStatus.FAILED, RequestStatus.A
 TRANSITIONS: Final = {
     RequestStatus.PLACED: _ENDS | {RequestStatus.STREAMING, RequestStatus.UNPLACED},
     RequestStatus.STREAMING: _ENDS | {RequestStatus.STREAMING, RequestStatus.UNPLACED},
-    RequestStatus.UNPLACED: frozenset(
-        {RequestStatus.PLACED, RequestStatus.FAILED, RequestStatus.ABORTED}
-    ),
+    # Finished, as a stop string may be found in tokens that wait for their reader.
+    RequestStatus.UNPLACED: _ENDS | {RequestStatus.PLACED},
     RequestStatus.FINISHED: frozenset[RequestStatus](),
     RequestStatus.FAILED: frozenset[RequestStatus](),
     RequestStatus.ABORTED: frozenset[RequestStatus](),

@@ -137,6 +137,8 @@ class InputProcessor:
     ) -> PreparedPrompt:
         """Token ids of a prompt, checked; `max_model_len` may be less than the model's.
 
+        How many tokens may follow is settled here, in the parameters' `max_tokens`.
+
         Raises `InvalidParameter`, `PromptTooLong`, `ChatTemplateMissing`, `ChatTemplateRefused`.
         Cancellation waits for the end of one slice. No checkpoint if the prompt is short.
         """
@@ -165,6 +167,7 @@ class InputProcessor:
             await self._check_form(params.structured_outputs)
         encode = partial(self.tokenizer.encode, add_special_tokens=False)
         bad_words = spell_bad_words(params.bad_words, encode)
+        params = params.within(length_max - len(token_ids))
         return PreparedPrompt(token_ids, params, embeds, bad_words)
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:

@@ -267,7 +267,9 @@ class FakeGenerator:
                 )
             },
             frontend=FrontendStatistics(
-                requests_total=len(self.calls), outputs_refused_total={"old attempt": 2}
+                requests_total=len(self.calls),
+                outputs_refused_total={"old attempt": 2},
+                link_mishaps_total={"gap": 3},
             ),
         )
 

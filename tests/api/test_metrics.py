@@ -28,6 +28,7 @@ def test_the_page_tells_what_the_snapshots_say() -> None:
     assert found["triolet_engine_generation_tokens_total", engine] == 42
     assert found["triolet_steps_total", engine] == 5
     assert found["triolet_outputs_refused_total", (("reason", "old attempt"),)] == 2
+    assert found["triolet_link_mishaps_total", (("kind", "gap"),)] == 3
     aborts = {key[1][1][1]: v for key, v in found.items() if "aborts_by_steps_total" in key[0]}
     assert aborts == {"0": 4, "1": 0, "2": 1}
     states = {key[1][1][1]: v for key, v in found.items() if key[0] == "triolet_engine_state"}

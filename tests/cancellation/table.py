@@ -131,15 +131,16 @@ ROOT_TASKS = (
 )  # fmt: skip
 FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
-    "stats-updater", "connections", "responses", "load-reports", "engines-changed", "control",
+    "connections", "responses", "load-reports", "engines-changed", "control",
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
-    "worker-pool", "worker-0", "input-handler", "orphan-watch", "utilities", "grammar-compiler",
-    "step-deadline", "step-loop", "control", "tree-request",
+    "worker-pool", "worker-0", "input-handler", "orphan-watch", "statistics", "utilities",
+    "grammar-compiler", "step-deadline", "step-loop", "control", "tree-request",
 )  # fmt: skip
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
-# Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time.
+# Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time;
+# `statistics` does, between its first report and a tenth of a second later.
 STREAMING_TASKS = (
     ("input-handler", "engine", ENGINE),
     ("step-loop", "engine", ENGINE),
@@ -148,7 +149,6 @@ STREAMING_TASKS = (
     ("grammar-compiler", "engine", ENGINE),
     ("input-socket-thread", "engine", ENGINE),
     ("output-handler", "frontend", FRONTEND),
-    ("stats-updater", "frontend", FRONTEND),
     ("input-socket-thread", "frontend", FRONTEND),
     ("output-socket-thread", "frontend", FRONTEND),
 )

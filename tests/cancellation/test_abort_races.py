@@ -20,7 +20,7 @@ from triolet.runtime.errors import NoEngine
 from triolet.tests.checkpoints import cancel_at_nth_checkpoint
 from triolet.tests.contracts.engines import write_sizes
 from triolet.tests.runtime.model_folders import byte_level_tokenizer, write_folder
-from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 TOKENS = 6

@@ -131,6 +131,54 @@ async def check_send_needs_a_link(make_mesh: MakeMesh) -> None:
         assert caught.value.peer == SPOKES[1]
 
 
+async def check_send_waits_for_the_reader(make_mesh: MakeMesh) -> None:
+    """Nothing is sent in a generation before its PeerUp was taken."""
+    async with make_mesh() as mesh:
+        assert mesh.spokes[0].connect(HUB, *mesh.hub.endpoints)
+        spoke = Reader(mesh.spokes[0])
+        await spoke.expect(PeerUp, HUB)
+        # The spoke is up, so the hub's PeerUp waits unread.
+        with pytest.raises(PeerNotConnected):
+            mesh.hub.send(SPOKES[0], Numbered(0))
+        await Reader(mesh.hub).expect(PeerUp, SPOKES[0])
+        mesh.hub.send(SPOKES[0], Numbered(1))
+        assert await spoke.numbers(HUB, 1) == [1]
+
+
+async def check_ups_are_taken_first(make_mesh: MakeMesh) -> None:
+    """What came before a PeerUp has been handled when it is taken."""
+    async with make_mesh() as mesh:
+        await join(mesh, 0)
+        mesh.spokes[0].send(HUB, Numbered(1))
+        assert mesh.spokes[1].connect(HUB, *mesh.hub.endpoints)
+        await Reader(mesh.spokes[1]).expect(PeerUp, HUB)
+        up: ChannelEvent = PeerUp(SPOKES[1], 1)
+        wanted, seen = [up, Received(SPOKES[0], Numbered(1))], list[ChannelEvent]()
+        with trio.fail_after(DEADLINE_S):
+            while len(seen) < len(wanted):
+                events = await mesh.hub.receive()
+                assert up not in events[1:]
+                seen += events
+        assert all(event in seen for event in wanted)
+
+
+async def check_break_link(make_mesh: MakeMesh) -> None:
+    """Either side may end a generation; both see it go, and the next one come."""
+    async with make_mesh() as mesh:
+        hub, spoke = await join(mesh)
+        ends: list[tuple[Channel, Peer]] = [(mesh.hub, SPOKES[0]), (mesh.spokes[0], HUB)]
+        for number, (end, other) in enumerate(ends):
+            end.break_link(other, "the reader misses something")
+            end.break_link(other, "and once more")
+            with pytest.raises(PeerNotConnected):
+                end.send(other, Numbered(9))
+            for reader, peer in ((hub, SPOKES[0]), (spoke, HUB)):
+                await reader.expect(PeerDown, peer)
+                assert (await reader.expect(PeerUp, peer)).generation == number + 2
+            mesh.hub.send(SPOKES[0], Numbered(number))
+            assert await spoke.numbers(HUB, 1) == [number]
+
+
 async def check_several_spokes(make_mesh: MakeMesh) -> None:
     """Each spoke gets its own messages; forgetting one leaves the other alone."""
     async with make_mesh() as mesh:
@@ -224,6 +272,9 @@ CHECKS = (
     check_comes_up_and_carries_in_order,
     check_large_messages,
     check_send_needs_a_link,
+    check_send_waits_for_the_reader,
+    check_ups_are_taken_first,
+    check_break_link,
     check_several_spokes,
     check_forget,
     check_forget_takes_back_unread_events,

@@ -30,6 +30,7 @@ from triolet.engine.messages import (
     RequestOutput,
     Resync,
     ResyncReply,
+    StatisticsReport,
     StepOutputs,
     Utility,
     UtilityCall,
@@ -176,8 +177,9 @@ class Caller:
                 self.send(Resync([_live(s) for s in self.streams.values() if s.end is None]))
             case PeerDown():
                 pass
-            case Received(message=StepOutputs(outputs=outputs, statistics=statistics)):
-                self.statistics = statistics or self.statistics
+            case Received(message=StatisticsReport(statistics=statistics)):
+                self.statistics = statistics
+            case Received(message=StepOutputs(outputs=outputs)):
                 for output in outputs:
                     self._take_output(output)
             case Received(message=ResyncReply(unknown=unknown)):
@@ -396,6 +398,7 @@ async def check_utilities(open_engine: OpenEngine) -> None:
                 "input-handler",
                 "step-loop",
                 "orphan-watch",
+                "statistics",
                 "utilities",
                 "grammar-compiler",
             ):

@@ -32,7 +32,7 @@ from triolet.tests.contracts.meshes import running
 from triolet.transports.codec import Codec
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import Peer
-from triolet.transports.links.link_decisions import LinkSettings
+from triolet.transports.links.link_header import LinkSettings
 from triolet.transports.links.memory_channel import MemoryMesh
 from triolet.transports.links.zmq_channel import ZmqSettings, open_hub
 

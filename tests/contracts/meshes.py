@@ -10,7 +10,7 @@ from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered
 from triolet.transports.codec import Codec
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import RunnableChannel
-from triolet.transports.links.link_decisions import LinkSettings
+from triolet.transports.links.link_header import LinkSettings
 from triolet.transports.links.memory_channel import MemoryMesh, NthFault
 from triolet.transports.links.zmq_channel import ZmqSettings, open_hub, open_spoke
 

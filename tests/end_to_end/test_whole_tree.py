@@ -34,7 +34,6 @@ TASKS = {
         "input-socket-thread",
         "output-socket-thread",
         "output-handler",
-        "stats-updater",
     ),
     "engine 0": (
         "death-monitor",

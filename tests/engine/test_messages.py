@@ -32,11 +32,11 @@ REPLIES: list[object] = [
                 finish_reason=messages.FinishReason.STOP,
             )
         ],
-        messages.EngineStatistics(step=3),
         [2, 7],
         [0, 5],
         [11, 12],
     ),
+    messages.StatisticsReport(messages.EngineStatistics(step=3), 7),
     messages.ResyncReply([messages.RequestKey("r1", 1)]),
     messages.UtilityReply(1, "{}"),
 ]
@@ -85,7 +85,7 @@ def test_settings_cross_as_plain_data() -> None:
 
 def test_columns_of_different_lengths_do_not_cross_the_wire() -> None:
     codec = Codec(*messages.ENGINE_TO_FRONTEND)
-    whole = messages.StepOutputs(1, [], None, [1], [2], [3])
+    whole = messages.StepOutputs(1, [], [1], [2], [3])
     (frame,) = codec.encode(whole)
     fields = msgspec.msgpack.decode(bytes(frame)[1:])
     fields["indices"].append(3)

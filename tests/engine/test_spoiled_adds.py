@@ -25,7 +25,7 @@ from triolet.tests.contracts.engines import inproc_engine, write_sizes
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
 from triolet.transports.codec import Codec, MalformedMessage
-from triolet.transports.links.link_decisions import LinkSettings
+from triolet.transports.links.link_header import LinkSettings
 
 SPOILED = 400
 GOOD = "the good one, whose name no spoiling hits"

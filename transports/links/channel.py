@@ -8,12 +8,14 @@ affair (RESYNC), because only they know it. Must not know what the messages mean
 Real: `zmq_channel`. Verified fake: `memory_channel`. Both pass `tests/contracts/channel.py`.
 """
 
+from collections import Counter
 from typing import NoReturn, Protocol
 
 import attrs
 import trio
 
 from ..codec import MalformedMessage
+from .link_header import Mishap
 
 
 @attrs.frozen(order=True, cache_hash=True)
@@ -85,14 +87,23 @@ class Channel(Protocol):
     def send(self, peer: Peer, message: object) -> None:
         """Queue one message; never waits, any task of the loop may call it.
 
-        Raises `PeerNotConnected`, even right after a `PeerUp` was received: the `PeerDown` is then
-        among the events not yet taken. What was queued when a generation ends is lost, by contract.
+        Raises `PeerNotConnected` until `receive` has returned the `PeerUp` of the generation that
+        is up, and from the moment at which it ended, whether or not its `PeerDown` was taken: so
+        the first message of a generation is the one that is sent on its `PeerUp`, and none goes out
+        by one that its reader does not know. What was queued when one ends is lost, by contract.
         """
 
     async def receive(self) -> list[ChannelEvent]:
-        """Wait for events and take all that are there, oldest first. One task at a time.
+        """Wait for events and take those that are there, oldest first. One task at a time.
 
-        Cancellation loses nothing.
+        A `PeerUp` is preceded by nothing but others: when it is taken, all that came before it has
+        been handled. Cancellation loses nothing.
+        """
+
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """End the generation whose `PeerUp` was taken; another one begins by itself.
+
+        For a reader that misses something. No effect if it has ended already.
         """
 
     def forget(self, peer: Peer) -> None:
@@ -115,6 +126,10 @@ class RunnableChannel(Channel, Protocol):
 
 class HubEnd(RunnableChannel, Protocol):
     """The end that binds and is connected to: a frontend's."""
+
+    @property
+    def mishaps(self) -> Counter[Mishap]:
+        """What went amiss on all links so far, whoever's fault it was."""
 
     @property
     def endpoints(self) -> tuple[str, str]:

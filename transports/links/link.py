@@ -1,7 +1,7 @@
 """One end of a link: numbers messages, notices loss, and starts a new generation when one is found.
 
 Sans-IO: headers and times in, decisions out. `linked_channel` carries the decisions out, and
-`link_header` says what the kinds of header mean. Must not know sockets or payloads.
+`link_header` says what the kinds of header mean.
 
 Two ends, two roles. The *spoke* opens generations: LINK_UP is repeated until the *hub* has
 answered. Within a generation each DATA has the next number of its direction. Lower than expected
@@ -25,27 +25,81 @@ State x event (a dash: nothing happens; every header of another generation but L
     CLOSED     -              -         -               -               -          none
 """
 
+import enum
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 import attrs
 
 from ..endpoint import GENERATION_MAX
-from .link_decisions import (
-    MOVES,
-    Decision,
-    Deliver,
-    LinkNotUp,
-    LinkSettings,
-    LinkState,
-    LinkStatistics,
-    OpenGeneration,
-    ReportDown,
-    ReportUp,
-    Side,
-    Transmit,
-)
-from .link_header import FrameKind, Header
+from .link_header import FrameKind, Header, LinkSettings, Mishap
+
+
+class Side(enum.Enum):
+    """Who opens generations (the spoke) and who answers (the hub)."""
+
+    HUB = "hub"
+    SPOKE = "spoke"
+
+
+class LinkState(enum.Enum):
+    """Where one end stands; the table is above."""
+
+    WAITING = "waiting"  # hub: no generation has begun yet
+    OPENING = "opening"  # spoke: LINK_UP is out, no answer yet
+    UP = "up"
+    RESETTING = "resetting"  # hub: over; waiting for the LINK_UP of a later generation
+    RESTING = "resting"  # spoke: generations ended quickly one after another, a pause first
+    CLOSED = "closed"  # forgotten
+
+
+# Which state may follow which; `Link` asserts it.
+MOVES: dict[LinkState, frozenset[LinkState]] = {
+    LinkState.WAITING: frozenset({LinkState.OPENING, LinkState.UP, LinkState.CLOSED}),
+    LinkState.OPENING: frozenset(LinkState) - {LinkState.WAITING, LinkState.RESETTING},
+    LinkState.UP: frozenset(LinkState) - {LinkState.WAITING},
+    LinkState.RESETTING: frozenset({LinkState.UP, LinkState.CLOSED}),
+    LinkState.RESTING: frozenset({LinkState.OPENING, LinkState.CLOSED}),
+    LinkState.CLOSED: frozenset(),
+}
+
+
+@attrs.frozen
+class OpenGeneration:
+    """Make ready to carry this generation, and let go of what carried an older one."""
+
+    generation: int
+
+
+@attrs.frozen
+class Transmit:
+    """Send this header alone, after everything sent so far."""
+
+    header: Header
+
+
+@attrs.frozen
+class Deliver:
+    """The payload that came with the header is next in order: hand it up."""
+
+
+@attrs.frozen
+class ReportUp:
+    """The generation began: sending is allowed from here on."""
+
+    generation: int
+
+
+@attrs.frozen
+class ReportDown:
+    """The generation that was reported up is over."""
+
+    reason: str
+
+
+Decision = OpenGeneration | Transmit | Deliver | ReportUp | ReportDown
+
 
 _NOTHING: tuple[Decision, ...] = ()
 # What nearly every message comes to; `linked_channel` knows it by identity.
@@ -60,6 +114,8 @@ class Link:
 
     side: Side
     settings: LinkSettings = attrs.field(factory=LinkSettings)
+    # Of all links of a channel together.
+    mishaps: Counter[Mishap] = attrs.field(factory=Counter)
 
     state: LinkState = attrs.field(default=LinkState.WAITING, init=False)
     # The generation that is up, being opened, or just over; 0 before the first. Never decreases.
@@ -81,13 +137,6 @@ class Link:
     _opened_at: float = attrs.field(default=-math.inf, init=False)
     _short_generations: int = attrs.field(default=0, init=False)  # ended young, in a row
 
-    _duplicates: int = attrs.field(default=0, init=False)
-    _stale: int = attrs.field(default=0, init=False)
-    _violations: int = attrs.field(default=0, init=False)
-    _gaps: int = attrs.field(default=0, init=False)
-    _probes_sent: int = attrs.field(default=0, init=False)
-    _ended: int = attrs.field(default=0, init=False)
-
     @property
     def is_up(self) -> bool:
         """True while `handle_send` is allowed."""
@@ -106,12 +155,11 @@ class Link:
         self._move(LinkState.CLOSED)
 
     def handle_send(self, now: float) -> Header:
-        """The header of the next message. Raises `LinkNotUp`, then nothing has changed.
+        """The header of the next message, while the link is up.
 
         The caller looks at `is_full` first and ends the link with `handle_broken` at the fuse.
         """
-        if self.state is not LinkState.UP:
-            raise LinkNotUp
+        assert self.state is LinkState.UP
         if self._sent == self._acknowledged:
             self._arm_probe(now)
         self._sent += 1
@@ -134,10 +182,10 @@ class Link:
         if kind is FrameKind.LINK_UP:
             return self._handle_link_up(header, now)
         if header.generation != self.generation or self.state not in _LISTENING:
-            self._stale += 1
+            self.mishaps[Mishap.STALE] += 1
             return _NOTHING
         if not self._is_sane(header):
-            self._violations += 1
+            self.mishaps[Mishap.VIOLATION] += 1
             return _NOTHING
         if kind is FrameKind.LINK_RESET:
             return self._end("the other side asked for a new generation", now)
@@ -174,20 +222,20 @@ class Link:
 
     def _handle_link_up(self, header: Header, now: float) -> Sequence[Decision]:
         if self.side is not Side.HUB:
-            self._violations += 1
+            self.mishaps[Mishap.VIOLATION] += 1
             return _NOTHING
         if self.state is LinkState.CLOSED or header.generation < self.generation:
-            self._stale += 1
+            self.mishaps[Mishap.STALE] += 1
             return _NOTHING
         if header.generation == self.generation:
             # Our answer was lost or is on its way; once the generation is over it needs none.
             if self.state is LinkState.UP:
                 return (Transmit(self._make_header(FrameKind.LINK_ACCEPT)),)
-            self._stale += 1
+            self.mishaps[Mishap.STALE] += 1
             return _NOTHING
         decisions: list[Decision] = []
         if self.state is LinkState.UP:
-            self._ended += 1
+            self.mishaps[Mishap.GENERATION_ENDED] += 1
             decisions.append(ReportDown(f"the spoke opened generation {header.generation}"))
         self._reset_numbers(header.generation)
         decisions.append(OpenGeneration(header.generation))
@@ -202,7 +250,7 @@ class Link:
 
     def _end(self, reason: str, now: float) -> Sequence[Decision]:
         """The generation is over; called while UP, or OPENING."""
-        self._ended += 1
+        self.mishaps[Mishap.GENERATION_ENDED] += 1
         decisions: list[Decision] = []
         if self.state is LinkState.UP:
             decisions.append(ReportDown(reason))
@@ -233,11 +281,7 @@ class Link:
         return float(min(settings.rest_delay_s * 2**doublings, settings.rest_delay_max_s))
 
     def _open_next(self, now: float) -> Sequence[Decision]:
-        if self.generation == GENERATION_MAX:
-            # With rests of up to a second this is most of a day of flapping: a new epoch is due.
-            self._repeat_at = math.inf
-            self._move(LinkState.CLOSED)
-            return _NOTHING
+        assert self.generation < GENERATION_MAX
         if self.state is not LinkState.OPENING:
             self._move(LinkState.OPENING)
         self._reset_numbers(self.generation + 1)
@@ -266,13 +310,13 @@ class Link:
         """The hot path: DATA while UP."""
         acknowledged = header.acknowledged
         if acknowledged > self._sent:
-            self._violations += 1
+            self.mishaps[Mishap.VIOLATION] += 1
             return _NOTHING
         if acknowledged > self._acknowledged:
             self._take_acknowledged(acknowledged, now)
         if header.sequence != self._received + 1:
             if header.sequence <= self._received:
-                self._duplicates += 1
+                self.mishaps[Mishap.DUPLICATE] += 1
                 return _NOTHING
             return self._handle_gap(header, now)
         self._received += 1
@@ -295,7 +339,7 @@ class Link:
         return _NOTHING
 
     def _handle_gap(self, header: Header, now: float) -> Sequence[Decision]:
-        self._gaps += 1
+        self.mishaps[Mishap.GAP] += 1
         expected = self._received + (header.kind is FrameKind.DATA)
         return self._end(f"gap: number {header.sequence} came instead of {expected}", now)
 
@@ -322,7 +366,7 @@ class Link:
             if self._probes == self.settings.probes_max:
                 return self._end(f"{self._probes} probes were not answered", now)
             self._probes += 1
-            self._probes_sent += 1
+            self.mishaps[Mishap.PROBE] += 1
             self._probe_at = now + self.settings.probe_delay_s * 2**self._probes
             return (Transmit(self._make_header(FrameKind.PROBE)),)
         return (Transmit(self._make_header(FrameKind.ACK)),)
@@ -334,23 +378,6 @@ class Link:
         self.state = state
         if state is LinkState.CLOSED:
             self._ack_at = self._probe_at = self._repeat_at = math.inf
-
-    def statistics(self) -> LinkStatistics:
-        """Counters at this moment."""
-        return LinkStatistics(
-            state=self.state.value,
-            generation=self.generation,
-            sent=self._sent,
-            acknowledged=self._acknowledged,
-            received=self._received,
-            unacknowledged=self._sent - self._acknowledged,
-            duplicates=self._duplicates,
-            stale=self._stale,
-            violations=self._violations,
-            gaps=self._gaps,
-            probes=self._probes_sent,
-            generations_ended=self._ended,
-        )
 
     def check_invariants(self) -> None:
         """For tests, after every event."""

@@ -1,7 +1,6 @@
-"""The header that every message on a link begins with, and what each kind of it means.
+"""Header of every message on a link; a link's settings, and what it counts.
 
-Sans-IO: bytes to a `Header` and back. Must not know what to do about a header (`link`) nor how it
-travels (`zmq_channel`, `memory_channel`).
+Sans-IO: bytes to a `Header` and back, and values. What to do about a header is `link`'s.
 """
 
 import enum
@@ -12,7 +11,7 @@ import attrs
 from ..array import Frame
 
 # kind, generation, sequence, acknowledged. Sequences are 64 bits wide and never wrap.
-_HEADER = struct.Struct(">BHQQ")
+_HEADER = struct.Struct(">BIQQ")
 HEADER_BYTES = _HEADER.size
 
 
@@ -76,3 +75,40 @@ def decode_header(frame: Frame) -> Header:
     if kind is None:
         raise MalformedHeader(f"unknown kind {kind_number}")
     return Header(kind, generation, sequence, acknowledged)
+
+
+@attrs.frozen
+class LinkSettings:
+    """Times and bounds of a link. Both ends should have the same; nothing breaks if they differ."""
+
+    # An ACK of its own after so many messages, or so long after the first that was not yet
+    # acknowledged by the way. 1024 keeps far from the fuse below and wakes the sending thread
+    # rarely (each time costs both ends a wake-up of two threads); 50 ms is far below a probe.
+    ack_messages: int = 1024
+    ack_delay_s: float = 0.05
+    # A probe after 5 acknowledgement delays, doubling: 0.25, 0.5, 1, 2 s; given up after 3.75 s.
+    probe_delay_s: float = 0.25
+    probes_max: int = 3
+    # LINK_UP and LINK_RESET again, doubling. The cap bounds how long a returned peer waits.
+    repeat_delay_s: float = 0.05
+    repeat_delay_max_s: float = 1.0
+    # A generation that ended younger than this makes the next wait, doubling up to the cap.
+    calm_after_s: float = 1.0
+    rest_delay_s: float = 0.01
+    rest_delay_max_s: float = 1.0
+    # A fuse: credits keep a link far below it, and it bounds every queue on the way.
+    unacknowledged_max: int = 65536
+
+
+class Mishap(enum.StrEnum):
+    """What went amiss on links and was put right; counted, for /metrics."""
+
+    DUPLICATE = "duplicate"
+    STALE = "stale"  # a header of another generation
+    VIOLATION = "violation"  # a header that no sane peer sends to this side
+    GAP = "gap"
+    PROBE = "probe"  # what was sent has been unacknowledged for long
+    GENERATION_ENDED = "generation_ended"
+    MALFORMED = "malformed"  # header or message that could not be read
+    STRAY = "stray"  # from a peer that is not, or no longer, ours
+    OVERFLOW = "overflow"  # a generation ended because nobody received

@@ -9,7 +9,7 @@ Must not know sockets and threads, nor what messages mean.
 """
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NoReturn, Protocol, assert_never
 
@@ -19,19 +19,18 @@ import trio
 from ..array import Frame
 from ..codec import Codec, MalformedMessage
 from .channel import ChannelEvent, Misread, Peer, PeerDown, PeerNotConnected, PeerUp, Received
-from .link import DELIVER_ALONE, Link
-from .link_decisions import (
+from .link import (
+    DELIVER_ALONE,
     Decision,
     Deliver,
-    LinkSettings,
-    LinkStatistics,
+    Link,
     OpenGeneration,
     ReportDown,
     ReportUp,
     Side,
     Transmit,
 )
-from .link_header import FrameKind, Header
+from .link_header import FrameKind, Header, LinkSettings, Mishap
 
 # A fuse against a reader that has stopped: credits keep the events of all peers far below it.
 EVENTS_MAX = 131072
@@ -59,17 +58,6 @@ class Carrier(Protocol):
         """
 
 
-@attrs.frozen
-class ChannelStatistics:
-    """A channel at one moment; `dropped_*` count what came in and was of no use."""
-
-    links: dict[Peer, LinkStatistics]
-    events_waiting: int
-    dropped_malformed: int  # header or message that could not be decoded
-    dropped_stray: int  # from a peer that is not, or no longer, ours
-    overflows: int  # links ended because nobody received
-
-
 @attrs.define(eq=False)
 class LinkedChannel:
     """The part that all channels share; implements `channel.Channel` for one side."""
@@ -80,8 +68,11 @@ class LinkedChannel:
     codec_out: Codec
     settings: LinkSettings = attrs.field(factory=LinkSettings)
     events_max: int = EVENTS_MAX
+    mishaps: Counter[Mishap] = attrs.field(factory=Counter, init=False)
 
     _links: dict[Peer, Link] = attrs.field(factory=dict, init=False)
+    # Those of them whose generation is up and known to the reader.
+    _open: dict[Peer, Link] = attrs.field(factory=dict, init=False)
     # {(role, rank): highest epoch that was forgotten}; everything up to it is fenced.
     _fences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
     # Bounded by events_max plus two events per peer (`_make_room`).
@@ -90,16 +81,13 @@ class LinkedChannel:
     _receiver: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     # Its deadline is never later than the earliest of the links'; it may be earlier.
     _deadline_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
-    _dropped_malformed: int = attrs.field(default=0, init=False)
-    _dropped_stray: int = attrs.field(default=0, init=False)
-    _overflows: int = attrs.field(default=0, init=False)
 
     # ---- channel.Channel
 
     def send(self, peer: Peer, message: object) -> None:
         """See `channel.Channel.send`; also raises what `Codec.encode` does, having sent nothing."""
-        link = self._links.get(peer)
-        if link is None or not link.is_up:
+        link = self._open.get(peer)
+        if link is None:
             raise PeerNotConnected(peer)
         frames = self.codec_out.encode(message, self.carrier.room)
         now = trio.current_time()
@@ -122,9 +110,13 @@ class LinkedChannel:
         while not self._events:
             self._receiver = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._stop_waiting)
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return self._take()
+
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        link = self._open.get(peer)
+        if link is not None:
+            self._end_link(peer, link, reason)
 
     def forget(self, peer: Peer) -> None:
         """See `channel.Channel.forget`. Fences this epoch of the peer's rank and all older ones."""
@@ -135,19 +127,15 @@ class LinkedChannel:
             return
         up_for_reader = self._drop_events(peer, is_up=link.is_up)
         link.close()
+        self._open.pop(peer, None)
         self.carrier.close(peer)
         if up_for_reader:
             self._append_event(PeerDown(peer, "the peer was forgotten"))
 
-    def statistics(self) -> ChannelStatistics:
-        """Counters at this moment, one record per link."""
-        return ChannelStatistics(
-            links={peer: link.statistics() for peer, link in self._links.items()},
-            events_waiting=len(self._events),
-            dropped_malformed=self._dropped_malformed,
-            dropped_stray=self._dropped_stray,
-            overflows=self._overflows,
-        )
+    @property
+    def peers(self) -> list[Peer]:
+        """Whoever has a link, up or not."""
+        return list(self._links)
 
     # ---- for the channel around it
 
@@ -175,7 +163,7 @@ class LinkedChannel:
             link = self._links.get(peer)
             if link is None:
                 if not self._is_welcome(peer, header):
-                    self._dropped_stray += 1
+                    self.mishaps[Mishap.STRAY] += 1
                     continue
                 link = self._links[peer] = self._make_link()
             decisions = link.handle_header(header, now)
@@ -201,7 +189,7 @@ class LinkedChannel:
 
     def count_malformed(self) -> None:
         """A frame came that is no header of ours, or came from nobody."""
-        self._dropped_malformed += 1
+        self.mishaps[Mishap.MALFORMED] += 1
 
     async def run_deadlines(self) -> NoReturn:
         """Background task: gives every link its timeouts. One wake-up per deadline, none if idle.
@@ -220,7 +208,7 @@ class LinkedChannel:
     # ---- links
 
     def _make_link(self) -> Link:
-        return Link(self.side, self.settings)
+        return Link(self.side, self.settings, self.mishaps)
 
     def _is_fenced(self, peer: Peer) -> bool:
         return peer.epoch <= self._fences.get((peer.role, peer.rank), -1)
@@ -255,6 +243,7 @@ class LinkedChannel:
                 case ReportUp(generation=generation):
                     self._append_event(PeerUp(peer, generation))
                 case ReportDown(reason=reason):
+                    self._open.pop(peer, None)
                     self._append_event(PeerDown(peer, reason))
                 case _:
                     assert_never(decision)
@@ -268,6 +257,18 @@ class LinkedChannel:
 
     # ---- events
 
+    def _take(self) -> list[ChannelEvent]:
+        """All that waits, up to a PeerUp behind something else; see `channel.Channel.receive`."""
+        waiting, taken = self._events, list[ChannelEvent]()
+        while waiting and isinstance(up := waiting[0], PeerUp):
+            taken.append(waiting.popleft())
+            link = self._links.get(up.peer)
+            if link is not None and link.is_up and link.generation == up.generation:
+                self._open[up.peer] = link
+        while waiting and not isinstance(waiting[0], PeerUp):
+            taken.append(waiting.popleft())
+        return taken
+
     def _deliver(self, peer: Peer, frames: Sequence[Frame]) -> bool:
         """False if there is no room for events; then all that waits of this peer was dropped."""
         event: ChannelEvent
@@ -275,12 +276,12 @@ class LinkedChannel:
             event = Received(peer, self.codec_in.decode(frames, self.carrier.room))
         except MalformedMessage as error:
             # A peer of the same build does not send these; a new generation would not cure it.
-            self._dropped_malformed += 1
+            self.mishaps[Mishap.MALFORMED] += 1
             if error.known is None:
                 return True
             event = Misread(peer, error)
         if len(self._events) >= self.events_max:
-            self._overflows += 1
+            self.mishaps[Mishap.OVERFLOW] += 1
             return False
         self._events.append(event)
         return True
@@ -318,7 +319,7 @@ class LinkedChannel:
         for event in self._events:
             if event.peer != peer:
                 kept.append(event)
-            elif not isinstance(event, Received):
+            elif isinstance(event, PeerUp | PeerDown):
                 changes.append(event)
         self._events = kept
         return isinstance(changes[0], PeerDown) if changes else is_up

@@ -7,7 +7,7 @@ sender's `send`. For tests and for an engine in the same process.
 """
 
 import enum
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import NoReturn, TypeVar
 
@@ -17,9 +17,9 @@ import trio
 from ..array import Frame
 from ..codec import Codec
 from .channel import ChannelEvent, Peer
-from .link_decisions import LinkSettings, Side
-from .link_header import FrameKind, Header, decode_header
-from .linked_channel import ChannelStatistics, LinkedChannel
+from .link import Side
+from .link_header import FrameKind, Header, LinkSettings, Mishap, decode_header
+from .linked_channel import LinkedChannel
 
 T = TypeVar("T")
 
@@ -175,13 +175,18 @@ class _MemoryChannel:
         """See `channel.Channel.receive`."""
         return await self.links.receive()
 
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        self.links.break_link(peer, reason)
+
     def forget(self, peer: Peer) -> None:
         """See `channel.Channel.forget`."""
         self.links.forget(peer)
 
-    def statistics(self) -> ChannelStatistics:
-        """Counters at this moment."""
-        return self.links.statistics()
+    @property
+    def mishaps(self) -> Counter[Mishap]:
+        """See `channel.HubEnd.mishaps`."""
+        return self.links.mishaps
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """See `channel.RunnableChannel`; here it hands over everything that arrives."""

@@ -13,6 +13,7 @@ spoke and a new identity, so that what an older one left in a pipe cannot arrive
 Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves. Knows no message.
 """
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
@@ -25,9 +26,17 @@ from ..array import Frame
 from ..codec import Codec
 from ..endpoint import IDENTITY_BYTES, BadIdentity, Endpoint, decode_identity, encode_identity
 from .channel import ChannelEvent, Peer
-from .link_decisions import LinkSettings, Side
-from .link_header import HEADER_BYTES, FrameKind, Header, MalformedHeader, decode_header
-from .linked_channel import ChannelStatistics, LinkedChannel
+from .link import Side
+from .link_header import (
+    HEADER_BYTES,
+    FrameKind,
+    Header,
+    LinkSettings,
+    MalformedHeader,
+    Mishap,
+    decode_header,
+)
+from .linked_channel import LinkedChannel
 from .zmq_sockets import BoundSocket, ConnectedSockets, Socket, SocketSettings
 from .zmq_thread import (
     Arrival,
@@ -86,13 +95,18 @@ class _ZmqChannel:
         """See `channel.Channel.receive`."""
         return await self._links.receive()
 
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        self._links.break_link(peer, reason)
+
     def forget(self, peer: Peer) -> None:
         """See `channel.Channel.forget`."""
         self._links.forget(peer)
 
-    def statistics(self) -> ChannelStatistics:
-        """Counters at this moment."""
-        return self._links.statistics()
+    @property
+    def mishaps(self) -> Counter[Mishap]:
+        """See `channel.HubEnd.mishaps`."""
+        return self._links.mishaps
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """See `channel.RunnableChannel`; a hub's raises `EndpointInUse` in a group.

@@ -26,7 +26,7 @@ import zmq
 
 from ..array import Frame
 from ..endpoint import Endpoint
-from .link_decisions import LinkSettings
+from .link_header import LinkSettings
 
 # What leaves in order may still be written at the end: long enough for a last abort on this host,
 # short against every ladder.

@@ -40,21 +40,6 @@ def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
     assert messages["f0"].step == 1
 
 
-def test_statistics_come_only_with_changed_counts() -> None:
-    driver = Driver(make_core())
-    driver.core.add("f0", add_request("a", prompt=1, max_tokens=8))
-    seen = []
-    for number in range(8):
-        step = driver.core.schedule(number)
-        assert step is not None
-        message = driver.core.finish_step(driver.worker.execute(step), number + 0.5)["f0"]
-        seen.append(message.statistics)
-    # The first, the step that took a second block, and the step that ended it.
-    assert [index for index, statistics in enumerate(seen) if statistics] == [0, 4, 7]
-    assert seen[4] is not None
-    assert (seen[4].running, seen[4].kv_blocks_free, seen[4].step_s_last) == (1, 6, 0.5)
-
-
 @pytest.mark.parametrize(
     ("request_", "code"),
     [

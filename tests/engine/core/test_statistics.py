@@ -1,4 +1,4 @@
-"""Statistics go to a frontend only if its counts are old."""
+"""The totals of an engine core, and what its scheduler holds."""
 
 import pytest
 
@@ -12,25 +12,6 @@ from triolet.tests.engine.core.driver import make_scheduler
 
 def make() -> Scheduler:
     return make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4, block_tokens=4)
-
-
-def test_each_frontend_is_updated_once_after_a_change() -> None:
-    scheduler, statistics = make(), Statistics()
-
-    def updated(*frontends: str) -> list[object]:
-        return list(statistics.updates(frontends, scheduler))
-
-    assert updated("f0", "f1") == ["f0", "f1"]
-    assert updated("f0") == []
-    add = AddRequest(
-        request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
-    )
-    scheduler.add(make_request("f0", add, arrival=1, max_model_len=8))
-    assert updated("f0") == ["f0"]
-    assert updated("f0", "f1") == ["f1"]
-    statistics.forget("f1")
-    statistics.forget("f2")
-    assert updated("f0", "f1") == ["f1"]
 
 
 def test_snapshot_has_the_scheduler_counts() -> None:

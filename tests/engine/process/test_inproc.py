@@ -24,7 +24,15 @@ from triolet.transports.codec import Codec
 from triolet.transports.links.channel import Peer, PeerUp, Received
 from triolet.transports.links.memory_channel import MemoryMesh, MemorySpoke
 
-TASKS = {"executor", "grammar-compiler", "input-handler", "orphan-watch", "utilities", "step-loop"}
+TASKS = {
+    "executor",
+    "grammar-compiler",
+    "input-handler",
+    "orphan-watch",
+    "statistics",
+    "utilities",
+    "step-loop",
+}
 
 
 @attrs.define(eq=False)

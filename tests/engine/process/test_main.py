@@ -47,7 +47,8 @@ pytestmark = pytest.mark.slow
 DEADLINE_S = 60.0
 TASKS = {
     "death-monitor", "input-socket-thread", "output-socket-thread", "executor", "input-handler",
-    "orphan-watch", "utilities", "grammar-compiler", "step-loop", "control", "worker-0", "worker-1",
+    "orphan-watch", "utilities", "statistics", "grammar-compiler", "step-loop", "control",
+    "worker-0", "worker-1",
 }  # fmt: skip
 
 

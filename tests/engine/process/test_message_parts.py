@@ -2,7 +2,7 @@
 
 import pytest
 
-from triolet.engine.messages import EngineStatistics, RequestOutput, StepOutputs, TokenLogprobs
+from triolet.engine.messages import RequestOutput, StepOutputs, TokenLogprobs
 from triolet.engine.process.message_parts import PART_BYTES_MAX, split_outputs
 
 
@@ -20,8 +20,7 @@ def output(name: str, size: int, *, of_prompt: bool = False) -> RequestOutput:
 
 
 def message(*outputs: RequestOutput) -> StepOutputs:
-    statistics = EngineStatistics(step=3)
-    return StepOutputs(3, list(outputs), statistics, [1], [2], [3])
+    return StepOutputs(3, list(outputs), [1], [2], [3])
 
 
 @pytest.mark.parametrize("sizes", [[], [0, 0], [PART_BYTES_MAX], [PART_BYTES_MAX - 1, 0, 1]])
@@ -42,7 +41,5 @@ def test_what_does_not_is_several_in_order(of_prompt: bool) -> None:
         ["4"],
         ["5"],
     ]
-    assert parts[0].statistics is not None
     assert [part.attempts for part in parts] == [[1], [], [], []]
-    assert [part.statistics for part in parts[1:]] == [None] * 3
     assert {part.step for part in parts} == {3}

@@ -17,13 +17,20 @@ from triolet.engine.messages import (
     RequestKey,
     Resync,
     ResyncReply,
+    StatisticsReport,
     StepOutputs,
     Utility,
     UtilityCall,
     UtilityReply,
 )
 from triolet.engine.process.orphan_watch import OrphanWatch
-from triolet.engine.process.server import TREE_CALLS_MAX, TREE_TIMEOUT_S, EngineServer, TreeSource
+from triolet.engine.process.server import (
+    STATISTICS_PERIOD_S,
+    TREE_CALLS_MAX,
+    TREE_TIMEOUT_S,
+    EngineServer,
+    TreeSource,
+)
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import StepResult, WorkerReady
 from triolet.transports.codec import Codec, MalformedMessage
@@ -57,6 +64,9 @@ class RecordingChannel:
     async def receive(self) -> list[ChannelEvent]:
         await trio.Event().wait()
         return []
+
+    def break_link(self, peer: Peer, reason: str) -> None:
+        raise NotImplementedError
 
     def forget(self, peer: Peer) -> None:
         self.forgotten.append(peer)
@@ -111,9 +121,13 @@ def tokens_sent(channel: RecordingChannel) -> list[tuple[int, list[int]]]:
     return told
 
 
-def counts_sent(channel: RecordingChannel) -> list[Peer]:
-    """Who was told how things stand, in order."""
-    return [peer for peer, message in channel.sent if isinstance(message, StepOutputs)]
+def reports_sent(channel: RecordingChannel) -> list[tuple[Peer, int, int]]:
+    """(frontend, requests that wait or run, last attempt) of all counts that were sent."""
+    return [
+        (peer, report.statistics.waiting + report.statistics.running, report.last_attempt)
+        for peer, report in channel.sent
+        if isinstance(report, StatisticsReport)
+    ]
 
 
 def misread_add(**changes: object) -> Misread:
@@ -249,7 +263,7 @@ async def test_a_link_brings_nothing_before_its_resync_and_then_each_token_once(
     server.handle_event(PeerUp(FRONTEND, 2))
     channel.sent.clear()
     finish_step(server, token_id=5)
-    server.deliver_idle()
+    server.report_statistics()
     assert (channel.sent, server.sends_dropped) == ([], 1)
     server.handle_event(Received(FRONTEND, Resync([LiveRequest("a", 1, 0, None)])))
     finish_step(server, token_id=6)
@@ -257,57 +271,56 @@ async def test_a_link_brings_nothing_before_its_resync_and_then_each_token_once(
     assert tokens_sent(channel) == [(0, [5]), (1, [6])]
 
 
-async def test_outputs_wait_for_the_resync_of_the_newest_link_though_none_was_seen_to_end() -> None:
+async def test_every_linked_frontend_hears_of_counts_that_changed_once() -> None:
     server, channel = make_server()
+    other = Peer("frontend", 1, 1)
     begin_link(server)
-    server.handle_event(Received(FRONTEND, add()))
-    server.handle_event(PeerUp(FRONTEND, 2))
-    channel.sent.clear()
+    begin_link(server, other)
+    server.handle_event(Received(FRONTEND, attrs.evolve(add(), attempt=7)))
+    server.report_statistics()
+    server.report_statistics()
+    assert reports_sent(channel) == [(FRONTEND, 1, 7), (other, 1, 0)]
     finish_step(server, token_id=5)
-    assert channel.sent == []
-
-
-async def test_idle_news_are_told_once() -> None:
-    server, channel = make_server()
-    begin_link(server)
-    server.deliver_idle()
-    server.deliver_idle()
-    assert len(counts_sent(channel)) == 1
-    server.handle_event(Received(FRONTEND, add()))
-    server.handle_event(Received(FRONTEND, AbortRequests([RequestKey("a", 1)])))
-    server.deliver_idle()
-    assert len(counts_sent(channel)) == 2
-
-
-async def test_a_frontend_that_comes_later_is_told_how_things_stand() -> None:
-    server, channel = make_server()
-    begin_link(server)
-    server.deliver_idle()
-    later = Peer("frontend", 0, 2)
-    begin_link(server, later)
-    with trio.fail_after(60):
-        await server.wait_work()
-    server.deliver_idle()
-    assert later in counts_sent(channel)
-
-
-async def test_a_link_that_comes_back_is_told_again_how_things_stand() -> None:
-    server, channel = make_server()
-    begin_link(server)
-    server.deliver_idle()
-    server.handle_event(PeerDown(FRONTEND, "a gap"))
-    begin_link(server, generation=2)
-    server.deliver_idle()
-    assert len(counts_sent(channel)) == 2
-
-
-async def test_nobody_is_told_after_being_given_up() -> None:
-    server, channel = make_server()
-    begin_link(server)
+    server.report_statistics()
+    assert reports_sent(channel)[2:] == [(FRONTEND, 1, 7), (other, 1, 0)]
     server.give_up(FRONTEND)
-    channel.down.add(FRONTEND)
-    server.deliver_idle()
-    assert server.sends_dropped == 0
+    server.report_statistics()
+    assert reports_sent(channel)[4:] == [(other, 0, 0)]
+
+
+async def test_a_report_counts_attempts_that_came_by_any_way() -> None:
+    server, channel = make_server()
+    begin_link(server)
+    server.handle_event(misread_add(attempt=3, priority=""))
+    server.report_statistics()
+    server.handle_event(PeerDown(FRONTEND, "a gap"))
+    server.handle_event(PeerUp(FRONTEND, 2))
+    server.report_statistics()
+    live = [LiveRequest("a", 8, 0, None), LiveRequest("b", 9, 0, None)]
+    server.handle_event(Received(FRONTEND, Resync(live)))
+    server.report_statistics()
+    assert [last for _, _, last in reports_sent(channel)] == [3, 9]
+
+
+async def test_counts_are_sent_when_they_change_and_at_most_once_a_period(
+    mock_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    server, channel = make_server()
+    await nursery.start(server.run_statistics)
+    begin_link(server)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(reports_sent(channel)) == 1
+    server.handle_event(Received(FRONTEND, add()))
+    finish_step(server, token_id=5)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(reports_sent(channel)) == 1
+    mock_clock.jump(STATISTICS_PERIOD_S)
+    await trio.testing.wait_all_tasks_blocked()
+    assert reports_sent(channel)[1:] == [(FRONTEND, 1, 1)]
+    mock_clock.jump(10 * STATISTICS_PERIOD_S)
+    await trio.testing.wait_all_tasks_blocked()
+    assert len(reports_sent(channel)) == 2, "nothing has changed"
+    nursery.cancel_scope.cancel("the test is over")
 
 
 async def test_counts_are_told_at_once_though_a_tree_takes_its_time(

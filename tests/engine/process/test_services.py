@@ -11,7 +11,14 @@ from triolet.nurseries.tasks.task_tree import find_background_task, find_backgro
 from triolet.tests.engine.process.test_server import FRONTEND, add, make_server
 from triolet.transports.links.channel import PeerUp, Received
 
-TASKS = ["grammar-compiler", "input-handler", "orphan-watch", "step-loop", "utilities"]
+TASKS = [
+    "grammar-compiler",
+    "input-handler",
+    "orphan-watch",
+    "statistics",
+    "step-loop",
+    "utilities",
+]
 
 
 class LateExecutor:

@@ -22,10 +22,10 @@ async def serve(value: str, *, task_status: trio.TaskStatus[str]) -> None:
 
 async def test_started_value_and_name_arrive() -> None:
     async with trio.open_nursery() as nursery:
-        task = await start_background_task(nursery, serve, "ready", name="stats-updater")
-        assert (task.name, task.value, task.ended) == ("stats-updater", "ready", False)
+        task = await start_background_task(nursery, serve, "ready", name="load-reports")
+        assert (task.name, task.value, task.ended) == ("load-reports", "ready", False)
         assert task.task is not None
-        assert task.task.name == "stats-updater"
+        assert task.task.name == "load-reports"
         assert background_task_of(task.task) is task
         task.cancel("enough")
         await task.wait_ended()

@@ -7,14 +7,22 @@ import pytest
 import trio
 
 from triolet.engine.errors import EngineDied
-from triolet.engine.messages import AddRequest, RequestOutput, Utility
+from triolet.engine.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineStatistics,
+    RequestOutput,
+    StatisticsReport,
+    StepOutputs,
+    Utility,
+)
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.meshes import running
-from triolet.transports.links.channel import Peer, PeerDown, PeerUp
-from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
+from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 PARAMS = SamplingParams(max_tokens=12, seed=7, ignore_eos=True)
@@ -57,6 +65,26 @@ async def test_the_nth_frame_lost_doubled_or_late_changes_no_token(
             assert nth > 3, "a request takes more frames than that"
             return
     pytest.fail("the loop never passed without the fault being reached")
+
+
+@pytest.mark.parametrize("index", [0, 100])
+async def test_an_output_that_is_not_next_begins_the_link_anew_and_changes_no_token(
+    null_folder: pathlib.Path, index: int
+) -> None:
+    async with open_bed(null_folder, window_tokens=4) as bed:
+        expected = await _tokens(bed)
+        async with bed.frontend.generate("hello world", PARAMS) as stream:
+            await stream.__anext__()
+            (peer,) = bed.client.balancer.engines
+            entry = bed.client.ledger.get(stream.request_id)
+            assert entry is not None
+            wrong = StepOutputs(1, [], [entry.attempt], [index], [7])
+            assert bed.client.handle_event(Received(peer, wrong)).tokens == []
+            with pytest.raises(PeerNotConnected):
+                bed.hub.send(peer, AbortRequests([]))
+            assert (await stream.collect()).token_ids == expected
+        await bed.wait_engines(1)
+        bed.hub.send(peer, AbortRequests([]))
 
 
 async def test_leaving_the_block_aborts(null_folder: pathlib.Path) -> None:
@@ -107,16 +135,16 @@ async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
         spoke = bed.mesh.open_spoke(early)
         async with running(spoke):
             spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
-            while early not in bed.hub.statistics().links:
+            while early not in bed.hub.links.peers:
                 await bed.client.engines_changed.wait()
         bed.mesh.remove_spoke(early)
         bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
-        assert early in bed.hub.statistics().links, "that snapshot does not know it yet"
+        assert early in bed.hub.links.peers, "that snapshot does not know it yet"
         bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
-        assert early in bed.hub.statistics().links, "it may be this epoch that starts"
+        assert early in bed.hub.links.peers, "it may be this epoch that starts"
         over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
         bed.client.apply_membership(over)
-        assert early not in bed.hub.statistics().links
+        assert early not in bed.hub.links.peers
         assert len(await _tokens(bed)) == 12
 
 
@@ -207,6 +235,18 @@ async def test_an_engine_is_called_by_the_channels_own_object(null_folder: pathl
         bed.client.handle_event(PeerDown(peer, "a test"))
         bed.client.handle_event(PeerUp(again, 2))
         assert bed.client.balancer.engines[0] is again
+
+
+async def test_counts_of_an_engine_that_was_forgotten_are_no_news(
+    null_folder: pathlib.Path,
+) -> None:
+    """The output handler may hold them while membership tells that their sender is gone."""
+    async with open_bed(null_folder) as bed:
+        (peer,) = bed.client.balancer.engines
+        held = Received(peer, StatisticsReport(EngineStatistics(running=3), 0))
+        bed.lose_engine(0)
+        bed.client.handle_event(held)
+        assert bed.frontend.statistics().engines == {}
 
 
 async def test_a_draining_client_takes_nothing_new(null_folder: pathlib.Path) -> None:

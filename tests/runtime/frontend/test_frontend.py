@@ -271,3 +271,28 @@ async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
         assert counts.requests_active == 0
         (engine,) = await bed.frontend.engine_statistics()
         assert engine.kv_blocks_free == engine.kv_blocks
+
+
+@pytest.mark.parametrize("asked", [None, 300])
+async def test_how_long_a_stream_may_be_does_not_depend_on_its_engine(
+    null_folder: pathlib.Path, asked: int | None
+) -> None:
+    """Engines differ, as in KV memory; one that took a stream over must end it as the first."""
+    params = SamplingParams(max_tokens=asked, min_tokens=9, seed=3, ignore_eos=True)
+    async with open_bed(null_folder, engines=2) as bed:
+
+        async def tokens() -> int:
+            async with bed.frontend.generate([5] * 4, params) as stream:
+                await stream.collect()
+            assert stream.finish_reason is FinishReason.LENGTH
+            return len(stream.token_ids)
+
+        alone = await tokens()
+        ready = bed.client.membership.engines[1].ready
+        shorter = attrs.evolve(ready, max_model_len=12)
+        bed.client.apply_membership(bed.directory.handle_ready(1, shorter))
+        assert [await tokens() for _ in range(2)] == [8, 8]
+        bed.lose_engine(1)
+        assert await tokens() == 8, "its successor may take the stream over"
+        bed.client.apply_membership(bed.directory.handle_failed(1))
+        assert await tokens() == alone

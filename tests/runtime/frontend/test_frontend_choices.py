@@ -14,7 +14,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.errors import Overloaded
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
-from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 COUNT = 3

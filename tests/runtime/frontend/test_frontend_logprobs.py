@@ -9,7 +9,7 @@ from triolet.engine.worker.null.logprobs import null_logprob
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
-from triolet.transports.links.link_decisions import Side
+from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 PROMPT = list(range(20, 60))

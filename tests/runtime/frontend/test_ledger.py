@@ -11,7 +11,6 @@ from triolet.engine.messages import (
     LiveRequest,
     RequestKey,
     RequestOutput,
-    Resync,
     ResyncReply,
     StepOutputs,
 )
@@ -83,6 +82,17 @@ def test_an_added_request_is_known_and_numbered() -> None:
     ledger.check_invariants()
 
 
+def test_requests_in_flight_are_counted_up_to_an_attempt() -> None:
+    ledger = make()
+    for name, peer in (("s", OTHER), ("t", ENGINE), ("u", ENGINE)):
+        ledger.handle_add(request(name), peer, 0.0)
+    assert ledger.in_flight(ENGINE) == 3
+    assert [ledger.in_flight(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 2, 3]
+    ledger.handle_abort("t", 1.0)
+    assert [ledger.in_flight(ENGINE, up_to=attempt) for attempt in range(5)] == [0, 1, 1, 1, 2]
+    assert ledger.in_flight(SUCCESSOR, up_to=9) == 0
+
+
 def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
     ledger = make()
     assert deliver(ledger, ENGINE, outputs(0, [7])) == [7]
@@ -106,9 +116,9 @@ def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
         (SUCCESSOR, outputs(1, [9]), Refusal.OTHER_ENGINE),
         (ENGINE, outputs(1, [9], attempt=2), Refusal.OLD_ATTEMPT),
         (ENGINE, outputs(0, [9]), Refusal.REPEATED),
-        (ENGINE, outputs(0, [7, 9]), Refusal.OVERLAP),
-        (ENGINE, outputs(0, [7], finish=FinishReason.LENGTH), Refusal.OVERLAP),
-        (ENGINE, outputs(0, [7], finish=FinishReason.ERROR), Refusal.OVERLAP),
+        (ENGINE, outputs(0, [7, 9]), Refusal.REPEATED),
+        (ENGINE, outputs(0, [7], finish=FinishReason.LENGTH), Refusal.REPEATED),
+        (ENGINE, outputs(0, [7], finish=FinishReason.ERROR), Refusal.REPEATED),
         (ENGINE, outputs(2, [], finish=FinishReason.ERROR), Refusal.GAP),
         (ENGINE, outputs(2, [9]), Refusal.GAP),
         (ENGINE, outputs(2, [], finish=FinishReason.LENGTH), Refusal.GAP),
@@ -147,15 +157,6 @@ def test_rows_are_for_the_attempt_that_lives() -> None:
     assert deliver(ledger, ENGINE, row(2, 9, attempt=3)) == []
 
 
-def test_a_gap_in_a_column_asks_for_what_is_missing() -> None:
-    ledger = make()
-    deliver(ledger, ENGINE, row(1, 9))
-    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 0, None)]))]
-    assert deliver(ledger, ENGINE, outputs(0, [7, 9])) == [7, 9]
-    deliver(ledger, ENGINE, row(3, 9))
-    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 2, None)]))]
-
-
 @pytest.mark.parametrize(
     ("finish", "end"),
     [
@@ -172,33 +173,18 @@ def test_an_early_end_counts_where_nothing_is_missing(
     assert ledger.ended == {end: 1}
 
 
-@pytest.mark.parametrize("finish", [None, FinishReason.LENGTH, FinishReason.ERROR])
-def test_an_overlap_with_news_is_asked_for_again(finish: FinishReason | None) -> None:
+@pytest.mark.parametrize(
+    "step",
+    [row(2, 9), row(0, 7), outputs(2, [9]), outputs(0, [7]), outputs(0, [7, 8])],
+)
+def test_what_is_not_next_breaks_the_link_and_is_asked_for_by_the_next(step: StepOutputs) -> None:
     ledger = make()
-    deliver(ledger, ENGINE, row(0, 7))
-    deliver(ledger, ENGINE, outputs(0, [7, 8], finish=finish))
-    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 1, None)]))]
-    assert deliver(ledger, ENGINE, outputs(1, [8], finish=finish)) == [8]
-
-
-def test_a_gap_asks_once_until_a_token_comes() -> None:
-    ledger = make()
-    for _ in range(2):
-        deliver(ledger, ENGINE, outputs(2, [9]))
-    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 0, None)]))]
-    deliver(ledger, ENGINE, outputs(2, [9]))
-    assert ledger.take_resyncs() == []
-    deliver(ledger, ENGINE, outputs(0, [7]))
-    deliver(ledger, ENGINE, outputs(2, [9]))
-    assert ledger.take_resyncs() == [Send(ENGINE, Resync([LiveRequest("r", 1, 1, None)]))]
-
-
-def test_a_new_link_generation_asks_by_itself() -> None:
-    ledger = make()
-    deliver(ledger, ENGINE, outputs(2, [9]))
-    assert ledger.handle_peer_up(ENGINE).live == [LiveRequest("r", 1, 0, None)]
-    assert ledger.take_resyncs() == []
+    assert not ledger.handle_outputs(ENGINE, row(0, 7), 1.0).out_of_order
+    assert ledger.handle_outputs(ENGINE, step, 1.0).out_of_order
+    assert not ledger.handle_outputs(OTHER, step, 1.0).out_of_order
+    assert ledger.handle_peer_up(ENGINE).live == [LiveRequest("r", 1, 1, None)]
     assert ledger.handle_peer_up(OTHER).live == []
+    assert not ledger.handle_outputs(ENGINE, outputs(1, [8, 9]), 1.0).out_of_order
 
 
 def test_unknown_ones_are_sent_again_as_replays_under_a_new_attempt() -> None:
@@ -288,6 +274,14 @@ def test_a_stop_string_finishes_and_tells_the_engine() -> None:
     assert ledger.handle_stopped("r", 1.0) == Send(ENGINE, AbortRequests([RequestKey("r", 1)]))
     assert ledger.ended == {RequestStatus.FINISHED: 1}
     assert ledger.handle_stopped("r", 1.0) is None
+
+
+def test_a_stop_string_in_what_was_there_already_finishes_a_request_without_engine() -> None:
+    ledger = make(EngineGonePolicy.REPLAY)
+    deliver(ledger, ENGINE, outputs(0, [7]))
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
+    assert ledger.handle_stopped("r", 2.0) is None
+    assert ledger.ended == {RequestStatus.FINISHED: 1}
 
 
 def test_credit_only_grows_and_is_repeated() -> None:

@@ -15,7 +15,7 @@ from triolet.transports.links.link_header import (
 _U64 = st.integers(0, 2**64 - 1)
 
 
-@given(st.sampled_from(FrameKind), st.integers(0, 0xFFFF), _U64, _U64)
+@given(st.sampled_from(FrameKind), st.integers(0, 0xFFFFFFFF), _U64, _U64)
 def test_headers_come_back(
     kind: FrameKind, generation: int, sequence: int, acknowledged: int
 ) -> None:
@@ -31,8 +31,8 @@ def test_headers_come_back(
 @pytest.mark.parametrize(
     ("frame", "reason"),
     [
-        (b"", "shorter than 19 bytes"),
-        (bytes(HEADER_BYTES - 1), "shorter than 19 bytes"),
+        (b"", "shorter than 21 bytes"),
+        (bytes(HEADER_BYTES - 1), "shorter than 21 bytes"),
         (bytes(HEADER_BYTES), "unknown kind 0"),
         (b"\x63" + bytes(HEADER_BYTES - 1), "unknown kind 99"),
     ],

@@ -19,8 +19,8 @@ from triolet.transports.links.channel import (
     PeerUp,
     Received,
 )
-from triolet.transports.links.link_decisions import LinkSettings, Side
-from triolet.transports.links.link_header import FrameKind, Header
+from triolet.transports.links.link import Side
+from triolet.transports.links.link_header import FrameKind, Header, LinkSettings, Mishap
 from triolet.transports.links.linked_channel import LinkedChannel
 
 PEER = Peer("engine", 0, 5)
@@ -78,6 +78,11 @@ class Hub:
     def up(self, peer: Peer = PEER, generation: int = 1) -> None:
         self.channel.handle_frames(peer, Header(FrameKind.LINK_UP, generation, 0, 0), ())
 
+    async def join(self, peer: Peer = PEER, generation: int = 1) -> None:
+        """Up, and the reader knows."""
+        self.up(peer, generation)
+        assert (await self.channel.receive())[-1] == PeerUp(peer, generation)
+
     def data(self, number: int, peer: Peer = PEER, generation: int = 1) -> None:
         header = Header(FrameKind.DATA, generation, number, 0)
         self.channel.handle_frames(peer, header, CODEC.encode(Word(str(number))))
@@ -106,13 +111,13 @@ async def test_what_is_known_of_a_malformed_message_is_told_and_counted_as_one()
     assert up == PeerUp(PEER, 1)
     assert isinstance(misread, Misread)
     assert (misread.peer, misread.error.known) == (PEER, Name("mine"))
-    assert channel.statistics().dropped_malformed == 1
+    assert channel.mishaps[Mishap.MALFORMED] == 1
 
 
 async def test_only_a_link_up_makes_a_hub_know_a_peer() -> None:
     hub = Hub()
     hub.data(1)
-    assert hub.channel.statistics().dropped_stray == 1
+    assert hub.channel.mishaps[Mishap.STRAY] == 1
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
     assert hub.carrier.open == {PEER: 1}
@@ -123,7 +128,7 @@ async def test_forgetting_fences_older_epochs_of_the_rank_and_nobody_else() -> N
     hub.channel.forget(PEER)
     for stray in (PEER, Peer("engine", 0, 4)):
         hub.up(stray)
-    assert hub.channel.statistics().dropped_stray == 2
+    assert hub.channel.mishaps[Mishap.STRAY] == 2
     for welcome in (OTHER, Peer("engine", 0, 6), Peer("other", 0, 5)):
         hub.up(welcome)
         assert await hub.channel.receive() == [PeerUp(welcome, 1)]
@@ -135,7 +140,7 @@ async def test_a_peer_that_was_reported_down_is_forgotten_in_silence() -> None:
     hub.channel.handle_broken(PEER, 1, "cut")
     assert await hub.channel.receive() == [PeerUp(PEER, 1), PeerDown(PEER, "cut")]
     hub.channel.forget(PEER)
-    assert hub.channel.statistics().events_waiting == 0
+    assert len(hub.channel._events) == 0
     assert hub.carrier.open == {}
 
 
@@ -150,6 +155,18 @@ async def test_forgetting_between_reads_keeps_ups_and_downs_in_turn() -> None:
     assert await hub.channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
 
 
+async def test_a_misread_message_is_no_change_of_the_link() -> None:
+    codec = Codec(Question)
+    channel = LinkedChannel(Side.HUB, ListCarrier(), codec, codec)
+    channel.handle_frames(PEER, Header(FrameKind.LINK_UP, 1, 0, 0), ())
+    assert await channel.receive() == [PeerUp(PEER, 1)]
+    spoiled = b"\x00" + msgspec.msgpack.encode({"text": "mine", "size": "large"})
+    channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 1, 0), [spoiled])
+    channel.forget(PEER)
+    with trio.fail_after(60):
+        assert await channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
+
+
 async def test_a_message_that_cannot_be_decoded_is_counted_and_the_link_goes_on() -> None:
     hub = Hub()
     hub.up()
@@ -157,12 +174,12 @@ async def test_a_message_that_cannot_be_decoded_is_counted_and_the_link_goes_on(
     hub.channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 2, 0), ())
     hub.data(3)
     assert await hub.channel.receive() == [PeerUp(PEER, 1), Received(PEER, Word("3"))]
-    assert hub.channel.statistics().dropped_malformed == 2
+    assert hub.channel.mishaps[Mishap.MALFORMED] == 2
 
 
 async def test_a_message_that_cannot_be_encoded_takes_no_number() -> None:
     hub = Hub()
-    hub.up()
+    await hub.join()
     with pytest.raises(MessageTooLarge):
         hub.channel.send(PEER, Word("x" * 2000))
     hub.channel.send(PEER, Word("fits"))
@@ -171,23 +188,23 @@ async def test_a_message_that_cannot_be_encoded_takes_no_number() -> None:
 
 async def test_a_full_outbox_ends_the_generation() -> None:
     hub = Hub()
-    hub.up()
+    await hub.join()
     hub.carrier.left = 1
     hub.channel.send(PEER, Word("a"))
     with pytest.raises(PeerNotConnected):
         hub.channel.send(PEER, Word("b"))
-    assert await hub.channel.receive() == [PeerUp(PEER, 1), PeerDown(PEER, "the outbox is full")]
+    assert await hub.channel.receive() == [PeerDown(PEER, "the outbox is full")]
 
 
 async def test_a_peer_that_never_acknowledges_ends_the_generation() -> None:
     hub = Hub(settings=LinkSettings(unacknowledged_max=3))
-    hub.up()
+    await hub.join()
     for _ in range(3):
         hub.channel.send(PEER, Word("a"))
     with pytest.raises(PeerNotConnected):
         hub.channel.send(PEER, Word("a"))
     reason = "3 messages were not acknowledged"
-    assert await hub.channel.receive() == [PeerUp(PEER, 1), PeerDown(PEER, reason)]
+    assert await hub.channel.receive() == [PeerDown(PEER, reason)]
 
 
 async def test_the_inbox_has_a_bound_that_costs_only_the_flooding_peer() -> None:
@@ -198,7 +215,7 @@ async def test_the_inbox_has_a_bound_that_costs_only_the_flooding_peer() -> None
     for number in range(1, 9):
         hub.data(number)
     reason = "nobody takes the messages of this channel"
-    assert hub.channel.statistics().overflows == 1
+    assert hub.channel.mishaps[Mishap.OVERFLOW] == 1
     # PEER never came up for the reader, so it does not go down; OTHER lost nothing.
     assert await hub.channel.receive() == [PeerUp(OTHER, 1), Received(OTHER, Word("1"))]
     hub.up(generation=2)
@@ -208,16 +225,51 @@ async def test_the_inbox_has_a_bound_that_costs_only_the_flooding_peer() -> None
     assert await hub.channel.receive() == [PeerDown(PEER, reason)]
 
 
+async def test_sending_waits_until_the_reader_knows_the_generation_that_is_up() -> None:
+    hub = Hub()
+    hub.up()
+    with pytest.raises(PeerNotConnected):
+        hub.channel.send(PEER, Word("early"))
+    assert await hub.channel.receive() == [PeerUp(PEER, 1)]
+    hub.channel.send(PEER, Word("a"))
+    hub.data(1)
+    hub.up(generation=2)
+    hub.up(generation=3)
+    hub.up(OTHER)
+    with pytest.raises(PeerNotConnected):
+        hub.channel.send(PEER, Word("of the first generation"))
+    events = [Received(PEER, Word("1")), PeerDown(PEER, "the spoke opened generation 2")]
+    assert await hub.channel.receive() == events
+    down = PeerDown(PEER, "the spoke opened generation 3")
+    assert await hub.channel.receive() == [PeerUp(PEER, 2), down]
+    with pytest.raises(PeerNotConnected):
+        hub.channel.send(PEER, Word("of the second"))
+    assert await hub.channel.receive() == [PeerUp(PEER, 3), PeerUp(OTHER, 1)]
+    hub.channel.send(PEER, Word("b"))
+    assert hub.carrier.sent[-1] == (PEER, Header(FrameKind.DATA, 3, 1, 0))
+
+
+async def test_a_reader_breaks_only_a_generation_that_it_knows() -> None:
+    hub = Hub()
+    await hub.join()
+    hub.channel.break_link(PEER, "something is missing")
+    hub.up(generation=2)
+    hub.channel.break_link(PEER, "the same, noticed again")
+    assert await hub.channel.receive() == [PeerDown(PEER, "something is missing")]
+    assert await hub.channel.receive() == [PeerUp(PEER, 2)]
+
+
 async def test_a_flapping_peer_that_nobody_reads_stays_within_the_bound() -> None:
     hub = Hub(events_max=4)
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
     for generation in range(2, 50):
         hub.up(generation=generation)
-        assert hub.channel.statistics().events_waiting <= 5
+        assert len(hub.channel._events) <= 5
     events = await hub.channel.receive()
+    while events[-1] != PeerUp(PEER, 49):
+        events += await hub.channel.receive()
     assert isinstance(events[0], PeerDown)
-    assert events[-1] == PeerUp(PEER, 49)
     kinds = [type(event) for event in events]
     assert kinds == [PeerDown, PeerUp] * (len(kinds) // 2)
 
@@ -227,7 +279,7 @@ async def test_deadlines_are_kept_and_an_idle_channel_sleeps(autojump_clock: Moc
     async with trio.open_nursery() as nursery:
         nursery.start_soon(hub.channel.run_deadlines)
         await wait_all_tasks_blocked()
-        hub.up()
+        await hub.join()
         assert hub.carrier.kinds() == [FrameKind.LINK_ACCEPT]
         hub.data(1)
         await trio.sleep(0.049)

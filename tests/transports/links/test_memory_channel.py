@@ -18,7 +18,8 @@ from triolet.transports.links.channel import (
     PeerUp,
     Received,
 )
-from triolet.transports.links.link_decisions import LinkSettings, Side
+from triolet.transports.links.link import Side
+from triolet.transports.links.link_header import LinkSettings
 from triolet.transports.links.memory_channel import FaultKind, MemoryMesh, NthFault
 
 MESSAGES = 12

@@ -14,8 +14,13 @@ from triolet.tests.contracts.meshes import CODEC, running, zmq_mesh
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint, encode_identity
 from triolet.transports.links.channel import PeerDown, PeerNotConnected, PeerUp
-from triolet.transports.links.link_decisions import LinkSettings
-from triolet.transports.links.link_header import FrameKind, Header, decode_header
+from triolet.transports.links.link_header import (
+    FrameKind,
+    Header,
+    LinkSettings,
+    Mishap,
+    decode_header,
+)
 from triolet.transports.links.zmq_channel import HubChannel, ZmqSettings, open_hub, open_spoke
 from triolet.transports.links.zmq_sockets import Socket, SocketSettings
 
@@ -94,7 +99,7 @@ async def hub_and_context(
 
 async def send_until_down(hub: HubChannel, message: Numbered) -> None:
     with trio.fail_after(DEADLINE_S):
-        while hub.statistics().links[SPOKE].state == "up":
+        while hub._links._links[SPOKE].is_up:
             hub.send(SPOKE, message)
             await trio.lowlevel.checkpoint()
     with pytest.raises(PeerNotConnected):
@@ -164,7 +169,7 @@ async def test_what_is_no_message_is_counted() -> None:
         spoke.dealer.send(link_up + encode_identity(SPOKE.rank + 1, SPOKE.epoch, 1))
         spoke.link_up(1)
         await reader.expect(PeerUp, SPOKE)
-        assert hub.statistics().dropped_malformed == 5
+        assert hub.mishaps[Mishap.MALFORMED] == 5
         spoke.push.send(b"")
         spoke.push.send_multipart([b"\xff announced", b"more"])
         spoke.push.send_multipart([b"not", b"announced"])
@@ -174,8 +179,8 @@ async def test_what_is_no_message_is_counted() -> None:
         spoke.push_frame(Header(FrameKind.DATA, 1, 1, 0), b"\xff no message")
         spoke.push_frame(Header(FrameKind.DATA, 1, 2, 0), coded(Numbered(3)))
         assert await reader.numbers(SPOKE, 1) == [3]
-        assert hub.statistics().dropped_malformed == 5 + 8
-        assert hub.statistics().links[SPOKE].generation == 1
+        assert hub.mishaps[Mishap.MALFORMED] == 5 + 8
+        assert hub._links._links[SPOKE].generation == 1
 
 
 async def test_a_lost_tail_is_found_by_both_ends() -> None:
@@ -236,7 +241,7 @@ async def test_a_bad_endpoint_is_refused_where_it_is_given() -> None:
     async with open_spoke(SPOKE, CODEC, CODEC) as spoke:
         with pytest.raises(BadEndpoint):
             spoke.connect(HUB, "ipc://@good", "bad")
-        assert spoke.statistics().links == {}
+        assert spoke._links.peers == []
 
 
 async def test_nothing_is_left_behind() -> None:
