@@ -94,7 +94,8 @@ class RequestFlow:
                 self.slot.fail(error_of(self.request_id, output))
             return
         if self.stream is not None:
-            self.stream.cached_tokens = max(self.stream.cached_tokens, output.cached_tokens)
+            if output.first_index == 0:  # a replay that begins later found other blocks
+                self.stream.cached_tokens = max(self.stream.cached_tokens, output.cached_tokens)
             if output.prompt_logprobs is not None:
                 self.stream.prompt_logprobs = Logprobs.of(output.prompt_logprobs)
         self.slot.settle()

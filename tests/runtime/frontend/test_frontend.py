@@ -23,6 +23,7 @@ from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
 from triolet.runtime.frontend.frontend import error_of
 from triolet.runtime.frontend.generation import ChatPrompt, RequestEvent, RequestEventKind
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
 
@@ -207,14 +208,29 @@ async def test_what_comes_with_later_tokens_is_told_with_them(null_folder: pathl
             resumed = RequestEvent(RequestEventKind.RESUMED)
             bed.client.deliver(output)
             bed.client.deliver(attrs.evolve(output, token_ids=[7], events=(resumed,)))
-            bed.client.deliver(attrs.evolve(output, token_ids=[8], cached_tokens=3))
+            bed.client.deliver(attrs.evolve(output, token_ids=[8]))
             before, after = stream.take_nowait(), stream.take_nowait()
             assert before is not None
             assert after is not None, "events stay behind the tokens that came before them"
             assert (before.token_ids, after.token_ids) == ([5, 6], [7, 8])
             assert (after.events, after.token_count) == ((resumed,), 6)
-            assert stream.usage.cached_tokens == 3
         await bed.wait_quiet()
+
+
+async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, engines=2) as bed:
+        bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
+        prompt = list(range(9, 109))
+        async with bed.frontend.generate(prompt, PARAMS, credit=1) as stream:
+            await stream.__anext__()
+            (first,) = [rank for rank in bed.servers if bed.servers[rank].core.unfinished_count()]
+            async with bed.frontend.generate(prompt, PARAMS) as other:
+                await other.collect()
+            bed.lose_engine(first)
+            stream.grant(100)
+            await stream.collect()
+        assert bed.servers[1 - first].core.statistics().prefix_hits > 0, "the replay found blocks"
+        assert stream.usage.cached_tokens == 0
 
 
 async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(
