@@ -10,7 +10,7 @@ from itertools import accumulate
 
 import attrs
 
-from .request_state import RequestState
+from .ledger_entry import RequestState
 
 # Seconds; each bucket holds what is at most its bound. vLLM's, thinned out.
 FIRST_TOKEN_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
