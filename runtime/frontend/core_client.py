@@ -1,9 +1,9 @@
-"""This frontend's side of all engines: requests out, aborts that cannot be lost, outputs in.
+"""Client of all engines in a frontend: requests out, aborts that cannot be lost, outputs in.
 
 Composes the ledger (what is in flight), the balancer (who gets the next one), membership (who is
 there) and one channel to all engines. Everything a caller does is synchronous, so that a cancelled
 task cannot leave a request half submitted or half aborted. Variation (one engine or many, which
-balancer) is by argument. Must not know prompts, text or clients.
+balancer) is by argument.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,7 @@
-"""A served model behind one call: prompts in, streams of text out, whoever runs the engines.
+"""Frontend: the `Generator` over a `CoreClient`; prompts in, streams of text out.
 
-Implements `generation.Generator` over a `CoreClient`: embedded it lives in the caller's process,
-under `serve` in every frontend process. Entering `generate` admits and submits, leaving it aborts
-and releases, whatever happened between. Must not know HTTP, sockets or how engines are started.
+Embedded it lives in the caller's process, under `serve` in every frontend process. Entering
+`generate` admits and submits, leaving it aborts and releases, whatever happened between.
 """
 
 import math
@@ -20,19 +19,18 @@ from ..config import RuntimeSettings
 from ..text.input_processor import InputProcessor, PreparedPrompt
 from ..text.output_processor import OutputProcessor
 from .admission import Admission, Ticket, ignore_load
-from .choices import split_choices
 from .core_client import CoreClient
 from .generation import ChatPrompt, GenerationStream, Prompt
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .ledger_entry import LedgerStatus
 from .output_collector import OutputCollector
-from .request_arguments import check_arguments
+from .request_arguments import check_arguments, split_choices
 from .request_flow import RequestFlow
 from .stream_credit import StreamCredit
 
 
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
-    """Stop strings and deadlines end a request here, where all its tokens must be known."""
+    """For the engine, which merges; stop strings and deadlines need each token here at once."""
     return 0.0 if params.stop or deadline_s < math.inf else asked_s
 
 
@@ -120,10 +118,7 @@ class Frontend:
                     prompt_embeds=prepared.embeds,
                 )
             )
-            flows = [
-                self._make_flow(request, ticket, credit, streaming=streaming)
-                for request in requests
-            ]
+            flows = [self._make_flow(add, ticket, credit, streaming=streaming) for add in requests]
             stream = GenerationStream(request_id, prepared.prompt_token_ids, flows, deadline)
             self.client.submit(list(zip(requests, flows, strict=True)))
             try:

@@ -1,7 +1,6 @@
-"""Distributions of how long requests took, counted once for each request, at its end.
+"""Latency histograms of requests, counted once for each, at its end.
 
-Sans-IO: seconds in, counts out. Buckets are vLLM's, so that its dashboards fit. Must not know text
-forms of metrics.
+Sans-IO: seconds in, counts out. Buckets are vLLM's, so that its dashboards fit.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The frontend's record of requests in flight: what was promised, to whom, and how far it came.
+"""Ledger of a frontend's requests in flight: what was promised, to whom, and how far it came.
 
 A token is written down here before anyone is offered it; an output counts only if it comes from
 the engine that has the request, names the current attempt, and begins at exactly the next index.
@@ -15,7 +15,7 @@ Whatever this returns for sending may get lost or be refused by the channel (`Pe
 every link generation begins with a `Resync`, which repeats what is wanted, from which index, with
 which credit, and by omission what is not. So nothing here has to be sent again by anyone else.
 
-Sans-IO: messages and times in, messages and decisions out. Must not know channels, text or clients.
+Sans-IO: messages and times in, messages and decisions out.
 """
 
 from collections import Counter
@@ -239,7 +239,7 @@ class Ledger:
     def handle_abort(self, request_id: str, now: float) -> Send | None:
         """The client wants no more. Never waits, so that it works while a task is cancelled.
 
-        None if there is nobody to tell: the request has ended, or is between two engines.
+        None if no engine has it: the request has ended, or is between two engines.
         """
         return self._end_here(request_id, LedgerStatus.ABORTED, now)
 
@@ -250,7 +250,7 @@ class Ledger:
     def handle_grant(self, request_id: str, credit: int) -> Send | None:
         """The client consumed: the engine may schedule up to this output index (exclusive).
 
-        None if that is no news, or nobody needs it now.
+        None if that is not more than before, or no engine has it now.
         """
         entry = self._entries.get(request_id)
         if entry is None or entry.credit is None or credit <= entry.credit:
@@ -261,7 +261,7 @@ class Ledger:
         return Send(entry.peer, GrantCredit([Grant(request_id, entry.attempt, credit)]))
 
     def check_invariants(self) -> None:
-        """Both indexes agree, attempts are unique, nobody in here has ended."""
+        """Both indexes agree, attempts are unique, no entry has ended."""
         placed = {
             attempt: (peer, entry)
             for peer, entries in self._placed.items()

@@ -4,7 +4,7 @@ How far a stream may be generated has two limits. The *window* follows the reade
 a slow one pauses its request instead of filling memory; a client that asks for credit of its own
 grants tokens on top of that. Both are absolute output indices (exclusive), as credit is everywhere.
 
-Sans-IO: numbers in, the credit to be sent out. Must not know engines or clients.
+Sans-IO: numbers in, the credit to be sent out.
 """
 
 import math

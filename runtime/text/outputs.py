@@ -10,7 +10,7 @@ from ...engine.messages import FinishReason, RequestEvent
 from .logprobs import Logprobs, join
 
 
-# Not frozen, though nobody changes one: a frozen class takes three times as long to make (0.6 µs
+# Not frozen, though none is ever changed: a frozen class takes three times as long to make (0.6 µs
 # more), and there is one for each token that is taken alone.
 @attrs.define
 class GenerationOutput:
