@@ -50,6 +50,14 @@ class Choice:
     _pieces: list[str] = attrs.field(factory=list, init=False)
     _logprobs: list[Logprobs] = attrs.field(factory=list, init=False)
 
+    def __eq__(self, other: object) -> bool:
+        """The same tokens and the same end."""
+        if not isinstance(other, Choice):
+            return NotImplemented
+        ends = (other.finish_reason, other.stop_reason)
+        is_same_end = (self.finish_reason, self.stop_reason) == ends
+        return is_same_end and (self.index, self.token_ids) == (other.index, other.token_ids)
+
     @property
     def token_ids(self) -> list[int]:
         """All tokens that were taken."""
