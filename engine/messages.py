@@ -64,8 +64,9 @@ class AddRequest:
     A request for several choices is one of these for each, of which `parent` is the common name and
     `choice` the number; all have the same prompt. `bad_words` are `sampling.bad_words`, as tokens.
 
-    Tokens may wait for `merge_s`, to be told together; the first, the last, and those near the
-    credit do not.
+    Merging is the engine's (`core.output_windows`): it lets tokens wait for up to `merge_s`, so
+    that one message brings several; the first, the last, and those near the credit do not wait. A
+    frontend has no such clock: it merges what its reader has not taken yet, and no more.
 
     `prompt_embeds`, one row for each token of the prompt, takes the place of looking them up; the
     ids are then `embeddings.PLACEHOLDER_ID`.

@@ -161,10 +161,10 @@ class LiveResponse:
 
     # ---- tokens
 
-    def note_more(self, is_end: bool = False) -> None:
-        """There is more to pull; harmless when told again.
+    def on_output(self, is_end: bool = False) -> None:
+        """There is more to pull; harmless when it is called again (an `OutputListener`).
 
-        Called for every token, in a task that serves all requests.
+        Runs in the task that delivers to all requests.
         """
         if is_end or self._waiting or not self._readers:
             self.pull()

@@ -118,8 +118,8 @@ class _Run:
     async def _follow(self, stream: GenerationStream) -> None:
         """Be there until the end; what comes is pulled by those who want it."""
         self.response.pull_from = self.pull
-        stream.follow(self.response.note_more)
-        self.response.note_more(stream.has_end)
+        stream.listen(self.response)
+        self.response.on_output(stream.has_end)
         try:
             await self.finished.wait()
         finally:

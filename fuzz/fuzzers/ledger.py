@@ -19,9 +19,9 @@ from ...engine.messages import (
     StepOutputs,
 )
 from ...engine.sampling_params import SamplingParams
-from ...runtime.frontend.ledger import Ledger, LedgerEntry
+from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_decisions import Accepted, EngineGonePolicy, Fail, Refusal, Replay
-from ...runtime.frontend.request_state import RequestStatus
+from ...runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus
 from ...transports.links.channel import Peer
 from ..fuzzer import Fuzzer
 
@@ -181,9 +181,10 @@ class LedgerWorld:
                 self.send(peer, again)
             return
         accepted = self.ledger.handle_outputs(peer, message, self.now)
-        for request_id, token_id in accepted.tokens:
-            self.delivered[request_id].append(token_id)
-        for output in accepted.outputs:
+        for entry in accepted.tokens:
+            tokens = self.delivered[entry.request.request_id]
+            tokens.append(entry.token_ids[len(tokens)])
+        for _, output in accepted.outputs:
             tokens = self.delivered[output.request_id]
             assert output.first_index == len(tokens), "the next index, and no other"
             tokens += output.token_ids
@@ -205,8 +206,8 @@ class LedgerWorld:
         self.start(peer.rank, peer.epoch + 1)
         for decision in self.ledger.handle_peer_gone(peer, "SIGKILL", self.now):
             match decision:
-                case Fail(request_id=request_id):
-                    self.ends[request_id] += 1
+                case Fail(entry=entry):
+                    self.ends[entry.request.request_id] += 1
                 case Replay(request_id=request_id):
                     chosen = self.peers[(peer.rank + 1) % RANKS]
                     message = self.ledger.handle_replay(request_id, chosen, self.now)
@@ -215,9 +216,9 @@ class LedgerWorld:
 
     def abort(self, request_id: str) -> None:
         """The client leaves."""
-        before = self.ledger.ended[RequestStatus.ABORTED]
+        before = self.ledger.ended[LedgerStatus.ABORTED]
         self.ledger.handle_abort(request_id, self.now)
-        self.ends[request_id] += self.ledger.ended[RequestStatus.ABORTED] - before
+        self.ends[request_id] += self.ledger.ended[LedgerStatus.ABORTED] - before
 
     def heal(self) -> None:
         """No faults any more: engines say all they have, and everyone ends.

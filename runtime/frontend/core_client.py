@@ -1,14 +1,14 @@
-"""This frontend's side of all engines: requests out, aborts that cannot be lost, outputs in.
+"""Client of all engines in a frontend: requests out, aborts that cannot be lost, outputs in.
 
 Composes the ledger (what is in flight), the balancer (who gets the next one), membership (who is
 there) and one channel to all engines. Everything a caller does is synchronous, so that a cancelled
 task cannot leave a request half submitted or half aborted. Variation (one engine or many, which
-balancer) is by argument. Must not know prompts, text or clients.
+balancer) is by argument.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Protocol, assert_never
+from typing import assert_never
 
 import attrs
 import trio
@@ -43,23 +43,11 @@ from ..messages import (
 )
 from .ledger import Ledger
 from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
+from .ledger_entry import LedgerEntry, RequestSink
 from .load_balancer import LeastLoaded
 
 # A process that answers at all answers a utility call between two steps.
 UTILITY_TIMEOUT_S = 2.0
-
-
-class RequestSink(Protocol):
-    """Where one request's accepted outputs go; never waits."""
-
-    def put_token(self, token_id: int) -> None:
-        """The next token, written down already, and nothing else."""
-
-    def put(self, output: RequestOutput) -> None:
-        """The next tokens, written down already, an end or events."""
-
-    def fail(self, error: Exception) -> None:
-        """The request ended with this error."""
 
 
 @attrs.define(eq=False)
@@ -85,8 +73,6 @@ class CoreClient:
     # as known: any may have to take over a stream, and its end must not depend on which does.
     max_model_len: float = attrs.field(default=math.inf, init=False)
     draining: bool = attrs.field(default=False, init=False)
-    # Bounded by admission, as the ledger is.
-    _sinks: dict[str, RequestSink] = attrs.field(factory=dict, init=False)
     _linked: set[Peer] = attrs.field(factory=set, init=False)
     # Engines whose link has been up, whatever became of it, until they are forgotten.
     _met: set[Peer] = attrs.field(factory=set, init=False)
@@ -106,32 +92,38 @@ class CoreClient:
         if self.draining:
             raise NoEngine("this server is draining")
         peer = self._choose()
-        added: list[AddRequest] = []
+        added: list[tuple[AddRequest, RequestSink]] = []
         try:
             for request, sink in requests:
-                added.append(self.ledger.handle_add(request, peer, trio.current_time()))
-                self._sinks[request.request_id] = sink
-            for message in added:
+                message = self.ledger.handle_add(request, peer, trio.current_time(), sink)
+                added.append((message, sink))
+            for message, _ in added:
                 self._send(peer, message)
         except BaseException:
             # A request that cannot be encoded must not wait here for the next RESYNC.
-            for message in added:
-                self.abort(message.request_id)
+            for _, sink in added:
+                self.abort(sink)
             raise
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, sink: RequestSink) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
-        self._sinks.pop(request_id, None)
-        self._carry_out(self.ledger.handle_abort(request_id, trio.current_time()))
+        if self._is_current(sink):
+            self._carry_out(self.ledger.handle_abort(sink.request_id, trio.current_time()))
 
-    def stop(self, request_id: str) -> None:
+    def stop(self, sink: RequestSink) -> None:
         """The request ended here, by a stop string: tell its engine."""
-        self._sinks.pop(request_id, None)
-        self._carry_out(self.ledger.handle_stopped(request_id, trio.current_time()))
+        if self._is_current(sink):
+            self._carry_out(self.ledger.handle_stopped(sink.request_id, trio.current_time()))
 
-    def grant(self, request_id: str, credit: int) -> None:
+    def grant(self, sink: RequestSink, credit: int) -> None:
         """The engine may schedule the request up to this output index."""
-        self._carry_out(self.ledger.handle_grant(request_id, credit))
+        if self._is_current(sink):
+            self._carry_out(self.ledger.handle_grant(sink.request_id, credit))
+
+    def _is_current(self, sink: RequestSink) -> bool:
+        """Whether it is the request in flight, and not an ended one whose id is used again."""
+        entry = self.ledger.get(sink.request_id)
+        return entry is not None and entry.sink is sink
 
     # ---- engines
 
@@ -184,29 +176,28 @@ class CoreClient:
                 call.answered.set()
         for decision in self.ledger.handle_peer_gone(peer, cause, trio.current_time()):
             match decision:
-                case Fail(request_id=request_id, error=error):
-                    self._fail(request_id, error)
+                case Fail(entry=entry, error=error):
+                    self._fail(entry, error)
                 case Replay(request_id=request_id):
                     self._replay(request_id, EngineDied(str(peer), cause))
                 case _:
                     assert_never(decision)
 
     def _replay(self, request_id: str, error: EngineDied) -> None:
-        now = trio.current_time()
+        now, entry = trio.current_time(), self.ledger.get(request_id)
         try:
             peer = self._choose()
         except NoEngine:
-            if self.ledger.handle_give_up(request_id, now):
-                self._fail(request_id, error)
+            if entry is not None and self.ledger.handle_give_up(request_id, now):
+                self._fail(entry, error)
             return
         message = self.ledger.handle_replay(request_id, peer, now)
         if message is not None:
             self._send(peer, message)
 
-    def _fail(self, request_id: str, error: Exception) -> None:
-        sink = self._sinks.pop(request_id, None)
-        if sink is not None:
-            sink.fail(error)
+    def _fail(self, entry: LedgerEntry, error: Exception) -> None:
+        if entry.sink is not None:
+            entry.sink.fail(error)
 
     def _choose(self) -> Peer:
         try:
@@ -283,34 +274,32 @@ class CoreClient:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
         return NOTHING
 
-    def deliver_tokens(self, tokens: Iterable[tuple[str, int]]) -> None:
-        """Hand each request (by id) its next token."""
-        sinks = self._sinks
-        for request_id, token_id in tokens:
-            sink = sinks.get(request_id)
+    def deliver_tokens(self, entries: Iterable[LedgerEntry]) -> None:
+        """Tell each request of its next token."""
+        for entry in entries:
+            sink = entry.sink
             if sink is None:
                 continue
             try:
-                sink.put_token(token_id)
+                sink.put_token()
             except Exception as error:  # a firewall, as below
-                self._end_broken(request_id, sink, error)
+                self._end_broken(entry, sink, error)
 
-    def deliver(self, output: RequestOutput) -> None:
-        """Hand one accepted output to whoever waits for it; an end removes the request here."""
-        sink = self._sinks.get(output.request_id)
+    def deliver(self, entry: LedgerEntry, output: RequestOutput) -> None:
+        """Hand one accepted output to its request."""
+        sink = entry.sink
         if sink is None:
             return
-        if output.finish_reason is not None:
-            del self._sinks[output.request_id]
         try:
             sink.put(output)
         except Exception as error:  # a firewall: one request's text must not end everybody's
-            self._end_broken(output.request_id, sink, error)
+            self._end_broken(entry, sink, error)
 
-    def _end_broken(self, request_id: str, sink: RequestSink, error: Exception) -> None:
-        self.abort(request_id)
+    def _end_broken(self, entry: LedgerEntry, sink: RequestSink, error: Exception) -> None:
+        self.abort(sink)
+        entry.sink = None
         if not isinstance(error, ProcessingFailed):
-            error = ProcessingFailed(request_id, f"{type(error).__name__}: {error}")
+            error = ProcessingFailed(sink.request_id, f"{type(error).__name__}: {error}")
         sink.fail(error)
 
     # ---- utility calls

@@ -1,183 +1,38 @@
-"""A served model behind one call: prompts in, streams of text out, whoever runs the engines.
+"""Frontend: the `Generator` over a `CoreClient`; prompts in, streams of text out.
 
-Implements `generation.Generator` over a `CoreClient`: embedded it lives in the caller's process,
-under `serve` in every frontend process. Entering `generate` admits and submits, leaving it aborts
-and releases, whatever happened between. Must not know HTTP, sockets or how engines are started.
+Embedded it lives in the caller's process, under `serve` in every frontend process. Entering
+`generate` admits and submits, leaving it aborts and releases, whatever happened between.
 """
 
 import math
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 import attrs
 import trio
 
-from ...engine.errors import (
-    EngineDraining,
-    EngineError,
-    InvalidParameter,
-    InvalidRequest,
-    PromptTooLong,
-)
-from ...engine.messages import AddRequest, FinishReason, RequestOutput
+from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...transports.credits import CreditWindow
 from ..config import RuntimeSettings
-from ..errors import ProcessingFailed, PromptRefused, RequestFailed
 from ..text.input_processor import InputProcessor, PreparedPrompt
-from ..text.logprobs import Logprobs
 from ..text.output_processor import OutputProcessor
 from ..text.prompts import ChatPrompt, Prompt
 from .admission import Admission, Ticket, ignore_load
-from .choice_slots import ChoiceSlots
-from .choices import split_choices
 from .core_client import CoreClient
 from .generation import GenerationStream
 from .health import FrontendStatistics, Health, RuntimeStatistics
-from .output_collector import MergedSlot
-from .request_arguments import check_arguments
-from .request_state import RequestStatus
+from .ledger_entry import LedgerStatus
+from .output_collector import OutputCollector
+from .request_arguments import check_arguments, split_choices
+from .request_flow import RequestFlow
 from .stream_credit import StreamCredit
 
 
-@attrs.define(eq=False)
-class RequestFlow:
-    """One request's way from accepted outputs to its consumer; a `core_client.RequestSink`."""
-
-    request_id: str
-    client: CoreClient
-    processor: OutputProcessor
-    slot: MergedSlot
-    ticket: Ticket
-    credit: StreamCredit
-    stream: GenerationStream | None = None
-
-    # The next token needs no look: it is not the first, and completes no stop string.
-    _runs: bool = attrs.field(default=False, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.slot.text_of = self._text_of
-
-    def put_token(self, token_id: int) -> None:
-        """Keep one token; it becomes text when it is taken."""
-        if self._runs:
-            self.slot.put_token(token_id)
-            return
-        self.put(
-            RequestOutput(
-                request_id=self.request_id,
-                attempt=0,  # whichever: the ledger has judged it
-                first_index=self.processor.token_count,
-                token_ids=[token_id],
-            )
-        )
-
-    def _text_of(self, token_ids: list[int]) -> str:
-        try:
-            return self.processor.handle_tokens(token_ids)
-        except Exception as error:  # a firewall: whoever takes must not wonder whose fault it is
-            raise ProcessingFailed(self.request_id, f"{type(error).__name__}: {error}") from error
-
-    def put(self, output: RequestOutput) -> None:
-        """Turn tokens into text; an error of the engine's fails the request alone."""
-        if self._runs and _is_plain(output):
-            self.slot.put_tokens(output.token_ids)
-            return
-        if output.token_ids:
-            self.ticket.release_tokens()
-            self._runs = not self.processor.searches
-        if output.finish_reason is FinishReason.ERROR:
-            if output.token_ids:  # they came before it
-                self.put(attrs.evolve(output, finish_reason=None))
-            if not self.slot.finished:
-                self.slot.fail(error_of(self.request_id, output))
-            return
-        if self.stream is not None:
-            self.stream.cached_tokens = max(self.stream.cached_tokens, output.cached_tokens)
-            if output.prompt_logprobs is not None:
-                self.stream.prompt_logprobs = Logprobs.of(output.prompt_logprobs)
-        self.slot.settle()
-        piece = self.processor.handle_output(output)
-        self.slot.put(piece)
-        if self.processor.stopped_here:
-            self.client.stop(self.request_id)
-
-    def end(self, reason: FinishReason) -> None:
-        """End it here and now, and at its engine; what has come before stays."""
-        self.client.abort(self.request_id)
-        self.ticket.release_tokens()
-        if self.slot.finished:
-            return
-        self.put(
-            RequestOutput(
-                request_id=self.request_id,
-                attempt=0,
-                first_index=self.processor.token_count,
-                token_ids=[],
-                finish_reason=reason,
-            )
-        )
-
-    def fail(self, error: Exception) -> None:
-        """The request ended with this error."""
-        self.ticket.release_tokens()
-        self.slot.fail(error)
-
-    def consumed(self, token_count: int) -> float:
-        """The consumer took so many output tokens in all: the engine may go further.
-
-        Fewer than it says then are no news.
-        """
-        self._pass_on(self.credit.handle_consumed(token_count))
-        return self.credit.grants_at
-
-    def granted(self, tokens: int) -> None:
-        """The consumer allows so many tokens more."""
-        self._pass_on(self.credit.handle_granted(tokens))
-
-    def _pass_on(self, credit: int | None) -> None:
-        if credit is not None:
-            self.client.grant(self.request_id, credit)
-
-
-def _is_plain(output: RequestOutput) -> bool:
-    """Whether it says no more than which tokens are next."""
-    return bool(
-        output.token_ids
-        and output.finish_reason is None
-        and output.logprobs is None
-        and not (output.events or output.cached_tokens)
-    )
-
-
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
-    """Stop strings and deadlines end a request here, where all its tokens must be known."""
+    """For the engine, which merges; stop strings and deadlines need each token here at once."""
     return 0.0 if params.stop or deadline_s < math.inf else asked_s
-
-
-def _make_stream(
-    request_id: str, prompt_token_ids: list[int], flows: list[RequestFlow]
-) -> GenerationStream:
-    """What a reader sees of these, which are the choices of one prompt."""
-    slots = [flow.slot for flow in flows]
-
-    def grant(tokens: int) -> None:
-        for flow in flows:
-            flow.granted(tokens)
-
-    stream = GenerationStream(
-        request_id,
-        prompt_token_ids,
-        slots[0] if len(slots) == 1 else ChoiceSlots(slots),
-        on_consumed=[flow.consumed for flow in flows],
-        on_granted=grant,
-        on_ended=lambda choice, reason: flows[choice].end(reason),
-    )
-    for flow in flows:
-        flow.stream = stream
-    return stream
 
 
 def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
@@ -185,22 +40,6 @@ def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
     ticket.charge_tokens(choices * len(prepared.prompt_token_ids))
     if prepared.embeds is not None:
         ticket.charge_embeds(choices * prepared.embeds.data.nbytes)
-
-
-def error_of(request_id: str, output: RequestOutput) -> EngineError:
-    """Whose fault it is that an engine ended this request with an error, in the engine's words."""
-    match output.error_code:
-        case EngineDraining.code:
-            return EngineDraining()
-        case InvalidParameter.code:  # its sentence begins with the parameter's name
-            parameter, _, reason = output.error.partition(" ")
-            return InvalidParameter(parameter, reason)
-        case PromptTooLong.code:
-            return PromptRefused(output.error)
-        case InvalidRequest.code:
-            return InvalidRequest(output.error)
-        case _:
-            return RequestFailed(request_id, output.error)
 
 
 @attrs.define(eq=False)
@@ -279,22 +118,17 @@ class Frontend:
                     prompt_embeds=prepared.embeds,
                 )
             )
-            make_flow = partial(self._make_flow, ticket, credit, streaming=streaming)
-            flows = [make_flow(request) for request in requests]
-            stream = _make_stream(request_id, prepared.prompt_token_ids, flows)
-            stream.deadline = deadline
+            flows = [self._make_flow(add, ticket, credit, streaming=streaming) for add in requests]
+            stream = GenerationStream(request_id, prepared.prompt_token_ids, flows, deadline)
             self.client.submit(list(zip(requests, flows, strict=True)))
             try:
                 yield stream
             finally:
-                self._close(stream, flows)
+                self._close(stream)
 
-    def _close(self, stream: GenerationStream, flows: Sequence[RequestFlow]) -> None:
+    def _close(self, stream: GenerationStream) -> None:
         """Whatever has not ended does; never waits."""
-        for flow in flows:
-            self.client.abort(flow.request_id)
-            flow.stream = None  # it has the flow: a circle would wait for the collector
-        stream.slot.close()
+        stream.close()
         self._prompt_tokens += len(stream.prompt_token_ids)
         self._output_tokens += stream.output_tokens
 
@@ -303,17 +137,12 @@ class Frontend:
         return StreamCredit(window, granted)
 
     def _make_flow(
-        self, ticket: Ticket, credit: int | None, request: AddRequest, *, streaming: bool
+        self, request: AddRequest, ticket: Ticket, credit: int | None, *, streaming: bool
     ) -> RequestFlow:
         processor = OutputProcessor.make(self.inputs.tokenizer, request.sampling)
-        return RequestFlow(
-            request_id=request.request_id,
-            client=self.client,
-            processor=processor,
-            slot=MergedSlot(only_when_finished=not streaming),
-            ticket=ticket,
-            credit=self._stream_credit(credit, streaming=streaming),
-        )
+        collector = OutputCollector(request.request_id, processor, not streaming)
+        stream_credit = self._stream_credit(credit, streaming=streaming)
+        return RequestFlow(self.client, processor, collector, ticket, stream_credit)
 
     def _open_ticket(self, prompt: Prompt, choices: int) -> Ticket:
         tokens = choices * self.inputs.estimate_tokens(prompt)
@@ -355,10 +184,10 @@ class Frontend:
             requests_active=admission.active_requests,
             queued_tokens=admission.queued_tokens,
             requests_total=admission.admitted_total,
-            requests_finished_total=ledger.ended[RequestStatus.FINISHED],
+            requests_finished_total=ledger.ended[LedgerStatus.FINISHED],
             requests_length_total=ledger.ended_by_length,
-            requests_failed_total=ledger.ended[RequestStatus.FAILED],
-            requests_aborted_total=ledger.ended[RequestStatus.ABORTED],
+            requests_failed_total=ledger.ended[LedgerStatus.FAILED],
+            requests_aborted_total=ledger.ended[LedgerStatus.ABORTED],
             requests_overloaded_total=admission.refused_total,
             requests_replayed_total=ledger.sent_again,
             prompt_tokens_total=self._prompt_tokens,

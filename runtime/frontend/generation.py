@@ -1,12 +1,12 @@
-"""What an API needs of the runtime: prompts in, streams of outputs back, health and statistics.
+"""Generation API of the runtime: prompts in, streams of outputs back, health and statistics.
 
-The protocol `Generator` is the whole face; `runtime.runtime` implements it and tests of `api` fake
-it. A stream is a thin shell: it takes from its `MergedSlot`, keeps the whole answer and says how
-far it was consumed, from which others derive credit. Must not know engines, sockets or HTTP.
+The protocol `Generator` is all that an API needs; `runtime.runtime` implements it and tests of
+`api` fake it. A stream is a thin shell: it takes from an `OutputCollector`, keeps the text, and
+reports how far it was consumed, from which credit follows. `request_flow` shows a token's way.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol, Self
 
@@ -21,9 +21,8 @@ from ..text.logprobs import Logprobs, TokenLogprob
 from ..text.outputs import Choice, GenerationOutput, Usage
 from ..text.prompt_embeds import PromptEmbeds
 from ..text.prompts import ChatPrompt, Prompt
-from .choice_slots import ChoiceSlots
 from .health import FrontendStatistics, Health, RuntimeStatistics
-from .output_collector import MergedSlot
+from .output_collector import ChoicesCollector, OutputCollector, OutputListener
 
 __all__ = [
     "ChatPrompt",
@@ -48,6 +47,26 @@ __all__ = [
 ]
 
 
+class ChoiceFlow(Protocol):
+    """Where the outputs of one choice come from: `request_flow.RequestFlow`, or a test's."""
+
+    @property
+    def collector(self) -> OutputCollector:
+        """Where outputs wait."""
+
+    def handle_consumed(self, token_count: int) -> float:
+        """So many output tokens were taken in all; returns from how many on to call again."""
+
+    def handle_granted(self, tokens: int) -> None:
+        """The client allows so many tokens more."""
+
+    def end(self, reason: FinishReason) -> None:
+        """End early, with this reason in the last output."""
+
+    def close(self) -> None:
+        """The reader has gone."""
+
+
 @attrs.define(eq=False)
 class GenerationStream:
     """The outputs of one request, in order, each token once; also the whole answer so far.
@@ -61,30 +80,24 @@ class GenerationStream:
     request_id: str
     # Of a prompt of embeddings: 0 for each token.
     prompt_token_ids: list[int]
-    slot: MergedSlot | ChoiceSlots
-    # Of each choice: called with its output tokens taken so far, after a piece; says of how many
-    # it is to be called again.
-    on_consumed: Sequence[Callable[[int], float]] = ()
-    # Called with the number of tokens that a reader grants.
-    on_granted: Callable[[int], None] | None = None
-    # Called to end a choice early, with its index; its last output then says why.
-    on_ended: Callable[[int, FinishReason], None] | None = None
-
+    # Of each choice, in order.
+    flows: Sequence[ChoiceFlow]
     # Whatever has no end at this time (trio's clock) ends by `FinishReason.DEADLINE`.
     deadline: float = math.inf
-    # What came with the first token; whoever fills the slot sets it.
-    cached_tokens: int = 0
-    prompt_logprobs: Logprobs | None = None
+
+    # Where outputs of all choices are taken from.
+    collector: OutputCollector | ChoicesCollector = attrs.field(init=False)
     choices: list[Choice] = attrs.field(init=False)
-    # What is taken is kept in `choices`.
+    # The text of what is taken is kept in `choices`.
     _is_kept: bool = attrs.field(default=True, init=False)
     # Choices without an end; 0 also after a failure.
     _open: int = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        count = len(self.slot.slots) if isinstance(self.slot, ChoiceSlots) else 1
-        self.choices = [Choice(index) for index in range(count)]
-        self._open = count
+        collectors = [flow.collector for flow in self.flows]
+        self.collector = collectors[0] if len(collectors) == 1 else ChoicesCollector(collectors)
+        self.choices = [Choice(index, each.token_ids) for index, each in enumerate(collectors)]
+        self._open = len(collectors)
 
     @property
     def text(self) -> str:
@@ -117,6 +130,16 @@ class GenerationStream:
         return sum(choice.token_count for choice in self.choices)
 
     @property
+    def cached_tokens(self) -> int:
+        """How much of the prompt needed no computing; known with the first token."""
+        return max([flow.collector.cached_tokens for flow in self.flows])
+
+    @property
+    def prompt_logprobs(self) -> Logprobs | None:
+        """Of the prompt's tokens but the first, if asked for; known with the first token."""
+        return self.flows[0].collector.prompt_logprobs
+
+    @property
     def usage(self) -> Usage:
         """Token counts so far, of all choices; final once the iteration has ended."""
         return Usage(len(self.prompt_token_ids), self.output_tokens, self.cached_tokens)
@@ -131,7 +154,7 @@ class GenerationStream:
             raise StopAsyncIteration
         try:
             if self.deadline == math.inf:  # a scope costs as much as all else here
-                output = await self.slot.take()
+                output = await self.collector.take()
             else:
                 output = await self._take_in_time()
         except Exception:  # whatever the request ended with: nothing comes after it
@@ -142,11 +165,11 @@ class GenerationStream:
 
     async def _take_in_time(self) -> GenerationOutput:
         with trio.move_on_at(self.deadline):
-            return await self.slot.take()
+            return await self.collector.take()
         for choice in self.choices:
             if choice.finish_reason is None:
-                self._end(choice.index, FinishReason.DEADLINE)
-        return await self.slot.take()
+                self.flows[choice.index].end(FinishReason.DEADLINE)
+        return await self.collector.take()
 
     def abort(self, choice: int) -> None:
         """End one choice early, the others go on; its last output says `FinishReason.ABORT`.
@@ -154,31 +177,27 @@ class GenerationStream:
         Never waits; one that has ended stays as it is. To end all, leave the block.
         """
         if self.choices[choice].finish_reason is None:
-            self._end(choice, FinishReason.ABORT)
-
-    def _end(self, choice: int, reason: FinishReason) -> None:
-        if self.on_ended is not None:
-            self.on_ended(choice, reason)
+            self.flows[choice].end(FinishReason.ABORT)
 
     @property
     def has_end(self) -> bool:
         """Whether the end, or a failure, has come; it may not have been taken yet."""
-        return self.slot.finished
+        return self.collector.finished
 
-    def follow(self, on_ready: Callable[[bool], None]) -> None:
-        """Have `on_ready` called whenever a piece may be taken; see `MergedSlot.follow`.
+    def listen(self, listener: OutputListener) -> None:
+        """Call this reader whenever there is something for `take_nowait`.
 
-        Who follows keeps what it takes: from now on the answer is only counted here.
+        It keeps the text that it takes: from now on that is not kept here.
         """
         self._is_kept = False
-        self.slot.follow(on_ready)
+        self.collector.listen(listener)
 
     def take_nowait(self) -> GenerationOutput | None:
         """The next piece, or None while there is none and after the last. Raises as iteration."""
-        if not (self._open and self.slot.is_ready):
+        if not (self._open and self.collector.is_ready):
             return None
         try:
-            output = self.slot.take_nowait()
+            output = self.collector.take_nowait()
         except Exception:
             self._open = 0
             raise
@@ -194,8 +213,8 @@ class GenerationStream:
         if output.finish_reason is not None:
             choice.finish_reason, choice.stop_reason = output.finish_reason, output.stop_reason
             self._open -= 1
-        elif count >= choice.tells_at and self.on_consumed:
-            choice.tells_at = self.on_consumed[output.index](count)
+        elif count >= choice.reports_at:
+            choice.reports_at = self.flows[output.index].handle_consumed(count)
 
     def grant(self, tokens: int) -> None:
         """So many more tokens may be generated, for a request that was opened with `credit`.
@@ -205,8 +224,14 @@ class GenerationStream:
         """
         if type(tokens) is not int or tokens < 0:
             raise InvalidParameter("credit", f"must be a whole number from 0 on, not {tokens!r}")
-        if self.on_granted is not None:
-            self.on_granted(tokens)
+        for flow in self.flows:
+            flow.handle_granted(tokens)
+
+    def close(self) -> None:
+        """The block is left: whatever has not ended does, and what waits is dropped."""
+        for flow in self.flows:
+            flow.close()
+        self.collector.close()
 
     async def collect(self) -> Self:
         """Consume to the end and return the stream itself, for its `text`, `token_ids`, `usage`."""

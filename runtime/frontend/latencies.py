@@ -1,7 +1,6 @@
-"""Distributions of how long requests took, counted once for each request, at its end.
+"""Latency histograms of requests, counted once for each, at its end.
 
-Sans-IO: seconds in, counts out. Buckets are vLLM's, so that its dashboards fit. Must not know text
-forms of metrics.
+Sans-IO: seconds in, counts out. Buckets are vLLM's, so that its dashboards fit.
 """
 
 import math
@@ -10,7 +9,7 @@ from itertools import accumulate
 
 import attrs
 
-from .request_state import RequestState
+from .ledger_entry import RequestState
 
 # Seconds; each bucket holds what is at most its bound. vLLM's, thinned out.
 FIRST_TOKEN_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,

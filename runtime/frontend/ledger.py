@@ -1,4 +1,4 @@
-"""The frontend's record of requests in flight: what was promised, to whom, and how far it came.
+"""Ledger of a frontend's requests in flight: what was promised, to whom, and how far it came.
 
 A token is written down here before anyone is offered it; an output counts only if it comes from
 the engine that has the request, names the current attempt, and begins at exactly the next index.
@@ -15,7 +15,7 @@ Whatever this returns for sending may get lost or be refused by the channel (`Pe
 every link generation begins with a `Resync`, which repeats what is wanted, from which index, with
 which credit, and by omission what is not. So nothing here has to be sent again by anyone else.
 
-Sans-IO: messages and times in, messages and decisions out. Must not know channels, text or clients.
+Sans-IO: messages and times in, messages and decisions out.
 """
 
 import itertools
@@ -42,34 +42,19 @@ from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
 from .latencies import Latencies
 from .ledger_decisions import Accepted, Decision, EngineGonePolicy, Fail, Refusal, Replay, Send
-from .request_state import RequestState, RequestStatus
+from .ledger_entry import LedgerEntry, LedgerStatus, RequestSink, RequestState
 
 # More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
 ATTEMPTS_OF_AN_EPOCH = 2**32
 
 
-@attrs.define(eq=False)
-class LedgerEntry:
-    """One request that has not ended."""
-
-    # As it was added; attempt, tokens and credit have moved on since.
-    request: AddRequest
-    state: RequestState
-    attempt: int
-    # None between two engines.
-    peer: Peer | None
-    credit: int | None
-    # All output tokens that count, those the request began with included.
-    token_ids: list[int]
-
-
-_STREAMING: Final = RequestStatus.STREAMING
+_STREAMING: Final = LedgerStatus.STREAMING
 _NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
 _END_OF_REASON = {
-    FinishReason.STOP: RequestStatus.FINISHED,
-    FinishReason.LENGTH: RequestStatus.FINISHED,
-    FinishReason.ABORT: RequestStatus.ABORTED,
-    FinishReason.ERROR: RequestStatus.FAILED,
+    FinishReason.STOP: LedgerStatus.FINISHED,
+    FinishReason.LENGTH: LedgerStatus.FINISHED,
+    FinishReason.ABORT: LedgerStatus.ABORTED,
+    FinishReason.ERROR: LedgerStatus.FAILED,
 }
 
 
@@ -84,7 +69,7 @@ class Ledger:
     # How many outputs were refused, by reason.
     refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
     # How many requests ended, by their end.
-    ended: Counter[RequestStatus] = attrs.field(factory=Counter, init=False)
+    ended: Counter[LedgerStatus] = attrs.field(factory=Counter, init=False)
     # Of the finished ones: those that had all the tokens they may have.
     ended_by_length: int = attrs.field(default=0, init=False)
     latencies: Latencies = attrs.field(factory=Latencies, init=False)
@@ -119,7 +104,9 @@ class Ledger:
         """The entry of a request in flight."""
         return self._entries.get(request_id)
 
-    def handle_add(self, request: AddRequest, peer: Peer, now: float) -> AddRequest:
+    def handle_add(
+        self, request: AddRequest, peer: Peer, now: float, sink: RequestSink | None = None
+    ) -> AddRequest:
         """Write a request down for this engine and return the message to send it.
 
         The attempt is numbered here, whatever the argument says. Raises `RequestIdInUse`.
@@ -132,8 +119,10 @@ class Ledger:
             attempt=0,
             peer=None,
             credit=request.credit,
-            token_ids=list(request.output_token_ids),
+            token_ids=list(request.output_token_ids) if sink is None else sink.token_ids,
+            sink=sink,
         )
+        assert entry.token_ids == request.output_token_ids
         self._entries[request.request_id] = entry
         self._place(entry, peer)
         return self._message(entry)
@@ -148,9 +137,7 @@ class Ledger:
         whole = self._accept_outputs(peer, outputs.outputs, now)
         return Accepted(tokens, whole, self._out_of_order)
 
-    def _accept_columns(
-        self, peer: Peer, outputs: StepOutputs, now: float
-    ) -> list[tuple[str, int]]:
+    def _accept_columns(self, peer: Peer, outputs: StepOutputs, now: float) -> list[LedgerEntry]:
         """The hot path: one more token for each of these."""
         accepted = []
         attempts = outputs.attempts
@@ -163,12 +150,12 @@ class Ledger:
             token_ids.append(token_id)
             if entry.state.status is not _STREAMING:
                 entry.state.handle_tokens(now)
-            accepted.append((entry.request.request_id, token_id))
+            accepted.append(entry)
         return accepted
 
     def _accept_outputs(
         self, peer: Peer, outputs: list[RequestOutput], now: float
-    ) -> list[RequestOutput]:
+    ) -> list[tuple[LedgerEntry, RequestOutput]]:
         accepted = []
         for output in outputs:
             entry = self._entries.get(output.request_id)
@@ -182,7 +169,7 @@ class Ledger:
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, _END_OF_REASON[output.finish_reason], now)
-            accepted.append(output)
+            accepted.append((entry, output))
         return accepted
 
     def handle_peer_up(self, peer: Peer) -> Resync:
@@ -209,14 +196,13 @@ class Ledger:
         """This incarnation of an engine will not come back; `cause` says what became of it."""
         decisions: list[Decision] = []
         for entry in list(self._placed.get(peer, {}).values()):
-            request_id = entry.request.request_id
             if self.engine_gone_policy is EngineGonePolicy.FAIL:
-                self._end(entry, RequestStatus.FAILED, now)
-                decisions.append(Fail(request_id, EngineDied(str(peer), cause)))
+                self._end(entry, LedgerStatus.FAILED, now)
+                decisions.append(Fail(entry, EngineDied(str(peer), cause)))
             else:
                 self._displace(entry)
                 entry.state.handle_engine_gone(now)
-                decisions.append(Replay(request_id))
+                decisions.append(Replay(entry.request.request_id))
         return decisions
 
     def handle_replay(self, request_id: str, peer: Peer, now: float) -> AddRequest | None:
@@ -234,24 +220,24 @@ class Ledger:
         entry = self._entries.get(request_id)
         if entry is None:
             return False
-        self._end(entry, RequestStatus.FAILED, now)
+        self._end(entry, LedgerStatus.FAILED, now)
         return True
 
     def handle_abort(self, request_id: str, now: float) -> Send | None:
         """The client wants no more. Never waits, so that it works while a task is cancelled.
 
-        None if there is nobody to tell: the request has ended, or is between two engines.
+        None if no engine has it: the request has ended, or is between two engines.
         """
-        return self._end_here(request_id, RequestStatus.ABORTED, now)
+        return self._end_here(request_id, LedgerStatus.ABORTED, now)
 
     def handle_stopped(self, request_id: str, now: float) -> Send | None:
         """A stop string ended the request in this process: as an abort, but it finished."""
-        return self._end_here(request_id, RequestStatus.FINISHED, now)
+        return self._end_here(request_id, LedgerStatus.FINISHED, now)
 
     def handle_grant(self, request_id: str, credit: int) -> Send | None:
         """The client consumed: the engine may schedule up to this output index (exclusive).
 
-        None if that is no news, or nobody needs it now.
+        None if that is not more than before, or no engine has it now.
         """
         entry = self._entries.get(request_id)
         if entry is None or entry.credit is None or credit <= entry.credit:
@@ -262,7 +248,7 @@ class Ledger:
         return Send(entry.peer, GrantCredit([Grant(request_id, entry.attempt, credit)]))
 
     def check_invariants(self) -> None:
-        """Both indexes agree, attempts are unique, nobody in here has ended."""
+        """Both indexes agree, attempts are unique, no entry has ended."""
         placed = {
             attempt: (peer, entry)
             for peer, entries in self._placed.items()
@@ -276,7 +262,7 @@ class Ledger:
         for entry in self._entries.values():
             entry.state.check_invariants()
             assert not entry.state.ended
-            assert (entry.peer is None) == (entry.state.status is RequestStatus.UNPLACED)
+            assert (entry.peer is None) == (entry.state.status is LedgerStatus.UNPLACED)
             assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
         assert not placed
 
@@ -340,14 +326,14 @@ class Ledger:
             del self._placed[entry.peer]
         entry.peer = None
 
-    def _end(self, entry: LedgerEntry, end: RequestStatus, now: float) -> None:
+    def _end(self, entry: LedgerEntry, end: LedgerStatus, now: float) -> None:
         entry.state.handle_end(end, now)
         self.ended[end] += 1
         self.latencies.handle_end(entry.state, len(entry.token_ids), now)
         self._displace(entry)
         del self._entries[entry.request.request_id]
 
-    def _end_here(self, request_id: str, end: RequestStatus, now: float) -> Send | None:
+    def _end_here(self, request_id: str, end: LedgerStatus, now: float) -> Send | None:
         entry = self._entries.get(request_id)
         if entry is None:
             return None

@@ -1,7 +1,6 @@
-"""What a ledger says: which outputs count, why others do not, and what is to be done.
+"""Decisions of the ledger: which outputs count, why others do not, and what is to be done.
 
-Sans-IO: values only. Must not know how a decision comes about (`ledger`) nor who carries it out
-(`core_client`).
+Sans-IO: values only. `ledger` decides, `core_client` carries out.
 """
 
 import enum
@@ -11,6 +10,7 @@ import attrs
 from ...engine.errors import EngineDied
 from ...engine.messages import AbortRequests, GrantCredit, RequestOutput
 from ...transports.links.channel import Peer
+from .ledger_entry import LedgerEntry
 
 
 class EngineGonePolicy(enum.StrEnum):
@@ -36,7 +36,7 @@ class Refusal(enum.StrEnum):
 class Fail:
     """Tell the client: the request ended with this error."""
 
-    request_id: str
+    entry: LedgerEntry
     error: EngineDied
 
 
@@ -60,14 +60,15 @@ class Send:
 
 @attrs.frozen
 class Accepted:
-    """What counts of a message: (request id, next token), and all that is not just that.
+    """What counts of a message: entries with one token more each, and all that is not just that.
 
-    `out_of_order`: something did not, as its index was not next. The link is to be broken, so that
-    a RESYNC asks for what is.
+    By entry and not by name: an id may be used again before all of this is delivered.
+    `out_of_order`: something did not count, as its index was not next. The link is to be broken, so
+    that a RESYNC asks for what is.
     """
 
-    tokens: list[tuple[str, int]]
-    outputs: list[RequestOutput]
+    tokens: list[LedgerEntry]
+    outputs: list[tuple[LedgerEntry, RequestOutput]]
     out_of_order: bool = False
 
 

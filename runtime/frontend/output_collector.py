@@ -1,57 +1,63 @@
-"""The one place where a request's finished outputs wait for their one consumer.
+"""Output collector: where a request's outputs wait until its one reader takes them, merged.
 
-Putting never waits and never fails. A slow consumer finds everything that came meanwhile merged
-into one output, so that a stalled client costs one slot and no queue. The bound on the
-tokens in it is the request's credit (without credit: the model's length). A put carries at least
-one token, an event or an end; events between two tokens are few, as a request at its credit has
-none. They split what is merged, so that they stay where they were among the tokens. Must not know
-engines, credit or the wire.
+Nothing is moved on the way of a token. The ledger writes it down (`LedgerEntry.token_ids`), the
+collector counts it, and only the reader, when it comes, makes text of what lies between its index
+and the count. `request_flow` shows the whole way.
 
-It is on the path of every token, so: single tokens are only gathered, and become text and an output
-together when they are taken; and its consumer sleeps in a `ParkingPlace`, as an event for each
-wake-up costs more than all else in here together. A consumer that need not wait in a task is called
-instead (`follow`): then a token costs no switch of tasks at all, and while earlier ones were not
-taken it costs no call either.
+Putting never waits and never fails. A slow reader finds everything that came meanwhile merged into
+one output, so that a stalled client costs one collector and no queue; the request's credit bounds
+its tokens (without credit: the model's length). Events split what is merged, so that they stay
+where they were among the tokens.
+
+It is on the path of every token, so: a reader that is a task sleeps in a `ParkingPlace`, as an
+event for each wake-up costs more than all else in here together; one that need not wait in a task
+is an `OutputListener`. Then a token costs no switch of tasks at all, and while earlier ones were
+not taken it costs no call either.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator, Sequence
 from types import coroutine
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import trio
 
 from ...nurseries.tasks.parking import ParkingPlace
-from ..text.logprobs import join
+from ..errors import ProcessingFailed
+from ..text.logprobs import Logprobs, join
 from ..text.outputs import GenerationOutput
 
 
-def _no_text(_: list[int]) -> str:
-    return ""
+class OutputListener(Protocol):
+    """A reader that is called when there is something to take."""
+
+    def on_output(self, is_end: bool) -> None:
+        """There is something to take; with `is_end` the end, or a failure, has come.
+
+        Not called for what is put while something waits already, but for an end. Runs in the task
+        that delivers to all requests, so it must not raise: it takes, or remembers.
+        """
+
+
+class TextDecoder(Protocol):
+    """Makes text of tokens: `OutputProcessor`, or a test's."""
+
+    def handle_tokens(self, token_ids: list[int]) -> str:
+        """The text of the next tokens, which have no end and complete no stop string."""
 
 
 @attrs.define(eq=False)
-class Outlet:
-    """What one task takes outputs from, or somebody who is called instead."""
+class OutputSource:
+    """The reader's side: one task takes, or one listener is called."""
 
-    # `take_nowait` may have something to say: what waits, an end, the close.
+    # `take_nowait` may find something: tokens, an end, the close.
     is_ready: bool = attrs.field(default=False, init=False)
-    _consumer: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
-    # Called once there is something to take: wakes the consumer, or is what follows. It is told
-    # whether the end, or a failure, has come.
-    _on_ready: Callable[[bool], None] = attrs.field(init=False)
+    _sleeper: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
+    _listener: OutputListener | None = attrs.field(default=None, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._on_ready = self._consumer.wake
-
-    def follow(self, on_ready: Callable[[bool], None]) -> None:
-        """Have `on_ready` called for what is put or fails from now on: it takes, or remembers.
-
-        It is told whether the end, or a failure, has come.
-        What is put while something waits is not told, but for the end and a failure. It runs in the
-        task that puts, which serves all requests: it must not raise.
-        """
-        self._on_ready = on_ready
+    def listen(self, listener: OutputListener) -> None:
+        """Call this reader from now on; what is here already it is not called for."""
+        self._listener = listener
 
     @coroutine
     def take(self) -> Generator[object, Any, GenerationOutput]:
@@ -64,7 +70,7 @@ class Outlet:
             if self.is_ready:
                 yield from trio.lowlevel.checkpoint().__await__()  # noqa: ASYNC105
             else:
-                (yield self._consumer.order()).unwrap()
+                (yield self._sleeper.order()).unwrap()
             output = self.take_nowait()
             if output is not None:
                 return output
@@ -73,87 +79,96 @@ class Outlet:
         """What is there, or None while nothing is."""
         raise NotImplementedError
 
+    def _wake(self, is_end: bool) -> None:
+        self.is_ready = True
+        if self._listener is None:
+            self._sleeper.wake()
+        else:
+            self._listener.on_output(is_end)
+
 
 @attrs.define(eq=False)
-class MergedSlot(Outlet):
-    """Merges outputs of one request, of one choice; one task takes.
+class OutputCollector(OutputSource):
+    """Outputs of one choice of one request.
 
-    With `only_when_finished` the consumer is woken by the last output alone, for those who want
-    the whole answer: the loop is then not bothered for each token.
+    With `only_when_finished` the reader is woken by the last output alone, for those who want the
+    whole answer: the loop is then not bothered for each token.
     """
 
+    request_id: str
+    # Makes text of plain tokens when they are taken.
+    decoder: TextDecoder
     only_when_finished: bool = False
-    # The text of the next single tokens; what it raises, the consumer gets. Called in their order.
-    text_of: Callable[[list[int]], str] = _no_text
+    # All output tokens, in the ledger's own list; what is put must be in it already.
+    token_ids: list[int] = attrs.field(factory=list)
 
-    # Not yet taken, oldest first. Merged when taken.
-    _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
-    # Single tokens after those; and how many output tokens there are without them.
-    _token_ids: list[int] = attrs.field(factory=list, init=False)
-    _token_count: int = attrs.field(default=0, init=False)
-    # Raised to the consumer once `_waiting` is empty. The first one stays.
-    _error: Exception | None = attrs.field(default=None, init=False)
-    # An end or an error was put: the consumer needs not wait any longer.
+    # What came with the first token: how much of the prompt was cached, and its logprobs.
+    cached_tokens: int = attrs.field(default=0, init=False)
+    prompt_logprobs: Logprobs | None = attrs.field(default=None, init=False)
+    # An end or an error was put, or the reader has gone: what is put now goes nowhere.
     finished: bool = attrs.field(default=False, init=False)
-    _closed: bool = attrs.field(default=False, init=False)
-    # It was closed or has failed: what is put goes nowhere.
-    _deaf: bool = attrs.field(default=False, init=False)
+    # Outputs that are not taken yet, oldest first; merged when taken.
+    _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
+    # Tokens below the first index are in outputs; those up to the second were put one by one. Later
+    # ones in the list were written down and not put yet.
+    _settled: int = attrs.field(init=False)
+    _put: int = attrs.field(init=False)
+    # Raised to the reader once everything before it was taken.
+    _error: Exception | None = attrs.field(default=None, init=False)
 
-    def put_token(self, token_id: int) -> None:
-        """As `put` of an output that has this token, its text, and no more."""
-        if self._deaf:
-            return
-        self._token_ids.append(token_id)
-        if not (self.is_ready or self.only_when_finished):
-            self.is_ready = True
-            self._on_ready(False)
+    def __attrs_post_init__(self) -> None:
+        self._settled = self._put = len(self.token_ids)
 
-    def put_tokens(self, token_ids: list[int]) -> None:
-        """As `put_token` of each, in order; at least one."""
-        if self._deaf:
+    # ---- the writer's side
+
+    def put_tokens(self, count: int = 1) -> None:
+        """So many more of `token_ids` count, and nothing is to be said but their text."""
+        if self.finished:
             return
-        self._token_ids += token_ids
+        self._put += count
         if not (self.is_ready or self.only_when_finished):
-            self._wake()
+            self._wake(False)
 
     def settle(self) -> None:
-        """Make the single tokens so far an output, for whoever turns the next ones to text."""
-        if self._token_ids:
-            self._waiting.append(self._tokens_taken())
+        """Make an output of the tokens so far, before anybody else decodes the next ones."""
+        if self._put > self._settled:
+            self._waiting.append(self._decode())
 
     def put(self, output: GenerationOutput) -> None:
-        """Add new tokens or an end, and wake the consumer. Ignored after `close` or `fail`."""
-        if self._deaf:
+        """Add new tokens, events or an end. Ignored after `close`, `fail` or an end."""
+        if self.finished:
             return
         self.settle()
         self._waiting.append(output)
-        self._token_count = output.token_count
+        self._settled = self._put = output.token_count
         if output.finish_reason is not None:
             self.finished = True
         if self.finished or not (self.is_ready or self.only_when_finished):
-            self._wake()
+            self._wake(self.finished)
 
     def fail(self, error: Exception) -> None:
-        """End with an error: raised to the consumer after what was put before. The first stays."""
-        if self._deaf:
+        """End with an error: raised to the reader after what was put before. The first stays."""
+        if self.finished:
             return
         self._error = error
-        self.finished = self._deaf = True
-        self._wake()
+        self.finished = True
+        self._wake(True)
+
+    # ---- the reader's side
 
     def close(self) -> None:
-        """The consumer has gone: drop what is here and whatever still comes."""
-        self._closed = self._deaf = True
+        """The reader has gone: drop what is here and whatever still comes."""
+        self._error = trio.ClosedResourceError("the stream's block was left")
+        self.finished = True
         self._waiting.clear()
-        self._token_ids.clear()
-        self._on_ready = self._consumer.wake
-        self.text_of = _no_text  # whose it was may have this slot: a circle
-        self._wake()
+        self._settled = self._put
+        self._listener = None
+        self._wake(True)
 
     @property
     def tokens_waiting(self) -> int:
-        """How many tokens the consumer has not taken yet."""
-        return sum(len(output.token_ids) for output in self._waiting) + len(self._token_ids)
+        """How many tokens the reader has not taken yet."""
+        return sum(len(output.token_ids) for output in self._waiting) + self._put - self._settled
 
     def take_nowait(self) -> GenerationOutput | None:
         """All that is there up to the next event, merged; None when there is nothing yet.
@@ -165,21 +180,24 @@ class MergedSlot(Outlet):
             return None
         if self._waiting:
             output = self._take_merged()
-        elif self._token_ids:
-            output = self._tokens_taken()
-        elif self._closed:
-            raise trio.ClosedResourceError("the stream's block was left")
+        elif self._put > self._settled:
+            output = self._decode()
         else:
             assert self._error is not None
             raise self._error
-        if not (self._waiting or self._token_ids or self.finished):
+        if not (self._waiting or self.finished or self._put > self._settled):
             self.is_ready = False
         return output
 
-    def _tokens_taken(self) -> GenerationOutput:
-        token_ids, self._token_ids = self._token_ids, []
-        self._token_count += len(token_ids)
-        return GenerationOutput(self.text_of(token_ids), token_ids, self._token_count)
+    def _decode(self) -> GenerationOutput:
+        token_ids = self.token_ids[self._settled : self._put]
+        self._settled = self._put
+        try:
+            text = self.decoder.handle_tokens(token_ids)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ProcessingFailed(self.request_id, reason) from error
+        return GenerationOutput(text, token_ids, self._put)
 
     def _take_merged(self) -> GenerationOutput:
         self.settle()
@@ -195,18 +213,83 @@ class MergedSlot(Outlet):
             has_tokens = has_tokens or bool(output.token_ids)
         return merge(outputs)
 
-    def _wake(self) -> None:
-        self.is_ready = True
-        self._on_ready(self.finished)
-
     def check_invariants(self) -> None:
-        """What is there to say is said, and nobody waits for it."""
-        waits = bool(self._waiting or self._token_ids)
-        assert self._deaf == (self._closed or self._error is not None)
-        assert self.is_ready == (
-            self._closed or self.finished or (waits and not self.only_when_finished)
-        )
-        assert not (self.is_ready and self._consumer.is_taken)
+        """What can be taken is announced, and no reader sleeps on it."""
+        waits = bool(self._waiting) or self._put > self._settled
+        assert self._settled <= self._put <= len(self.token_ids)
+        assert self.finished or self._error is None
+        assert self.is_ready == (self.finished or (waits and not self.only_when_finished))
+        assert not (self.is_ready and self._sleeper.is_taken)
+
+
+@attrs.define(eq=False)
+class ChoicesCollector(OutputSource):
+    """Outputs of several choices, `collectors[i]` of choice i, for one reader.
+
+    Choices are taken from in the order in which they had something to say, each as a whole, so that
+    none waits for more than the others' one output.
+    """
+
+    collectors: Sequence[OutputCollector]
+
+    # Choices that may have something to take, whose turn it is first; each once.
+    _turns: dict[int, None] = attrs.field(factory=dict, init=False)
+    _is_closed: bool = attrs.field(default=False, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for index, collector in enumerate(self.collectors):
+            collector.listen(_ChoiceListener(self, index))
+
+    @property
+    def finished(self) -> bool:
+        """The end of every choice, or a failure, was put."""
+        return all(collector.finished for collector in self.collectors)
+
+    @property
+    def tokens_waiting(self) -> int:
+        """How many tokens the reader has not taken yet."""
+        return sum(collector.tokens_waiting for collector in self.collectors)
+
+    def close(self) -> None:
+        """The reader has gone: drop what is here and whatever still comes."""
+        self._is_closed, self._listener = True, None
+        for collector in self.collectors:
+            collector.close()
+        self._wake(True)
+
+    def take_nowait(self) -> GenerationOutput | None:
+        """What one choice has, merged up to its next event; None when there is nothing yet.
+
+        Raises what `OutputCollector.take_nowait` does, of any choice.
+        """
+        if self._is_closed:
+            raise trio.ClosedResourceError("the stream's block was left")
+        while self._turns:
+            index = next(iter(self._turns))
+            del self._turns[index]
+            output = self.collectors[index].take_nowait()
+            if output is None:
+                continue
+            output.index = index
+            if output.finish_reason is None:
+                self._turns[index] = None  # there may be more, which is not announced again
+            return output
+        self.is_ready = False
+        return None
+
+    def handle_ready(self, index: int, is_end: bool) -> None:
+        """There is something to take from this choice."""
+        self._turns[index] = None
+        self._wake(is_end and self.finished)
+
+
+@attrs.frozen
+class _ChoiceListener:
+    choices: ChoicesCollector
+    index: int
+
+    def on_output(self, is_end: bool) -> None:
+        self.choices.handle_ready(self.index, is_end)
 
 
 def merge(outputs: list[GenerationOutput]) -> GenerationOutput:

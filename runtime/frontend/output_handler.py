@@ -1,8 +1,8 @@
-"""The background task that takes what engines say and hands each request its share.
+"""Background task of the frontend that receives outputs from engines and delivers them to requests.
 
-One task for all engines and requests: it must never wait for a client (slots never block) nor keep
-the loop from others (it works in slices). What one request's processing raises fails that request
-alone. Must not know what outputs mean: the ledger accepted them, the sink turns them into text.
+One task for all engines and requests: it must never wait for a client (collectors never block) nor
+keep the loop from others (it works in slices). What one request's processing raises fails that
+request alone.
 """
 
 import trio
@@ -39,8 +39,8 @@ async def run_output_handler(
                 if done >= SLICE_OUTPUTS:
                     await trio.lowlevel.checkpoint()
                     done = 0
-            for output in accepted.outputs:
-                client.deliver(output)
+            for entry, output in accepted.outputs:
+                client.deliver(entry, output)
                 done += 1
                 if done >= SLICE_OUTPUTS:
                     await trio.lowlevel.checkpoint()

@@ -1,10 +1,10 @@
-"""How far a stream may be generated: what its reader has taken, and what its client has granted.
+"""Credit of one stream: the lower one of its reader's window and its client's grants.
 
-Two limits, the lower one counts. The *window* follows the reader by itself, so that a slow one
-pauses its request instead of filling memory; a client that asks for credit of its own grants tokens
-on top of that. Both are absolute output indices (exclusive), as credit is everywhere.
+How far a stream may be generated has two limits. The *window* follows the reader by itself, so that
+a slow one pauses its request instead of filling memory; a client that asks for credit of its own
+grants tokens on top of that. Both are absolute output indices (exclusive), as credit is everywhere.
 
-Sans-IO: numbers in, the credit to be sent out. Must not know engines or clients.
+Sans-IO: numbers in, the credit to be sent out.
 """
 
 import math
@@ -29,7 +29,7 @@ class StreamCredit:
     grants_at: float = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.credit = self._lower()
+        self.credit = self._allowed()
         self.grants_at = math.inf if self.window is None else self.window.grants_at
 
     def handle_consumed(self, index: int) -> int | None:
@@ -37,7 +37,7 @@ class StreamCredit:
         if self.window is None or self.window.handle_consumed(index) is None:
             return None
         self.grants_at = self.window.grants_at
-        return self._news()
+        return self._update()
 
     def handle_granted(self, tokens: int) -> int | None:
         """The client allows `tokens` more (not negative). Returns the new credit to send, or None.
@@ -48,19 +48,21 @@ class StreamCredit:
         if self.granted is None:
             return None
         self.granted = min(self.granted + tokens, TOKENS_MAX)
-        return self._news()
+        return self._update()
 
     def check_invariants(self) -> None:
         """What was sent is what the limits allow."""
-        assert self.credit == self._lower()
+        assert self.credit == self._allowed()
         assert self.grants_at == (math.inf if self.window is None else self.window.grants_at)
 
-    def _lower(self) -> int | None:
+    def _allowed(self) -> int | None:
+        """The lower limit; None if there is none."""
         window = None if self.window is None else self.window.credit
         if window is None or self.granted is None:
             return self.granted if window is None else window
         return min(window, self.granted)
 
-    def _news(self) -> int | None:
-        credit, self.credit = self.credit, self._lower()
+    def _update(self) -> int | None:
+        """Take over what is allowed now; returns it if it has changed."""
+        credit, self.credit = self.credit, self._allowed()
         return self.credit if self.credit != credit else None

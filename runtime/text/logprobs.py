@@ -1,8 +1,7 @@
-"""Logprobs as a reader gets them: arrays of successive tokens, looked at one by one.
+"""Logprobs of successive tokens as a reader gets them: arrays, looked at one by one.
 
-Sans-IO: plain data. They are the model's own, before any parameter was applied. They stay arrays
-until somebody looks, as objects cost twenty times the memory. Must not know the wire's messages but
-the one, nor how a protocol tells them.
+They are the model's own, before any parameter was applied. They stay arrays until they are looked
+at, as objects cost twenty times the memory. Sans-IO: plain data.
 """
 
 from array import array
@@ -41,13 +40,13 @@ class Logprobs:
             raise ValueError("arrays differ in length")
 
     @classmethod
-    def of(cls, told: TokenLogprobs) -> Self:
-        """What an engine told, little endian, as we are. Raises `ValueError` for odd lengths."""
+    def of(cls, found: TokenLogprobs) -> Self:
+        """What an engine sent, little endian, as we are. Raises `ValueError` for odd lengths."""
         return cls(
-            told.width,
-            array("i", told.token_ids),
-            array("f", told.logprobs),
-            array("i", told.ranks),
+            found.width,
+            array("i", found.token_ids),
+            array("f", found.logprobs),
+            array("i", found.ranks),
         )
 
     def __len__(self) -> int:

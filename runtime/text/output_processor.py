@@ -1,11 +1,11 @@
-"""One request's tokens to pieces of text, and its end where a stop string says so.
+"""Output processor of one choice: tokens to text, and the end where a stop string is complete.
 
 Stop rules on tokens are the engine's; stop strings are found here, because only here is text. A
-match ends the request in this process; whoever drives this then tells the engine (`stopped_here`).
+match ends the request in this process; `request_flow` then ends it at its engine (`stopped_here`).
 Token ids up to and including the one that completed the stop string belong to the answer, later
 ones that were computed meanwhile do not; the text ends before the stop string (or after it).
 
-Sans-IO: outputs in, outputs out. Must not know attempts, engines or who consumes.
+Sans-IO: outputs in, outputs out.
 """
 
 import attrs
@@ -31,7 +31,7 @@ class OutputProcessor:
 
     # Output tokens so far, without those after a stop string.
     token_count: int = attrs.field(default=0, init=False)
-    # A stop string ended the request here and the engine does not know: it must be told.
+    # A stop string ended the request here and the engine does not know yet.
     stopped_here: bool = attrs.field(default=False, init=False)
     ended: bool = attrs.field(default=False, init=False)
     # The text is searched for stop strings: then `handle_tokens` is not for it.

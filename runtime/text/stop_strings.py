@@ -1,12 +1,12 @@
-"""Finds stop strings in a text that comes in pieces, and holds back only what may belong to one.
+"""Stop strings in a text that comes in pieces; holds back only what may belong to one.
 
 The promise: however the text is cut into pushes, the outcome is the same; the text given out never
 contains a stop string (unless asked to include it, and then once, at its end); and exactly the
 longest end of the text that begins a stop string is held back, no more. Of several matches the one
 that is complete first counts, of those the longest.
 
-Sans-IO: plain computation, one Knuth-Morris-Pratt automaton for each string, so that the worst
-text and the worst strings cost a constant per character and string. Must not know tokens.
+Sans-IO: plain computation on `str.find` and `str.startswith`. A place that begins no stop string is
+left for ever, so the worst text and the worst strings still cost a bounded time per character.
 """
 
 import re
@@ -21,12 +21,7 @@ class StopStrings:
     strings: tuple[str, ...]
     include_in_output: bool = False
 
-    # _failures[s][n]: how much of string s still matches when its first n characters matched and
-    # the next did not.
-    _failures: list[list[int]] = attrs.field(init=False)
-    # _matched[s]: how many characters of string s the text ends with (the longest such number).
-    _matched: list[int] = attrs.field(init=False)
-    # The end of the text that was not given out: max(_matched) characters.
+    # The end of the text that was not given out; it begins a stop string and contains none.
     _held: str = attrs.field(default="", init=False)
     # Nearly every piece of text has none of these: then nothing else is looked at.
     _first_characters: re.Pattern[str] = attrs.field(init=False)
@@ -35,26 +30,26 @@ class StopStrings:
     def __attrs_post_init__(self) -> None:
         assert self.strings
         assert all(self.strings)
-        self._failures = [_failure_table(string) for string in self.strings]
-        self._matched = [0] * len(self.strings)
         firsts = "".join(sorted({re.escape(string[0]) for string in self.strings}))
         self._first_characters = re.compile(f"[{firsts}]")
 
     def push(self, text: str) -> tuple[str, str | None]:
         """The text that can be given out now, and the stop string that ended it, if one did."""
         assert not self._ended
-        start = 0
-        if not self._held:
-            found = self._first_characters.search(text)
-            if found is None:
-                return text, None
-            start = found.start()
-        whole = self._held + text
-        for position in range(start, len(text)):
-            string = self._advance(text[position])
-            if string is not None:
-                return self._end(whole, len(self._held) + position + 1, string)
-        given = len(whole) - max(self._matched)
+        if not self._held and self._first_characters.search(text) is None:
+            return text, None
+        held, whole = len(self._held), self._held + text
+        matches = []
+        for string in self.strings:
+            # A match ends in the new text.
+            start = whole.find(string, max(held - len(string) + 1, 0))
+            if start >= 0:
+                matches.append((start + len(string), -len(string), string))
+        if matches:
+            end, _, string = min(matches)
+            self._ended, self._held = True, ""
+            return whole[: end if self.include_in_output else end - len(string)], string
+        given = self._unfinished_from(whole)
         self._held = whole[given:]
         return whole[:given], None
 
@@ -65,38 +60,17 @@ class StopStrings:
         return held
 
     def check_invariants(self) -> None:
-        """The text held back is what the longest unfinished match needs."""
-        assert self._ended or len(self._held) == max(self._matched)
-        for string, matched in zip(self.strings, self._matched, strict=True):
-            assert self._ended or self._held.endswith(string[:matched])
+        """The text held back begins a stop string."""
+        assert not self._held or not self._unfinished_from(self._held)
 
-    def _advance(self, character: str) -> str | None:
-        """Take one character into all automata; the longest string that is now complete."""
-        complete: str | None = None
-        for place, string in enumerate(self.strings):
-            failures, matched = self._failures[place], self._matched[place]
-            while matched and string[matched] != character:
-                matched = failures[matched]
-            if string[matched] == character:
-                matched += 1
-            self._matched[place] = matched
-            if matched == len(string) and (complete is None or matched > len(complete)):
-                complete = string
-        return complete
-
-    def _end(self, whole: str, end: int, string: str) -> tuple[str, str]:
-        self._ended, self._held = True, ""
-        return whole[: end if self.include_in_output else end - len(string)], string
-
-
-def _failure_table(string: str) -> list[int]:
-    """failures[n] is the length of the longest proper beginning of string[:n] that also ends it."""
-    failures = [0] * (len(string) + 1)
-    matched = 0
-    for place in range(1, len(string)):
-        while matched and string[matched] != string[place]:
-            matched = failures[matched]
-        if string[matched] == string[place]:
-            matched += 1
-        failures[place + 1] = matched
-    return failures
+    def _unfinished_from(self, text: str) -> int:
+        """Where the longest end of this text starts that begins a stop string."""
+        longest = max(map(len, self.strings)) - 1
+        found = self._first_characters.search(text, max(len(text) - longest, 0))
+        while found is not None:
+            start = found.start()
+            end = text[start:]
+            if any(string.startswith(end) for string in self.strings):
+                return start
+            found = self._first_characters.search(text, start + 1)
+        return len(text)

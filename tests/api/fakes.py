@@ -1,7 +1,7 @@
 """Fakes of this room: a `Generator` that follows scripts, and streams between client and server.
 
-The streams it gives out are the real `GenerationStream`, over the real `MergedSlot`: only engines
-and tokenizer are made up. Delays are trio's, so that MockClock decides what they cost.
+The streams it gives out are the real `GenerationStream`, over the real `OutputCollector`: only
+engines and tokenizer are made up. Delays are trio's, so that MockClock decides what they cost.
 """
 
 import math
@@ -24,7 +24,6 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.tasks.service import open_service
-from triolet.runtime.frontend.choice_slots import ChoiceSlots
 from triolet.runtime.frontend.generation import (
     FrontendStatistics,
     GenerationOutput,
@@ -34,7 +33,7 @@ from triolet.runtime.frontend.generation import (
     RequestEvent,
     RuntimeStatistics,
 )
-from triolet.runtime.frontend.output_collector import MergedSlot
+from triolet.runtime.frontend.output_collector import OutputCollector
 from triolet.runtime.messages import EngineHealth, EngineState
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
 
@@ -91,6 +90,38 @@ def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:
         array("f", [-0.25 * (1 + column) for _ in token_ids for column in columns]),
         array("i", [1] * len(token_ids)),
     )
+
+
+class NoText:
+    """Decodes nothing: fakes put outputs with their text."""
+
+    def handle_tokens(self, token_ids: list[int]) -> str:
+        return ""
+
+
+def make_collector(request_id: str = "r", only_when_finished: bool = False) -> OutputCollector:
+    return OutputCollector(request_id, NoText(), only_when_finished)
+
+
+@attrs.define(eq=False)
+class FakeFlow:
+    """One choice, without an engine: notes what its stream says."""
+
+    collector: OutputCollector
+    generator: "FakeGenerator"
+
+    def handle_consumed(self, token_count: int) -> float:
+        self.generator.consumed.append(token_count)
+        return token_count + 1  # every piece
+
+    def handle_granted(self, tokens: int) -> None:
+        self.generator.granted.append(tokens)
+
+    def end(self, reason: FinishReason) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 @attrs.define(eq=False)
@@ -152,15 +183,18 @@ class FakeGenerator:
                 merge_s,
             )
         )
-        slots = [MergedSlot(only_when_finished=not streaming) for _ in range(params.n)]
-        stream = self.active[request_id] = self._make_stream(request_id, slots, params)
+        flows = [FakeFlow(make_collector(request_id, not streaming), self) for _ in range(params.n)]
+        if params.prompt_logprobs is not None:
+            logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
+            flows[0].collector.prompt_logprobs = logprobs
+        stream = self.active[request_id] = GenerationStream(request_id, list(PROMPT_TOKENS), flows)
         try:
             # As the runtime does: the one who fills is not a child of the one who consumes.
             async with AsyncExitStack() as stack:
                 nursery = await stack.enter_async_context(trio.open_nursery())
-                for slot in slots:
+                for flow in flows:
                     script = self._script_for(prompt)
-                    nursery.start_soon(self._fill, request_id, slot, script, params)
+                    nursery.start_soon(self._fill, request_id, flow.collector, script, params)
                 try:
                     yield stream
                 finally:
@@ -174,31 +208,13 @@ class FakeGenerator:
             if stream.finish_reason is None and request_id not in self.failed:
                 self.aborted.append(request_id)
 
-    def _make_stream(
-        self, request_id: str, slots: list[MergedSlot], params: SamplingParams
-    ) -> GenerationStream:
-        stream = GenerationStream(
-            request_id,
-            list(PROMPT_TOKENS),
-            slots[0] if params.n == 1 else ChoiceSlots(slots),
-            on_consumed=[self._note_consumed] * len(slots),
-            on_granted=self.granted.append,
-        )
-        if params.prompt_logprobs is not None:
-            stream.prompt_logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
-        return stream
-
-    def _note_consumed(self, count: int) -> float:
-        self.consumed.append(count)
-        return count + 1  # every piece
-
     def _script_for(self, prompt: Prompt) -> Script:
         if isinstance(prompt, ChatPrompt):
             return self.scripts.get(prompt.messages[-1]["content"], self.script)
         return self.scripts.get(prompt, self.script) if isinstance(prompt, str) else self.script
 
     async def _fill(
-        self, request_id: str, slot: MergedSlot, script: Script, params: SamplingParams
+        self, request_id: str, collector: OutputCollector, script: Script, params: SamplingParams
     ) -> None:
         count = 0
         limit = params.max_tokens or 10**9
@@ -209,7 +225,7 @@ class FakeGenerator:
                 await trio.lowlevel.checkpoint()
             if isinstance(item, Fail):
                 self.failed.append(request_id)
-                slot.fail(item.error)
+                collector.fail(item.error)
                 return
             count += item.tokens
             reason = None
@@ -219,7 +235,8 @@ class FakeGenerator:
                 reason = self.finish_reason
             ids = list(range(count - item.tokens, count))
             told = None if params.logprobs is None else make_logprobs(ids, params.logprobs)
-            slot.put(
+            collector.token_ids.extend(ids)
+            collector.put(
                 GenerationOutput(
                     item.text,
                     ids,

@@ -161,10 +161,10 @@ async def test_twice_and_for_what_nobody_knows(null_folder: pathlib.Path) -> Non
         # Longer than the engine can run ahead, in the thread of its steps, before an abort comes.
         async with bed.frontend.generate("hello world", ENDLESS) as stream:
             await stream.__anext__()
-            bed.client.abort(stream.request_id)
-            bed.client.abort(stream.request_id)
-        bed.client.abort(stream.request_id)
-        bed.client.abort("request-nobody")
+            sink = bed.client.ledger.get(stream.request_id).sink
+            bed.client.abort(sink)
+            bed.client.abort(sink)
+        bed.client.abort(sink)
         assert server.core.statistics().aborts_unknown == 0, "the frontend knows what it sent"
         keys = [RequestKey("request-nobody", 0), RequestKey(stream.request_id, 0)]
         bed.hub.send(peer, AbortRequests(keys))

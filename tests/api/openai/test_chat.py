@@ -3,7 +3,8 @@
 from triolet.api.openai.chat import ChatAnswer
 from triolet.engine.messages import FinishReason
 from triolet.runtime.frontend.generation import GenerationOutput, GenerationStream, Usage
-from triolet.runtime.frontend.output_collector import MergedSlot
+
+from ..fakes import FakeFlow, FakeGenerator, make_collector
 
 ANSWER = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy")
 WITH_IDS = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy", with_token_ids=True)
@@ -28,10 +29,12 @@ def test_a_piece_without_text_is_silent_unless_ids_are_wanted() -> None:
 
 
 async def test_a_whole_completion() -> None:
-    slot = MergedSlot(only_when_finished=True)
-    stream = GenerationStream("r", [7, 8], slot, cached_tokens=1)
-    slot.put(GenerationOutput("a", [1], 1))
-    slot.put(GenerationOutput("b", [2], 2, finish_reason=FinishReason.LENGTH))
+    collector = make_collector(only_when_finished=True)
+    stream = GenerationStream("r", [7, 8], [FakeFlow(collector, FakeGenerator())])
+    collector.cached_tokens = 1
+    collector.token_ids.extend([1, 2])
+    collector.put(GenerationOutput("a", [1], 1))
+    collector.put(GenerationOutput("b", [2], 2, finish_reason=FinishReason.LENGTH))
     completion = WITH_IDS.completion(await stream.collect())
     choices = completion["choices"]
     assert isinstance(choices, list)

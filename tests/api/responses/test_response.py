@@ -95,25 +95,25 @@ async def test_whoever_takes_first_pulls_and_is_told_once() -> None:
     woken: list[AttachedReader] = []
     with response.reading(3, woken.append) as one, response.reading(3, woken.append) as other:
         for _ in range(5):
-            response.note_more()
+            response.on_output()
         assert (woken, pulls) == ([one, other], [])
         assert (one.is_ready, other.is_ready) == (True, True)
         assert (text_of(one), pulls) == ("x", ["x"])
         assert (one.is_ready, other.is_ready) == (False, True)
         assert (text_of(other), pulls) == ("x", ["x"])
-        response.note_more()
+        response.on_output()
         assert woken == [one, other] * 2
-        response.note_more(is_end=True)
+        response.on_output(is_end=True)
         assert pulls == ["x"] * 2
 
 
 async def test_without_readers_it_is_pulled_when_it_comes() -> None:
     response = make_live(background=True)
     pulls = count_pulls(response)
-    response.note_more()
+    response.on_output()
     assert len(pulls) == 1
     with response.reading(3):
-        response.note_more()
+        response.on_output()
         assert len(pulls) == 1
     assert len(pulls) == 2  # else it would stop at its credit for good
 
@@ -122,12 +122,12 @@ async def test_it_is_pulled_for_those_who_wait_for_the_end() -> None:
     response = make_live()
     pulls = count_pulls(response)
     with response.reading(3) as reader:
-        response.note_more()
+        response.on_output()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(response.wait_ended)
             await trio.testing.wait_all_tasks_blocked()
             assert len(pulls) == 1
-            response.note_more()
+            response.on_output()
             assert len(pulls) == 2
             response.end(COMPLETED)
         assert text_of(reader) == "xx"

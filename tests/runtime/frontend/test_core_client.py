@@ -1,6 +1,7 @@
 """The client of all engines: submits, aborts, credits, deaths, and links that lose frames."""
 
 import pathlib
+from contextlib import AsyncExitStack
 
 import attrs
 import pytest
@@ -11,6 +12,7 @@ from triolet.engine.messages import (
     AbortRequests,
     AddRequest,
     EngineStatistics,
+    FinishReason,
     RequestOutput,
     StatisticsReport,
     StepOutputs,
@@ -19,6 +21,7 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
+from triolet.runtime.frontend.core_client import CoreClient
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.meshes import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
@@ -107,7 +110,7 @@ async def test_a_stalled_reader_pauses_its_request_and_no_other(
             while bed.servers[0].core.statistics().paused == 0:
                 await trio.lowlevel.checkpoint()
             assert len(await _tokens(bed)) == 12
-            assert stalled.slot.tokens_waiting == 8
+            assert stalled.collector.tokens_waiting == 8
             assert (await stalled.collect()).token_ids[:1]
             assert len(stalled.token_ids) == 200
 
@@ -166,10 +169,14 @@ async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathli
         assert len((await stream.collect()).token_ids) == 12
 
 
+@attrs.define(eq=False)
 class Unused:
     """The sink of a request that never comes to be."""
 
-    def put_token(self, token_id: int) -> None:
+    request_id: str
+    token_ids: list[int] = attrs.field(factory=list)
+
+    def put_token(self) -> None:
         raise AssertionError("it was sent")
 
     def put(self, output: RequestOutput) -> None:
@@ -187,17 +194,17 @@ async def test_a_request_that_cannot_be_encoded_leaves_no_trace(
     bad = attrs.evolve(good, request_id="b", priority=2**70)
     async with open_bed(null_folder) as bed:
         with pytest.raises(OverflowError):
-            bed.client.submit([(good, Unused()), (bad, Unused())])
+            bed.client.submit([(good, Unused("a")), (bad, Unused("b"))])
         assert len(bed.client.ledger) == 0
         assert len(await _tokens(bed)) == 12
         await bed.wait_quiet()
 
 
 async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Path) -> None:
-    class Failing:
+    class Failing(Unused):
         error: Exception | None = None
 
-        def put_token(self, token_id: int) -> None:
+        def put_token(self) -> None:
             raise ZeroDivisionError("a bug")
 
         def put(self, output: RequestOutput) -> None:
@@ -207,13 +214,55 @@ async def test_a_sink_that_fails_ends_its_request_alone(null_folder: pathlib.Pat
             self.error = error
 
     async with open_bed(null_folder) as bed:
-        sink = Failing()
+        sink = Failing("a")
         request = AddRequest(request_id="a", attempt=0, prompt_token_ids=[9, 10], sampling=PARAMS)
         bed.client.submit([(request, sink)])
         assert len(await _tokens(bed)) == 12
         assert isinstance(sink.error, ProcessingFailed)
         assert "a bug" in str(sink.error)
         await bed.wait_quiet()
+
+
+async def test_an_id_that_is_used_again_gets_nothing_of_the_old_request(
+    null_folder: pathlib.Path,
+) -> None:
+    """Outputs are delivered in slices: between two of them anything may happen."""
+    client: CoreClient
+    async with open_bed(null_folder) as bed:
+        client = bed.client
+        async with bed.frontend.generate("hello", PARAMS, request_id="a", credit=0):
+            entry = client.ledger.get("a")
+            assert entry is not None
+            assert entry.peer is not None
+            end = RequestOutput(
+                request_id="a",
+                attempt=entry.attempt,
+                first_index=1,
+                token_ids=[8],
+                finish_reason=FinishReason.LENGTH,
+            )
+            row = StepOutputs(1, [end], attempts=[entry.attempt], indices=[0], token_ids=[7])
+            accepted = client.handle_event(Received(entry.peer, row))
+        async with bed.frontend.generate("hello", PARAMS, request_id="a", credit=0) as stream:
+            client.deliver_tokens(accepted.tokens)
+            client.deliver(*accepted.outputs[0])
+            assert stream.take_nowait() is None
+            stream.grant(12)
+            assert len((await stream.collect()).token_ids) == 12
+
+
+async def test_leaving_an_ended_request_does_not_abort_one_with_its_id(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed, AsyncExitStack() as stack:
+        opened = bed.frontend.generate("hello", PARAMS, request_id="a")
+        first = await stack.enter_async_context(opened)
+        await first.collect()
+        async with bed.frontend.generate("hello", PARAMS, request_id="a", credit=1) as stream:
+            await stream.__anext__()
+            await stack.aclose()
+            stream.grant(11)
+            assert len((await stream.collect()).token_ids) == 12
 
 
 async def test_utility_calls_are_answered_or_fail_with_the_engine(

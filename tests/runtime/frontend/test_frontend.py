@@ -19,10 +19,11 @@ from triolet.engine.errors import (
 )
 from triolet.engine.messages import FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.doubles.bed import open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
-from triolet.runtime.frontend.frontend import error_of
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
+from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.request_flow import error_of
 from triolet.runtime.text.prompts import ChatPrompt
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
@@ -173,23 +174,28 @@ async def test_an_error_of_the_engine_fails_the_request_alone(null_folder: pathl
         assert bed.frontend.statistics().frontend.requests_failed_total == 1
 
 
+def say(bed: Bed, request_id: str, token_ids: list[int], **more: Any) -> None:
+    """As if its engine had said this next of the request."""
+    entry = bed.client.ledger.get(request_id)
+    output = RequestOutput(
+        request_id=request_id,
+        attempt=entry.attempt,
+        first_index=len(entry.token_ids),
+        token_ids=token_ids,
+        **more,
+    )
+    entry.token_ids.extend(token_ids)
+    bed.client.deliver(entry, output)
+
+
 async def test_tokens_that_come_with_an_error_are_told_before_it(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder) as bed:
         alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
         async with bed.frontend.generate("the cat", alone, credit=2) as stream:
             while len(stream.token_ids) < 2:
                 await anext(stream)
-            entry = bed.frontend.client.ledger.get(stream.request_id)
-            assert entry is not None
-            output = RequestOutput(
-                request_id=stream.request_id,
-                attempt=entry.attempt,
-                first_index=2,
-                token_ids=[5, 6],
-                finish_reason=FinishReason.ERROR,
-                error="the row failed",
-            )
-            bed.frontend.client.deliver(output)
+            reason = FinishReason.ERROR
+            say(bed, stream.request_id, [5, 6], finish_reason=reason, error="the row failed")
             with pytest.raises(RequestFailed, match="the row failed"):
                 await stream.collect()
             assert stream.token_ids[2:] == [5, 6]
@@ -202,20 +208,32 @@ async def test_what_comes_with_later_tokens_is_told_with_them(null_folder: pathl
         async with bed.frontend.generate("the cat", alone, credit=2) as stream:
             while len(stream.token_ids) < 2:
                 await anext(stream)
-            output = RequestOutput(
-                request_id=stream.request_id, attempt=0, first_index=2, token_ids=[5, 6]
-            )
             resumed = RequestEvent(RequestEventKind.RESUMED)
-            bed.client.deliver(output)
-            bed.client.deliver(attrs.evolve(output, token_ids=[7], events=(resumed,)))
-            bed.client.deliver(attrs.evolve(output, token_ids=[8], cached_tokens=3))
+            say(bed, stream.request_id, [5, 6])
+            say(bed, stream.request_id, [7], events=(resumed,))
+            say(bed, stream.request_id, [8])
             before, after = stream.take_nowait(), stream.take_nowait()
             assert before is not None
             assert after is not None, "events stay behind the tokens that came before them"
             assert (before.token_ids, after.token_ids) == ([5, 6], [7, 8])
             assert (after.events, after.token_count) == ((resumed,), 6)
-            assert stream.usage.cached_tokens == 3
         await bed.wait_quiet()
+
+
+async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, engines=2) as bed:
+        bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
+        prompt = list(range(9, 109))
+        async with bed.frontend.generate(prompt, PARAMS, credit=1) as stream:
+            await stream.__anext__()
+            (first,) = [rank for rank in bed.servers if bed.servers[rank].core.unfinished_count()]
+            async with bed.frontend.generate(prompt, PARAMS) as other:
+                await other.collect()
+            bed.lose_engine(first)
+            stream.grant(100)
+            await stream.collect()
+        assert bed.servers[1 - first].core.statistics().prefix_hits > 0, "the replay found blocks"
+        assert stream.usage.cached_tokens == 0
 
 
 async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(

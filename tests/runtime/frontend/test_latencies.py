@@ -1,7 +1,7 @@
 """Times of requests, by bucket."""
 
 from triolet.runtime.frontend.latencies import Histogram, Latencies
-from triolet.runtime.frontend.request_state import RequestState
+from triolet.runtime.frontend.ledger_entry import RequestState
 
 
 def test_a_bucket_holds_what_is_at_most_its_bound() -> None:

@@ -18,7 +18,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
 from triolet.runtime.frontend.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy, Fail, Refusal, Replay, Send
-from triolet.runtime.frontend.request_state import RequestStatus
+from triolet.runtime.frontend.ledger_entry import LedgerStatus
 from triolet.transports.links.channel import Peer
 
 ENGINE = Peer("engine", 0, 1)
@@ -63,8 +63,8 @@ def make(policy: EngineGonePolicy = EngineGonePolicy.FAIL, credit: int | None = 
 def deliver(ledger: Ledger, peer: Peer, step: StepOutputs, now: float = 1.0) -> list[int]:
     accepted = ledger.handle_outputs(peer, step, now)
     ledger.check_invariants()
-    whole = [token_id for output in accepted.outputs for token_id in output.token_ids]
-    return [token_id for _, token_id in accepted.tokens] + whole
+    whole = [token_id for _, output in accepted.outputs for token_id in output.token_ids]
+    return [entry.token_ids[-1] for entry in accepted.tokens] + whole
 
 
 def row(index: int, token_id: int, *, attempt: int = 1) -> StepOutputs:
@@ -99,10 +99,10 @@ def test_tokens_are_written_down_and_an_end_is_the_end() -> None:
     entry = ledger.get("r")
     assert entry is not None
     assert entry.token_ids == [7]
-    assert entry.state.status is RequestStatus.STREAMING
+    assert entry.state.status is LedgerStatus.STREAMING
     assert deliver(ledger, ENGINE, outputs(1, [8, 9], finish=FinishReason.LENGTH)) == [8, 9]
     assert (len(ledger), ledger.in_flight(ENGINE)) == (0, 0)
-    assert ledger.ended == {RequestStatus.FINISHED: 1}
+    assert ledger.ended == {LedgerStatus.FINISHED: 1}
     assert ledger.ended_by_length == 1
     assert deliver(ledger, ENGINE, outputs(3, [1])) == []
     assert ledger.refused == {Refusal.UNKNOWN_REQUEST: 1}
@@ -146,7 +146,11 @@ def test_rows_are_for_the_attempt_that_lives() -> None:
     other = ledger.handle_add(request("s"), ENGINE, 0.0)
     assert other.in_columns
     both = StepOutputs(1, [], attempts=[1, other.attempt], indices=[0, 0], token_ids=[7, 8])
-    assert ledger.handle_outputs(ENGINE, both, 1.0).tokens == [("r", 7), ("s", 8)]
+    accepted = ledger.handle_outputs(ENGINE, both, 1.0).tokens
+    assert [(each.request.request_id, each.token_ids) for each in accepted] == [
+        ("r", [7]),
+        ("s", [8]),
+    ]
     ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
     ledger.handle_abort("s", 2.0)
     assert deliver(ledger, ENGINE, row(1, 9, attempt=1)) == []
@@ -160,12 +164,12 @@ def test_rows_are_for_the_attempt_that_lives() -> None:
 @pytest.mark.parametrize(
     ("finish", "end"),
     [
-        (FinishReason.ERROR, RequestStatus.FAILED),
-        (FinishReason.ABORT, RequestStatus.ABORTED),
+        (FinishReason.ERROR, LedgerStatus.FAILED),
+        (FinishReason.ABORT, LedgerStatus.ABORTED),
     ],
 )
 def test_an_early_end_counts_where_nothing_is_missing(
-    finish: FinishReason, end: RequestStatus
+    finish: FinishReason, end: LedgerStatus
 ) -> None:
     ledger = make()
     deliver(ledger, ENGINE, outputs(0, [7]))
@@ -213,11 +217,11 @@ def test_a_dead_engine_fails_its_requests_alone() -> None:
     ledger.handle_add(request("s"), OTHER, 0.0)
     (decision,) = ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
     assert isinstance(decision, Fail)
-    assert decision.request_id == "r"
+    assert decision.entry.request.request_id == "r"
     assert (decision.error.engine, decision.error.cause) == ("engine 0 (epoch 1)", "SIGKILL")
     assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == []
     assert (len(ledger), ledger.in_flight(OTHER)) == (1, 1)
-    assert ledger.ended == {RequestStatus.FAILED: 1}
+    assert ledger.ended == {LedgerStatus.FAILED: 1}
     assert deliver(ledger, ENGINE, outputs(0, [7])) == []
 
 
@@ -241,7 +245,7 @@ def test_a_replay_that_finds_no_engine_is_given_up_once() -> None:
     assert ledger.handle_give_up("r", 2.0)
     assert not ledger.handle_give_up("r", 2.0)
     assert ledger.handle_replay("r", OTHER, 2.0) is None
-    assert ledger.ended == {RequestStatus.FAILED: 1}
+    assert ledger.ended == {LedgerStatus.FAILED: 1}
 
 
 def test_an_abort_names_the_attempt_and_comes_once() -> None:
@@ -250,7 +254,7 @@ def test_an_abort_names_the_attempt_and_comes_once() -> None:
     abort = Send(ENGINE, AbortRequests([RequestKey("r", 2)]))
     assert ledger.handle_abort("r", 1.0) == abort
     assert ledger.handle_abort("r", 1.0) is None
-    assert ledger.ended == {RequestStatus.ABORTED: 1}
+    assert ledger.ended == {LedgerStatus.ABORTED: 1}
     assert ledger.handle_peer_up(ENGINE).live == []
 
 
@@ -266,13 +270,13 @@ def test_an_unplaced_request_is_aborted_without_telling_anyone() -> None:
     ledger = make(EngineGonePolicy.REPLAY)
     ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
     assert ledger.handle_abort("r", 2.0) is None
-    assert ledger.ended == {RequestStatus.ABORTED: 1}
+    assert ledger.ended == {LedgerStatus.ABORTED: 1}
 
 
 def test_a_stop_string_finishes_and_tells_the_engine() -> None:
     ledger = make()
     assert ledger.handle_stopped("r", 1.0) == Send(ENGINE, AbortRequests([RequestKey("r", 1)]))
-    assert ledger.ended == {RequestStatus.FINISHED: 1}
+    assert ledger.ended == {LedgerStatus.FINISHED: 1}
     assert ledger.handle_stopped("r", 1.0) is None
 
 
@@ -281,7 +285,7 @@ def test_a_stop_string_in_what_was_there_already_finishes_a_request_without_engi
     deliver(ledger, ENGINE, outputs(0, [7]))
     ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
     assert ledger.handle_stopped("r", 2.0) is None
-    assert ledger.ended == {RequestStatus.FINISHED: 1}
+    assert ledger.ended == {LedgerStatus.FINISHED: 1}
 
 
 def test_credit_only_grows_and_is_repeated() -> None:

@@ -1,4 +1,4 @@
-"""The slot loses nothing and doubles nothing, however putting, taking and cancelling mix."""
+"""Nothing is lost or doubled, however putting, taking, turns of choices and cancelling mix."""
 
 import attrs
 import pytest
@@ -9,279 +9,241 @@ from hypothesis import strategies as st
 
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
-from triolet.runtime.frontend.output_collector import MergedSlot, merge
+from triolet.runtime.errors import ProcessingFailed
+from triolet.runtime.frontend.output_collector import ChoicesCollector, OutputCollector, merge
 from triolet.runtime.text.outputs import GenerationOutput
 
+from .collectors import Listener, make, piece, put, put_tokens
 
-def text_of(token_ids: list[int]) -> str:
-    return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
-
-
-def piece(first: int, count: int = 1, *, finish: FinishReason | None = None) -> GenerationOutput:
-    ids = list(range(first, first + count))
-    return GenerationOutput(text_of(ids), ids, first + count, finish_reason=finish)
+STOP = FinishReason.STOP
+DIED = EngineDied("engine 0", "SIGKILL")
 
 
-async def take(slot: MergedSlot) -> None:
-    await slot.take()
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=20))
-def test_merging_keeps_every_token_in_order(counts: list[int]) -> None:
-    outputs, first = [], 0
-    for count in counts:
-        outputs.append(piece(first, count))
-        first += count
-    assert merge(outputs) == piece(0, first)
+def event(kind: RequestEventKind, count: int) -> GenerationOutput:
+    return GenerationOutput("", [], count, events=(RequestEvent(kind),))
 
 
 @given(st.lists(st.sampled_from(["token", "tokens", "output", "event", "take"]), max_size=30))
 def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
-    event = RequestEvent(RequestEventKind.RESUMED)
-
-    async def run() -> None:
-        slot, taken, first = MergedSlot(text_of=text_of), list[GenerationOutput](), 0
-        for move in moves:
-            if move == "take":
-                if slot.tokens_waiting:
-                    taken.append(await slot.take())
-            elif move == "event":
-                slot.put(GenerationOutput("", [], first, events=(event,)))
-            elif move == "tokens":
-                slot.put_tokens([first, first + 1])
-                first += 2
-            else:
-                one, first = piece(first), first + 1
-                if move == "token":
-                    slot.put_token(one.token_ids[0])
-                else:
-                    slot.settle()  # as its text may be part of an earlier token's
-                    slot.put(one)
-            slot.check_invariants()
-        slot.put(piece(first, finish=FinishReason.STOP))
-        while not (taken and taken[-1].finish_reason):
-            taken.append(await slot.take())
-            slot.check_invariants()
-        whole = merge(taken)
-        assert attrs.evolve(whole, events=()) == piece(0, first + 1, finish=FinishReason.STOP)
-        assert len(whole.events) == moves.count("event")
-
-    trio.run(run)
+    collector, taken, first = make(), list[GenerationOutput](), 0
+    for move in moves:
+        if move == "take":
+            output = collector.take_nowait()
+            taken += [output] if output is not None else []
+        elif move == "event":
+            put(collector, event(RequestEventKind.RESUMED, first))
+        elif move == "tokens":
+            put_tokens(collector, first, first + 1)
+            first += 2
+        elif move == "token":
+            put_tokens(collector, first)
+            first += 1
+        else:
+            put(collector, piece(first))
+            first += 1
+        collector.check_invariants()
+    put(collector, piece(first, finish=STOP))
+    while not (taken and taken[-1].finish_reason):
+        last = collector.take_nowait()
+        assert last is not None
+        taken.append(last)
+        collector.check_invariants()
+    whole = merge(taken)
+    assert attrs.evolve(whole, events=()) == piece(0, first + 1, finish=STOP)
+    assert len(whole.events) == moves.count("event")
 
 
-async def test_what_came_meanwhile_is_taken_as_one() -> None:
-    slot = MergedSlot()
-    slot.put(piece(0))
-    slot.put(piece(1, 2))
-    assert slot.tokens_waiting == 3
-    assert await slot.take() == piece(0, 3)
-    assert slot.tokens_waiting == 0
+def test_what_is_written_down_and_not_put_is_not_taken() -> None:
+    """Of one message the ledger writes all down before the first is put."""
+    collector = make()
+    collector.token_ids += [0, 1, 2]
+    collector.put_tokens()
+    assert collector.take_nowait() == piece(0)
+    collector.put_tokens()
+    collector.put(piece(2, finish=STOP))
+    assert collector.take_nowait() == piece(1, 2, finish=STOP)
 
 
-async def test_events_stay_where_they_were_among_the_tokens() -> None:
-    preempted, resumed = (
-        RequestEvent(kind) for kind in (RequestEventKind.PREEMPTED, RequestEventKind.RESUMED)
-    )
-    slot = MergedSlot()
-    slot.put(piece(0))
-    slot.put(piece(1))
-    slot.put(GenerationOutput("", [], 2, events=(preempted,)))
-    slot.put(GenerationOutput("", [], 2, events=(resumed,)))
-    slot.put(piece(2))
-    slot.put(piece(3, finish=FinishReason.LENGTH))
-    assert await slot.take() == piece(0, 2)
+def test_events_stay_where_they_were_among_the_tokens() -> None:
+    collector = make()
+    put(collector, piece(0))
+    put(collector, piece(1))
+    preempted = event(RequestEventKind.PREEMPTED, 2)
+    resumed = event(RequestEventKind.RESUMED, 2)
+    put(collector, preempted)
+    put(collector, resumed)
+    put(collector, piece(2))
+    put(collector, piece(3, finish=FinishReason.LENGTH))
+    assert collector.take_nowait() == piece(0, 2)
     whole = piece(2, 2, finish=FinishReason.LENGTH)
-    assert await slot.take() == attrs.evolve(whole, events=(preempted, resumed))
+    events = preempted.events + resumed.events
+    assert collector.take_nowait() == attrs.evolve(whole, events=events)
 
 
-async def test_putting_wakes_the_consumer(autojump_clock: trio.testing.MockClock) -> None:
-    slot = MergedSlot()
+async def test_putting_wakes_the_reader_and_a_second_one_is_refused() -> None:
+    collector, taken = make(), list[GenerationOutput]()
+
+    async def take() -> None:
+        taken.append(await collector.take())
+
     async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def put_later() -> None:
-            await trio.sleep(1)
-            slot.put(piece(0))
-
-        assert await slot.take() == piece(0)
-        assert trio.current_time() >= 1
-
-
-async def test_only_the_end_wakes_who_wants_the_whole(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    slot = MergedSlot(only_when_finished=True)
-    slot.put(piece(0))
-    with trio.move_on_after(1) as scope:
-        await slot.take()
-    assert scope.cancelled_caught
-    async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def take() -> None:
-            assert await slot.take() == piece(0, 3, finish=FinishReason.STOP)
-
+        nursery.start_soon(take)
         await trio.testing.wait_all_tasks_blocked()
-        slot.put(piece(1))
-        assert slot._consumer.is_taken
-        slot.put(piece(2, finish=FinishReason.STOP))
-        assert not slot._consumer.is_taken
+        with pytest.raises(trio.BusyResourceError):
+            await collector.take()
+        put(collector, piece(0))
+    assert taken == [piece(0)]
 
 
-async def test_an_error_comes_after_what_was_put_before() -> None:
-    slot = MergedSlot()
-    slot.put(piece(0))
-    slot.fail(EngineDied("engine 0", "SIGKILL"))
-    slot.fail(EngineDied("engine 0", "a second cause"))
-    slot.put(piece(1))
-    assert await slot.take() == piece(0)
+async def test_only_the_end_wakes_who_wants_the_whole() -> None:
+    collector, listener = make(whole=True), Listener()
+    collector.listen(listener)
+    put(collector, piece(0))
+    put_tokens(collector, 1, 2)
+    assert (collector.take_nowait(), collector.tokens_waiting, listener.ends) == (None, 3, [])
+    put(collector, piece(3, finish=STOP))
+    assert listener.ends == [True]
+    assert await collector.take() == piece(0, 4, finish=STOP)
+
+
+async def test_an_error_wakes_and_comes_after_what_was_put_before() -> None:
+    collector, listener = make(), Listener()
+    collector.listen(listener)
+    put(collector, piece(0))
+    collector.fail(DIED)
+    collector.fail(EngineDied("engine 0", "a second cause"))
+    put(collector, piece(1))
+    assert listener.ends == [False, True]
+    assert await collector.take() == piece(0)
     with pytest.raises(EngineDied, match="SIGKILL"):
-        await slot.take()
-
-
-async def test_an_error_wakes_the_consumer() -> None:
-    slot = MergedSlot()
-    async with trio.open_nursery() as nursery:
-
-        @nursery.start_soon
-        async def fail() -> None:
-            await trio.testing.wait_all_tasks_blocked()
-            slot.fail(EngineDied("engine 0", "SIGKILL"))
-
-        with pytest.raises(EngineDied):
-            await slot.take()
+        await collector.take()
 
 
 async def test_closing_wakes_and_drops() -> None:
-    slot = MergedSlot()
+    collector = make()
     async with trio.open_nursery() as nursery:
 
         @nursery.start_soon
         async def close() -> None:
             await trio.testing.wait_all_tasks_blocked()
-            slot.close()
+            collector.close()
 
         with pytest.raises(trio.ClosedResourceError):
-            await slot.take()
-    slot.put(piece(0))
-    slot.fail(EngineDied("engine 0", "late"))
-    assert slot.tokens_waiting == 0
+            await collector.take()
+    put(collector, piece(0))
+    put_tokens(collector, 1)
+    collector.fail(DIED)
+    assert collector.tokens_waiting == 0
+    with pytest.raises(trio.ClosedResourceError):
+        collector.take_nowait()
 
 
-async def test_a_second_consumer_is_refused() -> None:
-    slot = MergedSlot()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(take, slot)
-        await trio.testing.wait_all_tasks_blocked()
-        with pytest.raises(trio.BusyResourceError):
-            await slot.take()
-        nursery.cancel_scope.cancel("the test has seen it")
-
-
-async def test_taking_is_a_checkpoint_even_when_something_is_there() -> None:
-    slot = MergedSlot()
-    slot.put(piece(0))
-    with trio.testing.assert_checkpoints():
-        await slot.take()
-
-
-async def test_cancellation_loses_nothing(autojump_clock: trio.testing.MockClock) -> None:
-    slot = MergedSlot()
-    with trio.move_on_after(1):
-        await slot.take()
-    slot.put(piece(0))
+async def test_taking_is_a_checkpoint_and_cancellation_loses_nothing() -> None:
+    collector = make()
+    put(collector, piece(0))
     with trio.CancelScope() as scope:
         scope.cancel("before the take")
-        await slot.take()
+        await collector.take()
     assert scope.cancelled_caught
-    slot.put(piece(1))
-    assert await slot.take() == piece(0, 2)
-
-
-async def test_put_and_cancel_at_once_lose_nothing() -> None:
-    slot = MergedSlot()
+    with trio.testing.assert_checkpoints():
+        assert await collector.take() == piece(0)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(take, slot)
+        nursery.start_soon(_take, collector)
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel("first")
-        slot.put(piece(0))
-    assert slot.tokens_waiting == 1
-    assert await slot.take() == piece(0)
+        put(collector, piece(1))
+    assert await collector.take() == piece(1)
 
 
-def test_a_follower_is_called_instead_of_a_task() -> None:
-    slot = MergedSlot(text_of=text_of)
-    taken, called = list[GenerationOutput | None](), list[int]()
-    assert slot.take_nowait() is None
+async def _take(collector: OutputCollector) -> None:
+    await collector.take()
 
-    def on_ready(_: bool) -> None:
-        called.append(slot.tokens_waiting)
-        if len(called) != 2:  # it need not take what it is told of
-            taken.append(slot.take_nowait())
 
-    slot.follow(on_ready)
-    for first in range(3):
-        slot.put(piece(first))
-    slot.put_token(3)
-    assert called == [1, 1], "it has been told that there is something"
-    assert taken == [piece(0)]
-    assert slot.take_nowait() == piece(1, 3)
-    assert slot.take_nowait() is None
-    slot.put_token(4)
-    assert called == [1, 1, 1]
-    slot.close()
-    slot.put(piece(5))
-    slot.put_token(5)
-    slot.put_tokens([5, 6])
-    assert len(called) == 3
-    assert slot.tokens_waiting == 0
+def test_a_listener_is_called_once_until_it_has_taken_all() -> None:
+    collector, listener = make(), Listener()
+    collector.listen(listener)
+    put(collector, piece(0))
+    put_tokens(collector, 1)
+    assert listener.ends == [False]
+    assert collector.take_nowait() == piece(0, 2)
+    assert collector.take_nowait() is None
+    put_tokens(collector, 2)
+    assert listener.ends == [False, False]
+
+
+async def test_who_takes_meets_a_failure_of_the_decoder() -> None:
+    collector = make()
+    put_tokens(collector, 99)
+    with pytest.raises(ProcessingFailed, match="r could not be processed: ZeroDivisionError"):
+        await collector.take()
+
+
+def choices_of(
+    count: int, *, whole: bool = False
+) -> tuple[ChoicesCollector, list[OutputCollector]]:
+    collectors = [make(whole=whole) for _ in range(count)]
+    return ChoicesCollector(collectors), collectors
+
+
+async def test_choices_take_turns_and_what_waits_is_merged() -> None:
+    choices, each = choices_of(2)
+    put(each[1], piece(0))
+    put(each[0], piece(0))
+    put(each[1], piece(1))
+    assert choices.tokens_waiting == 3
+    assert await choices.take() == attrs.evolve(piece(0, 2), index=1)
+    assert await choices.take() == piece(0)
+    assert choices.take_nowait() is None
+    put(each[0], piece(1))
+    assert choices.take_nowait() == piece(1)
+
+
+async def test_choices_end_when_each_has() -> None:
+    choices, each = choices_of(2, whole=True)
+    listener = Listener()
+    choices.listen(listener)
+    put(each[0], piece(0))
+    put(each[1], piece(0, finish=STOP))
+    seen = [choices.finished]
+    put(each[0], piece(1, finish=STOP))
+    assert [*seen, choices.finished] == [False, True]
+    assert listener.ends == [False, True]
+    assert [(await choices.take()).index, (await choices.take()).index] == [1, 0]
+
+
+async def test_a_failure_of_one_choice_is_raised_after_what_was_put_before() -> None:
+    choices, each = choices_of(2)
+    put(each[0], piece(0))
+    each[0].fail(DIED)
+    assert await choices.take() == piece(0)
+    with pytest.raises(EngineDied):
+        await choices.take()
+    choices.close()
+    put(each[1], piece(0))
     with pytest.raises(trio.ClosedResourceError):
-        slot.take_nowait()
+        choices.take_nowait()
 
 
-def test_a_follower_of_the_whole_is_called_at_the_end_alone() -> None:
-    slot, taken = MergedSlot(only_when_finished=True), list[GenerationOutput | None]()
-    slot.follow(lambda _: taken.append(slot.take_nowait()))
-    slot.put(piece(0))
-    slot.text_of = text_of
-    slot.put_tokens([1, 2])
-    slot.put_token(3)
-    assert taken == []
-    slot.put(piece(4, finish=FinishReason.STOP))
-    assert taken == [piece(0, 5, finish=FinishReason.STOP)]
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40).filter(bool))
+def test_each_choice_is_whole_and_in_order(acts: list[tuple[int, bool]]) -> None:
+    choices, each = choices_of(4)
+    taken: list[list[GenerationOutput]] = [[], [], [], []]
+    ended = set[int]()
 
+    def take() -> bool:
+        output = choices.take_nowait()
+        if output is not None:
+            taken[output.index].append(output)
+        return output is not None
 
-def test_a_follower_is_told_of_a_failure() -> None:
-    slot, raised = MergedSlot(), list[str]()
-
-    def on_ready(_: bool) -> None:
-        with pytest.raises(EngineDied) as caught:
-            slot.take_nowait()
-        raised.append(str(caught.value))
-
-    slot.follow(on_ready)
-    slot.fail(EngineDied("engine 0", "SIGKILL"))
-    assert len(raised) == 1
-
-
-async def test_single_tokens_become_text_when_they_are_taken_and_who_takes_meets_a_failure() -> (
-    None
-):
-    asked: list[list[int]] = []
-
-    def fail_later(token_ids: list[int]) -> str:
-        asked.append(token_ids)
-        if 2 in token_ids:
-            raise ZeroDivisionError("a bug")
-        return text_of(token_ids)
-
-    slot = MergedSlot(text_of=fail_later)
-    slot.put_token(0)
-    slot.put_token(1)
-    assert asked == []
-    assert await slot.take() == piece(0, 2)
-    slot.put_token(2)
-    slot.put_token(3)
-    with pytest.raises(ZeroDivisionError):
-        await slot.take()
-    assert asked == [[0, 1], [2, 3]]
+    for number, (index, is_take) in enumerate(acts):
+        if is_take:
+            take()
+        elif index not in ended:
+            last = number % 7 == 0
+            put(each[index], piece(len(each[index].token_ids), finish=STOP if last else None))
+            ended |= {index} if last else set()
+    while take():
+        pass
+    for collector, outputs in zip(each, taken, strict=True):
+        assert [token for output in outputs for token in output.token_ids] == collector.token_ids

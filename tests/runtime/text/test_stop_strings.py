@@ -67,7 +67,7 @@ def test_of_matches_with_one_end_the_longest_counts() -> None:
     assert StopStrings(("abc", "b")).push("abc") == ("a", "b")
 
 
-def test_the_worst_strings_take_a_constant_per_character() -> None:
+def test_the_worst_strings_are_held_back_whole() -> None:
     strings = tuple("a" * n + "b" for n in range(1008, 1024))
     stops = StopStrings(strings)
     for _ in range(20):

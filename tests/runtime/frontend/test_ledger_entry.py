@@ -4,37 +4,37 @@ import math
 
 import pytest
 
-from triolet.runtime.frontend.request_state import TRANSITIONS, RequestState, RequestStatus
+from triolet.runtime.frontend.ledger_entry import TRANSITIONS, LedgerStatus, RequestState
 
 ENDS = [status for status, after in TRANSITIONS.items() if not after]
 
 
-def make(status: RequestStatus) -> RequestState:
+def make(status: LedgerStatus) -> RequestState:
     state = RequestState(created_at=1.0)
-    if status is RequestStatus.STREAMING:
+    if status is LedgerStatus.STREAMING:
         state.handle_tokens(2.0)
-    elif status is RequestStatus.UNPLACED:
+    elif status is LedgerStatus.UNPLACED:
         state.handle_engine_gone(2.0)
-    elif status is not RequestStatus.PLACED:
+    elif status is not LedgerStatus.PLACED:
         state.handle_end(status, 2.0)
     assert state.status is status
     return state
 
 
-def go(state: RequestState, status: RequestStatus, now: float) -> None:
-    if status is RequestStatus.STREAMING:
+def go(state: RequestState, status: LedgerStatus, now: float) -> None:
+    if status is LedgerStatus.STREAMING:
         state.handle_tokens(now)
-    elif status is RequestStatus.UNPLACED:
+    elif status is LedgerStatus.UNPLACED:
         state.handle_engine_gone(now)
-    elif status is RequestStatus.PLACED:
+    elif status is LedgerStatus.PLACED:
         state.handle_placed(now)
     else:
         state.handle_end(status, now)
 
 
-@pytest.mark.parametrize("before", RequestStatus)
-@pytest.mark.parametrize("after", RequestStatus)
-def test_the_table_is_the_behaviour(before: RequestStatus, after: RequestStatus) -> None:
+@pytest.mark.parametrize("before", LedgerStatus)
+@pytest.mark.parametrize("after", LedgerStatus)
+def test_the_table_is_the_behaviour(before: LedgerStatus, after: LedgerStatus) -> None:
     state = make(before)
     if after in TRANSITIONS[before]:
         go(state, after, 3.0)
@@ -47,10 +47,10 @@ def test_the_table_is_the_behaviour(before: RequestStatus, after: RequestStatus)
 
 
 def test_ends() -> None:
-    assert set(ENDS) == {RequestStatus.FINISHED, RequestStatus.FAILED, RequestStatus.ABORTED}
+    assert set(ENDS) == {LedgerStatus.FINISHED, LedgerStatus.FAILED, LedgerStatus.ABORTED}
     assert [make(status).ended for status in ENDS] == [True] * 3
     with pytest.raises(AssertionError):
-        RequestState(1.0).handle_end(RequestStatus.STREAMING, 2.0)
+        RequestState(1.0).handle_end(LedgerStatus.STREAMING, 2.0)
 
 
 def test_times_are_of_the_whole_request() -> None:
