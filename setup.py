@@ -1,6 +1,6 @@
 """Adds the native kernels to the build; everything else about the package is in pyproject.toml.
 
-The kernels are compiled by `engine/kernels/build.py`. They are optional: without a C++ compiler the
+The kernels are compiled by `engine/native/build.py`. They are optional: without a C++ compiler the
 package installs all the same, serves with torch, and `triolet doctor` says why. The objects have a
 plain C interface and call nothing of Python, so one wheel serves every version of it.
 """
@@ -57,6 +57,6 @@ class KernelsWheel(bdist_wheel):
 
 setup(
     # Not an extension module: its presence makes setuptools run `build_ext` and mark the platform.
-    ext_modules=[Extension("triolet.engine.kernels.kernels", sources=[])],
+    ext_modules=[Extension("triolet.engine.native.kernels", sources=[])],
     cmdclass={"build_ext": BuildKernels, "bdist_wheel": KernelsWheel},
 )

@@ -6,8 +6,7 @@ python examples/embed.py
 import trio
 
 import triolet
-
-from .. import SamplingParams
+from triolet import SamplingParams
 
 
 async def tell(runtime: triolet.Runtime, prompt: str, max_tokens: int) -> None:

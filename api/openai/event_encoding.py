@@ -7,26 +7,30 @@ who writes.
 
 import msgspec
 
-from .response_events import DELTA, Delta, Part
+from .response_events import Delta, Part
 
 _encode = msgspec.json.encode
-_DELTA = (
-    b'{"type":"%b",'
-    % DELTA.encode()
-    + b'"sequence_number":%d,"output_index":0,"item_id":%b,"content_index":0,"delta":%b,'
-    b'"logprobs":%b%b}'
-)
 
 
 def encode_part(part: Part, stream_id: str | None = None) -> bytes:
     """One event, with the lane that it is said in."""
     if isinstance(part, Delta):
+        item = part.item
         more = b"" if stream_id is None else b',"stream_id":' + _encode(stream_id)
         if part.token_ids is not None:
             ids = (_encode(part.token_ids), part.token_index)
             more += b',"token_ids":%b,"token_index":%d' % ids
-        told = b"[]" if part.logprobs is None else _encode(part.logprobs)
-        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), told, more)
+        if part.logprobs is not None:
+            more += b',"logprobs":' + _encode(part.logprobs)
+        elif item.name is None:
+            more += b',"logprobs":[]'
+        return b"%b%d%b%b%b}" % (
+            item.json_head,
+            part.number,
+            item.json_middle,
+            _encode(part.text),
+            more,
+        )
     if stream_id is not None:
         part = {**part, "stream_id": stream_id}
     return _encode(part)

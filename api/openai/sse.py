@@ -8,7 +8,7 @@ import msgspec
 
 from ..schema.fields import JsonObject
 from .event_encoding import encode_part
-from .response_events import DELTA, Delta, Part
+from .response_events import Delta, Part
 
 # Ends a chat stream; Responses streams end by their terminal event.
 DONE = b"data: [DONE]\n\n"
@@ -21,6 +21,6 @@ def data_frame(value: JsonObject) -> bytes:
 
 def event_frame(part: Part) -> bytes:
     """One event named by its `type`, as Responses use."""
-    name = DELTA if isinstance(part, Delta) else part["type"]
+    name = part.item.delta_type if isinstance(part, Delta) else part["type"]
     assert isinstance(name, str)
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

@@ -20,7 +20,6 @@ from ..openai.tool_fields import ToolUse
 from ..schema.fields import JsonObject
 from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
 from .record import ResponseRecord
-from .tool_record import ToolRecord
 
 # What one message, and one call, cost beside their texts; estimates for the bounds of keeping.
 MESSAGE_BYTES, CALL_BYTES = 512, 1024
@@ -72,15 +71,15 @@ def prompt_of(
     return ChatPrompt([*system, *conversation.messages], tools=shown)
 
 
-def with_output(conversation: Conversation, record: ResponseRecord | ToolRecord) -> Conversation:
+def with_output(conversation: Conversation, record: ResponseRecord) -> Conversation:
     """The conversation with what the response said."""
     if not record.events.request.generate:
         return conversation
     if conversation.token_ids is not None:
         return Conversation((), [*conversation.token_ids, *(record.token_ids or ())])
     answer: Message = {"role": "assistant", "content": record.text}
-    if isinstance(record, ToolRecord) and record.calls:
-        answer["tool_calls"] = [_template_call(item) for item in record.calls]
+    if calls := record.calls:
+        answer["tool_calls"] = [_template_call(item) for item in calls]
     return Conversation([*conversation.messages, answer])
 
 

@@ -21,8 +21,8 @@ from ..openai.response_events import Ending, Part, Status
 from ..openai.responses_request import ResponseRequest
 from ..schema.fields import JsonObject
 from .history import Conversation
-from .record import RecordReader, ResponseRecord
-from .tool_record import ToolRecord, ToolRecordReader
+from .record import ResponseRecord
+from .record_reader import RecordReader
 
 # Of one response; each costs a connection anyway.
 READERS_MAX = 8
@@ -35,7 +35,7 @@ class LiveResponse:
     wait for more of them for `merge_s`.
     """
 
-    record: ResponseRecord | ToolRecord
+    record: ResponseRecord
     principal: str
     conversation: Conversation
     session: object = None
@@ -65,7 +65,7 @@ class LiveResponse:
     @property
     def response_id(self) -> str:
         """Its id."""
-        return self.record.events.identity.response_id
+        return self.record.events.response_id
 
     @property
     def request(self) -> ResponseRequest:
@@ -127,7 +127,7 @@ class LiveResponse:
         if len(self._readers) >= READERS_MAX:
             reason = f"{READERS_MAX} readers are attached to this response already"
             raise ApiError(429, reason, "too_many_readers", "rate_limit_error")
-        cursor = self.record.reader(starting_after, with_notices=with_notices)
+        cursor = RecordReader.behind(self.record, starting_after, with_notices=with_notices)
         reader = AttachedReader(self, cursor, wake)
         self._readers.append(reader)
         self._someone_came()
@@ -203,7 +203,7 @@ class AttachedReader:
     """A reader while it is attached. Without `wake` it waits by itself, in `wait_ready`."""
 
     response: LiveResponse
-    cursor: RecordReader | ToolRecordReader
+    cursor: RecordReader
     wake: "Wake | None"
     # Set when everything has been taken.
     done: trio.Event = attrs.field(factory=trio.Event, init=False)

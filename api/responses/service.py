@@ -16,9 +16,9 @@ from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.waiting import waiting_for
 from ...runtime.frontend.generation import Generator
 from ..errors import ApiError
-from ..openai.logprobs import make_teller
-from ..openai.response_events import ResponseEvents, ResponseIdentity
-from ..openai.response_id import draw_response_id, item_id_of
+from ..openai.logprobs import make_formatter
+from ..openai.response_events import ResponseEvents
+from ..openai.response_id import draw_response_id
 from ..openai.responses_request import ResponseRequest, ResumeRequest
 from ..schema.reader import out_of_range
 from ..settings import ServeSettings
@@ -28,7 +28,6 @@ from .record import ResponseRecord
 from .response import AttachedReader, LiveResponse, Wake
 from .run import run_response
 from .store import ResponseRegistry
-from .tool_record import ToolRecord
 
 Reader = AttachedReader | ForeignReader
 
@@ -108,19 +107,15 @@ class ResponseNursery:
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         before = await self._conversation_before(request, principal, session)
-        response_id = draw_response_id(self.foreign.rank)
-        identity = ResponseIdentity(
-            response_id=response_id,
-            item_id=item_id_of(response_id),
+        events = ResponseEvents(
+            response_id=draw_response_id(self.foreign.rank),
             created_at=int(time.time()),
             model=self.generator.model_name,
+            request=request,
+            formatter=make_formatter(self.generator.token_bytes, request.sampling.logprobs),
         )
-        teller = make_teller(self.generator.token_bytes, request.sampling.logprobs)
-        events = ResponseEvents(identity, request, teller)
-        # A prompt that is only computed says nothing, and calls nothing.
-        calls = request.tools.is_on and request.generate
         return LiveResponse(
-            ToolRecord(events) if calls else ResponseRecord(events),
+            ResponseRecord(events),
             principal,
             continued(before, request),
             session=None if request.store else session,

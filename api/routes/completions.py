@@ -23,7 +23,7 @@ from ..openai.chat_tools import ChatToolCalls
 from ..openai.completion_fields import CompletionOptions
 from ..openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from ..openai.completions_request import CompletionsRequest, TextOrIds, read_completions_request
-from ..openai.logprobs import LogprobTeller, make_teller
+from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..openai.response_id import draw_id
 from ..openai.sse import DONE, data_frame
 from ..schema.fields import JsonObject
@@ -47,8 +47,8 @@ async def create_chat_completion(
         created=int(time.time()),
         model=model,
         with_token_ids=request.options.with_token_ids,
-        teller=_teller(application, request.sampling.logprobs, request.options),
-        prompt_teller=_teller(application, request.sampling.prompt_logprobs, request.options),
+        formatter=_formatter(application, request.sampling.logprobs, request.options),
+        prompt_formatter=_formatter(application, request.sampling.prompt_logprobs, request.options),
         calls=calls if tools.is_on else None,
     )
     try:
@@ -74,10 +74,10 @@ async def create_chat_completion(
         raise to_api_error(error, request.names) from error
 
 
-def _teller(
+def _formatter(
     application: Application, top: int | None, options: CompletionOptions
-) -> LogprobTeller | None:
-    return make_teller(application.generator.token_bytes, top, by_id=options.names_token_ids)
+) -> LogprobFormatter | None:
+    return make_formatter(application.generator.token_bytes, top, by_id=options.names_token_ids)
 
 
 def _check_choices(stream: GenerationStream) -> None:
@@ -127,9 +127,9 @@ async def create_completion(
         created=int(time.time()),
         model=application.generator.model_name,
         with_token_ids=request.options.with_token_ids,
-        teller=_teller(application, request.sampling.logprobs, request.options),
+        formatter=_formatter(application, request.sampling.logprobs, request.options),
         echoes_logprobs=request.echoes_logprobs,
-        prompt_teller=_teller(
+        prompt_formatter=_formatter(
             application,
             request.sampling.prompt_logprobs if request.tells_prompt_logprobs else None,
             request.options,

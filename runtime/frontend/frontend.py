@@ -57,7 +57,7 @@ class RequestFlow:
     _runs: bool = attrs.field(default=False, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.slot.text_of = self._text_of
+        self.slot.texts_of = self._texts_of
 
     def put_token(self, token_id: int) -> None:
         """Keep one token; it becomes text when it is taken."""
@@ -73,7 +73,7 @@ class RequestFlow:
             )
         )
 
-    def _text_of(self, token_ids: list[int]) -> str:
+    def _texts_of(self, token_ids: list[int]) -> list[str]:
         try:
             return self.processor.handle_tokens(token_ids)
         except Exception as error:  # a firewall: whoever takes must not wonder whose fault it is

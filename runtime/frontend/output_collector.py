@@ -26,8 +26,8 @@ from ..text.logprobs import join
 from ..text.outputs import GenerationOutput
 
 
-def _no_text(_: list[int]) -> str:
-    return ""
+def _no_texts(token_ids: list[int]) -> list[str]:
+    return [""] * len(token_ids)
 
 
 @attrs.define(eq=False)
@@ -83,8 +83,9 @@ class MergedSlot(Outlet):
     """
 
     only_when_finished: bool = False
-    # The text of the next single tokens; what it raises, the consumer gets. Called in their order.
-    text_of: Callable[[list[int]], str] = _no_text
+    # The text of each of the next single tokens; what it raises, the consumer gets. Called in
+    # their order.
+    texts_of: Callable[[list[int]], list[str]] = _no_texts
 
     # Not yet taken, oldest first. Merged when taken.
     _waiting: list[GenerationOutput] = attrs.field(factory=list, init=False)
@@ -147,7 +148,7 @@ class MergedSlot(Outlet):
         self._waiting.clear()
         self._token_ids.clear()
         self._on_ready = self._consumer.wake
-        self.text_of = _no_text  # whose it was may have this slot: a circle
+        self.texts_of = _no_texts  # whose it was may have this slot: a circle
         self._wake()
 
     @property
@@ -179,7 +180,10 @@ class MergedSlot(Outlet):
     def _tokens_taken(self) -> GenerationOutput:
         token_ids, self._token_ids = self._token_ids, []
         self._token_count += len(token_ids)
-        return GenerationOutput(self.text_of(token_ids), token_ids, self._token_count)
+        texts = self.texts_of(token_ids)
+        if len(texts) == 1:
+            return GenerationOutput(texts[0], token_ids, self._token_count)
+        return GenerationOutput("".join(texts), token_ids, self._token_count, texts=texts)
 
     def _take_merged(self) -> GenerationOutput:
         self.settle()
@@ -220,4 +224,5 @@ def merge(outputs: list[GenerationOutput]) -> GenerationOutput:
         stop_reason=last.stop_reason,
         events=tuple([event for output in outputs for event in output.events]),
         logprobs=join([output.logprobs for output in outputs]),
+        texts=[text for output in outputs for text in output.parts],
     )

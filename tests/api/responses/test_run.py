@@ -9,6 +9,7 @@ import trio.testing
 from triolet.api.errors import ApiError
 from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_events import Status
+from triolet.api.responses.record_reader import RecordReader
 from triolet.api.responses.response import LiveResponse
 from triolet.api.responses.run import run_response
 from triolet.api.responses.store import ResponseRegistry
@@ -167,7 +168,7 @@ async def test_events_of_the_request_stand_in_the_record() -> None:
     resumed = RequestEvent(RequestEventKind.RESUMED)
     generator = FakeGenerator([Say("a", events=(queued,)), Say("b", events=(resumed,))])
     response = await run(generator, runtime={"events": True})
-    events = taken(response.record.reader(3))
+    events = taken(RecordReader.behind(response.record, 3))
     assert [event["type"] for event in events[:4]] == [
         "runtime.queued",
         "response.output_text.delta",

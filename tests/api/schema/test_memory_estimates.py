@@ -8,16 +8,13 @@ import msgspec
 import pytest
 
 from triolet.api.limits import ServerLimits
-from triolet.api.openai.logprobs import make_teller
-from triolet.api.openai.response_events import ResponseEvents, ResponseIdentity
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.responses.history import continued
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.response import LiveResponse
 from triolet.api.responses.store import ResponseRegistry
-from triolet.api.responses.tool_record import ToolRecord
 
-from ..records import COMPLETED, say, spell
+from ..records import COMPLETED, make_events, say
 
 RESPONSES = 4
 TOOL = {"type": "function", "name": "f", "parameters": {"enum": list(range(1000, 3000))}}
@@ -70,12 +67,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def ended(registry: ResponseRegistry, number: int, text: bytes) -> None:
     """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
     request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
-    identity = ResponseIdentity(
-        response_id=f"resp_{number}", item_id=f"msg_{number}", created_at=5, model="toy"
-    )
-    teller = make_teller(spell, request.sampling.logprobs)
-    events = ResponseEvents(identity, request, teller)
-    record = ToolRecord(events) if request.tools.is_on else ResponseRecord(events)
+    record = ResponseRecord(make_events(request, f"resp_{number}"))
     response = LiveResponse(record, "p", continued(None, request))
     registry.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):

@@ -13,13 +13,14 @@ from triolet.runtime.frontend.output_collector import MergedSlot, merge
 from triolet.runtime.text.outputs import GenerationOutput
 
 
-def text_of(token_ids: list[int]) -> str:
-    return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
+def texts_of(token_ids: list[int]) -> list[str]:
+    return [chr(ord("a") + token_id % 26) for token_id in token_ids]
 
 
 def piece(first: int, count: int = 1, *, finish: FinishReason | None = None) -> GenerationOutput:
     ids = list(range(first, first + count))
-    return GenerationOutput(text_of(ids), ids, first + count, finish_reason=finish)
+    texts = texts_of(ids)
+    return GenerationOutput("".join(texts), ids, first + count, finish_reason=finish, texts=texts)
 
 
 async def take(slot: MergedSlot) -> None:
@@ -40,7 +41,7 @@ def test_single_tokens_are_merged_as_outputs_are(moves: list[str]) -> None:
     event = RequestEvent(RequestEventKind.RESUMED)
 
     async def run() -> None:
-        slot, taken, first = MergedSlot(text_of=text_of), list[GenerationOutput](), 0
+        slot, taken, first = MergedSlot(texts_of=texts_of), list[GenerationOutput](), 0
         for move in moves:
             if move == "take":
                 if slot.tokens_waiting:
@@ -210,7 +211,7 @@ async def test_put_and_cancel_at_once_lose_nothing() -> None:
 
 
 def test_a_follower_is_called_instead_of_a_task() -> None:
-    slot = MergedSlot(text_of=text_of)
+    slot = MergedSlot(texts_of=texts_of)
     taken, called = list[GenerationOutput | None](), list[int]()
     assert slot.take_nowait() is None
 
@@ -243,7 +244,7 @@ def test_a_follower_of_the_whole_is_called_at_the_end_alone() -> None:
     slot, taken = MergedSlot(only_when_finished=True), list[GenerationOutput | None]()
     slot.follow(lambda _: taken.append(slot.take_nowait()))
     slot.put(piece(0))
-    slot.text_of = text_of
+    slot.texts_of = texts_of
     slot.put_tokens([1, 2])
     slot.put_token(3)
     assert taken == []
@@ -269,13 +270,13 @@ async def test_single_tokens_become_text_when_they_are_taken_and_who_takes_meets
 ):
     asked: list[list[int]] = []
 
-    def fail_later(token_ids: list[int]) -> str:
+    def fail_later(token_ids: list[int]) -> list[str]:
         asked.append(token_ids)
         if 2 in token_ids:
             raise ZeroDivisionError("a bug")
-        return text_of(token_ids)
+        return texts_of(token_ids)
 
-    slot = MergedSlot(text_of=fail_later)
+    slot = MergedSlot(texts_of=fail_later)
     slot.put_token(0)
     slot.put_token(1)
     assert asked == []
