@@ -22,8 +22,8 @@ from .http.origin import OriginPolicy
 from .metrics.families import ApiCounters, Metrics
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
-from .responses.service import ResponseNursery
-from .responses.store import ResponseRegistry
+from .responses.service import ResponseService
+from .responses.store import ResponseStore
 from .settings import ServeSettings
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
@@ -43,9 +43,9 @@ class Application:
     root: RootCalls = attrs.field(factory=RootCalls)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
-    registry: ResponseRegistry = attrs.field(init=False)
+    registry: ResponseStore = attrs.field(init=False)
     inputs: InputBudget = attrs.field(init=False)
-    responses: ResponseNursery = attrs.field(init=False)
+    responses: ResponseService = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
     # Whether the model's template shows tools, so that their calls can be read.
@@ -72,8 +72,8 @@ class Application:
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
-        self.registry = ResponseRegistry(settings.limits, self._note_change)
-        self.responses = ResponseNursery(
+        self.registry = ResponseStore(settings.limits, self._note_change)
+        self.responses = ResponseService(
             self.generator, settings, self.registry, self.foreign, self.check_accepting
         )
         self.metrics = Metrics(self.generator, self.counters, settings.vllm_metrics)

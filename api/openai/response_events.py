@@ -24,7 +24,7 @@ ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 TERMINAL_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-class Kind(enum.StrEnum):
+class EventType(enum.StrEnum):
     """Types of the events that are neither deltas nor terminal."""
 
     CREATED = "response.created"
@@ -182,16 +182,16 @@ class ResponseEvents:
     def of_item(self, kind: str, item: Item, whole: JsonObject) -> JsonObject:
         """What an event of this kind says; `whole` is the item's object at its end."""
         match kind:
-            case Kind.ITEM_ADDED:
+            case EventType.ITEM_ADDED:
                 return {"output_index": item.index, "item": item.added()}
-            case Kind.PART_ADDED:
+            case EventType.PART_ADDED:
                 return {**item.place, "part": _part("", [])}
-            case Kind.TEXT_DONE:
+            case EventType.TEXT_DONE:
                 part = _part_of(whole)
                 return {**item.place, "text": part["text"], "logprobs": part["logprobs"]}
-            case Kind.PART_DONE:
+            case EventType.PART_DONE:
                 return {**item.place, "part": _part_of(whole)}
-            case Kind.ARGUMENTS_DONE:
+            case EventType.ARGUMENTS_DONE:
                 return {**item.place, "name": item.name, "arguments": whole["arguments"]}
             case _:
                 return {"output_index": item.index, "item": whole}

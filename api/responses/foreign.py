@@ -23,8 +23,8 @@ from ..openai.response_events import Event, event_of
 from ..openai.response_id import frontend_of
 from ..schema.fields import JsonObject
 from .history import Conversation
-from .response import LiveResponse
-from .store import ResponseRegistry, response_not_found
+from .response import Response
+from .store import ResponseStore, response_not_found
 
 logger = logging.getLogger(__name__)
 # As for all that is asked over control channels: a process in a long call cannot answer sooner.
@@ -169,7 +169,7 @@ class ForeignResponses:
 
     # ---- answering
 
-    async def answer(self, call: ForeignCall, registry: ResponseRegistry) -> None:
+    async def answer(self, call: ForeignCall, registry: ResponseStore) -> None:
         """Do what another frontend asks for, and tell it; nothing when it has given up by now.
 
         Whatever goes wrong with the answer itself is one more answer: this runs beside all that
@@ -192,7 +192,7 @@ class ForeignResponses:
 
 @attrs.define(eq=False)
 class ForeignReader:
-    """Reads a response of another frontend, batch by batch; as `AttachedReader`, but notices of
+    """Reads a response of another frontend, batch by batch; as `ResponseReader`, but notices of
     what happened to the request are not passed on, and it does not keep a response from ending.
     """
 
@@ -244,7 +244,7 @@ def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
     return msgspec.json.decode(reply.text, type=JsonObject)
 
 
-async def _answer_of(call: ForeignCall, registry: ResponseRegistry) -> ForeignReply:
+async def _answer_of(call: ForeignCall, registry: ResponseStore) -> ForeignReply:
     try:
         found = msgspec.json.encode(await _do(call, registry)).decode()
     except ApiError as error:
@@ -264,7 +264,7 @@ def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
     return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
 
 
-async def _do(call: ForeignCall, registry: ResponseRegistry) -> object:
+async def _do(call: ForeignCall, registry: ResponseStore) -> object:
     response_id, principal = call.response_id, call.principal
     match call.verb:
         case ForeignVerb.GET:
@@ -283,7 +283,7 @@ async def _do(call: ForeignCall, registry: ResponseRegistry) -> object:
             return await _events_of(registry.find(response_id, principal), call.starting_after)
 
 
-async def _events_of(response: LiveResponse, starting_after: int | None) -> EventBatch:
+async def _events_of(response: Response, starting_after: int | None) -> EventBatch:
     """What has come after this number, or comes in a moment."""
     with response.reading(starting_after, with_notices=False) as reader:
         with trio.move_on_after(EVENTS_WAIT_S):

@@ -1,9 +1,8 @@
-"""The conversation that a response leaves behind, for the one that continues it.
+"""Conversation history: what a response leaves behind for the one that continues it.
 
 Sans-IO: a request, its record and the conversation before in, a longer conversation out. A
 conversation is messages, as the chat template takes them, or token ids, exactly; the two do not
-mix. Instructions are not part of it: each request brings its own, as OpenAI has it. Must not know
-where responses are kept.
+mix. Instructions are not part of it: each request brings its own, as OpenAI has it.
 """
 
 import json

@@ -37,7 +37,7 @@ from ...runtime.text.tool_calls import (
     ToolEvent,
 )
 from ..openai.logprobs import Entry
-from ..openai.response_events import Delta, Ending, Event, Item, Kind, ResponseEvents, Status
+from ..openai.response_events import Delta, Ending, Event, EventType, Item, ResponseEvents, Status
 from ..schema.fields import JsonObject
 
 # A token completes few events: the end of one item and the begin of the next are five.
@@ -101,8 +101,8 @@ class ResponseRecord:
             self._token_ids = array("I")
         if request.options.token_ids or request.sampling.logprobs is not None:
             self._ends = array("I")
-        self._mark(Kind.CREATED)
-        self._mark(Kind.IN_PROGRESS)
+        self._mark(EventType.CREATED)
+        self._mark(EventType.IN_PROGRESS)
         if request.calls_tools:
             self._parser = ToolCallParser(request.tools.calls_max)
         elif request.generate:
@@ -250,7 +250,7 @@ class ResponseRecord:
                 self._close(is_whole=True)
                 place = len(self.items), self.deltas
                 self.items.append(self.events.call(*place, number=number, name=name))
-                self._mark(Kind.ITEM_ADDED, self.items[-1])
+                self._mark(EventType.ITEM_ADDED, self.items[-1])
             case ArgumentsPiece(text=text):
                 self._add_delta(text)
             case CallEnded():
@@ -263,8 +263,8 @@ class ResponseRecord:
     def _open_message(self) -> None:
         item = self.events.message(len(self.items), self.deltas)
         self.items.append(item)
-        self._mark(Kind.ITEM_ADDED, item)
-        self._mark(Kind.PART_ADDED, item)
+        self._mark(EventType.ITEM_ADDED, item)
+        self._mark(EventType.PART_ADDED, item)
 
     def _close(self, *, is_whole: bool, is_silent: bool = False) -> None:
         """End the open item, if there is one."""
@@ -275,8 +275,12 @@ class ResponseRecord:
         item.status = "completed" if is_whole else "incomplete"
         if is_silent:
             return
-        kinds = [Kind.ARGUMENTS_DONE] if item.name is not None else [Kind.TEXT_DONE, Kind.PART_DONE]
-        for kind in [*kinds, Kind.ITEM_DONE]:
+        kinds = (
+            [EventType.ARGUMENTS_DONE]
+            if item.name is not None
+            else [EventType.TEXT_DONE, EventType.PART_DONE]
+        )
+        for kind in [*kinds, EventType.ITEM_DONE]:
             self._mark(kind, item)
 
     def _text_of(self, item: Item) -> str:
@@ -330,10 +334,10 @@ class ResponseRecord:
             return mark.notice
         event: Event = {"type": mark.kind, "sequence_number": mark.number}
         if mark.item is not None:
-            is_begin = mark.kind in (Kind.ITEM_ADDED, Kind.PART_ADDED)
+            is_begin = mark.kind in (EventType.ITEM_ADDED, EventType.PART_ADDED)
             whole = {} if is_begin else self._whole(mark.item, built)
             return event | self.events.of_item(mark.kind, mark.item, whole)
-        if mark.kind in (Kind.CREATED, Kind.IN_PROGRESS):
+        if mark.kind in (EventType.CREATED, EventType.IN_PROGRESS):
             return {**event, "response": self.events.snapshot("in_progress")}
         return {**event, "response": self._object(built), **self._last_tokens()}
 

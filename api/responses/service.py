@@ -1,7 +1,7 @@
-"""Where responses live: a nursery above all connections, and the ways to start and to read one.
+"""Responses service: starts responses above all connections, and opens readers of them.
 
-A response that is started here runs until it ends, is cancelled, or has lost its readers; what a
-connection holds is a reader. Must not know protocols.
+A response that is started here runs in this service's nursery until it ends, is cancelled, or has
+lost its readers; what a connection holds is a reader.
 """
 
 import math
@@ -25,20 +25,19 @@ from ..settings import ServeSettings
 from .foreign import ForeignReader, ForeignResponses
 from .history import Conversation, continued
 from .record import ResponseRecord
-from .response import AttachedReader, LiveResponse, Wake
-from .run import run_response
-from .store import ResponseRegistry
+from .response import Response, ResponseReader, Wake
+from .store import ResponseStore
 
-Reader = AttachedReader | ForeignReader
+Reader = ResponseReader | ForeignReader
 
 
 @attrs.define(eq=False)
-class ResponseNursery:
+class ResponseService:
     """One per frontend. `run` is its background task; without it nothing can be started."""
 
     generator: Generator
     settings: ServeSettings
-    registry: ResponseRegistry
+    registry: ResponseStore
     foreign: ForeignResponses
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
@@ -66,7 +65,7 @@ class ResponseNursery:
         *,
         session: object = None,
         streaming: bool = True,
-    ) -> AsyncIterator[LiveResponse]:
+    ) -> AsyncIterator[Response]:
         """Start a response and hold it for the block; it is admitted when the block begins.
 
         What becomes of it after the block, its readers and its request decide. `session` is the
@@ -79,8 +78,7 @@ class ResponseNursery:
         with response.held():
             await start_background_task(
                 self._nursery,
-                run_response,
-                response,
+                response.run,
                 self.generator,
                 self.registry,
                 name=f"response {response.response_id}",
@@ -88,7 +86,7 @@ class ResponseNursery:
             )
             yield response
 
-    async def run_whole(self, request: ResponseRequest, principal: str) -> LiveResponse:
+    async def run_whole(self, request: ResponseRequest, principal: str) -> Response:
         """Run a response to its end in the caller's task: one that does not outlive its caller.
 
         All its output comes at once. Raises `ApiError` when it is refused. Cancelled meanwhile: it
@@ -97,12 +95,12 @@ class ResponseNursery:
         self.check_accepting()
         response = await self._prepare(request, principal, None, streaming=False)
         with response.held(), waiting_for("tokens"):
-            await run_response(response, self.generator, self.registry)
+            await response.run(self.generator, self.registry)
         return response
 
     async def _prepare(
         self, request: ResponseRequest, principal: str, session: object, *, streaming: bool
-    ) -> LiveResponse:
+    ) -> Response:
         keep_s = self.settings.resume_keep_s
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
@@ -114,7 +112,7 @@ class ResponseNursery:
             request=request,
             formatter=make_formatter(self.generator.token_bytes, request.sampling.logprobs),
         )
-        return LiveResponse(
+        return Response(
             ResponseRecord(events),
             principal,
             continued(before, request),

@@ -13,7 +13,7 @@ from ..http.query import Query
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
 from ..openai.sse import event_frame
 from ..responses.history import Conversation, input_items
-from ..responses.response import AttachedReader
+from ..responses.response import ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import JsonObject
 from ..schema.reader import Field, Flag, Integer, Text
@@ -100,7 +100,7 @@ async def _send_events(
                 await connection.send_events(b"".join(frames))
         await connection.end_events()
     finally:
-        if isinstance(reader, AttachedReader):
+        if isinstance(reader, ResponseReader):
             application.counters.deltas_merged += reader.cursor.merged
 
 

@@ -30,7 +30,7 @@ from ..openai.responses_request import (
     read_resume_request,
     read_stream_id,
 )
-from ..responses.response import AttachedReader
+from ..responses.response import ResponseReader
 from ..schema.fields import Fields, JsonObject, decode_object
 from .frames import FrameStream
 from .lanes import CANCELLED, Lanes, Start, Turn
@@ -291,7 +291,7 @@ class SocketSession:
         async with responses.read(
             resume, self.principal, session=self, wake=partial(self.writer.mark_ready, lane)
         ) as reader:
-            if isinstance(reader, AttachedReader):
+            if isinstance(reader, ResponseReader):
                 await self._read_to_end(lane, reader)
                 return
             while not reader.done.is_set():
@@ -300,7 +300,7 @@ class SocketSession:
                     self.writer.mark_ready(lane, reader)
                     await self.writer.wait_taken(lane)
 
-    async def _read_to_end(self, stream_id: str | None, reader: AttachedReader) -> None:
+    async def _read_to_end(self, stream_id: str | None, reader: ResponseReader) -> None:
         """Let the writer take from this reader until it has the end."""
         try:
             if reader.is_ready:

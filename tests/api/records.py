@@ -10,7 +10,7 @@ from triolet.api.openai.response_events import Ending, Event, Part, ResponseEven
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
 from triolet.api.responses.history import Conversation
 from triolet.api.responses.record import ResponseRecord
-from triolet.api.responses.response import LiveResponse
+from triolet.api.responses.response import Response
 from triolet.runtime.frontend.generation import GenerationOutput, Usage
 
 from .fakes import make_logprobs
@@ -55,10 +55,10 @@ def make_record(response_id: str = "resp_1", **values: Any) -> ResponseRecord:
 
 def make_live(
     response_id: str = "resp_1", principal: str = "p", session: object = None, **values: Any
-) -> LiveResponse:
+) -> Response:
     conversation = Conversation([{"role": "user", "content": "hi"}])
     record = make_record(response_id, **values)
-    return LiveResponse(record, principal, conversation, session=session)
+    return Response(record, principal, conversation, session=session)
 
 
 def say(record: ResponseRecord, *texts: str) -> None:

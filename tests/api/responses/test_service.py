@@ -10,7 +10,7 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResumeRequest
-from triolet.api.responses.response import AttachedReader
+from triolet.api.responses.response import ResponseReader
 from triolet.runtime.errors import NoEngine
 from triolet.runtime.frontend.generation import ChatPrompt
 
@@ -51,7 +51,7 @@ async def test_it_goes_on_and_is_read_from_elsewhere(
         await trio.sleep(2.5)
         resume = ResumeRequest(response_id=response.response_id, starting_after=3)
         async with application.responses.read(resume, "p") as reader:
-            assert isinstance(reader, AttachedReader)
+            assert isinstance(reader, ResponseReader)
             await reader.wait_ready()
             (delta,) = taken(reader, 100)
             assert delta["delta"] == "a"

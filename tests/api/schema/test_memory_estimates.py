@@ -11,8 +11,8 @@ from triolet.api.limits import ServerLimits
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.responses.history import continued
 from triolet.api.responses.record import ResponseRecord
-from triolet.api.responses.response import LiveResponse
-from triolet.api.responses.store import ResponseRegistry
+from triolet.api.responses.response import Response
+from triolet.api.responses.store import ResponseStore
 
 from ..records import COMPLETED, make_events, say
 
@@ -64,11 +64,11 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def ended(registry: ResponseRegistry, number: int, text: bytes) -> None:
+def ended(registry: ResponseStore, number: int, text: bytes) -> None:
     """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
     request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
     record = ResponseRecord(make_events(request, f"resp_{number}"))
-    response = LiveResponse(record, "p", continued(None, request))
+    response = Response(record, "p", continued(None, request))
     registry.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):
         say(record, f"w{piece % 10} ")
@@ -79,7 +79,7 @@ def ended(registry: ResponseRegistry, number: int, text: bytes) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     text = msgspec.json.encode(KINDS[kind])
-    registry = ResponseRegistry(ServerLimits(ended_bytes_max=2**40))
+    registry = ResponseStore(ServerLimits(ended_bytes_max=2**40))
     ended(registry, RESPONSES, text)  # what is made once
     before_bytes = registry.kept_bytes
     gc.collect()
