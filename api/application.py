@@ -20,6 +20,7 @@ from .http.client_addresses import LOCAL, ClientAddresses
 from .http.input_budget import InputBudget
 from .http.origin import OriginPolicy
 from .metrics.families import ApiCounters, Metrics
+from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
 from .responses.service import ResponseService
@@ -45,6 +46,7 @@ class Application:
     origins: OriginPolicy = attrs.field(init=False)
     registry: ResponseStore = attrs.field(init=False)
     inputs: InputBudget = attrs.field(init=False)
+    ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
@@ -72,9 +74,10 @@ class Application:
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
+        self.ids = IdSource(self.foreign.rank)
         self.registry = ResponseStore(settings.limits, self._note_change)
         self.responses = ResponseService(
-            self.generator, settings, self.registry, self.foreign, self.check_accepting
+            self.generator, settings, self.registry, self.foreign, self.ids, self.check_accepting
         )
         self.metrics = Metrics(self.generator, self.counters, settings.vllm_metrics)
 

@@ -18,7 +18,7 @@ from ...runtime.frontend.generation import Generator
 from ..errors import ApiError
 from ..openai.logprobs import make_formatter
 from ..openai.response_events import ResponseEvents
-from ..openai.response_id import draw_response_id
+from ..openai.response_id import IdSource
 from ..openai.responses_request import ResponseRequest, ResumeRequest
 from ..schema.reader import out_of_range
 from ..settings import ServeSettings
@@ -39,6 +39,7 @@ class ResponseService:
     settings: ServeSettings
     registry: ResponseStore
     foreign: ForeignResponses
+    ids: IdSource
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
@@ -106,7 +107,7 @@ class ResponseService:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         before = await self._conversation_before(request, principal, session)
         events = ResponseEvents(
-            response_id=draw_response_id(self.foreign.rank),
+            response_id=self.ids.draw_response_id(),
             created_at=int(time.time()),
             model=self.generator.model_name,
             request=request,

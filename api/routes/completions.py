@@ -24,7 +24,6 @@ from ..openai.completion_fields import CompletionOptions
 from ..openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from ..openai.completions_request import CompletionsRequest, TextOrIds, read_completions_request
 from ..openai.logprobs import LogprobFormatter, make_formatter
-from ..openai.response_id import draw_id
 from ..openai.sse import DONE, data_frame
 from ..schema.fields import JsonObject
 
@@ -39,7 +38,7 @@ async def create_chat_completion(
     body = await connection.read_json()
     model = application.generator.model_name
     request = read_chat_request(body, model=model, has_tools=application.has_tools)
-    completion_id = draw_id("chatcmpl")
+    completion_id = application.ids.draw("chatcmpl")
     tools = request.tools
     calls = ChatToolCalls(completion_id, tools.choice.name is not None, tools.calls_max)
     answer = ChatAnswer(
@@ -123,7 +122,7 @@ async def create_completion(
     body = await connection.read_json()
     request = read_completions_request(body, model=application.generator.model_name)
     answer = CompletionsAnswer(
-        completion_id=draw_id("cmpl"),
+        completion_id=application.ids.draw("cmpl"),
         created=int(time.time()),
         model=application.generator.model_name,
         with_token_ids=request.options.with_token_ids,

@@ -230,7 +230,7 @@ def said_in(events: list[Any], kind: str) -> dict[int, list[Any]]:
     return found
 
 
-LOGPROBS = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+LOGPROBS: dict[str, Any] = {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
 
 
 @given(st.lists(st.sampled_from(["a", "", "bc"]), max_size=8), st.integers(0, 9), st.booleans())

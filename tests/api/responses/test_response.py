@@ -82,6 +82,10 @@ async def test_a_deadline_comes_before_the_end_of_keeping(
     with response.reading():
         assert response.scope.deadline == 10
     assert response.scope.deadline == 10
+    await trio.sleep(10)
+    assert response._ending_when_cut().reason == "deadline"
+    response.cancel("by the client")
+    assert response._ending_when_cut().status is Status.CANCELLED
 
 
 @attrs.define(eq=False)
