@@ -352,15 +352,6 @@ class ResponseRecord:
             mark += self.marks[mark].notice is None
         return delta, mark
 
-    def deltas_within(self, first: int, stop: int, characters_max: int) -> int:
-        """Where to stop so that `[first, …)` has not much more characters than that."""
-        size = 0
-        for delta in range(first, stop):
-            size += len(self.text_between(delta, delta + 1))
-            if size >= characters_max:
-                return delta + 1
-        return stop
-
     def _tokens_before(self, delta: int) -> int:
         """How many tokens the deltas before this one cover."""
         return self._ends[delta - 1] if self._ends is not None and delta else 0

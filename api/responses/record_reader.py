@@ -97,7 +97,12 @@ class RecordReader:
     def _take_deltas(self, stop: int, characters_max: int) -> Delta:
         first, record = self._delta, self.record
         if stop - first > 1 and self.lag > characters_max:
-            stop = record.deltas_within(first, stop, characters_max)
+            size = 0
+            for end in range(first + 1, stop):
+                size += len(record.text_between(end - 1, end))
+                if size >= characters_max:
+                    stop = end
+                    break
         delta = record.delta(first, stop)
         self.merged += stop - first - 1
         self._size += len(delta.text)

@@ -3,10 +3,11 @@
 It is above every connection: readers come and go, each with a cursor of its own. When the last one
 has left, the response is aborted, at once or after the time that its request asked for.
 
-No task moves tokens. The collector of the request calls `note_more` once, readers are woken, and
-the first that takes pulls everything into the record; so what comes meanwhile costs nothing and is
-merged, and a request whose readers are all behind meets its credit and is paused. Without readers,
-or while a caller waits for the end, it is pulled when it comes.
+No task moves tokens. What collects the request's outputs calls `on_output` once, readers are
+woken, and the first that takes pulls everything into the record; so what comes meanwhile costs
+nothing and is merged, and a request whose readers are all behind meets its credit and is paused.
+Without readers, or while a caller waits for the end, it is pulled when it comes. The README has a
+picture of the whole way.
 """
 
 import logging
@@ -164,8 +165,8 @@ class Response:
                 if self._granted:
                     stream.grant(self._granted)
                 self._admit(store, task_status)
-                stream.follow(self.note_more)
-                self.note_more(stream.has_end)
+                stream.follow(self.on_output)
+                self.on_output(stream.has_end)
                 await self._ended.wait()
             finally:
                 self.pull()
@@ -210,10 +211,10 @@ class Response:
 
     # ---- tokens
 
-    def note_more(self, is_end: bool = False) -> None:
+    def on_output(self, is_end: bool = False) -> None:
         """There is more to pull; harmless when said again.
 
-        Called for every token, in a task that serves all requests.
+        Runs in the task that delivers to all requests, for every token if nothing else waits.
         """
         if is_end or self._waiting or not self._readers:
             self.pull()
