@@ -24,6 +24,7 @@ The bound of a record is the length of the model: it keeps what was generated, o
 import bisect
 import itertools
 from array import array
+from collections.abc import Sequence
 
 import attrs
 
@@ -88,7 +89,7 @@ class ResponseRecord:
     _texts: list[str] = attrs.field(factory=list, init=False)
     _offsets: "array[int] | None" = attrs.field(default=None, init=False)
     # Of each delta its number, growing.
-    _numbers: "array[int]" = attrs.field(factory=lambda: array("I"), init=False)
+    numbers: "array[int]" = attrs.field(factory=lambda: array("I"), init=False)
     # Of each delta the output tokens so far, if the request asked for ids or logprobs.
     _ends: "array[int] | None" = attrs.field(default=None, init=False)
     # All output tokens, and their logprobs, if the request asked for them.
@@ -111,7 +112,7 @@ class ResponseRecord:
     @property
     def deltas(self) -> int:
         """How many deltas there are."""
-        return len(self._numbers)
+        return len(self.numbers)
 
     @property
     def text(self) -> str:
@@ -153,13 +154,14 @@ class ResponseRecord:
                 return
             texts = output.parts
         count = len(token_ids)
+        rest = "".join(texts[count:])
         if self._parser is None:
-            self._add_texts(texts[:count] if len(texts) > count else texts)
+            self._add_texts(texts[:count], len(output.text) - len(rest))
         else:
             for text in texts[:count]:
                 self._add_token(text)
-        for text in texts[count:]:
-            self._add_text(text)
+        if rest:
+            self._add_text(rest)
 
     def add_notice(self, event: Event) -> None:
         """Note what happened to the request, at this place among the deltas."""
@@ -203,40 +205,40 @@ class ResponseRecord:
         for event in self._parser.push(text):
             self._take(event)
 
-    def _add_texts(self, texts: list[str]) -> None:
+    def _add_texts(self, texts: list[str], size: int) -> None:
         """As `_add_token` of each, without tools: the last event was at most three behind the
         last token, so that each number is 8 x tokens.
         """
         first, count = self.token_count + 1, len(texts)
         self.token_count += count
-        numbers = range(NUMBERS_OF_TOKEN * first, NUMBERS_OF_TOKEN * (first + count), 8)
+        numbers: Sequence[int] = range(
+            NUMBERS_OF_TOKEN * first, NUMBERS_OF_TOKEN * (first + count), 8
+        )
         if self._ends is not None:
             self._ends.extend(range(first, first + count))
-            self._numbers.extend(numbers)
-            self._texts += texts
-        else:
-            self._numbers.extend(itertools.compress(numbers, texts))
-            self._texts += filter(None, texts)
-        self.size += sum(map(len, texts))
-        if self._numbers:
-            self.last_number = max(self.last_number, self._numbers[-1])
+        elif not all(texts):
+            numbers = array("I", itertools.compress(numbers, texts))
+            texts = list(filter(None, texts))
+        self.numbers.extend(numbers)
+        self._texts += texts
+        self.size += size
+        if numbers:
+            self.last_number = numbers[-1]
 
     def _add_delta(self, text: str) -> None:
-        number = self._next_number()
-        self._numbers.append(number)
+        number = NUMBERS_OF_TOKEN * self.token_count
+        if number <= self.last_number:
+            number = self.last_number + 1
+        self.last_number = number
+        self.numbers.append(number)
         self._texts.append(text)
         self.size += len(text)
         if self._ends is not None:
             self._ends.append(self.token_count)
 
-    def _next_number(self) -> int:
-        number = self.last_number + 1
-        least = NUMBERS_OF_TOKEN * self.token_count
-        self.last_number = number = max(number, least)
-        return number
-
     def _mark(self, kind: str, item: Item | None = None) -> None:
-        self.marks.append(Mark(self.deltas, self._next_number(), kind, item))
+        self.last_number = max(self.last_number + 1, NUMBERS_OF_TOKEN * self.token_count)
+        self.marks.append(Mark(self.deltas, self.last_number, kind, item))
 
     # ---- items
 
@@ -319,7 +321,7 @@ class ResponseRecord:
         item = items[0]
         if len(items) > 1:
             item = items[bisect.bisect_right(items, first, key=lambda item: item.first) - 1]
-        delta = Delta(item, self._numbers[stop - 1], self.text_between(first, stop))
+        delta = Delta(item, self.numbers[stop - 1], self.text_between(first, stop))
         if self._ends is not None:
             begin, end = self._tokens_before(first), self._ends[stop - 1]
             if self._token_ids is not None and self.events.request.options.token_ids:
@@ -346,7 +348,7 @@ class ResponseRecord:
 
         Notices that have this number may not have been seen.
         """
-        delta = bisect.bisect_right(self._numbers, number)
+        delta = bisect.bisect_right(self.numbers, number)
         mark = bisect.bisect_left(self.marks, number, key=lambda mark: mark.number)
         if mark < len(self.marks) and self.marks[mark].number == number:
             mark += self.marks[mark].notice is None
@@ -382,9 +384,9 @@ class ResponseRecord:
     def check_invariants(self) -> None:
         """For property tests: numbers grow, sizes are sums, one item at most is open."""
         numbers = [mark.number for mark in self.marks if mark.notice is None]
-        assert sorted({*numbers, *self._numbers}) == sorted([*numbers, *self._numbers])
-        assert list(self._numbers) == sorted(self._numbers)
-        assert max([*numbers, *self._numbers]) == self.last_number
+        assert sorted({*numbers, *self.numbers}) == sorted([*numbers, *self.numbers])
+        assert list(self.numbers) == sorted(self.numbers)
+        assert max([*numbers, *self.numbers]) == self.last_number
         assert self.size == len(self.text_between(0, self.deltas))
         assert self._token_ids is None or len(self._token_ids) == self.token_count
         assert self._ends is None or len(self._ends) == self.deltas

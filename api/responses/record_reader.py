@@ -65,7 +65,7 @@ class RecordReader:
     @property
     def is_ready(self) -> bool:
         """Whether `take` has something now."""
-        return self._delta < self.record.deltas or self._next_mark() is not None
+        return self._delta < len(self.record.numbers) or self._next_mark() is not None
 
     def take(self, characters_max: int) -> list[Part]:
         """What has been said since: deltas merged, and not much more characters than that.
@@ -73,16 +73,24 @@ class RecordReader:
         Whatever is left then, `is_ready` says.
         """
         parts: list[Part] = []
-        built: dict[int, JsonObject] = {}
         limit, record = self._size + characters_max, self.record
         while True:
-            while (mark := self._next_mark()) is not None and mark.place == self._delta:
-                self._mark += 1
-                parts.append(record.event(mark, built))
-            stop = record.deltas if mark is None else mark.place
+            stop = (
+                self._take_marks(parts) if self._mark < len(record.marks) else len(record.numbers)
+            )
             if self._delta == stop or self._size >= limit:
                 return parts
             parts.append(self._take_deltas(stop, limit - self._size))
+
+    def _take_marks(self, parts: list[Part]) -> int:
+        """Take those that stand here; the delta before which the next one stands."""
+        built: dict[int, JsonObject] = {}
+        while (mark := self._next_mark()) is not None:
+            if mark.place > self._delta:
+                return mark.place
+            self._mark += 1
+            parts.append(self.record.event(mark, built))
+        return len(self.record.numbers)
 
     def _next_mark(self) -> Mark | None:
         """The next one for this reader; those that it does not want are passed over."""

@@ -174,7 +174,7 @@ def test_numbers_ids_and_deltas_are_those_of_the_tokens(
         assert said(heard) == said(expected)
         numbers = [event["sequence_number"] for event in heard]
         assert numbers == sorted(set(numbers))
-        assert list(records[index]._numbers) == list(again._numbers)
+        assert list(records[index].numbers) == list(again.numbers)
         for seen, number in enumerate(numbers, 1):
             rest = taken(RecordReader.behind(again, number))
             assert said([*heard[:seen], *rest]) == said(expected)
