@@ -1,4 +1,4 @@
-"""What all connections of one frontend share: the model, settings, registry, counts, the drain.
+"""What all connections of one frontend share: the model, settings, responses, counts, the drain.
 
 Must not know protocols: connections ask it who somebody is, whether work is taken, and say when
 they come and go.
@@ -44,7 +44,7 @@ class Application:
     root: RootCalls = attrs.field(factory=RootCalls)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
-    registry: ResponseStore = attrs.field(init=False)
+    store: ResponseStore = attrs.field(init=False)
     inputs: InputBudget = attrs.field(init=False)
     ids: IdSource = attrs.field(init=False)
     responses: ResponseService = attrs.field(init=False)
@@ -75,9 +75,9 @@ class Application:
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
         self.ids = IdSource(self.foreign.rank)
-        self.registry = ResponseStore(settings.limits, self._note_change)
+        self.store = ResponseStore(settings.limits, self._note_change)
         self.responses = ResponseService(
-            self.generator, settings, self.registry, self.foreign, self.ids, self.check_accepting
+            self.generator, settings, self.store, self.foreign, self.ids, self.check_accepting
         )
         self.metrics = Metrics(self.generator, self.counters, settings.vllm_metrics)
 
@@ -142,17 +142,17 @@ class Application:
             await self._wait_idle()
         for scope in list(self._connections):
             scope.cancel("the drain's grace is over")
-        for response in self.registry.running():
+        for response in self.store.running():
             response.cancel("the drain's grace is over")
         await self._wait_idle()
 
     def _note_change(self) -> None:
-        if self.is_draining and not (self._connections or self.registry.active):
+        if self.is_draining and not (self._connections or self.store.active):
             self._changed.set()
             self._changed = trio.Event()
 
     async def _wait_idle(self) -> None:
-        while self._connections or self.registry.active:
+        while self._connections or self.store.active:
             await self._changed.wait()
 
 

@@ -1,8 +1,7 @@
 """JSON bytes of a response's events.
 
 Sans-IO: what a reader was given in, bytes out. A delta comes for every token, so it is put together
-from its constant parts instead of from an object, at a tenth of the CPU. Must not know frames or
-who writes.
+from its constant parts instead of from an object, at a tenth of the CPU.
 """
 
 import msgspec

@@ -307,7 +307,7 @@ class Response:
     def _check_abandoned(self) -> None:
         if self._readers or self.has_ended:
             return
-        self.pull()  # else it would stop at its credit: there is nobody left who does
+        self.pull()  # else it would stop at its credit: no reader is left who does
         if self._holders or self.has_ended or self.request.background:
             return
         keep_s = self.request.keeping.keep_s

@@ -37,7 +37,7 @@ class ResponseService:
 
     generator: Generator
     settings: ServeSettings
-    registry: ResponseStore
+    store: ResponseStore
     foreign: ForeignResponses
     ids: IdSource
     # Raises `ApiError` when no new work is taken.
@@ -81,7 +81,7 @@ class ResponseService:
                 self._nursery,
                 response.run,
                 self.generator,
-                self.registry,
+                self.store,
                 name=f"response {response.response_id}",
                 waits_for="tokens",
             )
@@ -96,7 +96,7 @@ class ResponseService:
         self.check_accepting()
         response = await self._prepare(request, principal, None, streaming=False)
         with response.held(), waiting_for("tokens"):
-            await response.run(self.generator, self.registry)
+            await response.run(self.generator, self.store)
         return response
 
     async def _prepare(
@@ -139,7 +139,7 @@ class ResponseService:
         try:
             if self.foreign.is_foreign(previous_id):
                 return await self.foreign.conversation_of(previous_id, principal)
-            return self.registry.conversation_of(previous_id, principal, session)
+            return self.store.conversation_of(previous_id, principal, session)
         except ApiError as error:
             raise _of_previous(error, previous_id) from error
 
@@ -162,7 +162,7 @@ class ResponseService:
             await reader.wait_ready()
             yield reader
             return
-        response = self.registry.find(resume.response_id, principal, session)
+        response = self.store.find(resume.response_id, principal, session)
         with response.reading(resume.starting_after, wake) as attached:
             yield attached
 

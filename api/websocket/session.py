@@ -122,7 +122,7 @@ class SocketSession:
                     await self._closing.wait()
                 nursery.cancel_scope.cancel("the socket is closed")
         finally:
-            self.application.registry.forget_session(self)
+            self.application.store.forget_session(self)
 
     def _start(self, async_fn: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
         """Start a task of this socket; if it is cancelled alone, the socket ends: none is idle."""
@@ -214,7 +214,7 @@ class SocketSession:
             named = (turn.response_id, event.string("stream_id"), event_id)
             self._start(self._cancel_foreign, *named, name="foreign-cancel")
         else:
-            self.application.registry.cancel(turn.response_id, self.principal, CANCELLED, self)
+            self.application.store.cancel(turn.response_id, self.principal, CANCELLED, self)
 
     async def _cancel_foreign(
         self, response_id: str, stream_id: str | None, event_id: str | None
@@ -231,8 +231,8 @@ class SocketSession:
         if turn.response_id is None:
             turn.granted += tokens
         else:
-            registry = self.application.registry
-            registry.find(turn.response_id, self.principal, self).grant(tokens)
+            store = self.application.store
+            store.find(turn.response_id, self.principal, self).grant(tokens)
 
     # ---- lanes
 

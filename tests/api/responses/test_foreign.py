@@ -58,9 +58,7 @@ class Server:
                 raise MessageTooLarge("ForeignReply", size, self.reply_characters_max, "bytes")
             application.foreign.handle_reply(delivery.message)
         else:
-            self.nursery.start_soon(
-                application.foreign.answer, delivery.message, application.registry
-            )
+            self.nursery.start_soon(application.foreign.answer, delivery.message, application.store)
 
 
 @asynccontextmanager

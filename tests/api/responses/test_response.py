@@ -227,11 +227,11 @@ async def test_without_output_the_prompt_alone_is_computed() -> None:
 
 
 async def test_refused_before_it_is_known() -> None:
-    registry, response = ResponseStore(ServerLimits()), make_live()
+    store, response = ResponseStore(ServerLimits()), make_live()
     with pytest.raises(ApiError) as caught:
-        await response.run(FakeGenerator(refuse=NoEngine()), registry)
+        await response.run(FakeGenerator(refuse=NoEngine()), store)
     assert caught.value.status == 503
-    assert (registry.active, registry.kept) == (0, 0)
+    assert (store.active, store.kept) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -299,15 +299,15 @@ async def test_a_cancel_comes_at_any_time(autojump_clock: trio.testing.MockClock
 async def test_cancellation_from_outside_leaves_nothing(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    generator, registry, response = (
+    generator, store, response = (
         FakeGenerator(SLOW),
         ResponseStore(ServerLimits()),
         make_live(),
     )
     with trio.move_on_after(1):
-        await response.run(generator, registry)
+        await response.run(generator, store)
     assert status_of(response) == (Status.CANCELLED, None)
-    assert (registry.active, registry.kept) == (0, 1)
+    assert (store.active, store.kept) == (0, 1)
     assert generator.aborted == ["resp_1"]
 
 

@@ -64,30 +64,30 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def ended(registry: ResponseStore, number: int, text: bytes) -> None:
+def ended(store: ResponseStore, number: int, text: bytes) -> None:
     """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
     request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
     record = ResponseRecord(make_events(request, f"resp_{number}"))
     response = Response(record, "p", continued(None, request))
-    registry.add(response)
+    store.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):
         say(record, f"w{piece % 10} ")
     response.end(COMPLETED)
-    registry.end(response)
+    store.end(response)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     text = msgspec.json.encode(KINDS[kind])
-    registry = ResponseStore(ServerLimits(ended_bytes_max=2**40))
-    ended(registry, RESPONSES, text)  # what is made once
-    before_bytes = registry.kept_bytes
+    store = ResponseStore(ServerLimits(ended_bytes_max=2**40))
+    ended(store, RESPONSES, text)  # what is made once
+    before_bytes = store.kept_bytes
     gc.collect()
     tracemalloc.start()
     for number in range(RESPONSES):
-        ended(registry, number, text)
+        ended(store, number, text)
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counted = registry.kept_bytes - before_bytes
+    counted = store.kept_bytes - before_bytes
     assert 0.8 * taken <= counted <= 12 * taken  # sizes of objects differ from Python to Python
