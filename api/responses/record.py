@@ -50,8 +50,7 @@ DELTA_BYTES = 10
 MARK_BYTES, MARKS_ALWAYS = 128, 8
 ITEM_BYTES = 1024
 # One notice, and the arrays of logprobs beside what is in them.
-NOTICE_BYTES = 512
-LOGPROBS_BYTES = 512
+NOTICE_BYTES = LOGPROBS_BYTES = 512
 
 
 @attrs.define(eq=False)
@@ -67,6 +66,10 @@ class Mark:
     notice: Event | None = None
 
 
+_BEGINNINGS = (EventType.ITEM_ADDED, EventType.PART_ADDED)
+_OPENING = (Mark(0, 0, EventType.CREATED), Mark(0, 1, EventType.IN_PROGRESS))
+
+
 @attrs.define(eq=False)
 class ResponseRecord:
     """Everything that one response says. Only one task appends; the order of calls is time."""
@@ -77,11 +80,11 @@ class ResponseRecord:
     # Characters in all deltas.
     size: int = attrs.field(default=0, init=False)
     # The number of the last event that there is.
-    last_number: int = attrs.field(default=-1, init=False)
+    last_number: int = attrs.field(default=1, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
     # In their order; only the last one may be open.
     items: list[Item] = attrs.field(factory=list, init=False)
-    marks: list[Mark] = attrs.field(factory=list, init=False)
+    marks: list[Mark] = attrs.field(factory=lambda: [*_OPENING], init=False)
 
     _parser: ToolCallParser | None = attrs.field(default=None, init=False)
     # Of each delta its text; when ended, they are joined into one, and `_offsets` says where each
@@ -102,8 +105,6 @@ class ResponseRecord:
             self._token_ids = array("I")
         if request.options.token_ids or request.sampling.logprobs is not None:
             self._ends = array("I")
-        self._mark(EventType.CREATED)
-        self._mark(EventType.IN_PROGRESS)
         if request.calls_tools:
             self._parser = ToolCallParser(request.tools.calls_max)
         elif request.generate:
@@ -154,11 +155,13 @@ class ResponseRecord:
                 return
             texts = output.parts
         count = len(token_ids)
-        rest = "".join(texts[count:])
+        rest = ""
+        if len(texts) > count:
+            texts, rest = texts[:count], texts[count]
         if self._parser is None:
-            self._add_texts(texts[:count], len(output.text) - len(rest))
+            self._add_texts(texts, len(output.text) - len(rest))
         else:
-            for text in texts[:count]:
+            for text in texts:
                 self._add_token(text)
         if rest:
             self._add_text(rest)
@@ -211,9 +214,7 @@ class ResponseRecord:
         """
         first, count = self.token_count + 1, len(texts)
         self.token_count += count
-        numbers: Sequence[int] = range(
-            NUMBERS_OF_TOKEN * first, NUMBERS_OF_TOKEN * (first + count), 8
-        )
+        numbers: Sequence[int] = range(8 * first, 8 * (first + count), NUMBERS_OF_TOKEN)
         if self._ends is not None:
             self._ends.extend(range(first, first + count))
         elif not all(texts):
@@ -336,12 +337,16 @@ class ResponseRecord:
             return mark.notice
         event: Event = {"type": mark.kind, "sequence_number": mark.number}
         if mark.item is not None:
-            is_begin = mark.kind in (EventType.ITEM_ADDED, EventType.PART_ADDED)
+            is_begin = mark.kind in _BEGINNINGS
             whole = {} if is_begin else self._whole(mark.item, built)
-            return event | self.events.of_item(mark.kind, mark.item, whole)
-        if mark.kind in (EventType.CREATED, EventType.IN_PROGRESS):
-            return {**event, "response": self.events.snapshot("in_progress")}
-        return {**event, "response": self._object(built), **self._last_tokens()}
+            event |= self.events.of_item(mark.kind, mark.item, whole)
+        elif mark.number > 1:
+            event |= {"response": self._object(built), **self._last_tokens()}
+        else:
+            if -1 not in built:
+                built[-1] = self.events.snapshot("in_progress")
+            event["response"] = built[-1]
+        return event
 
     def first_after(self, number: int) -> tuple[int, int]:
         """The first delta and the first mark behind the event of this number.
@@ -367,7 +372,7 @@ class ResponseRecord:
         """What the terminal event says of tokens behind the last delta, which calls may have."""
         found: JsonObject = {}
         begin = self.token_count - self._tokens_left
-        if begin == self.token_count:
+        if not self._tokens_left:
             return found
         if self._token_ids is not None and self.events.request.options.token_ids:
             found |= {"token_ids": list(self._token_ids[begin:]), "token_index": begin}
