@@ -19,10 +19,11 @@ from .http.client_addresses import LOCAL, ClientAddresses
 from .http.input_budget import InputBudget
 from .http.origin import OriginPolicy
 from .metrics import ApiCounters, Metrics
+from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
-from .responses.service import ResponseNursery
-from .responses.store import ResponseRegistry
+from .responses.service import ResponseService
+from .responses.store import ResponseStore
 from .settings import ServeSettings
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
@@ -42,9 +43,10 @@ class Application:
     root: RootCalls = attrs.field(factory=RootCalls)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
-    registry: ResponseRegistry = attrs.field(init=False)
+    store: ResponseStore = attrs.field(init=False)
     inputs: InputBudget = attrs.field(init=False)
-    responses: ResponseNursery = attrs.field(init=False)
+    ids: IdSource = attrs.field(init=False)
+    responses: ResponseService = attrs.field(init=False)
     counters: ApiCounters = attrs.field(factory=ApiCounters, init=False)
     metrics: Metrics = attrs.field(init=False)
     # Whether the model's template shows tools, so that their calls can be read.
@@ -71,9 +73,10 @@ class Application:
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
-        self.registry = ResponseRegistry(settings.limits, self._note_change)
-        self.responses = ResponseNursery(
-            self.generator, settings, self.registry, self.foreign, self.check_accepting
+        self.ids = IdSource(self.foreign.rank)
+        self.store = ResponseStore(settings.limits, self._note_change)
+        self.responses = ResponseService(
+            self.generator, settings, self.store, self.foreign, self.ids, self.check_accepting
         )
         self.metrics = Metrics(self.generator, self.counters, settings.vllm_metrics)
 
@@ -152,15 +155,15 @@ class Application:
             await self._wait_idle()
         for scope in list(self._connections):
             scope.cancel("the drain's grace is over")
-        for response in self.registry.running():
+        for response in self.store.running():
             response.cancel("the drain's grace is over")
         await self._wait_idle()
 
     def _note_change(self) -> None:
-        if self.is_draining and not (self._connections or self.registry.active):
+        if self.is_draining and not (self._connections or self.store.active):
             self._changed.set()
             self._changed = trio.Event()
 
     async def _wait_idle(self) -> None:
-        while self._connections or self.registry.active:
+        while self._connections or self.store.active:
             await self._changed.wait()

@@ -217,9 +217,7 @@ class FrontendProcess:
                     self._start_drain(nursery)
                 case ForeignCall():
                     answer = self.application.foreign.answer
-                    nursery.start_soon(
-                        answer, message, self.application.registry, name="foreign-call"
-                    )
+                    nursery.start_soon(answer, message, self.application.store, name="foreign-call")
                 case ForeignReply():
                     self.application.foreign.handle_reply(message)
                 case RootReply():

@@ -17,7 +17,7 @@ from ...runtime.frontend.generation import (
 )
 from ..schema.fields import JsonObject
 from .chat_tools import ChatToolCalls
-from .logprobs import LogprobTeller
+from .logprobs import LogprobFormatter
 
 # OpenAI has no word for an aborted choice; whoever aborted reads no more anyway.
 FINISH_REASONS = {
@@ -39,9 +39,9 @@ class ChatAnswer:
     model: str
     with_token_ids: bool = False
     # None: nobody asked for logprobs.
-    teller: LogprobTeller | None = None
+    formatter: LogprobFormatter | None = None
     # None: nobody asked for those of the prompt.
-    prompt_teller: LogprobTeller | None = None
+    prompt_formatter: LogprobFormatter | None = None
     # Reads the calls out of the text; None where no tool may be called.
     calls: ChatToolCalls | None = None
 
@@ -79,8 +79,8 @@ class ChatAnswer:
         head = self._head("chat.completion")
         if self.with_token_ids:
             head["prompt_token_ids"] = list(stream.prompt_token_ids)
-        if self.prompt_teller is not None:
-            head["prompt_logprobs"] = self.prompt_teller.prompt(stream.prompt_logprobs)
+        if self.prompt_formatter is not None:
+            head["prompt_logprobs"] = self.prompt_formatter.prompt(stream.prompt_logprobs)
         choices = [self._whole_choice(choice) for choice in stream.choices]
         return {**head, "choices": choices, "usage": usage_object(stream.usage)}
 
@@ -101,9 +101,9 @@ class ChatAnswer:
         return told
 
     def _logprobs(self, logprobs: Logprobs | None) -> JsonObject | None:
-        if self.teller is None or logprobs is None:
+        if self.formatter is None or logprobs is None:
             return None
-        return {"content": self.teller.chat(logprobs), "refusal": None}
+        return {"content": self.formatter.chat(logprobs), "refusal": None}
 
     def _deltas(self, output: GenerationOutput) -> list[JsonObject]:
         """What a piece adds to its message; empty text if it has but tokens to tell of."""

@@ -10,7 +10,7 @@ import attrs
 from ...runtime.frontend.generation import FinishReason, GenerationOutput, Logprobs, Usage
 from ..schema.fields import JsonObject
 from .chat import FINISH_REASONS, stop_reason_of, usage_object
-from .logprobs import LogprobTeller
+from .logprobs import LogprobFormatter
 
 
 @attrs.frozen(kw_only=True)
@@ -36,11 +36,11 @@ class CompletionsAnswer:
     model: str
     with_token_ids: bool = False
     # None: nobody asked for logprobs of choices.
-    teller: LogprobTeller | None = None
+    formatter: LogprobFormatter | None = None
     # With `echo` they begin with the prompt's.
     echoes_logprobs: bool = False
     # None: nobody asked for those of prompts.
-    prompt_teller: LogprobTeller | None = None
+    prompt_formatter: LogprobFormatter | None = None
 
     def chunks(self, index: int, output: GenerationOutput, offset: int = 0) -> list[JsonObject]:
         """One piece of choice `index`; nothing when there is nothing to say yet.
@@ -52,8 +52,8 @@ class CompletionsAnswer:
         if not (output.text or is_last or (tells_tokens and output.token_ids)):
             return []
         choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
-        if self.teller is not None and output.logprobs is not None:
-            choice["logprobs"] = self.teller.completions(None, output.logprobs, offset=offset)
+        if self.formatter is not None and output.logprobs is not None:
+            choice["logprobs"] = self.formatter.completions(None, output.logprobs, offset=offset)
         if self.with_token_ids:
             choice["token_ids"] = list(output.token_ids)
         return [self._object([choice])]
@@ -67,8 +67,8 @@ class CompletionsAnswer:
     ) -> JsonObject:
         """The prompt itself, before the first piece; also where the prompt's ids are told."""
         choice = _choice(index, echoed, None, None)
-        if self.teller is not None and self.echoes_logprobs:
-            choice["logprobs"] = self.teller.completions(
+        if self.formatter is not None and self.echoes_logprobs:
+            choice["logprobs"] = self.formatter.completions(
                 prompt_logprobs, None, offset=len(echoed), first=prompt_token_ids[0]
             )
         if self.with_token_ids:
@@ -92,14 +92,14 @@ class CompletionsAnswer:
         if self.with_token_ids:
             choice["prompt_token_ids"] = list(whole.prompt_token_ids)
             choice["token_ids"] = list(whole.token_ids)
-        if self.teller is not None:
+        if self.formatter is not None:
             first = whole.prompt_token_ids[0] if self.echoes_logprobs else None
             prompt = whole.prompt_logprobs if self.echoes_logprobs else None
-            choice["logprobs"] = self.teller.completions(
+            choice["logprobs"] = self.formatter.completions(
                 prompt, whole.logprobs, offset=len(whole.echoed), first=first
             )
-        if self.prompt_teller is not None:
-            choice["prompt_logprobs"] = self.prompt_teller.prompt(whole.prompt_logprobs)
+        if self.prompt_formatter is not None:
+            choice["prompt_logprobs"] = self.prompt_formatter.prompt(whole.prompt_logprobs)
         return choice
 
     def _object(self, choices: list[JsonObject]) -> JsonObject:

@@ -8,29 +8,45 @@ SDKs read them (the HTML standard, 9.2); JSON has no line breaks, so one `data:`
 import msgspec
 
 from ..schema.fields import JsonObject
-from .response_events import DELTA, Delta, Part
+from .response_events import Delta, Item, Part
 
 _encode = msgspec.json.encode
-_DELTA = (
-    b'{"type":"%b",'
-    % DELTA.encode()
-    + b'"sequence_number":%d,"output_index":0,"item_id":%b,"content_index":0,"delta":%b,'
-    b'"logprobs":%b%b}'
-)
 
 
 def encode_part(part: Part, stream_id: str | None = None) -> bytes:
     """One event, with the lane that it is said in."""
     if isinstance(part, Delta):
+        item = part.item
+        if item.delta_json is None:
+            item.delta_json = _constant_parts(item)
+        head, middle = item.delta_json
         more = b"" if stream_id is None else b',"stream_id":' + _encode(stream_id)
         if part.token_ids is not None:
             ids = (_encode(part.token_ids), part.token_index)
             more += b',"token_ids":%b,"token_index":%d' % ids
-        logprobs = b"[]" if part.logprobs is None else _encode(part.logprobs)
-        return _DELTA % (part.number, part.identity.item_json, _encode(part.text), logprobs, more)
+        if part.logprobs is not None:
+            more += b',"logprobs":' + _encode(part.logprobs)
+        elif item.name is None:
+            more += b',"logprobs":[]'
+        return b"%b%d%b%b%b}" % (
+            head,
+            part.number,
+            middle,
+            _encode(part.text),
+            more,
+        )
     if stream_id is not None:
         part = {**part, "stream_id": stream_id}
     return _encode(part)
+
+
+def _constant_parts(item: Item) -> tuple[bytes, bytes]:
+    content = b'"content_index":0,' if item.name is None else b""
+    return (
+        b'{"type":"%b","sequence_number":' % item.delta_type.encode(),
+        b',"output_index":%d,"item_id":%b,%b"delta":'
+        % (item.index, _encode(item.item_id), content),
+    )
 
 
 # Ends a chat stream; Responses streams end by their terminal event.
@@ -44,6 +60,6 @@ def data_frame(value: JsonObject) -> bytes:
 
 def event_frame(part: Part) -> bytes:
     """One event named by its `type`, as Responses use."""
-    name = DELTA if isinstance(part, Delta) else part["type"]
+    name = part.item.delta_type if isinstance(part, Delta) else part["type"]
     assert isinstance(name, str)
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

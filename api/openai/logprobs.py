@@ -1,10 +1,9 @@
-"""Logprobs as OpenAI's protocols and vLLM's fields tell them.
+"""Formats logprobs for OpenAI's protocols and vLLM's fields.
 
-Sans-IO: arrays in, JSON out. A token is told as text, with U+FFFD for bytes that are no whole
+Sans-IO: arrays in, JSON out. A token stands there as text, with U+FFFD for bytes that are no whole
 character, and as its very bytes, which joined are the text. Entries are JSON text already, put
 together from what is constant of each token: there may be millions of them in one answer, and as
-objects they would take ten times the memory, and the loop six times as long. Must not know
-requests, frames, or whose tokenizer it is.
+objects they would take ten times the memory, and the loop six times as long.
 """
 
 import codecs
@@ -26,8 +25,8 @@ Entry = msgspec.Raw
 
 
 @attrs.frozen(kw_only=True)
-class LogprobTeller:
-    """Tells logprobs with the `top` most likely tokens of each, by text, or `by_id`."""
+class LogprobFormatter:
+    """Formats logprobs with the `top` most likely tokens of each, by text, or `by_id`."""
 
     spell: Spell
     top: int = 0
@@ -52,27 +51,27 @@ class LogprobTeller:
         offset: int,
         first: int | None = None,
     ) -> JsonObject:
-        """The object of completions' `logprobs`: of the prompt, if told, and of the output.
+        """The object of completions' `logprobs`: of the prompt, if given, and of the output.
 
         `first` is the prompt's first token, which has no logprob. `offset` is how much of the
         choice's text comes before the output; the prompt's offsets lead up to it, whatever special
         tokens its text leaves out.
         """
-        told = _Told()
+        columns = _Columns()
         if first is not None:
             data = self.spell([first])[0]
-            told.add(data, self._name(first, data), None, None)
-        self._add_all(told, prompt)
-        told.ends_at(offset)
-        self._add_all(told, output)
+            columns.add(data, self._name(first, data), None, None)
+        self._add_all(columns, prompt)
+        columns.ends_at(offset)
+        self._add_all(columns, output)
         return {
-            "tokens": told.tokens,
-            "token_logprobs": told.values,
-            "top_logprobs": told.tops,
-            "text_offset": told.offsets,
+            "tokens": columns.tokens,
+            "token_logprobs": columns.values,
+            "top_logprobs": columns.tops,
+            "text_offset": columns.offsets,
         }
 
-    def _add_all(self, told: "_Told", logprobs: Logprobs | None) -> None:
+    def _add_all(self, columns: "_Columns", logprobs: Logprobs | None) -> None:
         if logprobs is None:
             return
         spelled = self._spelled(logprobs)
@@ -83,7 +82,7 @@ class LogprobTeller:
             tops = {name: bounded}
             for i, v in zip(ids, values, strict=True):
                 tops.setdefault(names[i], _bounded(v))
-            told.add(spelled[own], name, bounded, tops)
+            columns.add(spelled[own], name, bounded, tops)
 
     def prompt(self, logprobs: Logprobs | None) -> list[Entry | None]:
         """vLLM's `prompt_logprobs`: null for the first token, then objects by token id."""
@@ -123,7 +122,7 @@ class LogprobTeller:
 
 
 @attrs.define(eq=False)
-class _Told:
+class _Columns:
     """The columns of completions' `logprobs`, token by token."""
 
     tokens: list[str] = attrs.field(factory=list)
@@ -154,9 +153,11 @@ class _Told:
         self._place = offset
 
 
-def make_teller(spell: Spell, top: int | None, *, by_id: bool = False) -> LogprobTeller | None:
-    """One for so many most likely tokens; None if nobody asked (`top` is None)."""
-    return None if top is None else LogprobTeller(spell=spell, top=top, by_id=by_id)
+def make_formatter(
+    spell: Spell, top: int | None, *, by_id: bool = False
+) -> LogprobFormatter | None:
+    """One for so many most likely tokens; None if they were not asked for (`top` is None)."""
+    return None if top is None else LogprobFormatter(spell=spell, top=top, by_id=by_id)
 
 
 def _text(data: bytes) -> str:

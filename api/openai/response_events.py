@@ -1,53 +1,39 @@
-"""The events of one response, built from what it says: for HTTP and WebSocket, now or later.
+"""Responses API events: the JSON objects of one response, for HTTP and WebSocket.
 
-Sans-IO: texts, numbers and an ending in, events (plain JSON objects) out; nothing is remembered, so
-an event can be built again for whoever resumes. An event's number is the one that it has in the
-stream in which every token is a delta of its own:
-
-    created 0 · in_progress 1 · output_item.added 2 · content_part.added 3
-    the delta whose last token is the k-th output token (from 1)      3 + k
-    output_text.done 4 + n · content_part.done 5 + n · output_item.done 6 + n · terminal 7 + n
-
-so numbers grow, may jump, and do not depend on how a slow writer made us merge: a merged delta
-carries the number of its last part. A response without output (`generate: false`) has 0, 1 and 7.
-Must not know who writes, nor lanes, nor how frames look.
+Sans-IO: items, texts and an ending in, events (plain JSON objects) out; nothing is remembered, so
+an event can be built again for a client that resumes. Their order and numbers are the record's
+(`response_record`).
 """
 
 import enum
-from collections.abc import Sequence
 
 import attrs
-import msgspec
 
 from ...runtime.frontend.generation import Logprobs, Usage
 from ..errors import ApiError
 from ..schema.fields import JsonObject
-from .logprobs import Entry, LogprobTeller
+from .logprobs import Entry, LogprobFormatter
+from .response_id import item_id_of
 from .responses_request import ResponseRequest
 
 Event = JsonObject
+# Deltas of a message's text, and of a call's arguments.
 DELTA = "response.output_text.delta"
-# Number of the content_part.added event; deltas and the end count from here.
-LAST_OPENING_NUMBER = 3
-# The terminal event comes so many after the last delta.
-TERMINAL_DISTANCE = 4
+ARGUMENTS_DELTA = "response.function_call_arguments.delta"
 TERMINAL_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
-@attrs.frozen(kw_only=True)
-class ResponseIdentity:
-    """What makes one response that response; drawn at admission. `created_at` is Unix seconds."""
+class EventType:
+    """Types of the events that are neither deltas nor terminal; no enum, which costs more."""
 
-    response_id: str
-    item_id: str
-    created_at: int
-    model: str
-    # The item's id as JSON: every delta has it.
-    item_json: bytes = attrs.field(init=False, repr=False, eq=False)
-
-    @item_json.default
-    def _item_json_default(self) -> bytes:
-        return msgspec.json.encode(self.item_id)
+    CREATED = "response.created"
+    IN_PROGRESS = "response.in_progress"
+    ITEM_ADDED = "response.output_item.added"
+    PART_ADDED = "response.content_part.added"
+    TEXT_DONE = "response.output_text.done"
+    PART_DONE = "response.content_part.done"
+    ARGUMENTS_DONE = "response.function_call_arguments.done"
+    ITEM_DONE = "response.output_item.done"
 
 
 class Status(enum.StrEnum):
@@ -69,7 +55,7 @@ _TERMINALS = {
 
 @attrs.frozen(kw_only=True)
 class Ending:
-    """The end of one response. `reason` is told of incomplete ones, `error` of failed ones."""
+    """The end of one response. Incomplete ones have a `reason`, failed ones an `error`."""
 
     status: Status
     usage: Usage
@@ -78,10 +64,57 @@ class Ending:
 
 
 @attrs.define(eq=False)
-class Delta:
-    """The one event that comes for every token; made an object, or bytes, by who needs that."""
+class Item:
+    """One item of a response's output: a message, or a call if it has a `name`."""
 
-    identity: ResponseIdentity
+    index: int
+    item_id: str
+    name: str | None = None
+    call_id: str = ""
+    # Which deltas of the record are its own, `[first, stop)`; `stop` is None while it is open.
+    first: int = 0
+    stop: int | None = None
+    status: str = "in_progress"
+    # The JSON of its deltas before the number and between number and text, once one was encoded.
+    delta_json: tuple[bytes, bytes] | None = None
+
+    @property
+    def delta_type(self) -> str:
+        """The type of its deltas."""
+        return DELTA if self.name is None else ARGUMENTS_DELTA
+
+    @property
+    def place(self) -> JsonObject:
+        """Where a delta belongs."""
+        place: JsonObject = {"output_index": self.index, "item_id": self.item_id}
+        return place if self.name is not None else {**place, "content_index": 0}
+
+    def added(self) -> JsonObject:
+        """The object at its beginning."""
+        if self.name is None:
+            return self._message("in_progress", [])
+        return self._call("in_progress", "")
+
+    def whole(self, text: str, logprobs: list[Entry]) -> JsonObject:
+        """The object at its end."""
+        if self.name is None:
+            return self._message(self.status, [_part(text, logprobs)])
+        return self._call(self.status, text)
+
+    def _message(self, status: str, content: list[JsonObject]) -> JsonObject:
+        head = {"id": self.item_id, "type": "message", "role": "assistant"}
+        return {**head, "status": status, "content": content}
+
+    def _call(self, status: str, arguments: str) -> JsonObject:
+        head = {"id": self.item_id, "type": "function_call", "status": status}
+        return {**head, "call_id": self.call_id, "name": self.name, "arguments": arguments}
+
+
+@attrs.define(eq=False)
+class Delta:
+    """The one event that comes for every token; an object, or bytes, only where it is sent."""
+
+    item: Item
     number: int
     text: str
     # Those it covers, and the index of the first, if they were asked for.
@@ -93,14 +126,13 @@ class Delta:
     def event(self) -> Event:
         """The same as an object."""
         event: Event = {
-            "type": DELTA,
+            "type": self.item.delta_type,
             "sequence_number": self.number,
-            "output_index": 0,
-            "item_id": self.identity.item_id,
-            "content_index": 0,
+            **self.item.place,
             "delta": self.text,
-            "logprobs": self.logprobs or [],
         }
+        if self.logprobs is not None or self.item.name is None:
+            event["logprobs"] = self.logprobs or []
         if self.token_ids is not None:
             event["token_ids"] = self.token_ids
             event["token_index"] = self.token_index
@@ -116,110 +148,52 @@ def event_of(part: Part) -> Event:
     return part.event() if isinstance(part, Delta) else part
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class ResponseEvents:
-    """Builds the events of one response; `token_count` is always that of what has been said."""
+    """Builds the events of one response. `created_at` is Unix seconds."""
 
-    identity: ResponseIdentity
+    response_id: str
+    created_at: int
+    model: str
     request: ResponseRequest
-    # None: nobody asked for logprobs.
-    teller: LogprobTeller | None = None
+    # None: logprobs were not asked for.
+    formatter: LogprobFormatter | None = None
 
-    def opening(self) -> list[Event]:
-        """The events before the first token."""
-        response = self.snapshot("in_progress")
-        events: list[Event] = [
-            {"type": "response.created", "sequence_number": 0, "response": response},
-            {"type": "response.in_progress", "sequence_number": 1, "response": response},
-        ]
-        if not self.request.generate:
-            return events
-        return [
-            *events,
-            {
-                "type": "response.output_item.added",
-                "sequence_number": 2,
-                "output_index": 0,
-                "item": self._item("in_progress", []),
-            },
-            {
-                "type": "response.content_part.added",
-                "sequence_number": LAST_OPENING_NUMBER,
-                **self._place(),
-                "part": _part("", []),
-            },
-        ]
+    def message(self, index: int, first: int) -> Item:
+        """A new item for text."""
+        item_id = item_id_of(self.response_id)
+        return Item(
+            index, f"{item_id}_{index}" if self.request.calls_tools else item_id, first=first
+        )
 
-    def delta(
-        self,
-        text: str,
-        token_count: int,
-        token_ids: Sequence[int] | None,
-        logprobs: Logprobs | None = None,
-    ) -> "Delta":
-        """One delta up to the `token_count`-th token; ids and logprobs are of those it covers."""
-        number = LAST_OPENING_NUMBER + token_count
-        if token_ids is None:
-            delta = Delta(self.identity, number, text)
-        else:
-            index = token_count - len(token_ids)
-            delta = Delta(self.identity, number, text, list(token_ids), index)
-        if logprobs is not None:
-            delta.logprobs = self.told(logprobs)
-        return delta
+    def call(self, index: int, first: int, *, number: int, name: str) -> Item:
+        """A new item for the `number`-th call, to this function."""
+        suffix = f"{number}_{self.response_id.removeprefix('resp_')}"
+        return Item(index, f"fc_{suffix}", name, f"call_{suffix}", first=first)
 
-    def end(
-        self, ending: Ending, text: str, token_count: int, logprobs: Logprobs | None = None
-    ) -> list[Event]:
-        """The events after the last token; a failed response has the terminal one alone."""
-        number = LAST_OPENING_NUMBER + token_count
-        told = self.told(logprobs)
-        part = _part(text, told)
-        item = self._item(_item_status(ending), [part])
-        output = [item] if self.request.generate else []
-        terminal: Event = {
-            "type": _TERMINALS[ending.status],
-            "sequence_number": number + TERMINAL_DISTANCE,
-            "response": self.final_with(ending, output, token_count),
-        }
-        if ending.status is Status.FAILED or not self.request.generate:
-            return [terminal]
-        return [
-            {
-                "type": "response.output_text.done",
-                "sequence_number": number + 1,
-                **self._place(),
-                "text": text,
-                "logprobs": told,
-            },
-            {
-                "type": "response.content_part.done",
-                "sequence_number": number + 2,
-                **self._place(),
-                "part": part,
-            },
-            {
-                "type": "response.output_item.done",
-                "sequence_number": number + 3,
-                "output_index": 0,
-                "item": item,
-            },
-            terminal,
-        ]
-
-    def final(
-        self, ending: Ending, text: str, token_count: int, logprobs: Logprobs | None = None
-    ) -> JsonObject:
-        """The response object as it stays."""
-        output = [self._item(_item_status(ending), [_part(text, self.told(logprobs))])]
-        return self.final_with(ending, output if self.request.generate else [], token_count)
+    def of_item(self, kind: str, item: Item, whole: JsonObject) -> JsonObject:
+        """What an event of this kind says; `whole` is the item's object at its end."""
+        match kind:
+            case EventType.ITEM_ADDED:
+                return {"output_index": item.index, "item": item.added()}
+            case EventType.PART_ADDED:
+                return {**item.place, "part": _part("", [])}
+            case EventType.TEXT_DONE:
+                part = _part_of(whole)
+                return {**item.place, "text": part["text"], "logprobs": part["logprobs"]}
+            case EventType.PART_DONE:
+                return {**item.place, "part": _part_of(whole)}
+            case EventType.ARGUMENTS_DONE:
+                return {**item.place, "name": item.name, "arguments": whole["arguments"]}
+            case _:
+                return {"output_index": item.index, "item": whole}
 
     def terminal_type(self, ending: Ending) -> str:
-        """The name of the last event."""
+        """The type of the last event."""
         return _TERMINALS[ending.status]
 
-    def final_with(self, ending: Ending, output: list[JsonObject], token_count: int) -> JsonObject:
-        """The same, with these items."""
+    def final(self, ending: Ending, output: list[JsonObject], token_count: int) -> JsonObject:
+        """The response object as it stays."""
         error = ending.error
         return self.snapshot(
             ending.status,
@@ -242,9 +216,9 @@ class ResponseEvents:
         request = self.request
         sampling = request.sampling
         return {
-            "id": self.identity.response_id,
+            "id": self.response_id,
             "object": "response",
-            "created_at": self.identity.created_at,
+            "created_at": self.created_at,
             "status": status,
             "background": request.background,
             "error": error,
@@ -253,7 +227,7 @@ class ResponseEvents:
             "max_output_tokens": sampling.max_tokens,
             "max_tool_calls": None,
             "metadata": request.metadata,
-            "model": self.identity.model,
+            "model": self.model,
             "output": output or [],
             "parallel_tool_calls": request.tools.is_parallel,
             "previous_response_id": request.previous_response_id,
@@ -273,31 +247,22 @@ class ResponseEvents:
             "user": None,
         }
 
-    def told(self, logprobs: Logprobs | None) -> list[Entry]:
-        """Logprobs as this protocol tells them; nothing if nobody asked."""
-        if self.teller is None or logprobs is None:
+    def format_logprobs(self, logprobs: Logprobs | None) -> list[Entry]:
+        """Logprobs as this protocol has them; nothing if they were not asked for."""
+        if self.formatter is None or logprobs is None:
             return []
-        return self.teller.chat(logprobs)
-
-    def _place(self) -> JsonObject:
-        return {"output_index": 0, "item_id": self.identity.item_id, "content_index": 0}
-
-    def _item(self, status: str, content: list[JsonObject]) -> JsonObject:
-        return {
-            "id": self.identity.item_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
-
-
-def _item_status(ending: Ending) -> str:
-    return "completed" if ending.status is Status.COMPLETED else "incomplete"
+        return self.formatter.chat(logprobs)
 
 
 def _part(text: str, logprobs: list[Entry]) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def _part_of(message: JsonObject) -> JsonObject:
+    content = message["content"]
+    assert isinstance(content, list)
+    part: JsonObject = content[0]
+    return part
 
 
 def _usage(usage: Usage, output_tokens: int) -> JsonObject:

@@ -1,13 +1,15 @@
-"""The ids of responses: which frontend has one is written in it, the rest nobody can guess.
+"""Ids of responses, completions and requests: random, and a response's names its frontend.
 
     resp_ · rank of the frontend (2 hex digits) · 128 random bits (32 hex digits)
 
-Clients take ids as they are. Must not know how a frontend is reached.
+Clients take ids as they are.
 """
 
-import itertools
 import os
 import re
+import secrets
+
+import attrs
 
 # What two hex digits can name; `plan` checks it.
 FRONTENDS_MAX = 256
@@ -16,28 +18,41 @@ _ID = re.compile(r"resp_([0-9a-f]{2})[0-9a-f]{32}", re.ASCII)
 _DRAWN_AT_ONCE = 256
 
 
-def _draw_some() -> list[str]:
-    """128 random bits each, in hex digits."""
-    digits = os.urandom(16 * _DRAWN_AT_ONCE).hex()
-    return [digits[start : start + 32] for start in range(0, len(digits), 32)]
+@attrs.define(eq=False)
+class IdSource:
+    """Draws ids for one frontend, whose rank it is. No process of ours is forked with one, which
+    would give the same out once more.
+    """
 
+    frontend: int = 0
+    # 128 random bits each, in hex digits, drawn and not used yet.
+    _digits: list[str] = attrs.field(factory=list, init=False)
+    # Of requests without an id: one prefix and a number are unique, and no secret.
+    _prefix: str = attrs.field(factory=lambda: secrets.token_hex(10), init=False)
+    _requests: int = attrs.field(default=0, init=False)
 
-# No process of ours is forked, which would give the same out once more.
-_digits = itertools.chain.from_iterable(iter(_draw_some, []))
+    def draw(self, prefix: str) -> str:
+        """A new id of any kind: 128 random bits, which cannot be guessed."""
+        return f"{prefix}_{self._draw_digits()}"
 
+    def draw_response_id(self) -> str:
+        """The id of a new response of this frontend."""
+        return response_id_of(self.frontend, self._draw_digits())
 
-def draw_id(prefix: str) -> str:
-    """A new id of any kind: 128 random bits, so that nobody guesses another's."""
-    return f"{prefix}_{next(_digits)}"
+    def draw_request_id(self) -> str:
+        """An id for a request whose client sent none: it is answered, and it is in the log."""
+        self._requests += 1
+        return f"req_{self._prefix}{self._requests:012x}"
 
-
-def draw_response_id(frontend: int) -> str:
-    """The id of a new response of this frontend."""
-    return response_id_of(frontend, next(_digits))
+    def _draw_digits(self) -> str:
+        if not self._digits:
+            drawn = os.urandom(16 * _DRAWN_AT_ONCE).hex()
+            self._digits = [drawn[start : start + 32] for start in range(0, len(drawn), 32)]
+        return self._digits.pop()
 
 
 def item_id_of(response_id: str) -> str:
-    """The id of a response's one message: the same random bits, so that they are drawn once."""
+    """The id of a response's message: the same random bits, so that they are drawn once."""
     return f"msg_{response_id.removeprefix('resp_')}"
 
 

@@ -127,6 +127,11 @@ class ResponseRequest:
         return self.options.input_token_ids is not None
 
     @property
+    def calls_tools(self) -> bool:
+        """Whether the output may have calls; a prompt that is only computed has none."""
+        return self.tools.is_on and self.generate
+
+    @property
     def keeps_token_ids(self) -> bool:
         """Whether the output's ids are wanted, now or when the conversation goes on."""
         return self.options.token_ids or self.is_token_ids

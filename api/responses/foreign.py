@@ -23,8 +23,8 @@ from ..openai.response_events import Event, event_of
 from ..openai.response_id import frontend_of
 from ..schema.fields import JsonObject
 from .history import Conversation
-from .response import LiveResponse
-from .store import ResponseRegistry, response_not_found
+from .response import Response
+from .store import ResponseStore, response_not_found
 
 logger = logging.getLogger(__name__)
 # As for all that is asked over control channels: a process in a long call cannot answer sooner.
@@ -169,7 +169,7 @@ class ForeignResponses:
 
     # ---- answering
 
-    async def answer(self, call: ForeignCall, registry: ResponseRegistry) -> None:
+    async def answer(self, call: ForeignCall, store: ResponseStore) -> None:
         """Do what another frontend asks for, and tell it; nothing when it has given up by now.
 
         Whatever goes wrong with the answer itself is one more answer: this runs beside all that
@@ -181,7 +181,7 @@ class ForeignResponses:
         self._answering += 1
         try:
             with trio.move_on_after(CALL_S):
-                reply = await _answer_of(call, registry)
+                reply = await _answer_of(call, store)
                 try:
                     await self.send(reply)
                 except MessageTooLarge:
@@ -192,7 +192,7 @@ class ForeignResponses:
 
 @attrs.define(eq=False)
 class ForeignReader:
-    """Reads a response of another frontend, batch by batch; as `AttachedReader`, but notices of
+    """Reads a response of another frontend, batch by batch; as `ResponseReader`, but notices of
     what happened to the request are not passed on, and it does not keep a response from ending.
     """
 
@@ -244,9 +244,9 @@ def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
     return msgspec.json.decode(reply.text, type=JsonObject)
 
 
-async def _answer_of(call: ForeignCall, registry: ResponseRegistry) -> ForeignReply:
+async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
     try:
-        found = msgspec.json.encode(await _do(call, registry)).decode()
+        found = msgspec.json.encode(await _do(call, store)).decode()
     except ApiError as error:
         if error.status == 404:
             return reply_to(call, ForeignOutcome.NOT_FOUND)
@@ -264,26 +264,26 @@ def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
     return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
 
 
-async def _do(call: ForeignCall, registry: ResponseRegistry) -> object:
+async def _do(call: ForeignCall, store: ResponseStore) -> object:
     response_id, principal = call.response_id, call.principal
     match call.verb:
         case ForeignVerb.GET:
-            return registry.get(response_id, principal)
+            return store.get(response_id, principal)
         case ForeignVerb.CANCEL:
             reason = "cancelled by way of another frontend"
-            return await registry.cancel(response_id, principal, reason).wait_ended()
+            return await store.cancel(response_id, principal, reason).wait_ended()
         case ForeignVerb.DELETE:
-            registry.delete(response_id, principal)
+            store.delete(response_id, principal)
             return {}
         case ForeignVerb.INPUT:
-            return registry.find(response_id, principal).conversation
+            return store.find(response_id, principal).conversation
         case ForeignVerb.CONVERSATION:
-            return registry.conversation_of(response_id, principal)
+            return store.conversation_of(response_id, principal)
         case ForeignVerb.EVENTS:
-            return await _events_of(registry.find(response_id, principal), call.starting_after)
+            return await _events_of(store.find(response_id, principal), call.starting_after)
 
 
-async def _events_of(response: LiveResponse, starting_after: int | None) -> EventBatch:
+async def _events_of(response: Response, starting_after: int | None) -> EventBatch:
     """What has come after this number, or comes in a moment."""
     with response.reading(starting_after, with_notices=False) as reader:
         with trio.move_on_after(EVENTS_WAIT_S):

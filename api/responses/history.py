@@ -1,9 +1,8 @@
-"""The conversation that a response leaves behind, for the one that continues it.
+"""Conversation history: what a response leaves behind for the one that continues it.
 
 Sans-IO: a request, its record and the conversation before in, a longer conversation out. A
 conversation is messages, as the chat template takes them, or token ids, exactly; the two do not
-mix. Instructions are not part of it: each request brings its own, as OpenAI has it. Must not know
-where responses are kept.
+mix. Instructions are not part of it: each request brings its own, as OpenAI has it.
 """
 
 import json
@@ -20,7 +19,6 @@ from ..openai.tool_use import ToolUse
 from ..schema.fields import JsonObject
 from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
 from .record import ResponseRecord
-from .tool_record import ToolRecord
 
 # What one message, and one call, cost beside their texts; estimates for the bounds of keeping.
 MESSAGE_BYTES, CALL_BYTES = 512, 1024
@@ -72,15 +70,15 @@ def prompt_of(
     return ChatPrompt([*system, *conversation.messages], tools=shown)
 
 
-def with_output(conversation: Conversation, record: ResponseRecord | ToolRecord) -> Conversation:
+def with_output(conversation: Conversation, record: ResponseRecord) -> Conversation:
     """The conversation with what the response said."""
     if not record.events.request.generate:
         return conversation
     if conversation.token_ids is not None:
         return Conversation((), [*conversation.token_ids, *(record.token_ids or ())])
     answer: Message = {"role": "assistant", "content": record.text}
-    if isinstance(record, ToolRecord) and record.calls:
-        answer["tool_calls"] = [_template_call(item) for item in record.calls]
+    if calls := record.calls:
+        answer["tool_calls"] = [_template_call(item) for item in calls]
     return Conversation([*conversation.messages, answer])
 
 

@@ -1,41 +1,58 @@
-"""One response from its start until it is forgotten: its record, its readers, its cancel scope.
+"""One response from its admission until it is forgotten: task, record, readers, cancel scope.
 
 It is above every connection: readers come and go, each with a cursor of its own. When the last one
 has left, the response is aborted, at once or after the time that its request asked for.
 
-No task moves tokens. Readers are told once that there is more, and whoever takes first pulls it
-into the record; so what comes meanwhile costs nothing and is merged, and a request whose readers
-are all behind meets its credit and is paused. When nobody reads, or somebody waits for the end, it
-is pulled when it comes. Must not know how tokens are made, nor frames, lanes or status lines.
+No task moves tokens. What collects the request's outputs calls `on_output` once, readers are
+woken, and the first that takes pulls everything into the record; so what comes meanwhile costs
+nothing and is merged, and a request whose readers are all behind meets its credit and is paused.
+Without readers, or while a caller waits for the end, it is pulled when it comes. The README has a
+picture of the whole way.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import attrs
 import trio
 
-from ...runtime.frontend.generation import Usage
-from ..errors import ApiError
-from ..openai.response_events import Ending, Part, Status
+from ...engine.errors import EngineError
+from ...engine.messages import FinishReason, RequestEvent, RequestEventKind
+from ...engine.sampling_params import SamplingParams
+from ...runtime.frontend.generation import GenerationOutput, GenerationStream, Generator, Usage
+from ..errors import ApiError, engine_error, to_api_error
+from ..openai.response_events import Ending, Event, Part, Status
 from ..openai.responses_request import ResponseRequest
 from ..schema.fields import JsonObject
-from .history import Conversation
-from .record import RecordReader, ResponseRecord
-from .tool_record import ToolRecord, ToolRecordReader
+from .history import Conversation, prompt_of
+from .record import ResponseRecord
+from .record_reader import RecordReader
 
+logger = logging.getLogger(__name__)
 # Of one response; each costs a connection anyway.
 READERS_MAX = 8
 
 
+class Store(Protocol):
+    """Where a response is known from its admission on."""
+
+    def add(self, response: "Response") -> None:
+        """It runs."""
+
+    def end(self, response: "Response") -> None:
+        """It has ended, for whatever reason."""
+
+
 @attrs.define(eq=False)
-class LiveResponse:
+class Response:
     """See above. `conversation` is its whole input; `session` is the one socket that may continue
     it, when it is not to be stored; with `streaming` off its output comes all at once. Tokens may
     wait for more of them for `merge_s`.
     """
 
-    record: ResponseRecord | ToolRecord
+    record: ResponseRecord
     principal: str
     conversation: Conversation
     session: object = None
@@ -44,19 +61,19 @@ class LiveResponse:
 
     # Around the generation; its deadline is the request's, or the end of the time without readers.
     scope: trio.CancelScope = attrs.field(init=False)
-    is_admitted: bool = attrs.field(default=False, init=False)
-    on_grant: Callable[[int], None] | None = attrs.field(default=None, init=False)
-    # Tokens granted before there was a request.
-    _granted: int = attrs.field(default=0, init=False)
-    _cancel_reason: str | None = attrs.field(default=None, init=False)
-    # Those who read events; those for whom it must go on; those who wait for its end.
-    _readers: list["AttachedReader"] = attrs.field(factory=list, init=False)
-    _holders: int = attrs.field(default=0, init=False)
-    _waiting: int = attrs.field(default=0, init=False)
-    # Takes what has come into the record; set by whoever runs the response. It never raises.
-    pull_from: Callable[[], None] | None = attrs.field(default=None, init=False)
     # Readers know that there is more to pull.
     has_more: bool = attrs.field(default=False, init=False)
+    # What it is pulled from, while it generates; and where it is known since its admission.
+    _stream: GenerationStream | None = attrs.field(default=None, init=False)
+    _store: Store | None = attrs.field(default=None, init=False)
+    # Tokens granted before there was a stream.
+    _granted: int = attrs.field(default=0, init=False)
+    _usage: Usage = attrs.field(default=Usage(0, 0), init=False)
+    _cancel_reason: str | None = attrs.field(default=None, init=False)
+    # Those who read events; those for whom it must go on; those who wait for its end.
+    _readers: list["ResponseReader"] = attrs.field(factory=list, init=False)
+    _holders: int = attrs.field(default=0, init=False)
+    _waiting: int = attrs.field(default=0, init=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -65,7 +82,7 @@ class LiveResponse:
     @property
     def response_id(self) -> str:
         """Its id."""
-        return self.record.events.identity.response_id
+        return self.record.events.response_id
 
     @property
     def request(self) -> ResponseRequest:
@@ -94,21 +111,162 @@ class LiveResponse:
         self.scope.cancel(reason)
 
     def grant(self, tokens: int) -> None:
-        """The client allows so many tokens more. Never waits."""
-        if self.on_grant is None:
+        """The client allows so many tokens more. Never waits; of no effect after the end."""
+        if self._stream is None:
             self._granted += tokens
         else:
-            self.on_grant(tokens)
+            self._stream.grant(tokens)
 
-    def open_credit(self, on_grant: Callable[[int], None]) -> None:
-        """The request is there: pass on what was granted, and what will be."""
-        self.on_grant = on_grant
-        if self._granted:
-            on_grant(self._granted)
+    # ---- its task
 
-    def close_source(self) -> None:
-        """Nothing comes any more, and nobody generates: let go of what did."""
-        self.pull_from = self.on_grant = None
+    async def run(
+        self,
+        generator: Generator,
+        store: Store,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Background task `response`: from the prompt to the end; started when it is admitted.
+
+        Raises `ApiError` when it is not admitted; afterwards nothing: whatever goes wrong is the
+        response's end. Cancellation: the request is aborted, the response ends as cancelled.
+        """
+        try:
+            with self.scope:
+                await self._generate(generator, store, task_status)
+            if self._store is None:  # its time was over before it was admitted
+                self._admit(store, task_status)
+        except Exception as error:  # the firewall of a response: it fails alone
+            self._fail(error)
+        finally:
+            if self._store is not None:
+                self.end(self._ending_when_cut())
+
+    async def _generate(
+        self, generator: Generator, store: Store, task_status: trio.TaskStatus[None]
+    ) -> None:
+        """Holds the stream open until the end; readers pull from it."""
+        request, options = self.request, self.request.options
+        opening = generator.generate(
+            prompt_of(self.conversation, request.instructions, request.tools),
+            request.sampling if request.generate else _prompt_alone(request.sampling),
+            request_id=self.response_id,
+            principal=self.principal,
+            cache_salt=options.cache_salt,
+            priority=options.priority,
+            streaming=self.streaming and request.generate,
+            events=options.events,
+            credit=request.keeping.credit if request.generate else None,
+            merge_s=self.merge_s,
+        )
+        async with opening as stream:
+            self._stream = stream
+            try:
+                if self._granted:
+                    stream.grant(self._granted)
+                self._admit(store, task_status)
+                stream.listen(self)
+                self.on_output(stream.has_end)
+                await self._ended.wait()
+            finally:
+                self.pull()
+                self._usage, self._stream = stream.usage, None
+
+    def _admit(self, store: Store, task_status: trio.TaskStatus[None]) -> None:
+        """From here on it is known, and has readers."""
+        self._store = store
+        store.add(self)
+        task_status.started()
+
+    def _fail(self, failure: Exception) -> None:
+        """Raises `ApiError` before the admission."""
+        error = to_api_error(failure, self.request.names)
+        if not isinstance(failure, EngineError | ApiError):
+            logger.error("a response failed; only it ends", exc_info=failure)
+        if self._store is None:
+            raise error from failure
+        self.end(Ending(status=Status.FAILED, usage=self.usage, error=error))
+
+    def end(self, ending: Ending) -> None:
+        """Note how it ended, for all who read it or wait for that; the first end stays."""
+        if self.has_ended:
+            return
+        self.record.end(ending)
+        self._ended.set()
+        self.wake_readers()
+        if self._store is not None:
+            self._store.end(self)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens that were taken so far."""
+        return self._usage if self._stream is None else self._stream.usage
+
+    def _ending_when_cut(self) -> Ending:
+        """What the end is when the scope was cancelled or its deadline has passed."""
+        late = trio.current_time() >= self.request.keeping.deadline_s
+        if late and self._cancel_reason is None:
+            return Ending(status=Status.INCOMPLETE, usage=self.usage, reason="deadline")
+        return Ending(status=Status.CANCELLED, usage=self.usage)
+
+    # ---- tokens
+
+    def on_output(self, is_end: bool = False) -> None:
+        """There is more to pull; harmless when said again.
+
+        Runs in the task that delivers to all requests, for every token if nothing else waits.
+        """
+        if is_end or self._waiting or not self._readers:
+            self.pull()
+            self.wake_readers()
+        elif not self.has_more:
+            self.has_more = True
+            self.wake_readers()
+
+    def pull(self) -> None:
+        """Take what has come into the record, and the end if that has come.
+
+        Runs in any task, a writer's too, and never raises: a failure is the response's end.
+        """
+        self.has_more = False
+        stream = self._stream
+        if stream is None or self.has_ended:
+            return
+        try:
+            while (output := stream.take_nowait()) is not None:
+                if self.request.generate:
+                    self._note(output)
+                if output.finish_reason is not None:
+                    self.end(self._ending_of(output.finish_reason))
+                    return
+        except Exception as failure:  # see `run`
+            self._fail(failure)
+
+    def _note(self, output: GenerationOutput) -> None:
+        for event in output.events:
+            self.record.add_notice(_notice_of(event, self.response_id, self.record.token_count))
+        self.record.append(output)
+
+    def _ending_of(self, reason: FinishReason) -> Ending:
+        usage = self.usage
+        if not self.request.generate:
+            return Ending(status=Status.COMPLETED, usage=usage)
+        match reason:
+            case FinishReason.STOP:
+                return Ending(status=Status.COMPLETED, usage=usage)
+            case FinishReason.LENGTH:
+                return Ending(status=Status.INCOMPLETE, usage=usage, reason="max_output_tokens")
+            case FinishReason.ERROR:
+                return Ending(status=Status.FAILED, usage=usage, error=engine_error())
+            case FinishReason.DEADLINE:
+                return Ending(status=Status.INCOMPLETE, usage=usage, reason="deadline")
+            case FinishReason.ABORT:
+                return Ending(status=Status.CANCELLED, usage=usage)
+
+    def wake_readers(self) -> None:
+        """Something may have been added to the record."""
+        for reader in self._readers:
+            reader.wake_up()
 
     # ---- readers
 
@@ -119,7 +277,7 @@ class LiveResponse:
         wake: "Wake | None" = None,
         *,
         with_notices: bool = True,
-    ) -> Iterator["AttachedReader"]:
+    ) -> Iterator["ResponseReader"]:
         """Read in this block, from behind this number. `wake` is called when there is more.
 
         Raises `ApiError` for a number that is not there yet, or when too many read already.
@@ -127,10 +285,10 @@ class LiveResponse:
         if len(self._readers) >= READERS_MAX:
             reason = f"{READERS_MAX} readers are attached to this response already"
             raise ApiError(429, reason, "too_many_readers", "rate_limit_error")
-        cursor = self.record.reader(starting_after, with_notices=with_notices)
-        reader = AttachedReader(self, cursor, wake)
+        cursor = RecordReader.behind(self.record, starting_after, with_notices=with_notices)
+        reader = ResponseReader(self, cursor, wake)
         self._readers.append(reader)
-        self._someone_came()
+        self._extend_life()
         try:
             yield reader
         finally:
@@ -141,7 +299,7 @@ class LiveResponse:
         """Keep it running in this block, without reading."""
         return _Hold(self)
 
-    def _someone_came(self) -> None:
+    def _extend_life(self) -> None:
         deadline_s = self.request.keeping.deadline_s
         if self.scope.deadline != deadline_s:  # it costs to say it again
             self.scope.deadline = deadline_s
@@ -149,7 +307,7 @@ class LiveResponse:
     def _check_abandoned(self) -> None:
         if self._readers or self.has_ended:
             return
-        self.pull()  # else it would stop at its credit: there is nobody left who does
+        self.pull()  # else it would stop at its credit: no reader is left who does
         if self._holders or self.has_ended or self.request.background:
             return
         keep_s = self.request.keeping.keep_s
@@ -159,51 +317,13 @@ class LiveResponse:
         else:
             self.cancel("its last reader has left")
 
-    # ---- tokens
-
-    def on_output(self, is_end: bool = False) -> None:
-        """There is more to pull; harmless when it is called again (an `OutputListener`).
-
-        Runs in the task that delivers to all requests.
-        """
-        if is_end or self._waiting or not self._readers:
-            self.pull()
-            self.wake_readers()
-        elif not self.has_more:
-            self.has_more = True
-            self.wake_readers()
-
-    def pull(self) -> None:
-        """Take what has come into the record, and the end if that has come."""
-        self.has_more = False
-        if self.pull_from is not None:
-            self.pull_from()
-
-    def wake_readers(self) -> None:
-        """Something may have been added to the record."""
-        for reader in self._readers:
-            reader.wake_up()
-
-    def end(self, ending: Ending) -> None:
-        """Note the end and tell everybody."""
-        self.record.end(ending)
-        self._ended.set()
-        self.wake_readers()
-
-    def ending_when_cut(self, usage: Usage) -> Ending:
-        """What the end is when the scope was cancelled or its deadline has passed."""
-        late = trio.current_time() >= self.request.keeping.deadline_s
-        if late and self._cancel_reason is None:
-            return Ending(status=Status.INCOMPLETE, usage=usage, reason="deadline")
-        return Ending(status=Status.CANCELLED, usage=usage)
-
 
 @attrs.define(eq=False)
-class AttachedReader:
+class ResponseReader:
     """A reader while it is attached. Without `wake` it waits by itself, in `wait_ready`."""
 
-    response: LiveResponse
-    cursor: RecordReader | ToolRecordReader
+    response: Response
+    cursor: RecordReader
     wake: "Wake | None"
     # Set when everything has been taken.
     done: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -243,17 +363,35 @@ class AttachedReader:
 
 @attrs.define(eq=False)
 class _Hold:
-    """See `LiveResponse.held`; a class, as there is one for each response."""
+    """See `Response.held`; a class, as there is one for each response."""
 
-    response: LiveResponse
+    response: Response
 
     def __enter__(self) -> None:
         self.response._holders += 1
-        self.response._someone_came()
+        self.response._extend_life()
 
     def __exit__(self, *_: object) -> None:
         self.response._holders -= 1
         self.response._check_abandoned()
 
 
-Wake = Callable[[AttachedReader], None]
+# Called when there is more for a reader; a writer that takes then.
+Wake = Callable[[ResponseReader], None]
+
+
+def _prompt_alone(sampling: SamplingParams) -> SamplingParams:
+    """For a prompt that is only computed: what decides about it, and the one token it takes."""
+    return SamplingParams(max_tokens=1, truncate_prompt_tokens=sampling.truncate_prompt_tokens)
+
+
+def _notice_of(event: RequestEvent, response_id: str, token_index: int) -> Event:
+    """The event for a client: `runtime.queued` and so on, and before which token it happened."""
+    notice: Event = {
+        "type": f"runtime.{event.kind}",
+        "response_id": response_id,
+        "token_index": token_index,
+    }
+    if event.kind is RequestEventKind.QUEUED:
+        notice["position"] = event.detail
+    return notice

@@ -1,7 +1,7 @@
-"""Where responses live: a nursery above all connections, and the ways to start and to read one.
+"""Responses service: starts responses above all connections, and opens readers of them.
 
-A response that is started here runs until it ends, is cancelled, or has lost its readers; what a
-connection holds is a reader. Must not know protocols.
+A response that is started here runs in this service's nursery until it ends, is cancelled, or has
+lost its readers; what a connection holds is a reader.
 """
 
 import math
@@ -16,31 +16,30 @@ from ...nurseries.tasks.background import start_background_task
 from ...nurseries.tasks.waiting import waiting_for
 from ...runtime.frontend.generation import Generator
 from ..errors import ApiError
-from ..openai.logprobs import make_teller
-from ..openai.response_events import ResponseEvents, ResponseIdentity
-from ..openai.response_id import draw_response_id, item_id_of
+from ..openai.logprobs import make_formatter
+from ..openai.response_events import ResponseEvents
+from ..openai.response_id import IdSource
 from ..openai.responses_request import ResponseRequest, ResumeRequest
 from ..schema.fields import out_of_range
 from ..settings import ServeSettings
 from .foreign import ForeignReader, ForeignResponses
 from .history import Conversation, continued
 from .record import ResponseRecord
-from .response import AttachedReader, LiveResponse, Wake
-from .run import run_response
-from .store import ResponseRegistry
-from .tool_record import ToolRecord
+from .response import Response, ResponseReader, Wake
+from .store import ResponseStore
 
-Reader = AttachedReader | ForeignReader
+Reader = ResponseReader | ForeignReader
 
 
 @attrs.define(eq=False)
-class ResponseNursery:
+class ResponseService:
     """One per frontend. `run` is its background task; without it nothing can be started."""
 
     generator: Generator
     settings: ServeSettings
-    registry: ResponseRegistry
+    store: ResponseStore
     foreign: ForeignResponses
+    ids: IdSource
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
@@ -67,7 +66,7 @@ class ResponseNursery:
         *,
         session: object = None,
         streaming: bool = True,
-    ) -> AsyncIterator[LiveResponse]:
+    ) -> AsyncIterator[Response]:
         """Start a response and hold it for the block; it is admitted when the block begins.
 
         What becomes of it after the block, its readers and its request decide. `session` is the
@@ -80,16 +79,15 @@ class ResponseNursery:
         with response.held():
             await start_background_task(
                 self._nursery,
-                run_response,
-                response,
+                response.run,
                 self.generator,
-                self.registry,
+                self.store,
                 name=f"response {response.response_id}",
                 waits_for="tokens",
             )
             yield response
 
-    async def run_whole(self, request: ResponseRequest, principal: str) -> LiveResponse:
+    async def run_whole(self, request: ResponseRequest, principal: str) -> Response:
         """Run a response to its end in the caller's task: one that does not outlive its caller.
 
         All its output comes at once. Raises `ApiError` when it is refused. Cancelled meanwhile: it
@@ -98,29 +96,25 @@ class ResponseNursery:
         self.check_accepting()
         response = await self._prepare(request, principal, None, streaming=False)
         with response.held(), waiting_for("tokens"):
-            await run_response(response, self.generator, self.registry)
+            await response.run(self.generator, self.store)
         return response
 
     async def _prepare(
         self, request: ResponseRequest, principal: str, session: object, *, streaming: bool
-    ) -> LiveResponse:
+    ) -> Response:
         keep_s = self.settings.resume_keep_s
         if request.keeping.keep_s > keep_s:
             raise out_of_range("runtime.keep_s", f"at most {keep_s:g} on this server")
         before = await self._conversation_before(request, principal, session)
-        response_id = draw_response_id(self.foreign.rank)
-        identity = ResponseIdentity(
-            response_id=response_id,
-            item_id=item_id_of(response_id),
+        events = ResponseEvents(
+            response_id=self.ids.draw_response_id(),
             created_at=int(time.time()),
             model=self.generator.model_name,
+            request=request,
+            formatter=make_formatter(self.generator.token_bytes, request.sampling.logprobs),
         )
-        teller = make_teller(self.generator.token_bytes, request.sampling.logprobs)
-        events = ResponseEvents(identity, request, teller)
-        # A prompt that is only computed says nothing, and calls nothing.
-        calls = request.tools.is_on and request.generate
-        return LiveResponse(
-            ToolRecord(events) if calls else ResponseRecord(events),
+        return Response(
+            ResponseRecord(events),
             principal,
             continued(before, request),
             session=None if request.store else session,
@@ -145,7 +139,7 @@ class ResponseNursery:
         try:
             if self.foreign.is_foreign(previous_id):
                 return await self.foreign.conversation_of(previous_id, principal)
-            return self.registry.conversation_of(previous_id, principal, session)
+            return self.store.conversation_of(previous_id, principal, session)
         except ApiError as error:
             raise _of_previous(error, previous_id) from error
 
@@ -168,7 +162,7 @@ class ResponseNursery:
             await reader.wait_ready()
             yield reader
             return
-        response = self.registry.find(resume.response_id, principal, session)
+        response = self.store.find(resume.response_id, principal, session)
         with response.reading(resume.starting_after, wake) as attached:
             yield attached
 

@@ -1,9 +1,9 @@
-"""Knows every response of this frontend by its id: those that run, and those that have ended.
+"""Store of this frontend's responses by id: those that run, and ended ones for a while.
 
 Through it a response is read again, continued, cancelled or deleted from anywhere: by an HTTP call,
 by an event on any socket of the same principal. Another principal's response does not exist for the
 caller (404, not 403). Running ones are bounded by the admission of requests; of the ended ones the
-oldest are forgotten, by number, by bytes and by age. Must not know protocols or who reads.
+oldest are forgotten, by number, by bytes and by age.
 """
 
 from collections import OrderedDict
@@ -16,19 +16,19 @@ from ..errors import ApiError
 from ..limits import ServerLimits
 from ..schema.fields import JsonObject
 from .history import Conversation, with_output
-from .response import LiveResponse
+from .response import Response
 
 # What an ended response costs beside its conversation; an estimate.
 RESPONSE_BYTES = 4096
 
 
 def ignore_end() -> None:
-    """For whoever has nobody to tell of it."""
+    """A default that does nothing."""
 
 
 @attrs.frozen
 class _Ended:
-    response: LiveResponse
+    response: Response
     # What the next response continues.
     conversation: Conversation
     size_bytes: int
@@ -36,14 +36,14 @@ class _Ended:
 
 
 @attrs.define(eq=False)
-class ResponseRegistry:
+class ResponseStore:
     """All responses by id; ended ones within the limits of count, bytes and age."""
 
     limits: ServerLimits
     # Called when a response has ended.
     on_ended: Callable[[], None] = ignore_end
 
-    _running: dict[str, LiveResponse] = attrs.field(factory=dict, init=False)
+    _running: dict[str, Response] = attrs.field(factory=dict, init=False)
     # Running ones of which nothing is to be kept.
     _deleted: set[str] = attrs.field(factory=set, init=False)
     # Oldest first.
@@ -65,16 +65,16 @@ class ResponseRegistry:
         """About what they take."""
         return self._ended_bytes
 
-    def running(self) -> list[LiveResponse]:
+    def running(self) -> list[Response]:
         """Those that run now."""
         return list(self._running.values())
 
-    def add(self, response: LiveResponse) -> None:
+    def add(self, response: Response) -> None:
         """Make a response known. Ids are ours and random: a double one is a mistake of ours."""
         assert response.response_id not in self._running
         self._running[response.response_id] = response
 
-    def end(self, response: LiveResponse) -> None:
+    def end(self, response: Response) -> None:
         """A response has ended, for whatever reason; keep it a while if it may be kept and fits."""
         response_id, now = response.response_id, trio.current_time()
         del self._running[response_id]
@@ -105,12 +105,12 @@ class ResponseRegistry:
         self._ended_bytes -= self._ended.pop(response_id).size_bytes
 
     def forget_session(self, session: object) -> None:
-        """The socket is gone: nobody may continue what only it could."""
+        """The socket is gone: what only it could continue is forgotten."""
         for response_id in [i for i, e in self._ended.items() if e.response.session is session]:
             self._forget(response_id)
         self._deleted.update(i for i, r in self._running.items() if r.session is session)
 
-    def find(self, response_id: str, principal: str, session: object = None) -> LiveResponse:
+    def find(self, response_id: str, principal: str, session: object = None) -> Response:
         """The response of this id. Raises `ApiError` 404.
 
         One that is not stored is found while it runs, and afterwards by its own session.
@@ -146,7 +146,7 @@ class ResponseRegistry:
 
     def cancel(
         self, response_id: str, principal: str, reason: str, session: object = None
-    ) -> LiveResponse:
+    ) -> Response:
         """Ask a response to end; one that has ended stays as it is. Raises `ApiError` 404."""
         response = self.find(response_id, principal, session)
         if not response.has_ended:
@@ -172,7 +172,7 @@ class ResponseRegistry:
 
 
 def response_not_found(response_id: str) -> ApiError:
-    """The 404 for an id that nobody has, or somebody else."""
+    """The 404 for an id that is unknown, or another principal's."""
     return ApiError(
         404,
         f"No response with the id {response_id[:100]!r} runs or is kept",

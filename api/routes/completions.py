@@ -24,8 +24,7 @@ from ..openai.completion_fields import CompletionOptions
 from ..openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from ..openai.completions_request import CompletionsRequest, TextOrIds, read_completions_request
 from ..openai.event_encoding import DONE, data_frame
-from ..openai.logprobs import LogprobTeller, make_teller
-from ..openai.response_id import draw_id
+from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..schema.fields import JsonObject
 
 Parameters = dict[str, str]
@@ -39,7 +38,7 @@ async def create_chat_completion(
     body = await connection.read_json()
     model = application.generator.model_name
     request = read_chat_request(body, model=model, has_tools=application.has_tools)
-    completion_id = draw_id("chatcmpl")
+    completion_id = application.ids.draw("chatcmpl")
     tools = request.tools
     calls = ChatToolCalls(completion_id, tools.choice.name is not None, tools.calls_max)
     answer = ChatAnswer(
@@ -47,8 +46,8 @@ async def create_chat_completion(
         created=int(time.time()),
         model=model,
         with_token_ids=request.options.with_token_ids,
-        teller=_teller(application, request.sampling.logprobs, request.options),
-        prompt_teller=_teller(application, request.sampling.prompt_logprobs, request.options),
+        formatter=_formatter(application, request.sampling.logprobs, request.options),
+        prompt_formatter=_formatter(application, request.sampling.prompt_logprobs, request.options),
         calls=calls if tools.is_on else None,
     )
     try:
@@ -74,10 +73,10 @@ async def create_chat_completion(
         raise to_api_error(error, request.names) from error
 
 
-def _teller(
+def _formatter(
     application: Application, top: int | None, options: CompletionOptions
-) -> LogprobTeller | None:
-    return make_teller(application.generator.token_bytes, top, by_id=options.names_token_ids)
+) -> LogprobFormatter | None:
+    return make_formatter(application.generator.token_bytes, top, by_id=options.names_token_ids)
 
 
 def _check_choices(stream: GenerationStream) -> None:
@@ -123,13 +122,13 @@ async def create_completion(
     body = await connection.read_json()
     request = read_completions_request(body, model=application.generator.model_name)
     answer = CompletionsAnswer(
-        completion_id=draw_id("cmpl"),
+        completion_id=application.ids.draw("cmpl"),
         created=int(time.time()),
         model=application.generator.model_name,
         with_token_ids=request.options.with_token_ids,
-        teller=_teller(application, request.sampling.logprobs, request.options),
+        formatter=_formatter(application, request.sampling.logprobs, request.options),
         echoes_logprobs=request.echoes_logprobs,
-        prompt_teller=_teller(
+        prompt_formatter=_formatter(
             application,
             request.sampling.prompt_logprobs if request.tells_prompt_logprobs else None,
             request.options,

@@ -1,7 +1,7 @@
 """HTTP routes of responses: create, get or read again, cancel, delete, list the input.
 
 Thin shells: bodies are validated and events built by pure modules, responses run in their nursery;
-here is the waiting. A client that leaves is a reader less. Must not know heads or framing.
+here is the waiting. A client that leaves is a reader less.
 """
 
 import trio
@@ -12,7 +12,7 @@ from ..http.connection import HttpConnection
 from ..openai.event_encoding import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
 from ..responses.history import Conversation, input_items
-from ..responses.response import AttachedReader
+from ..responses.response import ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import Flag, Integer, JsonObject, Text
 from ..schema.tables import Field, Query
@@ -99,7 +99,7 @@ async def _send_events(
                 await connection.send_events(b"".join(frames))
         await connection.end_events()
     finally:
-        if isinstance(reader, AttachedReader):
+        if isinstance(reader, ResponseReader):
             application.counters.deltas_merged += reader.cursor.merged
 
 
@@ -123,7 +123,7 @@ async def get_response(
     if application.foreign.is_foreign(response_id):
         response = await application.foreign.get(response_id, principal)
     else:
-        response = application.registry.get(response_id, principal)
+        response = application.store.get(response_id, principal)
     await connection.answer_json(200, response)
 
 
@@ -131,11 +131,11 @@ async def cancel_response(
     connection: HttpConnection, application: Application, principal: str, parameters: Parameters
 ) -> None:
     """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
-    response_id, registry = parameters["id"], application.registry
+    response_id, store = parameters["id"], application.store
     if application.foreign.is_foreign(response_id):
         final = await application.foreign.cancel(response_id, principal)
     else:
-        final = await registry.cancel(response_id, principal, "cancelled by HTTP").wait_ended()
+        final = await store.cancel(response_id, principal, "cancelled by HTTP").wait_ended()
     await connection.answer_json(200, final)
 
 
@@ -147,7 +147,7 @@ async def delete_response(
     if application.foreign.is_foreign(response_id):
         await application.foreign.delete(response_id, principal)
     else:
-        application.registry.delete(response_id, principal)
+        application.store.delete(response_id, principal)
     deleted = {"id": response_id, "object": "response", "deleted": True}
     await connection.answer_json(200, deleted)
 
@@ -175,7 +175,7 @@ async def list_input_items(
 async def _input_of(application: Application, response_id: str, principal: str) -> Conversation:
     if application.foreign.is_foreign(response_id):
         return await application.foreign.input_of(response_id, principal)
-    return application.registry.find(response_id, principal).conversation
+    return application.store.find(response_id, principal).conversation
 
 
 def _page(items: list[JsonObject], after: str | None, limit: int) -> tuple[list[JsonObject], bool]:

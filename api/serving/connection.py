@@ -5,9 +5,7 @@ that fails unexpectedly is answered 500 if its answer has not begun, else its co
 that the client can tell a broken stream from a whole one.
 """
 
-import itertools
 import logging
-import secrets
 
 import trio
 
@@ -25,14 +23,6 @@ from ..websocket.session import run_websocket
 logger = logging.getLogger(__name__)
 # Methods that are counted by name; a client may invent others.
 COUNTED_METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "DELETE", "PATCH"})
-# One prefix for each process and a number: unique without asking the system for each; no secret.
-_REQUEST_PREFIX = secrets.token_hex(10)
-_request_numbers = itertools.count(1)
-
-
-def draw_request_id() -> str:
-    """An id for a request whose client sent none: it is answered, and it is in the log."""
-    return f"req_{_REQUEST_PREFIX}{next(_request_numbers):012x}"
 
 
 async def run_connection(
@@ -73,13 +63,13 @@ async def _serve(connection: HttpConnection, application: Application) -> None:
         try:
             request = await connection.next_request()
         except ApiError as error:
-            connection.standing_headers.append(("x-request-id", draw_request_id()))
+            connection.standing_headers.append(("x-request-id", application.ids.draw_request_id()))
             await connection.answer_error(error)
             _count(connection, application, "-")
             return
         if request is None:
             return
-        request_id = request.request_id or draw_request_id()
+        request_id = request.request_id or application.ids.draw_request_id()
         connection.standing_headers.append(("x-request-id", request_id))
         if application.is_draining:
             connection.close_after_answer()

@@ -1,9 +1,8 @@
-"""What waits for the writer of one socket: lanes that have something to say, and notices.
+"""Outbox of one socket: which lanes have events for its writer, and notices.
 
 Sans-IO: lanes that became ready in, encoded messages out. A lane is not a queue of events but a
 source that is asked when the writer is ready, and then says everything that has come meanwhile in
-one merged delta: however far the writer is behind, a lane costs nothing here. Must not know
-sockets, tasks or where events come from.
+one merged delta: however far the writer is behind, a lane costs nothing here.
 """
 
 from collections import deque
@@ -18,7 +17,7 @@ from ..openai.response_events import Event, Part
 
 
 class Source(Protocol):
-    """Whatever has events for a lane."""
+    """Events of a lane: a reader of a response, or one event."""
 
     @property
     def is_ready(self) -> bool:
@@ -51,7 +50,7 @@ class Outbox:
 
     limits: SocketLimits
 
-    # {lane: who has events for it}, longest waiting lane first; bounded by the active lanes.
+    # {lane: where its events come from}, longest waiting lane first; bounded by the active lanes.
     _ready: dict[str | None, Source] = attrs.field(factory=dict, init=False)
     # Errors and notices that belong to no response; bounded by waiting_errors_max.
     _notices: deque[Event] = attrs.field(factory=deque, init=False)

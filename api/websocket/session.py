@@ -30,7 +30,7 @@ from ..openai.responses_request import (
     read_resume_request,
     read_stream_id,
 )
-from ..responses.response import AttachedReader
+from ..responses.response import ResponseReader
 from ..schema.fields import Fields, JsonObject, decode_object
 from .frames import FrameStream
 from .lanes import CANCELLED, Lanes, Start, Turn
@@ -128,7 +128,7 @@ class SocketSession:
                     await self._closing.wait()
                 nursery.cancel_scope.cancel("the socket is closed")
         finally:
-            self.application.registry.forget_session(self)
+            self.application.store.forget_session(self)
 
     def _start(self, async_fn: Callable[..., Awaitable[object]], *args: object, name: str) -> None:
         """Start a task of this socket; if it is cancelled alone, the socket ends: none is idle."""
@@ -220,7 +220,7 @@ class SocketSession:
             named = (turn.response_id, event.string("stream_id"), event_id)
             self._start(self._cancel_foreign, *named, name="foreign-cancel")
         else:
-            self.application.registry.cancel(turn.response_id, self.principal, CANCELLED, self)
+            self.application.store.cancel(turn.response_id, self.principal, CANCELLED, self)
 
     async def _cancel_foreign(
         self, response_id: str, stream_id: str | None, event_id: str | None
@@ -237,8 +237,8 @@ class SocketSession:
         if turn.response_id is None:
             turn.granted += tokens
         else:
-            registry = self.application.registry
-            registry.find(turn.response_id, self.principal, self).grant(tokens)
+            store = self.application.store
+            store.find(turn.response_id, self.principal, self).grant(tokens)
 
     # ---- lanes
 
@@ -297,7 +297,7 @@ class SocketSession:
         async with responses.read(
             resume, self.principal, session=self, wake=partial(self.writer.mark_ready, lane)
         ) as reader:
-            if isinstance(reader, AttachedReader):
+            if isinstance(reader, ResponseReader):
                 await self._read_to_end(lane, reader)
                 return
             while not reader.done.is_set():
@@ -306,7 +306,7 @@ class SocketSession:
                     self.writer.mark_ready(lane, reader)
                     await self.writer.wait_taken(lane)
 
-    async def _read_to_end(self, stream_id: str | None, reader: AttachedReader) -> None:
+    async def _read_to_end(self, stream_id: str | None, reader: ResponseReader) -> None:
         """Let the writer take from this reader until it has the end."""
         try:
             if reader.is_ready:

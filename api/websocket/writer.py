@@ -1,7 +1,7 @@
-"""The one writer of a socket: gathers what waits in the outbox into bursts, one write for each.
+"""Writer task of a socket: gathers what waits in the outbox into bursts, one write for each.
 
-`outbox` decides what is sent next; whoever has something puts it there and goes on, or waits until
-it was taken. Must not know requests, responses or why a socket ends.
+`outbox` decides what is sent next; a lane that has events is marked there and goes on, or waits
+until they were taken.
 """
 
 from collections.abc import Callable

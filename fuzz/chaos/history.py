@@ -14,8 +14,8 @@ import attrs
 from ...api.openai.response_id import frontend_of
 from .fault_plan import Transport
 
-# The events before the first delta are numbered 0 to 3, the delta of token k (from 1) 3 + k.
-LAST_OPENING_NUMBER = 3
+# The delta of token k (from 1) has the number 8 k; what the end completes, one more.
+NUMBERS_OF_TOKEN = 8
 DELTA = "response.output_text.delta"
 TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed", "error"})
 
@@ -131,7 +131,7 @@ class StreamHistory:
             )
         self.token_ids += tokens
         self._pieces.append(event["delta"])
-        if event["sequence_number"] != LAST_OPENING_NUMBER + len(self.token_ids):
+        if event["sequence_number"] // NUMBERS_OF_TOKEN != len(self.token_ids):
             self._violate(
                 "I1",
                 f"event number {event['sequence_number']} of a delta that ends with token"

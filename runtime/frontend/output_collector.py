@@ -42,8 +42,8 @@ class OutputListener(Protocol):
 class TextDecoder(Protocol):
     """Makes text of tokens: `OutputProcessor`, or a test's."""
 
-    def handle_tokens(self, token_ids: list[int]) -> str:
-        """The text of the next tokens, which have no end and complete no stop string."""
+    def handle_tokens(self, token_ids: list[int]) -> list[str]:
+        """The text of each of the next tokens, which have no end and complete no stop string."""
 
 
 @attrs.define(eq=False)
@@ -193,11 +193,13 @@ class OutputCollector(OutputSource):
         token_ids = self.token_ids[self._settled : self._put]
         self._settled = self._put
         try:
-            text = self.decoder.handle_tokens(token_ids)
+            texts = self.decoder.handle_tokens(token_ids)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise ProcessingFailed(self.request_id, reason) from error
-        return GenerationOutput(text, token_ids, self._put)
+        if len(texts) == 1:
+            return GenerationOutput(texts[0], token_ids, self._put)
+        return GenerationOutput("".join(texts), token_ids, self._put, texts=texts)
 
     def _take_merged(self) -> GenerationOutput:
         self.settle()
@@ -303,4 +305,5 @@ def merge(outputs: list[GenerationOutput]) -> GenerationOutput:
         stop_reason=last.stop_reason,
         events=tuple([event for output in outputs for event in output.events]),
         logprobs=join([output.logprobs for output in outputs]),
+        texts=[text for output in outputs for text in output.parts],
     )

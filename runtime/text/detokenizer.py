@@ -1,6 +1,6 @@
-"""Token ids to text, a few at a time: the pieces add up to the text of the whole.
+"""Incremental detokenizer: token ids to the text that each of them completes.
 
-The promise: however a list of ids is cut into pushes, the pieces joined are the same, and a
+The promise: however a list of ids is cut into pushes, each token's text is the same, and a
 character is given out only when its last byte is there. Bytes that are no UTF-8 become U+FFFD as
 in any decoder; an unfinished character at the end becomes one in `finish`, so that the whole is
 `Tokenizer.decode` of all ids. Sans-IO: plain computation. Must not know requests or stop strings.
@@ -11,7 +11,7 @@ all others ask the library to decode a short tail twice (`TailDetokenizer`, some
 
 import codecs
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import attrs
 
@@ -26,8 +26,8 @@ UNFINISHED_TOKENS_MAX = 4
 class IncrementalDetokenizer(Protocol):
     """One request's way from token ids to text."""
 
-    def push(self, token_ids: Sequence[int]) -> str:
-        """Text that these ids complete; ids outside the vocabulary have none."""
+    def push(self, token_ids: Sequence[int]) -> list[str]:
+        """Text that each of these ids completes; ids outside the vocabulary have none."""
 
     def push_one(self, token_id: int) -> str:
         """As `push` of this id alone; nearly all come this way."""
@@ -50,14 +50,13 @@ class ByteLevelDetokenizer:
     table: TokenTable
     _unfinished: bytes = attrs.field(default=b"", init=False)
 
-    def push(self, token_ids: Sequence[int]) -> str:
-        """Text that these ids complete."""
-        data, size = self.table.data, len(self.table.data)
-        known = [data[token_id] for token_id in token_ids if 0 <= token_id < size]
-        whole = self._unfinished + b"".join(known)
-        text, used = codecs.utf_8_decode(whole, "replace", False)
-        self._unfinished = whole[used:]
-        return text
+    def push(self, token_ids: Sequence[int]) -> list[str]:
+        """Look-ups at once if all ids are texts by themselves, else one by one."""
+        texts, size = self.table.texts, len(self.table.texts)
+        found = [texts[token_id] if 0 <= token_id < size else None for token_id in token_ids]
+        if self._unfinished or None in found:
+            return [self.push_one(token_id) for token_id in token_ids]
+        return cast("list[str]", found)
 
     def push_one(self, token_id: int) -> str:
         """One look-up for an id that is a text by itself."""
@@ -66,7 +65,13 @@ class ByteLevelDetokenizer:
             text = texts[token_id]
             if text is not None:
                 return text
-        return self.push((token_id,))
+        data = self.table.data
+        if not 0 <= token_id < len(data):
+            return ""
+        whole = self._unfinished + data[token_id]
+        text, used = codecs.utf_8_decode(whole, "replace", False)
+        self._unfinished = whole[used:]
+        return text
 
     def finish(self) -> str:
         """One U+FFFD if a character is unfinished."""
@@ -88,9 +93,9 @@ class TailDetokenizer:
     _context: list[int] = attrs.field(factory=list, init=False)
     _unfinished: list[int] = attrs.field(factory=list, init=False)
 
-    def push(self, token_ids: Sequence[int]) -> str:
-        """Text that these ids complete, taken one by one."""
-        return "".join([self.push_one(token_id) for token_id in token_ids])
+    def push(self, token_ids: Sequence[int]) -> list[str]:
+        """Text that each id completes."""
+        return [self.push_one(token_id) for token_id in token_ids]
 
     def finish(self) -> str:
         """The text of what was held back."""

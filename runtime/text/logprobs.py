@@ -66,12 +66,19 @@ class Logprobs:
         top = tuple(zip(ids[1:], values[1:], strict=True))
         return TokenLogprob(ids[0], values[0], self.ranks[place], top)
 
-    def first(self, count: int) -> "Logprobs":
-        """Those of the first `count` tokens."""
-        items = count * self.width
+    def between(self, first: int, stop: int) -> "Logprobs":
+        """Those of the tokens `[first, stop)`."""
+        items = slice(first * self.width, stop * self.width)
         return Logprobs(
-            self.width, self.token_ids[:items], self.logprobs[:items], self.ranks[:count]
+            self.width, self.token_ids[items], self.logprobs[items], self.ranks[first:stop]
         )
+
+    def extend(self, more: "Logprobs") -> None:
+        """Add those of the next tokens."""
+        assert more.width == self.width, "one request, one width"
+        self.token_ids.extend(more.token_ids)
+        self.logprobs.extend(more.logprobs)
+        self.ranks.extend(more.ranks)
 
     def __iter__(self) -> Iterator[TokenLogprob]:
         """Each token's, in order."""
@@ -83,10 +90,7 @@ def join(parts: Sequence[Logprobs | None]) -> Logprobs | None:
     there = [part for part in parts if part is not None]
     if len(there) < 2:
         return there[0] if there else None
-    whole = Logprobs(there[0].width, array("i"), array("f"), array("i"))
-    for part in there:
-        assert part.width == whole.width, "one request, one width"
-        whole.token_ids.extend(part.token_ids)
-        whole.logprobs.extend(part.logprobs)
-        whole.ranks.extend(part.ranks)
+    whole = there[0].between(0, len(there[0]))
+    for part in there[1:]:
+        whole.extend(part)
     return whole

@@ -50,11 +50,11 @@ class OutputProcessor:
         include_stop = params.include_stop_str_in_output
         return cls(detokenizer, stops, params.min_tokens, include_stop)
 
-    def handle_tokens(self, token_ids: list[int]) -> str:
-        """Take the next tokens of a request that is not searched and goes on; their text."""
+    def handle_tokens(self, token_ids: list[int]) -> list[str]:
+        """Take the next tokens of a request that is not searched and goes on; the text of each."""
         self.token_count += len(token_ids)
         if len(token_ids) == 1:
-            return self._detokenizer.push_one(token_ids[0])
+            return [self._detokenizer.push_one(token_ids[0])]
         return self._detokenizer.push(token_ids)
 
     def handle_output(self, output: RequestOutput) -> GenerationOutput:
@@ -65,19 +65,22 @@ class OutputProcessor:
         finish_reason, shown = output.finish_reason, output.token_ids
         self.token_count += len(shown)
         if finish_reason is None:
-            text = self._detokenizer.push(shown)
+            texts = self._detokenizer.push(shown)
         else:
             self.ended = True
-            text = self._detokenizer.push(shown[: self._shown_count(output)])
-            text += self._detokenizer.finish()
+            hidden = len(shown) - self._shown_count(output)
+            texts = [*self._detokenizer.push(shown[: len(shown) - hidden]), *[""] * hidden]
+            if rest := self._detokenizer.finish():
+                texts.append(rest)
         return GenerationOutput(
-            text,
+            "".join(texts),
             output.token_ids,
             self.token_count,
             finish_reason=finish_reason,
             stop_reason=output.stop_token_id,
             events=output.events,
             logprobs=_logprobs_of(output),
+            texts=texts,
         )
 
     def _shown_count(self, output: RequestOutput) -> int:
@@ -100,13 +103,15 @@ class OutputProcessor:
             piece, matched = stops.push(text)
             pieces.append(piece)
             if matched is not None:
-                return self._stop(output, place + 1, "".join(pieces), matched)
+                return self._stop(output, place + 1, pieces, matched)
         if output.finish_reason is not None:
-            piece, matched = stops.push(self._detokenizer.finish())
-            pieces.append(piece)
+            rest, matched = stops.push(self._detokenizer.finish())
+            if matched is None:
+                rest += stops.finish()
+            if rest:
+                pieces.append(rest)
             if matched is not None:
-                return self._stop(output, len(output.token_ids), "".join(pieces), matched)
-            pieces.append(stops.finish())
+                return self._stop(output, len(output.token_ids), pieces, matched)
             self.ended = True
         return GenerationOutput(
             "".join(pieces),
@@ -116,22 +121,24 @@ class OutputProcessor:
             stop_reason=output.stop_token_id,
             events=output.events,
             logprobs=_logprobs_of(output),
+            texts=pieces,
         )
 
     def _stop(
-        self, output: RequestOutput, tokens: int, text: str, matched: str
+        self, output: RequestOutput, tokens: int, texts: list[str], matched: str
     ) -> GenerationOutput:
         self.ended = True
         self.stopped_here = output.finish_reason is None
         logprobs = _logprobs_of(output)
         return GenerationOutput(
-            text,
+            "".join(texts),
             output.token_ids[:tokens],
             self.token_count,
             finish_reason=FinishReason.STOP,
             stop_reason=matched,
             events=output.events,
-            logprobs=None if logprobs is None else logprobs.first(tokens),
+            logprobs=None if logprobs is None else logprobs.between(0, tokens),
+            texts=texts,
         )
 
 

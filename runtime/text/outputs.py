@@ -16,7 +16,9 @@ from .logprobs import Logprobs, join
 class GenerationOutput:
     """New tokens of one choice, and the text that they complete.
 
-    `text` may be "" while a character or a possible stop string is incomplete. `token_count` is
+    `text` may be "" while a character or a possible stop string is incomplete. `texts`, where one
+    token is not all, has the part of each of `token_ids`, so that event numbers do not depend on
+    how many came together; one more is what the end completed. `token_count` is
     the number of output tokens so far, these included; event numbers derive from it.
     `finish_reason` is set in the last output of a choice and only there; `stop_reason` is then
     the stop string or the stop token's id that ended it, None for the end of sequence.
@@ -32,6 +34,16 @@ class GenerationOutput:
     stop_reason: str | int | None = None
     events: tuple[RequestEvent, ...] = ()
     logprobs: Logprobs | None = None
+    texts: list[str] | None = attrs.field(default=None, eq=False)
+
+    @property
+    def parts(self) -> list[str]:
+        """The text of each token; one more is what the end completed."""
+        if self.texts is not None:
+            return self.texts
+        if len(self.token_ids) < 2:
+            return [self.text] if self.text or self.token_ids else []
+        return [*[""] * (len(self.token_ids) - 1), self.text]
 
 
 @attrs.define(eq=False)

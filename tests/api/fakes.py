@@ -95,8 +95,8 @@ def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:
 class NoText:
     """Decodes nothing: fakes put outputs with their text."""
 
-    def handle_tokens(self, token_ids: list[int]) -> str:
-        return ""
+    def handle_tokens(self, token_ids: list[int]) -> list[str]:
+        return [""] * len(token_ids)
 
 
 def make_collector(request_id: str = "r", only_when_finished: bool = False) -> OutputCollector:

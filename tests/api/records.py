@@ -5,21 +5,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from triolet.api.openai.logprobs import make_teller
-from triolet.api.openai.response_events import (
-    Ending,
-    Event,
-    Part,
-    ResponseEvents,
-    ResponseIdentity,
-    Status,
-    event_of,
-)
+from triolet.api.openai.logprobs import make_formatter
+from triolet.api.openai.response_events import Ending, Event, Part, ResponseEvents, Status, event_of
 from triolet.api.openai.responses_request import ResponseRequest, read_response_request
 from triolet.api.responses.history import Conversation
 from triolet.api.responses.record import ResponseRecord
-from triolet.api.responses.response import LiveResponse
-from triolet.api.responses.tool_record import ToolRecord
+from triolet.api.responses.response import Response
 from triolet.runtime.frontend.generation import GenerationOutput, Usage
 
 from .fakes import make_logprobs
@@ -48,27 +39,40 @@ def spell(token_ids: Sequence[int]) -> list[bytes]:
 
 
 def make_request(**values: Any) -> ResponseRequest:
-    return read_response_request({"input": "hi", **values}, model="toy")
+    return read_response_request({"input": "hi", **values}, model="toy", has_tools=True)
+
+
+def make_events(request: ResponseRequest, response_id: str = "resp_1") -> ResponseEvents:
+    formatter = make_formatter(spell, request.sampling.logprobs)
+    return ResponseEvents(
+        response_id=response_id, created_at=5, model="toy", request=request, formatter=formatter
+    )
 
 
 def make_record(response_id: str = "resp_1", **values: Any) -> ResponseRecord:
-    identity = ResponseIdentity(response_id=response_id, item_id="msg_1", created_at=5, model="toy")
-    request = make_request(**values)
-    teller = make_teller(spell, request.sampling.logprobs)
-    return ResponseRecord(ResponseEvents(identity, request, teller))
+    return ResponseRecord(make_events(make_request(**values), response_id))
 
 
 def make_live(
     response_id: str = "resp_1", principal: str = "p", session: object = None, **values: Any
-) -> LiveResponse:
+) -> Response:
     conversation = Conversation([{"role": "user", "content": "hi"}])
     record = make_record(response_id, **values)
-    return LiveResponse(record, principal, conversation, session=session)
+    return Response(record, principal, conversation, session=session)
 
 
-def say(record: ResponseRecord | ToolRecord, text: str, tokens: int = 1) -> None:
+def say(record: ResponseRecord, *texts: str) -> None:
+    """A token for each text, all at once; their ids count up from 0."""
     first = record.token_count
-    ids = list(range(first, first + tokens))
+    ids = list(range(first, first + len(texts)))
     alternatives = record.events.request.sampling.logprobs
-    told = None if alternatives is None else make_logprobs(ids, alternatives)
-    record.append(GenerationOutput(text, ids, first + tokens, logprobs=told))
+    logprobs = None if alternatives is None else make_logprobs(ids, alternatives)
+    record.append(
+        GenerationOutput(
+            "".join(texts),
+            ids,
+            record.token_count + len(ids),
+            logprobs=logprobs,
+            texts=None if len(texts) == 1 else list(texts),
+        )
+    )

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.openai.event_encoding import DONE, data_frame, encode_part, event_frame
-from triolet.api.openai.response_events import Delta, Event, ResponseIdentity
+from triolet.api.openai.response_events import Delta, Event, Item
 
 from ..records import as_read
 
-IDENTITY = ResponseIdentity(response_id="resp_1", item_id='msg_é"1', created_at=1, model="m")
+ITEMS = [Item(0, 'msg_é"1'), Item(3, "fc_1", "f", "call_1")]
 
 
 @given(
@@ -17,11 +17,12 @@ IDENTITY = ResponseIdentity(response_id="resp_1", item_id='msg_é"1', created_at
     st.integers(0, 2**31),
     st.none() | st.lists(st.integers(0, 2**17), max_size=3),
     st.sampled_from([None, "a", "lane.1"]),
+    st.sampled_from(ITEMS),
 )
 def test_a_delta_is_its_object(
-    text: str, number: int, token_ids: list[int] | None, stream_id: str | None
+    text: str, number: int, token_ids: list[int] | None, stream_id: str | None, item: Item
 ) -> None:
-    delta = Delta(IDENTITY, number, text, token_ids, 7)
+    delta = Delta(item, number, text, token_ids, 7)
     if number % 2:
         entry = {"token": text, "logprob": -0.5, "bytes": [1], "top_logprobs": []}
         delta.logprobs = [msgspec.Raw(msgspec.json.encode(entry))]

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.api.openai.response_id import (
-    FRONTENDS_MAX,
-    draw_id,
-    draw_response_id,
-    frontend_of,
-    response_id_of,
-)
+from triolet.api.openai.response_id import FRONTENDS_MAX, IdSource, frontend_of, response_id_of
 
 RANDOM = "0123456789abcdef" * 2
 
@@ -36,8 +30,10 @@ def test_any_text_is_read(text: str) -> None:
 
 def test_each_draw_is_another_one() -> None:
     # More than are drawn from the system at once.
-    drawn = [draw_response_id(7) for _ in range(1000)]
+    ids = IdSource(7)
+    drawn = [ids.draw_response_id() for _ in range(1000)]
     assert {frontend_of(response_id) for response_id in drawn} == {7}
-    others = [draw_id("cmpl").removeprefix("cmpl_") for _ in range(1000)]
+    others = [ids.draw("cmpl").removeprefix("cmpl_") for _ in range(1000)]
     assert {len(digits) for digits in others} == {32}
+    assert len({ids.draw_request_id() for _ in range(1000)}) == 1000
     assert len({response_id[-32:] for response_id in drawn} | set(others)) == 2000

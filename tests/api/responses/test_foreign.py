@@ -15,7 +15,7 @@ from triolet.api.http.authentication import principal_of
 from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_id import response_id_of
 from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses
-from triolet.api.responses.store import ResponseRegistry
+from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServeSettings
 from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
 from triolet.runtime.processes.foreign_calls import deliver, reply_to
@@ -58,9 +58,7 @@ class Server:
                 raise MessageTooLarge("ForeignReply", size, self.reply_characters_max, "bytes")
             application.foreign.handle_reply(delivery.message)
         else:
-            self.nursery.start_soon(
-                application.foreign.answer, delivery.message, application.registry
-            )
+            self.nursery.start_soon(application.foreign.answer, delivery.message, application.store)
 
 
 @asynccontextmanager
@@ -240,7 +238,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         response_id=FOREIGN,
         principal=principal_of("one"),
     )
-    await foreign.answer(call, ResponseRegistry(ServerLimits()))
+    await foreign.answer(call, ResponseStore(ServerLimits()))
     assert sent == [reply_to(call, ForeignOutcome.NOT_FOUND)]
     assert trio.current_time() == pytest.approx(CALL_S)
 

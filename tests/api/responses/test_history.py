@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.response_events import Ending, ResponseEvents, Status
+from triolet.api.openai.response_events import Ending, Status
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.responses.history import (
     Conversation,
@@ -14,7 +14,6 @@ from triolet.api.responses.history import (
     prompt_of,
     with_output,
 )
-from triolet.api.responses.tool_record import ToolRecord
 from triolet.runtime.frontend.generation import Usage
 from triolet.runtime.text.prompts import ChatPrompt
 
@@ -45,7 +44,7 @@ def test_token_ids_go_on_exactly() -> None:
     first = continued(None, request)
     assert prompt_of(first, None) == [1, 2]
     record = make_record(input=None, **IDS)
-    say(record, "ab", 2)
+    say(record, "a", "b")
     assert continued(with_output(first, record), request).token_ids == [1, 2, 0, 1, 1, 2]
 
 
@@ -74,9 +73,7 @@ def test_messages_and_ids_do_not_mix(
     "arguments", ['{"a": 1', '{"a": ' + "[" * 100_000, r'{"a": "\ud800"}', '{"a": NaN}']
 )
 def test_a_call_that_was_cut_or_is_no_json_goes_on_without_arguments(arguments: str) -> None:
-    values: dict[str, Any] = {"input": "hi", "tools": [{"type": "function", "name": "clock"}]}
-    request = read_response_request(values, model="toy", has_tools=True)
-    record = ToolRecord(ResponseEvents(make_record().events.identity, request))
+    record = make_record(tools=[{"type": "function", "name": "clock"}])
     say(record, '<tool_call>\n{"name": "clock", "arguments": ' + arguments)
     record.end(Ending(status=Status.INCOMPLETE, usage=Usage(3, 1)))
     said = with_output(Conversation([USER]), record)

@@ -1,30 +1,41 @@
-"""Readers of one response: who is woken, who is waited for, and what their leaving does."""
+"""One response: its task from admission to end, who is woken, and what leaving does."""
 
 import math
-from contextlib import ExitStack
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
 
 from triolet.api.errors import ApiError
+from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_events import Status
-from triolet.api.responses.response import READERS_MAX, AttachedReader, LiveResponse
-from triolet.runtime.frontend.generation import Usage
+from triolet.api.responses.record_reader import RecordReader
+from triolet.api.responses.response import READERS_MAX, Response, ResponseReader
+from triolet.api.responses.store import ResponseStore
+from triolet.engine.errors import EngineDied
+from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
+from triolet.engine.sampling_params import SamplingParams
+from triolet.runtime.errors import NoEngine
+from triolet.runtime.frontend.generation import GenerationOutput, GenerationStream
+from triolet.runtime.frontend.output_collector import OutputCollector
 
+from ..fakes import Fail, FakeFlow, FakeGenerator, Say, make_collector
 from ..records import COMPLETED, make_live, say, taken
 
 KEEP = {"runtime": {"keep_s": 30}}
 
 
-def text_of(reader: AttachedReader) -> str:
+def text_of(reader: ResponseReader) -> str:
     return "".join([str(event.get("delta", "")) for event in taken(reader)])
 
 
 async def test_readers_wait_by_themselves_or_are_woken() -> None:
     response = make_live()
-    woken: list[AttachedReader] = []
+    woken: list[ResponseReader] = []
     with response.reading(3) as one, response.reading(3, wake=woken.append) as other:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(one.wait_ready)
@@ -72,65 +83,93 @@ async def test_a_deadline_comes_before_the_end_of_keeping(
         assert response.scope.deadline == 10
     assert response.scope.deadline == 10
     await trio.sleep(10)
-    assert response.ending_when_cut(Usage(1, 0)).reason == "deadline"
+    assert response._ending_when_cut().reason == "deadline"
     response.cancel("by the client")
-    assert response.ending_when_cut(Usage(1, 0)).status is Status.CANCELLED
+    assert response._ending_when_cut().status is Status.CANCELLED
 
 
-def count_pulls(response: LiveResponse) -> list[str]:
-    """Each pull brings an x."""
-    pulls: list[str] = []
+@attrs.define(eq=False)
+class Feed(FakeGenerator):
+    """A generator whose one stream is fed by the test."""
 
-    def pull() -> None:
-        pulls.append("x")
-        say(response.record, "x")
+    collector: OutputCollector = attrs.field(factory=make_collector)
+    count: int = 0
 
-    response.pull_from = pull
-    return pulls
+    @asynccontextmanager
+    async def generate(self, *_: Any, **__: Any) -> AsyncIterator[GenerationStream]:
+        await trio.lowlevel.checkpoint()
+        yield GenerationStream("r", [1], [FakeFlow(self.collector, self)])
+
+    def put(self, text: str, finish_reason: FinishReason | None = None) -> None:
+        self.count += 1
+        output = GenerationOutput(text, [7], self.count, finish_reason=finish_reason)
+        self.collector.token_ids.append(7)
+        self.collector.put(output)
 
 
-async def test_whoever_takes_first_pulls_and_is_told_once() -> None:
+@asynccontextmanager
+async def running(response: Response) -> AsyncIterator[Feed]:
+    feed = Feed()
+    async with trio.open_nursery() as nursery:
+        with response.held():
+            await nursery.start(response.run, feed, ResponseStore(ServerLimits()))
+            await trio.testing.wait_all_tasks_blocked()
+            yield feed
+            response.cancel("the test is over")
+
+
+async def test_the_first_that_takes_pulls_and_readers_are_woken_once() -> None:
     response = make_live()
-    pulls = count_pulls(response)
-    woken: list[AttachedReader] = []
+    woken: list[ResponseReader] = []
     with response.reading(3, woken.append) as one, response.reading(3, woken.append) as other:
-        for _ in range(5):
-            response.on_output()
-        assert (woken, pulls) == ([one, other], [])
-        assert (one.is_ready, other.is_ready) == (True, True)
-        assert (text_of(one), pulls) == ("x", ["x"])
-        assert (one.is_ready, other.is_ready) == (False, True)
-        assert (text_of(other), pulls) == ("x", ["x"])
-        response.on_output()
-        assert woken == [one, other] * 2
-        response.on_output(is_end=True)
-        assert pulls == ["x"] * 2
+        async with running(response) as feed:
+            for _ in range(5):
+                feed.put("x")
+            assert (woken, response.record.text) == ([one, other], "")
+            assert (one.is_ready, other.is_ready) == (True, True)
+            assert (text_of(one), response.record.text) == ("xxxxx", "xxxxx")
+            assert (one.is_ready, other.is_ready) == (False, True)
+            assert text_of(other) == "xxxxx"
+            feed.put("y")
+            assert woken == [one, other] * 2
+            feed.put("z", FinishReason.STOP)
+            assert response.record.text == "xxxxxyz"
+            assert response.has_ended
 
 
 async def test_without_readers_it_is_pulled_when_it_comes() -> None:
     response = make_live(background=True)
-    pulls = count_pulls(response)
-    response.on_output()
-    assert len(pulls) == 1
-    with response.reading(3):
-        response.on_output()
-        assert len(pulls) == 1
-    assert len(pulls) == 2  # else it would stop at its credit for good
+    async with running(response) as feed:
+        feed.put("a")
+        assert response.record.text == "a"
+        with response.reading(3):
+            feed.put("b")
+            assert response.record.text == "a"
+        assert response.record.text == "ab"  # else it would stop at its credit for good
 
 
 async def test_it_is_pulled_for_those_who_wait_for_the_end() -> None:
     response = make_live()
-    pulls = count_pulls(response)
-    with response.reading(3) as reader:
-        response.on_output()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(response.wait_ended)
-            await trio.testing.wait_all_tasks_blocked()
-            assert len(pulls) == 1
-            response.on_output()
-            assert len(pulls) == 2
-            response.end(COMPLETED)
-        assert text_of(reader) == "xx"
+    async with running(response) as feed:
+        with response.reading(3) as reader:
+            feed.put("a")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(response.wait_ended)
+                await trio.testing.wait_all_tasks_blocked()
+                assert response.record.text == "a"
+                feed.put("b")
+                assert response.record.text == "ab"
+                response.end(COMPLETED)
+            assert text_of(reader) == "ab"
+
+
+async def test_credit_granted_before_the_request_is_not_lost() -> None:
+    response = make_live()
+    response.grant(3)
+    response.grant(4)
+    async with running(response) as feed:
+        response.grant(5)
+        assert feed.granted == [7, 5]
 
 
 async def test_readers_are_bounded() -> None:
@@ -143,11 +182,161 @@ async def test_readers_are_bounded() -> None:
         assert (caught.value.status, caught.value.code) == (429, "too_many_readers")
 
 
-async def test_credit_granted_before_the_request_is_not_lost() -> None:
+# ---- from admission to the end
+
+SLOW = [Say("a"), Say("b", after_s=1000)]
+
+
+async def run(generator: FakeGenerator, **values: Any) -> Response:
+    response = make_live(**values)
+    await response.run(generator, ResponseStore(ServerLimits()))
+    return response
+
+
+def status_of(response: Response) -> tuple[Status, str | None]:
+    ending = response.record.ending
+    assert ending is not None
+    return ending.status, ending.reason
+
+
+async def test_what_the_generator_is_asked() -> None:
+    generator = FakeGenerator()
+    runtime = {"cache_salt": "s", "priority": 3, "events": True, "credit": 5}
+    response = await run(generator, runtime=runtime)
+    (call,) = generator.calls
+    assert (call.request_id, call.principal, call.streaming) == ("resp_1", "p", True)
+    assert (call.cache_salt, call.priority, call.events, call.credit) == ("s", 3, True, 5)
+    assert status_of(response) == (Status.COMPLETED, None)
+    assert response.record.text == "Hello world"
+
+
+async def test_a_response_that_is_kept_keeps_nothing_of_its_request() -> None:
+    response = await run(FakeGenerator(), runtime={"credit": 5})
+    assert response._stream is None
+    response.grant(3)  # it may still be read: harmless
+
+
+async def test_without_output_the_prompt_alone_is_computed() -> None:
+    generator = FakeGenerator()
+    runtime = {"truncate_prompt_tokens": 7, "seed": 3}
+    response = await run(generator, generate=False, max_output_tokens=50, runtime=runtime)
+    (call,) = generator.calls
+    expected = SamplingParams(max_tokens=1, truncate_prompt_tokens=7)
+    assert (call.params, call.streaming) == (expected, False)
+    assert status_of(response) == (Status.COMPLETED, None)
+    assert (response.record.text, response.record.token_count) == ("", 0)
+
+
+async def test_refused_before_it_is_known() -> None:
+    store, response = ResponseStore(ServerLimits()), make_live()
+    with pytest.raises(ApiError) as caught:
+        await response.run(FakeGenerator(refuse=NoEngine()), store)
+    assert caught.value.status == 503
+    assert (store.active, store.kept) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("failure", "code"),
+    [(EngineDied("engine 0", "x"), "engine_died"), (ZeroDivisionError("0x7f"), "internal_error")],
+)
+async def test_a_failure_is_the_end(
+    failure: Exception, code: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("CRITICAL"):
+        response = await run(FakeGenerator([Say("a"), Fail(failure)]))
+    ending = response.record.ending
+    assert ending is not None
+    assert ending.error is not None
+    assert (ending.status, ending.error.code) == (Status.FAILED, code)
+    assert "0x7f" not in ending.error.message
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "told"),
+    [
+        (FinishReason.STOP, Status.COMPLETED, None),
+        (FinishReason.LENGTH, Status.INCOMPLETE, "max_output_tokens"),
+        (FinishReason.ABORT, Status.CANCELLED, None),
+        (FinishReason.ERROR, Status.FAILED, None),
+    ],
+)
+async def test_how_the_engine_ends_it(
+    reason: FinishReason, status: Status, told: str | None
+) -> None:
+    response = await run(FakeGenerator([Say("a")], finish_reason=reason))
+    assert status_of(response) == (status, told)
+    assert response.record.text == "a"
+
+
+async def test_a_deadline_is_an_incomplete_end(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator(SLOW)
+    response = await run(generator, runtime={"deadline_ms": 1500})
+    assert trio.current_time() == 1.5
+    assert status_of(response) == (Status.INCOMPLETE, "deadline")
+    assert response.record.text == "a"
+    assert len(generator.aborted) == 1
+
+
+async def test_a_deadline_that_passes_before_the_admission_is_an_end_as_well(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator()
+    await trio.sleep(10)
+    response = await run(generator, runtime={"deadline_ms": 1})
+    assert status_of(response) == (Status.INCOMPLETE, "deadline")
+    assert generator.calls == []
+
+
+async def test_a_cancel_comes_at_any_time(autojump_clock: trio.testing.MockClock) -> None:
+    generator, response = FakeGenerator(SLOW), make_live()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(response.run, generator, ResponseStore(ServerLimits()))
+        await trio.sleep(1)
+        response.cancel("test")
+    assert status_of(response) == (Status.CANCELLED, None)
+    assert generator.aborted == ["resp_1"]
+
+
+async def test_cancellation_from_outside_leaves_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator, store, response = (
+        FakeGenerator(SLOW),
+        ResponseStore(ServerLimits()),
+        make_live(),
+    )
+    with trio.move_on_after(1):
+        await response.run(generator, store)
+    assert status_of(response) == (Status.CANCELLED, None)
+    assert (store.active, store.kept) == (0, 1)
+    assert generator.aborted == ["resp_1"]
+
+
+async def test_a_reader_that_is_behind_pauses_it(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator([Say("x" * 6, after_s=1) for _ in range(10)])
     response = make_live()
-    granted: list[int] = []
-    response.grant(3)
-    response.grant(4)
-    response.open_credit(granted.append)
-    response.grant(5)
-    assert granted == [7, 5]
+    async with trio.open_nursery() as nursery:
+        with response.reading() as reader:
+            nursery.start_soon(response.run, generator, ResponseStore(ServerLimits()))
+            await trio.sleep(5)
+            assert generator.consumed == []  # the engine's credit is not renewed
+            while not reader.done.is_set():
+                await reader.wait_ready()
+                taken(reader)
+    assert response.record.text == "x" * 60
+
+
+async def test_events_of_the_request_stand_in_the_record() -> None:
+    queued = RequestEvent(RequestEventKind.QUEUED, 2)
+    resumed = RequestEvent(RequestEventKind.RESUMED)
+    generator = FakeGenerator([Say("a", events=(queued,)), Say("b", events=(resumed,))])
+    response = await run(generator, runtime={"events": True})
+    events = taken(RecordReader.behind(response.record, 3))
+    assert [event["type"] for event in events[:4]] == [
+        "runtime.queued",
+        "response.output_text.delta",
+        "runtime.resumed",
+        "response.output_text.delta",
+    ]
+    assert (events[0]["position"], events[0]["token_index"]) == (2, 0)
+    assert (events[2]["token_index"], events[2]["response_id"]) == (1, "resp_1")

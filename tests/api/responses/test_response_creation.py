@@ -47,12 +47,12 @@ async def test_a_streamed_response_has_the_events_in_order(
         ("in_progress", 1),
         ("output_item.added", 2),
         ("content_part.added", 3),
-        ("output_text.delta", 4),
-        ("output_text.delta", 5),
-        ("output_text.done", 6),
-        ("content_part.done", 7),
-        ("output_item.done", 8),
-        ("completed", 9),
+        ("output_text.delta", 8),
+        ("output_text.delta", 16),
+        ("output_text.done", 17),
+        ("content_part.done", 18),
+        ("output_item.done", 19),
+        ("completed", 20),
     ]
 
 
@@ -129,7 +129,7 @@ async def test_leaving_aborts(
     await trio.testing.wait_all_tasks_blocked()
     assert trio.current_time() < 500
     assert len(generator.aborted) == 1
-    assert application.registry.active == 0
+    assert application.store.active == 0
 
 
 async def test_cancel_by_http_ends_the_stream_as_cancelled(

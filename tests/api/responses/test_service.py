@@ -10,7 +10,7 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.openai.responses_request import ResumeRequest
-from triolet.api.responses.response import AttachedReader
+from triolet.api.responses.response import ResponseReader
 from triolet.runtime.errors import NoEngine
 from triolet.runtime.text.prompts import ChatPrompt
 
@@ -34,7 +34,7 @@ async def test_it_ends_with_the_block_that_held_it(autojump_clock: trio.testing.
     application = make_application(generator)
     async with open_responses(application):
         async with application.responses.open(make_request(), "p") as response:
-            assert application.registry.running() == [response]
+            assert application.store.running() == [response]
         assert (await response.wait_ended())["status"] == "cancelled"
     assert trio.current_time() == 0
     assert generator.aborted == [response.response_id]
@@ -51,7 +51,7 @@ async def test_it_goes_on_and_is_read_from_elsewhere(
         await trio.sleep(2.5)
         resume = ResumeRequest(response_id=response.response_id, starting_after=3)
         async with application.responses.read(resume, "p") as reader:
-            assert isinstance(reader, AttachedReader)
+            assert isinstance(reader, ResponseReader)
             await reader.wait_ready()
             (delta,) = taken(reader, 100)
             assert delta["delta"] == "a"
@@ -128,7 +128,7 @@ async def test_what_is_refused(autojump_clock: trio.testing.MockClock) -> None:
         generator.refuse = NoEngine()
         await check_refused(application, {}, ("no_engine", None))
         await running.wait_ended()
-        assert application.registry.active == 0
+        assert application.store.active == 0
 
 
 async def check_refused(
@@ -165,7 +165,7 @@ async def test_a_caller_that_is_cancelled_anywhere_leaves_nothing() -> None:
 
     async def check() -> None:
         await trio.testing.wait_all_tasks_blocked()
-        assert (application.registry.active, generator.active) == (0, {})
+        assert (application.store.active, generator.active) == (0, {})
 
     async with open_responses(application):
         for n in itertools.count(1):

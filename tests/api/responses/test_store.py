@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
 from triolet.api.limits import ServerLimits
-from triolet.api.responses.response import LiveResponse
-from triolet.api.responses.store import RESPONSE_BYTES, ResponseRegistry
+from triolet.api.responses.response import Response
+from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
 
 from ..records import COMPLETED, make_live
 
 
-def end(registry: ResponseRegistry, response: LiveResponse) -> None:
+def end(registry: ResponseStore, response: Response) -> None:
     response.end(COMPLETED)
     registry.end(response)
 
 
-def add(registry: ResponseRegistry, response_id: str, **values: Any) -> LiveResponse:
+def add(registry: ResponseStore, response_id: str, **values: Any) -> Response:
     response = make_live(response_id, **values)
     registry.add(response)
     return response
 
 
-def is_found(registry: ResponseRegistry, response_id: str, session: object = None) -> bool:
+def is_found(registry: ResponseStore, response_id: str, session: object = None) -> bool:
     try:
         registry.find(response_id, "p", session)
     except ApiError:
@@ -36,7 +36,7 @@ def is_found(registry: ResponseRegistry, response_id: str, session: object = Non
 
 
 async def test_only_the_owner_sees_it() -> None:
-    registry = ResponseRegistry(ServerLimits())
+    registry = ResponseStore(ServerLimits())
     response = add(registry, "r")
     assert registry.get("r", "p")["status"] == "in_progress"
     for _ in range(2):
@@ -50,7 +50,7 @@ async def test_only_the_owner_sees_it() -> None:
 
 
 async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> None:
-    registry = ResponseRegistry(ServerLimits())
+    registry = ResponseStore(ServerLimits())
     response = add(registry, "r")
     assert registry.cancel("r", "p", "x") is response
     assert response.scope.cancel_called
@@ -59,7 +59,7 @@ async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> Non
 
 
 async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
-    registry = ResponseRegistry(ServerLimits())
+    registry = ResponseStore(ServerLimits())
     response = add(registry, "r")
     with pytest.raises(ApiError) as caught:
         registry.conversation_of("r", "p")
@@ -70,7 +70,7 @@ async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
 
 
 async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
-    registry = ResponseRegistry(ServerLimits())
+    registry = ResponseStore(ServerLimits())
     response = add(registry, "r", store=False)
     assert is_found(registry, "r")
     end(registry, response)
@@ -79,7 +79,7 @@ async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
 
 
 async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
-    registry, session = ResponseRegistry(ServerLimits()), object()
+    registry, session = ResponseStore(ServerLimits()), object()
     end(registry, add(registry, "r", session=session, store=False))
     late = add(registry, "late", session=session, store=False)
     other = add(registry, "other")
@@ -93,7 +93,7 @@ async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
 
 
 async def test_deleting() -> None:
-    registry = ResponseRegistry(ServerLimits())
+    registry = ResponseStore(ServerLimits())
     ended, running = add(registry, "ended"), add(registry, "running")
     end(registry, ended)
     registry.delete("ended", "p")
@@ -119,7 +119,7 @@ async def test_deleting() -> None:
 async def test_the_oldest_are_forgotten(
     limits: ServerLimits, kept: list[str], autojump_clock: trio.testing.MockClock
 ) -> None:
-    registry = ResponseRegistry(limits)
+    registry = ResponseStore(limits)
     names = [f"r{number}" for number in range(5)]
     for name in names:
         end(registry, add(registry, name))
@@ -134,8 +134,8 @@ events = st.lists(st.tuples(st.sampled_from("aedf"), st.integers(0, 6)), max_siz
 @given(events)
 async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> None:
     limits = ServerLimits(ended_responses_max=3, ended_bytes_max=4 * RESPONSE_BYTES)
-    registry, session = ResponseRegistry(limits), object()
-    running: dict[str, LiveResponse] = {}
+    registry, session = ResponseStore(limits), object()
+    running: dict[str, Response] = {}
     for kind, number in plan:
         name = f"r{number}"
         if kind == "a" and not is_found(registry, name, session) and name not in running:

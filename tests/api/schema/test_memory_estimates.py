@@ -8,16 +8,13 @@ import msgspec
 import pytest
 
 from triolet.api.limits import ServerLimits
-from triolet.api.openai.logprobs import make_teller
-from triolet.api.openai.response_events import ResponseEvents, ResponseIdentity
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.responses.history import continued
 from triolet.api.responses.record import ResponseRecord
-from triolet.api.responses.response import LiveResponse
-from triolet.api.responses.store import ResponseRegistry
-from triolet.api.responses.tool_record import ToolRecord
+from triolet.api.responses.response import Response
+from triolet.api.responses.store import ResponseStore
 
-from ..records import COMPLETED, say, spell
+from ..records import COMPLETED, make_events, say
 
 RESPONSES = 4
 TOOL = {"type": "function", "name": "f", "parameters": {"enum": list(range(1000, 3000))}}
@@ -67,35 +64,30 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def ended(registry: ResponseRegistry, number: int, text: bytes) -> None:
+def ended(store: ResponseStore, number: int, text: bytes) -> None:
     """What a response leaves behind whose body is this JSON; `pieces` tokens are said."""
     request = read_response_request(msgspec.json.decode(text), model="toy", has_tools=True)
-    identity = ResponseIdentity(
-        response_id=f"resp_{number}", item_id=f"msg_{number}", created_at=5, model="toy"
-    )
-    teller = make_teller(spell, request.sampling.logprobs)
-    events = ResponseEvents(identity, request, teller)
-    record = ToolRecord(events) if request.tools.is_on else ResponseRecord(events)
-    response = LiveResponse(record, "p", continued(None, request))
-    registry.add(response)
+    record = ResponseRecord(make_events(request, f"resp_{number}"))
+    response = Response(record, "p", continued(None, request))
+    store.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):
         say(record, f"w{piece % 10} ")
     response.end(COMPLETED)
-    registry.end(response)
+    store.end(response)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     text = msgspec.json.encode(KINDS[kind])
-    registry = ResponseRegistry(ServerLimits(ended_bytes_max=2**40))
-    ended(registry, RESPONSES, text)  # what is made once
-    before_bytes = registry.kept_bytes
+    store = ResponseStore(ServerLimits(ended_bytes_max=2**40))
+    ended(store, RESPONSES, text)  # what is made once
+    before_bytes = store.kept_bytes
     gc.collect()
     tracemalloc.start()
     for number in range(RESPONSES):
-        ended(registry, number, text)
+        ended(store, number, text)
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counted = registry.kept_bytes - before_bytes
+    counted = store.kept_bytes - before_bytes
     assert 0.8 * taken <= counted <= 12 * taken  # sizes of objects differ from Python to Python

@@ -25,7 +25,7 @@ async def test_one_response_on_the_default_lane() -> None:
     async with open_socket(make_application()) as client:
         await client.create("hi", stream=True)  # Codex sends it; ignored on sockets
         events = await client.receive_until(*TERMINALS)
-    assert [event["sequence_number"] for event in events][-1] == 10
+    assert [event["sequence_number"] for event in events][-1] == 28
     assert all("stream_id" not in event for event in events)
     assert "".join(e.get("delta", "") for e in events) == "Hello world"
 
@@ -72,7 +72,7 @@ async def test_numbers_do_not_depend_on_merging(autojump_clock: trio.testing.Moc
         whole.append("".join(e["delta"] for e in deltas))
         last_numbers.append((deltas[-1]["sequence_number"], events[-1]["sequence_number"]))
     assert whole == ["0123456789"] * 2
-    assert last_numbers == [(13, 17)] * 2
+    assert last_numbers == [(80, 84)] * 2
 
 
 async def test_token_ids_on_request() -> None:

@@ -14,7 +14,7 @@ def delta(first: int, count: int = 1, **fields: Any) -> dict[str, Any]:
     """The delta of the tokens from index `first` on."""
     return {
         "type": "response.output_text.delta",
-        "sequence_number": 3 + first + count,
+        "sequence_number": 8 * (first + count),
         "token_index": first,
         "token_ids": TOKENS[first : first + count],
         "delta": "".join(f"t{index} " for index in range(first, first + count)),

@@ -27,8 +27,8 @@ def test_a_whole_stream() -> None:
         ([delta(0), delta(0)], "I1"),  # resumed one too early
         ([delta(0), delta(2)], "I1"),  # resumed one too late
         ([delta(1)], "I1"),  # the first is missing
-        ([delta(0), delta(1, sequence_number=4)], "I1"),  # a number twice
-        ([delta(0, sequence_number=9)], "I1"),  # a number that its tokens do not give
+        ([delta(0), delta(1, sequence_number=8)], "I1"),  # a number twice
+        ([delta(0, sequence_number=16)], "I1"),  # a number that its tokens do not give
         ([delta(0), end("response.incomplete", "incomplete", 2)], "I4"),
         ([delta(0), delta(1), end("response.incomplete", "incomplete", 1)], "I4"),
         ([*DELTAS, finished(), finished()], "I3"),

@@ -9,17 +9,17 @@ from triolet.runtime.frontend.output_collector import OutputCollector
 from triolet.runtime.text.outputs import GenerationOutput
 
 
-def text_of(token_ids: list[int]) -> str:
-    return "".join(chr(ord("a") + token_id % 26) for token_id in token_ids)
+def texts_of(token_ids: list[int]) -> list[str]:
+    return [chr(ord("a") + token_id % 26) for token_id in token_ids]
 
 
 class Letters:
     """Decodes each token to a letter; a bug is in 99."""
 
-    def handle_tokens(self, token_ids: list[int]) -> str:
+    def handle_tokens(self, token_ids: list[int]) -> list[str]:
         if 99 in token_ids:
             raise ZeroDivisionError("a bug")
-        return text_of(token_ids)
+        return texts_of(token_ids)
 
 
 def make(*, whole: bool = False) -> OutputCollector:
@@ -28,7 +28,8 @@ def make(*, whole: bool = False) -> OutputCollector:
 
 def piece(first: int, count: int = 1, *, finish: FinishReason | None = None) -> GenerationOutput:
     ids = list(range(first, first + count))
-    return GenerationOutput(text_of(ids), ids, first + count, finish_reason=finish)
+    texts = texts_of(ids)
+    return GenerationOutput("".join(texts), ids, first + count, finish_reason=finish, texts=texts)
 
 
 def put(collector: OutputCollector, output: GenerationOutput) -> None:

@@ -24,9 +24,10 @@ def cut(data: st.DataObject, ids: list[int]) -> list[list[int]]:
 
 
 def run(detokenizer: IncrementalDetokenizer, pieces: list[list[int]]) -> str:
-    texts = [
-        detokenizer.push_one(ids[0]) if len(ids) == 1 else detokenizer.push(ids) for ids in pieces
-    ]
+    texts: list[str] = []
+    for ids in pieces:
+        texts += [detokenizer.push_one(ids[0])] if len(ids) == 1 else detokenizer.push(ids)
+    assert len(texts) == sum(map(len, pieces))
     return "".join([*texts, detokenizer.finish()])
 
 
@@ -45,7 +46,7 @@ def test_a_character_is_given_out_when_it_is_whole(tokenizer: Tokenizer, text: s
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=False)
     given_out = ""
     for token_id in tokenizer.encode(text, add_special_tokens=False):
-        piece = detokenizer.push([token_id])
+        piece = detokenizer.push_one(token_id)
         assert "\ufffd" not in piece
         given_out += piece
         assert text.startswith(given_out)
@@ -56,7 +57,7 @@ def test_a_character_is_given_out_when_it_is_whole(tokenizer: Tokenizer, text: s
 def test_an_unfinished_character_becomes_one_replacement(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a🙂", add_special_tokens=False)
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
-    assert detokenizer.push(ids[:-1]) == "a"
+    assert "".join(detokenizer.push(ids[:-1])) == "a"
     assert detokenizer.finish() == "\ufffd"
     assert detokenizer.finish() == ""
 
@@ -65,10 +66,10 @@ def test_ids_outside_the_vocabulary_have_no_text(tokenizer: Tokenizer) -> None:
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
     (a,) = tokenizer.encode("a", add_special_tokens=False)
     assert [detokenizer.push(ids) for ids in ([a], [9999], [-1], [a, 320, a])] == [
-        "a",
-        "",
-        "",
-        "aa",
+        ["a"],
+        [""],
+        [""],
+        ["a", "", "a"],
     ]
 
 
@@ -105,8 +106,8 @@ def test_many_skipped_tokens_are_not_kept(metaspace: Tokenizer) -> None:
     detokenizer = TailDetokenizer(metaspace, skip_special_tokens=True)
     end = metaspace.id_of("<|end|>")
     assert end is not None
-    before = detokenizer.push(metaspace.encode("the cat"))
-    assert detokenizer.push([end] * 1000) == ""
+    before = "".join(detokenizer.push(metaspace.encode("the cat")))
+    assert detokenizer.push([end] * 1000) == [""] * 1000
     assert len(detokenizer._unfinished) < 5
-    after = detokenizer.push(metaspace.encode("cat"))
+    after = "".join(detokenizer.push(metaspace.encode("cat")))
     assert (before, after) == ("the cat", " cat")

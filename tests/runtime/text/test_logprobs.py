@@ -59,4 +59,4 @@ def test_parts_joined_say_what_the_whole_says(counts: list[int], width: int) -> 
     ]
     whole = Logprobs.of(told(1, sum(counts), width))
     assert join(parts) == (whole if sum(counts) else None)
-    assert list(whole.first(counts[0])) == list(whole)[: counts[0]]
+    assert list(whole.between(0, counts[0])) == list(whole)[: counts[0]]

@@ -53,7 +53,7 @@ def test_tokens_without_more_are_as_good_as_outputs(tokenizer: Tokenizer, size: 
     assert not processor.searches
     ids = ids_of(tokenizer, "the 🙂")
     cut = [ids[start : start + size] for start in range(0, len(ids), size)]
-    assert "".join(map(processor.handle_tokens, cut)) == "the 🙂"
+    assert "".join(text for ids in cut for text in processor.handle_tokens(ids)) == "the 🙂"
     last = processor.handle_output(output(ids_of(tokenizer, "a"), finish=FinishReason.LENGTH))
     assert (last.text, last.token_count) == ("a", len(ids) + 1)
     assert OutputProcessor.make(tokenizer, SamplingParams(stop=("a",))).searches

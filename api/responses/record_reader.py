@@ -1,0 +1,118 @@
+"""Cursor in the event log of one response: reads it from any event number, merging what waits.
+
+Sans-IO. Any number of readers, each at its own pace, sees the same stream: waiting deltas of one
+item come as one. A reader that was cut continues behind the last number that it saw, without gap
+or repeat, whether that delta was merged or not.
+"""
+
+from typing import Self
+
+import attrs
+
+from ..errors import bad_field
+from ..openai.response_events import Delta, Part
+from ..schema.fields import JsonObject
+from .record import Mark, ResponseRecord
+
+
+@attrs.define(eq=False)
+class RecordReader:
+    """A cursor in one record: gives every event behind its start once, in order."""
+
+    record: ResponseRecord
+    with_notices: bool = True
+
+    # Deltas that were saved by merging.
+    merged: int = attrs.field(default=0, init=False)
+    # Characters up to the cursor.
+    _size: int = attrs.field(default=0, init=False)
+    # The next delta, and the next mark.
+    _delta: int = attrs.field(default=0, init=False)
+    _mark: int = attrs.field(default=0, init=False)
+
+    @classmethod
+    def behind(
+        cls, record: ResponseRecord, number: int | None = None, *, with_notices: bool = True
+    ) -> Self:
+        """A cursor behind the event of this number; before the first event when None.
+
+        Raises `ApiError` for a number that no event of this response has had so far.
+        """
+        reader = cls(record, with_notices)
+        if number is not None:
+            reader._go_behind(number)
+        return reader
+
+    def _go_behind(self, number: int) -> None:
+        record = self.record
+        if number < 0:
+            raise bad_field("starting_after", "must not be negative")
+        if number > record.last_number:
+            raise bad_field("starting_after", f"is beyond the last event, {record.last_number}")
+        self._delta, self._mark = record.first_after(number)
+        self._size = len(record.text_between(0, self._delta))
+
+    @property
+    def is_done(self) -> bool:
+        """Everything up to and with the terminal event was taken."""
+        return self.record.ending is not None and self._mark == len(self.record.marks)
+
+    @property
+    def lag(self) -> int:
+        """Characters that were said and not taken yet."""
+        return self.record.size - self._size
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has something now."""
+        return self._delta < len(self.record.numbers) or self._next_mark() is not None
+
+    def take(self, characters_max: int) -> list[Part]:
+        """What has been said since: deltas merged, and not much more characters than that.
+
+        Whatever is left then, `is_ready` says.
+        """
+        parts: list[Part] = []
+        limit, record = self._size + characters_max, self.record
+        while True:
+            stop = (
+                self._take_marks(parts) if self._mark < len(record.marks) else len(record.numbers)
+            )
+            if self._delta == stop or self._size >= limit:
+                return parts
+            parts.append(self._take_deltas(stop, limit - self._size))
+
+    def _take_marks(self, parts: list[Part]) -> int:
+        """Take those that stand here; the delta before which the next one stands."""
+        built: dict[int, JsonObject] = {}
+        while (mark := self._next_mark()) is not None:
+            if mark.place > self._delta:
+                return mark.place
+            self._mark += 1
+            parts.append(self.record.event(mark, built))
+        return len(self.record.numbers)
+
+    def _next_mark(self) -> Mark | None:
+        """The next one for this reader; those that it does not want are passed over."""
+        marks = self.record.marks
+        while self._mark < len(marks):
+            mark = marks[self._mark]
+            if self.with_notices or mark.notice is None:
+                return mark
+            self._mark += 1
+        return None
+
+    def _take_deltas(self, stop: int, characters_max: int) -> Delta:
+        first, record = self._delta, self.record
+        if stop - first > 1 and self.lag > characters_max:
+            size = 0
+            for end in range(first + 1, stop):
+                size += len(record.text_between(end - 1, end))
+                if size >= characters_max:
+                    stop = end
+                    break
+        delta = record.delta(first, stop)
+        self.merged += stop - first - 1
+        self._size += len(delta.text)
+        self._delta = stop
+        return delta
