@@ -43,6 +43,8 @@ RUN_BY_TESTS = {
     "triolet.bench.steps.timeline_run",
     "triolet.engine.worker.native_process",
     "triolet.fuzz.chaos.command",
+    "triolet.runtime.frontend.frontend",
+    "triolet.runtime.frontend.inproc",
     "triolet.fuzz.drawing",
     "triolet.fuzz.mutation",
     "triolet.nurseries.processes.boot",

@@ -6,12 +6,11 @@ of the tables cannot lie, and tests take their bad values from there.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 
 from ..errors import bad_field, unsupported
-from ..http.request import HttpRequest
 from .fields import Flag, Integer, JsonObject, Kind, missing, read_object
 
 # A sign and the digits of 2**63; int() of more would only cost time.
@@ -132,13 +131,20 @@ def never(value: object) -> bool:
 # ---- queries
 
 
+class HasQuery(Protocol):
+    """A request with a query: `http.request.HttpRequest`."""
+
+    def query_value(self, name: str) -> str | None:
+        """The last value of a query parameter."""
+
+
 @attrs.frozen
 class Query:
     """The parameters of one route: flags, integers and texts. Unknown ones are ignored."""
 
     fields: Mapping[str, Field]
 
-    def read(self, request: HttpRequest | None) -> dict[str, Any]:
+    def read(self, request: HasQuery | None) -> dict[str, Any]:
         """The typed value of each parameter, None when absent. Raises `ApiError`."""
         assert request is not None
         try:
