@@ -4,8 +4,9 @@
     python bench/parts/walks.py --checkout FOLDER      another checkout, without installing it
 
 Starts `triolet serve` with a hook of `sys.setprofile` in every process and thread, asks twice, and
-counts the distinct product files that the second request enters: before its token is sampled (down)
-and from then on (up). Tasks of the background run meanwhile, so the fewest of some requests count.
+counts the distinct product files that the second request enters: before its first token is sampled
+(down), and from then until the client has that token (up). Tasks of the background run meanwhile,
+so the fewest of some requests count.
 """
 
 import argparse
@@ -27,7 +28,9 @@ READY_S = 60.0
 ROOMS = ("api", "runtime", "engine", "transports", "nurseries")
 # The worker's call into the kernels, in this layout or an older one: the token is sampled in it.
 SAMPLED_IN = ("engine/kernels/binding.py", "engine/native/binding.py")
-BODY = {"input": "A fox", "max_output_tokens": 1, "stream": True}
+# The first token is not the last one, so that the way up is not that of an end.
+BODY = {"input": "A fox", "max_output_tokens": 4, "temperature": 0, "stream": True}
+DELTA = b"event: response.output_text.delta"
 HOOK = """
 import os, sys, threading, time
 folder, root = os.environ["WALKS_LOG"], os.environ["WALKS_ROOT"] + "/"
@@ -89,16 +92,19 @@ def _is_ready(port: int) -> bool:
 
 
 def ask(port: int) -> tuple[int, int]:
-    """One streamed response of one token; when it began and ended, in ns of the monotonic clock."""
+    """One streamed response: when it began and when its first token came (monotonic, ns)."""
     began = time.monotonic_ns()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     head = {"Content-Type": "application/json"}
     connection.request("POST", "/v1/responses", json.dumps(BODY), head)
     answer = connection.getresponse()
     assert answer.status == http.HTTPStatus.OK
+    while not answer.readline().startswith(DELTA):
+        pass
+    came = time.monotonic_ns()
     answer.read()
     connection.close()
-    return began, time.monotonic_ns()
+    return began, came
 
 
 def steps_between(notes: pathlib.Path, began: int, ended: int) -> list[Step]:
@@ -114,7 +120,7 @@ def steps_between(notes: pathlib.Path, began: int, ended: int) -> list[Step]:
 
 def split(steps: Sequence[Step]) -> tuple[list[str], list[str]]:
     """The files of the way down and of the way up, each once, in order of their first call."""
-    sampled = max(at for at, name in steps if name in SAMPLED_IN)
+    sampled = min(at for at, name in steps if name in SAMPLED_IN)
     down = dict.fromkeys(name for at, name in steps if at <= sampled)
     up = dict.fromkeys(name for at, name in steps if at > sampled)
     return list(down), list(up)
