@@ -99,7 +99,13 @@ def test_the_program_reads_its_own_arguments() -> None:
 def test_ctrl_c_while_modules_are_imported_just_ends_it(words: list[str]) -> None:
     """`-X importtime` tells of each module; the interrupt comes amid those of the commands."""
     command = [sys.executable, "-X", "importtime", "-m", "triolet", *words]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # A program in the background of a shell ignores it, and so would those that it starts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stderr is not None
         for line in process.stderr:
             if line.split()[-1] == "attrs":
