@@ -25,13 +25,13 @@ def metrics() -> dict[str, float]:
     return {name.removesuffix('{engine="0"}'): float(value) for name, _, value in pairs}
 
 
-def watch(aborted_before: float) -> dict[str, float]:
-    """The engine's first counts with one more abort."""
+def watch(before: dict[str, float]) -> dict[str, float]:
+    """The engine's first counts in which one more abort has given its blocks back."""
     for _ in range(LOOKS_MAX):
         counts = metrics()
-        if counts["triolet_engine_requests_aborted_total"] > aborted_before:
+        if freed_after(before, counts):
             return counts
-    raise AssertionError("the engine was not told of the abort")
+    raise AssertionError("the blocks of the abort were not given back")
 
 
 def stop(client: OpenAI, way: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def stop(client: OpenAI, way: str) -> dict[str, Any]:
                 tokens = event.response.usage.output_tokens
                 last = f"{event.type} {event.response.status}"
                 break
-    after = watch(before["triolet_engine_requests_aborted_total"])
+    after = watch(before)
     return {
         "way": way,
         "last": last,
