@@ -19,13 +19,12 @@ import trio
 
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
-from ...transports.links.channel import Channel, Peer
+from ...transports.links.channel import Channel
 from ..config import EngineSettings
 from ..core.engine_core import EngineCore
 from ..errors import StepFailed
 from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
-from .orphan_watch import OrphanWatch
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 
@@ -161,8 +160,7 @@ async def open_inproc_engine(
     worker = cast(_WorkerExecutor, wrap(made))
     ready = await trio.to_thread.run_sync(worker.load, _no_progress)
     core = EngineCore(settings, ready)
-    tree = partial(_tree_text, name)
-    server = EngineServer(core, channel, OrphanWatch[Peer](settings.orphan_s), tree=tree)
+    server = EngineServer(core, channel, partial(_tree_text, name))
     executor = InprocExecutor(worker)
     async with (
         open_service(executor.run, name="executor"),

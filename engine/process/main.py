@@ -47,7 +47,6 @@ from ..step_recorder import (
 )
 from .boot_reports import BootReports
 from .executor import Executor
-from .orphan_watch import OrphanWatch
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 
@@ -99,7 +98,8 @@ class EngineProcess:
         The sockets outlive the tasks that send through them, the workers the loop that drives them.
         Raises what ended it: `ProcessDied` of a worker, `StepFailed`, `ServiceEnded`, …
         """
-        reports = BootReports(self.control, self.handshake)
+        workers = self.init.settings.workers
+        reports = BootReports(self.control, self.handshake, workers)
         self._executor = Executor(
             self.init.settings,
             self.init.epoch,
@@ -121,8 +121,7 @@ class EngineProcess:
     async def _serve(self, workers: WorkerReady) -> None:
         settings = self.init.settings
         core = EngineCore(settings, workers)
-        watch = OrphanWatch[Peer](settings.orphan_s)
-        self._server = EngineServer(core, self.channel, watch, tree=self._tree_text)
+        self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
         async with open_engine_services(self._server, self._executor, self.recorder):
             settle_heap()
