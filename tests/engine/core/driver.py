@@ -1,6 +1,7 @@
 """Requests, an engine core and a checking worker to drive it with, for the tests of the core."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import attrs
 
@@ -8,6 +9,7 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.messages import AddRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
@@ -79,6 +81,28 @@ def add_request(
             seed=seed,
             stop_token_ids=stop_token_ids,
         ),
+    )
+
+
+def new_request(
+    request_id: str = "a",
+    *,
+    frontend: str = "f0",
+    arrival: int = 1,
+    prompt: int = 1,
+    credit: int | None = None,
+    max_model_len: int = 100,
+    cache_root: bytes = b"",
+    **fields: Any,
+) -> Request:
+    """The state of a request that has just come."""
+    add = add_request(request_id, prompt=prompt, credit=credit, max_tokens=None)
+    return make_request(
+        frontend,
+        attrs.evolve(add, **fields),
+        arrival=arrival,
+        max_model_len=max_model_len,
+        cache_root=cache_root,
     )
 
 

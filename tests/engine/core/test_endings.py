@@ -9,7 +9,7 @@ from triolet.engine.core.statistics import Statistics
 from triolet.engine.errors import EngineDraining, OutputFailed
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.sampling_params import SamplingParams
-from triolet.tests.engine.core.driver import add_request, make_scheduler
+from triolet.tests.engine.core.driver import make_scheduler, new_request
 
 
 def make() -> tuple[Endings, Request]:
@@ -17,7 +17,7 @@ def make() -> tuple[Endings, Request]:
         max_num_seqs=1, max_num_batched_tokens=4, kv_blocks=4, block_tokens=4
     )
     endings = Endings(scheduler, RequestStore(), Statistics())
-    request = make_request("f0", add_request("a"), arrival=1, max_model_len=20)
+    request = new_request()
     scheduler.add(request)
     endings.store.insert(request)
     return endings, request

@@ -8,19 +8,12 @@ from hypothesis import given, settings
 
 from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.kv_cache_manager import HASH_BYTES, KVCacheManager, block_hash, root_hash
-from triolet.engine.core.request import Request, make_request
-from triolet.engine.messages import AddRequest
-from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.core.request import Request
+from triolet.tests.engine.core.driver import new_request
 
 
 def make(name: str = "a", *, prompt: int = 1, root: bytes = b"") -> Request:
-    add = AddRequest(
-        request_id=name,
-        attempt=1,
-        prompt_token_ids=list(range(prompt)),
-        sampling=SamplingParams(seed=1),
-    )
-    return make_request("f0", add, arrival=1, max_model_len=100, cache_root=root)
+    return new_request(name, prompt=prompt, cache_root=root)
 
 
 def compute(manager: KVCacheManager, request: Request) -> None:

@@ -8,7 +8,7 @@ import pytest
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.outputs import PendingOutputs
-from triolet.engine.core.request import CREDIT_LOW_TOKENS, Request, RequestStatus, make_request
+from triolet.engine.core.request import CREDIT_LOW_TOKENS, Request, RequestStatus
 from triolet.engine.messages import (
     AddRequest,
     FinishReason,
@@ -29,6 +29,7 @@ from triolet.tests.engine.core.driver import (
     add_request,
     make_core,
     make_scheduler,
+    new_request,
 )
 from triolet.tests.engine.core.grammars import CountingGrammar
 
@@ -227,14 +228,7 @@ def test_what_is_held_twice_in_one_window_is_sent_once(engine: Clocked) -> None:
 
 
 def make(name: str, arrival: int) -> Request:
-    add = AddRequest(
-        request_id=name,
-        attempt=1,
-        prompt_token_ids=[1],
-        sampling=SamplingParams(seed=1),
-        events=True,
-    )
-    return make_request("f0", add, arrival=arrival, max_model_len=10)
+    return new_request(name, arrival=arrival, events=True)
 
 
 def test_events_of_requests_that_wait_and_that_are_scheduled() -> None:

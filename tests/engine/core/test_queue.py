@@ -13,20 +13,12 @@ from triolet.engine.core.queue import (
     remove_ordered,
     victims_for_admission,
 )
-from triolet.engine.core.request import Request, RequestStatus, make_request
-from triolet.engine.messages import AddRequest
-from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.core.request import Request, RequestStatus
+from triolet.tests.engine.core.driver import new_request
 
 
 def make(arrival: int, *, credit: int | None = None, prompt: int = 4) -> Request:
-    add = AddRequest(
-        request_id=f"r{arrival}",
-        attempt=1,
-        prompt_token_ids=[1] * prompt,
-        sampling=SamplingParams(seed=1),
-        credit=credit,
-    )
-    return make_request("f0", add, arrival=arrival, max_model_len=30)
+    return new_request(f"r{arrival}", arrival=arrival, credit=credit, prompt=prompt)
 
 
 def test_first_come_first_served_whenever_it_was_put_in() -> None:

@@ -3,17 +3,9 @@
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.request_store import FinishedRequest, RequestStore
-from triolet.engine.messages import AddRequest, FinishReason, RequestKey
-from triolet.engine.sampling_params import SamplingParams
-
-
-def make(name: str, *, frontend: str = "f0", attempt: int = 1) -> Request:
-    add = AddRequest(
-        request_id=name, attempt=attempt, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
-    )
-    return make_request(frontend, add, arrival=1, max_model_len=100)
+from triolet.engine.messages import FinishReason, RequestKey
+from triolet.tests.engine.core.driver import new_request
 
 
 def record(name: str, *, frontend: str = "f0", tokens: int = 2) -> FinishedRequest:
@@ -29,7 +21,7 @@ def record(name: str, *, frontend: str = "f0", tokens: int = 2) -> FinishedReque
 
 def test_requests_are_found_by_frontend_id_and_attempt() -> None:
     store = RequestStore()
-    first, other = make("a", attempt=2), make("a", frontend="f1")
+    first, other = new_request("a", attempt=2), new_request("a", frontend="f1")
     store.insert(first)
     store.insert(other)
     assert store.find("f0", "a") is first
@@ -56,7 +48,7 @@ def test_new_request_takes_the_place_of_what_ended_under_its_name() -> None:
     assert store.find_finished("f0", RequestKey("a", 1)) == record("a")
     assert store.find_finished("f0", RequestKey("a", 2)) is None
     assert store.find_finished("f1", RequestKey("a", 1)) is None
-    store.insert(make("a"))
+    store.insert(new_request("a"))
     assert store.find_finished("f0", RequestKey("a", 1)) is None
     store.check_invariants()
 

@@ -1,17 +1,14 @@
-"""The scheduler's choices, one by one: chunks, order, preemption, credit, rows; then any load."""
-
-import random
+"""Scheduler: chunks, order, preemption, credit, rows, and choices that share a prompt."""
 
 import attrs
 import pytest
 
-from triolet.engine.core.request import Request, RequestStatus, make_request
+from triolet.engine.core.request import Request, RequestStatus
 from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.core.step_time import STEPS_MIN
-from triolet.engine.messages import AddRequest, FinishReason
-from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.messages import FinishReason
 from triolet.engine.step_messages import Step
-from triolet.tests.engine.core.driver import make_scheduler
+from triolet.tests.engine.core.driver import make_scheduler, new_request
 
 MODEL_LEN = 24
 
@@ -25,15 +22,14 @@ class Bench:
 
     def add(self, prompt: int, *, credit: int | None = None, merge_s: float = 0.0) -> Request:
         self.arrivals += 1
-        add = AddRequest(
-            request_id=f"r{self.arrivals}",
-            attempt=1,
-            prompt_token_ids=[1] * prompt,
-            sampling=SamplingParams(seed=1),
+        request = new_request(
+            f"r{self.arrivals}",
+            arrival=self.arrivals,
+            prompt=prompt,
             credit=credit,
+            max_model_len=MODEL_LEN,
             merge_s=merge_s,
         )
-        request = make_request("f0", add, arrival=self.arrivals, max_model_len=MODEL_LEN)
         self.scheduler.add(request)
         return request
 
@@ -271,35 +267,3 @@ def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None
     b.apply()
     assert b.scheduler.kv_cache.pool.free_count == 12
     assert not b.scheduler.has_work()
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_any_load_is_served_to_the_end(seed: int) -> None:
-    """More than fits, credit in small pieces: nobody starves, and the oldest never waits."""
-    rng = random.Random(seed)
-    b = bench(
-        kv_blocks=rng.randint(6, 10),
-        max_num_seqs=rng.randint(1, 5),
-        max_num_batched_tokens=rng.randint(1, 9),
-    )
-    requests: list[Request] = []
-    for _ in range(1500):
-        if len(requests) < 12 and rng.random() < 0.3:
-            requests.append(b.add(rng.randint(1, 20), credit=rng.choice([None, 0, 2, 5])))
-        live = [request for request in requests if not request.is_finished]
-        for request in live:
-            if rng.random() < 0.1:
-                request.grant(request.output_count + rng.randint(0, 4))
-                b.scheduler.update(request)
-        runnable = [request for request in b.scheduler.running if request.has_credit]
-        lengths = {request: request.computed_tokens for request in runnable}
-        if b.scheduler.has_work():
-            b.step()
-        else:
-            assert b.scheduler.schedule() is None
-            assert not runnable
-        if runnable:
-            assert runnable[0].computed_tokens > lengths[runnable[0]]
-    assert len(requests) == 12
-    assert all(request.is_finished for request in requests)
-    assert b.scheduler.kv_cache.pool.free_count == b.scheduler.kv_cache.pool.blocks

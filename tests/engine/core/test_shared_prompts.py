@@ -4,12 +4,16 @@ import attrs
 import pytest
 
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.request import Request, make_request
+from triolet.engine.core.request import Request
 from triolet.engine.core.shared_prompts import SharedPrompts
 from triolet.engine.messages import AddRequest, RequestKey
-from triolet.engine.sampling_params import SamplingParams
-
-from .driver import Driver, add_request, make_core, tokens_alone
+from triolet.tests.engine.core.driver import (
+    Driver,
+    add_request,
+    make_core,
+    new_request,
+    tokens_alone,
+)
 
 
 def choices(count: int, *, prompt: int = 14, credit: int | None = None) -> list[AddRequest]:
@@ -140,15 +144,9 @@ def test_a_preempted_one_lets_the_others_go_on() -> None:
 
 
 def make_choice(choice: int, *, parent: str = "p", frontend: str = "f0") -> Request:
-    add = AddRequest(
-        request_id=f"r{choice}",
-        attempt=1,
-        prompt_token_ids=[1, 2, 3],
-        sampling=SamplingParams(seed=1),
-        choice=choice,
-        parent=parent,
+    return new_request(
+        f"r{choice}", frontend=frontend, arrival=choice, choice=choice, parent=parent
     )
-    return make_request(frontend, add, arrival=choice, max_model_len=10)
 
 
 def test_siblings_wait_until_the_first_has_computed_the_prompt() -> None:

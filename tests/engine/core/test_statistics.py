@@ -2,24 +2,14 @@
 
 import pytest
 
-from triolet.engine.core.request import make_request
-from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.core.statistics import Statistics
-from triolet.engine.messages import AddRequest
-from triolet.engine.sampling_params import SamplingParams
-from triolet.tests.engine.core.driver import make_scheduler
-
-
-def make() -> Scheduler:
-    return make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4, block_tokens=4)
+from triolet.tests.engine.core.driver import make_scheduler, new_request
 
 
 def test_snapshot_has_the_scheduler_counts() -> None:
-    scheduler, statistics = make(), Statistics(requests_added=3, requests_finished=1)
-    add = AddRequest(
-        request_id="a", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1), credit=1
-    )
-    request = make_request("f0", add, arrival=1, max_model_len=8)
+    scheduler = make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4)
+    statistics = Statistics(requests_added=3, requests_finished=1)
+    request = new_request(credit=1)
     scheduler.add(request)
     assert statistics.snapshot(scheduler).waiting == 1
     assert scheduler.schedule() is not None
