@@ -1,16 +1,21 @@
 """Masks of rows, and requests that wait for a grammar: until it comes or is refused."""
 
-import attrs
 import pytest
 
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.grammar import GrammarOrder, fill_masks, mask_bytes
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.messages import AddRequest, FinishReason, RequestKey
-from triolet.engine.structured_outputs import StructuredOutputs
-
-from .driver import VOCAB, Driver, add_request, make_core, tokens_alone
-from .grammars import CountingGrammar
+from triolet.engine.messages import FinishReason, RequestKey
+from triolet.tests.engine.core.driver import (
+    FORM,
+    VOCAB,
+    CountingGrammar,
+    Driver,
+    add_request,
+    add_structured,
+    make_core,
+    tokens_alone,
+)
 
 
 @pytest.mark.parametrize(("vocab_size", "size"), [(1, 4), (32, 4), (33, 8), (2048, 256)])
@@ -29,14 +34,6 @@ def test_rows_are_in_order_and_an_ended_one_allows_all() -> None:
 
 
 ANY = set(range(VOCAB))
-FORM = StructuredOutputs.regex("[a-z]*")
-
-
-def add_structured(
-    request_id: str, *, attempt: int = 1, output: tuple[int, ...] = ()
-) -> AddRequest:
-    request = add_request(request_id, attempt=attempt, output=list(output))
-    return attrs.evolve(request, sampling=attrs.evolve(request.sampling, structured_outputs=FORM))
 
 
 def only_order(core: EngineCore) -> GrammarOrder:

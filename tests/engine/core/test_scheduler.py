@@ -1,14 +1,34 @@
-"""Scheduler: chunks, order, preemption, credit, rows, and choices that share a prompt."""
+"""Scheduler: chunks, order, preemption, credit, rows, queues, and choices that share a prompt."""
 
 import attrs
 import pytest
 
+from triolet.engine.core.block_pool import BlockPool
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.queue import (
+    ORDERS,
+    WaitingQueue,
+    fcfs_order,
+    insert_ordered,
+    next_victim,
+    remove_ordered,
+    victims_for_admission,
+)
 from triolet.engine.core.request import Request, RequestStatus
 from triolet.engine.core.scheduler import Scheduler
+from triolet.engine.core.shared_prompts import SharedPrompts
 from triolet.engine.core.step_time import STEPS_MIN
-from triolet.engine.messages import FinishReason
+from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.step_messages import Step
-from triolet.tests.engine.core.driver import make_scheduler, new_request
+from triolet.tests.engine.core.driver import (
+    Driver,
+    add_request,
+    make_core,
+    make_scheduler,
+    new_request,
+    tokens_alone,
+)
 
 MODEL_LEN = 24
 
@@ -267,3 +287,290 @@ def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None
     b.apply()
     assert b.scheduler.kv_cache.pool.free_count == 12
     assert not b.scheduler.has_work()
+
+
+# ---- the queue and the victims
+
+
+def make(arrival: int, *, credit: int | None = None, prompt: int = 4) -> Request:
+    return new_request(f"r{arrival}", arrival=arrival, credit=credit, prompt=prompt)
+
+
+def test_first_come_first_served_whenever_it_was_put_in() -> None:
+    queue = WaitingQueue()
+    requests = [make(arrival) for arrival in range(4)]
+    for index in (2, 0, 3, 1):
+        queue.add(requests[index])
+    assert queue.requests() == requests
+    assert queue.first() is requests[0]
+    queue.remove(requests[0])
+    queue.remove(requests[2])
+    assert queue.requests() == [requests[1], requests[3]]
+    assert len(queue) == 2
+    assert requests[0] not in queue
+    assert requests[1] in queue
+
+
+def test_parked_request_delays_none_and_keeps_its_place() -> None:
+    queue = WaitingQueue()
+    paused, compiling, ready = make(0, credit=0), make(1), make(2)
+    compiling.status = RequestStatus.WAITING_FOR_GRAMMAR
+    for request in (paused, compiling, ready):
+        queue.add(request)
+    assert queue.first() is ready
+    assert len(queue) == 3
+    queue.update(paused)  # nothing has changed
+    assert queue.first() is ready
+    paused.grant(1)
+    compiling.move_to(RequestStatus.WAITING)
+    for request in (paused, compiling, ready):
+        queue.update(request)
+    assert queue.requests() == [paused, compiling, ready]
+    queue.check_invariants()
+
+
+def test_lower_priority_numbers_come_first_and_equals_as_they_came() -> None:
+    queue = WaitingQueue(ORDERS["priority"])
+    requests = [make(arrival) for arrival in range(5)]
+    for request, priority in zip(requests, (0, -1, 0, 7, -1), strict=True):
+        request.priority = priority
+        queue.add(request)
+    assert [request.arrival for request in queue.requests()] == [1, 4, 0, 2, 3]
+
+
+def test_who_is_parked_comes_back_to_its_place() -> None:
+    queue = WaitingQueue()
+    requests = [make(arrival) for arrival in range(3)]
+    for request in requests:
+        queue.add(request)
+    requests[0].waits_for_sibling = True
+    queue.park(requests[0])
+    queue.check_invariants()
+    assert queue.first() is requests[1]
+    requests[0].waits_for_sibling = False
+    queue.update(requests[0])
+    assert queue.first() is requests[0]
+
+
+def test_removing_what_is_not_here_fails() -> None:
+    requests = [make(0), make(2)]
+    with pytest.raises((AssertionError, IndexError)):
+        remove_ordered(requests, make(1), fcfs_order)
+    with pytest.raises((AssertionError, IndexError)):
+        remove_ordered(requests, make(3), fcfs_order)
+
+
+def test_another_policy_is_another_key() -> None:
+    requests: list[Request] = []
+    for arrival in range(3):
+        insert_ordered(requests, make(arrival), lambda request: (-request.arrival,))
+    assert [request.arrival for request in requests] == [2, 1, 0]
+
+
+def test_the_last_paused_one_yields_first_then_the_last_that_could_run() -> None:
+    first, second, third, fourth = make(1, credit=0), make(2, credit=0), make(3), make(4)
+    runnable = [third, fourth]
+    assert next_victim([first, second, third, fourth], runnable) is second
+    assert next_victim([first, third, fourth], runnable) is first
+    assert next_victim([third, fourth], runnable) is fourth
+    assert runnable == [third]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "places", "expected"),
+    [
+        (0, 0, []),
+        (-3, 1, ["r4"]),
+        (1, 0, ["r4"]),
+        (2, 0, ["r4", "r2"]),
+        (1, 2, ["r4", "r2"]),
+        (4, 0, None),
+        (0, 3, None),
+    ],
+)
+def test_paused_ones_yield_if_they_are_enough(
+    blocks: int, places: int, expected: list[str] | None
+) -> None:
+    kv_cache = KVCacheManager(4, BlockPool(8))
+    running = [make(1), make(2, credit=0, prompt=5), make(3), make(4, credit=0)]
+    for request in running:
+        kv_cache.admit(request, [])
+    victims = victims_for_admission(running, kv_cache, [], blocks=blocks, places=places)
+    named = None if victims is None else [victim.request_id for victim in victims]
+    assert named == expected
+
+
+def test_a_block_that_the_newcomer_hits_does_not_become_free() -> None:
+    kv_cache = KVCacheManager(4, BlockPool(8))
+    paused = make(1, credit=0, prompt=8)
+    kv_cache.admit(paused, [])
+    hit = paused.block_ids[:1]
+    assert victims_for_admission([paused], kv_cache, hit, blocks=1, places=0) == [paused]
+    assert victims_for_admission([paused], kv_cache, hit, blocks=2, places=0) is None
+
+
+# ---- choices that share a prompt
+
+
+def choices(count: int, *, prompt: int = 14, credit: int | None = None) -> list[AddRequest]:
+    request = add_request("a", prompt=prompt, max_tokens=3, credit=credit)
+    return [
+        attrs.evolve(request, request_id=f"a{choice}", choice=choice, parent="a")
+        for choice in range(count)
+    ]
+
+
+def driver_of_choices(prefix_cache: bool, budget: int = 8) -> Driver:
+    core = make_core(kv_blocks=16, prefix_cache=prefix_cache, max_num_batched_tokens=budget)
+    return Driver(core)
+
+
+def computed_tokens(driver: Driver) -> int:
+    """Steps until nothing is left to do; how many tokens they computed."""
+    computed = 0
+    while (step := driver.core.schedule(0.0)) is not None:
+        driver.core.check_invariants()
+        computed += sum(step.token_counts)
+        for frontend, message in driver.core.finish_step(driver.worker.execute(step), 0.0).items():
+            driver.heard += [(frontend, output) for output in message.outputs]
+        driver.core.check_invariants()
+    return computed
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_the_prompt_is_computed_once(prefix_cache: bool) -> None:
+    driver = driver_of_choices(prefix_cache)
+    for request in choices(3):
+        driver.core.add("f0", request)
+    # 14 tokens of prompt, of which the siblings compute the last two; two decodes of each.
+    assert computed_tokens(driver) == 14 + 2 * 2 + 3 * 2
+    for request in choices(3):
+        assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def test_others_do_not_wait_with_them() -> None:
+    driver = driver_of_choices(True, budget=16)
+    for request in [*choices(2), add_request("b", prompt=[9, 9])]:
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [14, 2]
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_when_the_first_is_aborted_the_next_one_computes(prefix_cache: bool) -> None:
+    driver = driver_of_choices(prefix_cache)
+    for request in choices(3):
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    driver.core.abort("f0", [RequestKey("a0", 1)])
+    driver.core.finish_step(driver.worker.execute(step), 0.0)
+    # The first step computed two blocks, which the next one finds.
+    assert computed_tokens(driver) == (14 - 8) + 2 + 2 * 2
+    for request in choices(3)[1:]:
+        assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def test_one_that_waits_may_be_aborted_and_one_without_credit_delays_no_other() -> None:
+    driver = driver_of_choices(True)
+    for index, request in enumerate(choices(4)):
+        driver.core.add("f0", attrs.evolve(request, credit=0 if index == 0 else None))
+    assert driver.step()
+    driver.core.abort("f0", [RequestKey("a2", 1)])
+    driver.run()
+    assert driver.tokens("a0") == driver.tokens("a2") == []
+    assert driver.tokens("a1") == tokens_alone(choices(2)[1])
+    assert driver.tokens("a3") == tokens_alone(choices(4)[3])
+
+
+def test_without_a_prefix_cache_no_other_finds_their_blocks() -> None:
+    driver = driver_of_choices(False)
+    for request in choices(2):
+        driver.core.add("f0", request)
+    driver.run()
+    for alone in ("", "b"):
+        other = attrs.evolve(choices(1)[0], request_id="other", attempt=2, parent=alone)
+        driver.core.add("f0", other)
+        driver.run()
+        assert driver.last("other").cached_tokens == 0
+
+
+def test_a_prompt_of_less_than_a_block_is_computed_by_each() -> None:
+    driver = driver_of_choices(True)
+    for request in choices(3, prompt=4):
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [4, 4], "as the budget allows"
+
+
+def test_a_prompt_that_is_cached_delays_no_other() -> None:
+    driver = driver_of_choices(True)
+    driver.core.add("f0", add_request("b", prompt=14))
+    driver.run()
+    for request in choices(3):
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [2, 2, 2]
+
+
+def waits(core: EngineCore, request_id: str) -> bool:
+    request = core._store.find("f0", request_id)
+    assert request is not None
+    return request.waits_for_sibling
+
+
+def test_a_preempted_one_lets_the_others_go_on() -> None:
+    """An older request needs the blocks of the one that computes the prompt."""
+    core = make_core(kv_blocks=6, max_num_batched_tokens=4, max_num_seqs=3)
+    driver = Driver(core)
+    core.add("f0", add_request("old", prompt=[7] * 7, max_tokens=8))
+    for request in choices(2):
+        core.add("f0", request)
+    preempted = False
+    while driver.step():
+        preempted |= bool(core.statistics().preemptions)
+        if "a0" in core._store._live.get("f0", {}) and "a1" in core._store._live["f0"]:
+            assert not (preempted and waits(core, "a0") and waits(core, "a1"))
+    assert preempted
+    for request in choices(2):
+        assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def make_choice(choice: int, *, parent: str = "p", frontend: str = "f0") -> Request:
+    return new_request(
+        f"r{choice}", frontend=frontend, arrival=choice, choice=choice, parent=parent
+    )
+
+
+def test_siblings_wait_until_the_first_has_computed_the_prompt() -> None:
+    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
+    assert not prompts.wait_for_sibling(first)
+    prompts.begin(first)
+    assert prompts.wait_for_sibling(second)
+    assert prompts.wait_for_sibling(third)
+    assert (second.waits_for_sibling, second.is_schedulable) == (True, False)
+    prompts.check_invariants([first])
+    assert prompts.leave(first) == [second, third]
+    assert second.is_schedulable
+    assert prompts.leave(first) == [], "twice is harmless"
+    prompts.begin(second)
+    assert prompts.wait_for_sibling(third)
+
+
+def test_who_ends_while_it_waits_is_not_woken() -> None:
+    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
+    prompts.begin(first)
+    prompts.wait_for_sibling(second)
+    prompts.wait_for_sibling(third)
+    assert prompts.leave(second) == []
+    assert prompts.leave(first) == [third]
+
+
+def test_parents_of_two_frontends_are_two() -> None:
+    prompts = SharedPrompts()
+    prompts.begin(make_choice(0))
+    assert not prompts.wait_for_sibling(make_choice(1, frontend="f1"))
+    assert not prompts.wait_for_sibling(make_choice(1, parent="q"))

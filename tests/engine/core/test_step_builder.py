@@ -4,8 +4,7 @@ import pytest
 
 from triolet.engine.core.step_builder import RowPool, StepBuilder
 from triolet.engine.step_messages import RowEmbeds
-from triolet.tests.engine.core.driver import new_request
-from triolet.tests.engine.core.grammars import CountingGrammar
+from triolet.tests.engine.core.driver import CountingGrammar, new_request
 from triolet.transports.array import Array
 
 
