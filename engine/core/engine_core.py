@@ -1,6 +1,6 @@
 """Engine core: requests in, steps out; sampled tokens in, outputs out.
 
-Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls, in its loop:
+Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) calls, in its loop:
 
     while core.has_work():
         while step := core.schedule(now): ...        # -> workers; one computes, one waits
@@ -36,7 +36,7 @@ from ..messages import (
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .block_pool import BlockPool
 from .checks import RequestLimits, check_request, match_logprobs, match_result
-from .endings import COMPLETE, Endings, check_stop
+from .endings import COMPLETE, Endings, Statistics, check_stop
 from .grammar import GrammarOrder, GrammarOrders, RequestGrammar, fill_masks
 from .kv_cache_manager import KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
@@ -44,7 +44,6 @@ from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
-from .statistics import Statistics
 from .step_time import StepPace
 
 
@@ -59,6 +58,7 @@ class EngineCore:
     settings: EngineSettings
     ready: WorkerReady
 
+    # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
@@ -103,14 +103,6 @@ class EngineCore:
         self._endings = Endings(self._scheduler, self._store, self._statistics)
         self._applier = TokenApplier(self._endings, self._statistics, self._windows)
 
-    @property
-    def max_model_len(self) -> int:
-        """Tokens, prompt and output, of the longest request: the model's, or less for want of KV.
-
-        READY must bring frontends this one, so that they refuse what this engine would refuse.
-        """
-        return self.limits.max_model_len
-
     # ---- frontend -> engine
 
     def add(self, frontend: Frontend, request: AddRequest) -> None:
@@ -134,7 +126,7 @@ class EngineCore:
             frontend,
             request,
             arrival=self._arrivals,
-            max_model_len=self.max_model_len,
+            max_model_len=self.limits.max_model_len,
             cache_root=self._cache_root(frontend, request),
         )
         self._statistics.requests_added += 1

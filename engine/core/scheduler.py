@@ -30,9 +30,15 @@ import attrs
 
 from ..messages import FinishReason, RequestEventKind
 from .kv_cache_manager import KVCacheManager
-from .queue import WaitingQueue, insert_ordered, next_victim, remove_ordered, victims_for_admission
+from .queue import (
+    SharedPrompts,
+    WaitingQueue,
+    insert_ordered,
+    next_victim,
+    remove_ordered,
+    victims_for_admission,
+)
 from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
-from .shared_prompts import SharedPrompts
 from .step_builder import RowPool, ScheduledStep, StepBuilder
 from .step_time import StepTimes, TimeBudget
 

@@ -166,7 +166,7 @@ async def open_inproc_engine(
         open_service(executor.run, name="executor"),
         open_engine_services(server, executor),
     ):
-        yield InprocEngine(server, describe_engine(settings, core, ready))
+        yield InprocEngine(server, describe_engine(core))
 
 
 async def _tree_text(name: str) -> str:

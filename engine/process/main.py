@@ -119,14 +119,12 @@ class EngineProcess:
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:
-        settings = self.init.settings
-        core = EngineCore(settings, workers)
+        core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
         async with open_engine_services(self._server, self._executor, self.recorder):
             settle_heap()
-            ready = describe_engine(settings, core, workers)
-            await self.handshake.ready(msgspec.msgpack.encode(ready))
+            await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
             async with open_service(self._run_control, name="control"):
                 await trio.sleep_forever()
 

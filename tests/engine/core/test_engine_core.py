@@ -74,7 +74,7 @@ def test_bad_request_fails_alone(request_: AddRequest, code: str, driver: Driver
 
 def test_kv_cache_bounds_the_length() -> None:
     driver = Driver(make_core(kv_blocks=3))
-    assert driver.core.max_model_len == 12
+    assert driver.core.limits.max_model_len == 12
     driver.core.add("f0", add_request("long", prompt=12))
     driver.core.add("f0", add_request("fits", prompt=11, max_tokens=None))
     driver.run()

@@ -5,7 +5,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from triolet.engine.core.endings import Endings, Stop, check_stop
+from triolet.engine.core.endings import Endings, Statistics, Stop, check_stop
 from triolet.engine.core.request import (
     CREDIT_UNLIMITED,
     NO_ROW,
@@ -14,7 +14,6 @@ from triolet.engine.core.request import (
     make_request,
 )
 from triolet.engine.core.request_store import FinishedRequest, RequestStore
-from triolet.engine.core.statistics import Statistics
 from triolet.engine.errors import EngineDraining, OutputFailed
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.sampling_params import SamplingParams

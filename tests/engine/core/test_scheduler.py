@@ -8,6 +8,7 @@ from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.kv_cache_manager import KVCacheManager
 from triolet.engine.core.queue import (
     ORDERS,
+    SharedPrompts,
     WaitingQueue,
     fcfs_order,
     insert_ordered,
@@ -17,7 +18,6 @@ from triolet.engine.core.queue import (
 )
 from triolet.engine.core.request import Request, RequestStatus
 from triolet.engine.core.scheduler import Scheduler
-from triolet.engine.core.shared_prompts import SharedPrompts
 from triolet.engine.core.step_time import STEPS_MIN
 from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.step_messages import Step
