@@ -48,7 +48,7 @@ class RequestKey:
     attempt: int
 
 
-# Neither this nor `RequestOutput` is frozen, though nobody changes one that was given out: a frozen
+# Neither this nor `RequestOutput` is frozen, though one that was given out is not changed: a frozen
 # class takes three times as long to make, and each request has one or more of both.
 @attrs.define(kw_only=True)
 class AddRequest:
@@ -359,7 +359,7 @@ class TreeRequest:
 
 @attrs.frozen
 class TreeReply:
-    """A process tree as JSON text (`nurseries.task_tree.ProcessTree`)."""
+    """A process tree as JSON text (`nurseries.tasks.task_tree.ProcessTree`)."""
 
     call_id: int
     tree: str

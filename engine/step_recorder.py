@@ -37,7 +37,7 @@ class Span(enum.IntEnum):
     READ = 16  # the worker waits for a step
     UNPACK = 17  # the step out of its bytes
     COMPUTE = 18  # everything that the executor does, forward pass and sampling
-    SAMPLE = 19  # the end of COMPUTE that is sampling, where the executor tells it
+    SAMPLE = 19  # the end of COMPUTE that is sampling, where the executor measures it
     ANSWER = 20  # the result as bytes into the ring, the engine woken
 
 

@@ -2,7 +2,7 @@
 
 Sans-IO: a protocol, bytes and a list. One grammar belongs to one attempt at one request and has
 accepted all of its output tokens; it is a pure function of them, so a replay that accepts the same
-tokens draws under the same masks. `engine.grammar_compiler` compiles what is ordered, in a thread:
+tokens draws under the same masks. `process.grammar_compiler` compiles what is ordered, in a thread:
 nothing that the core does may take the time of a compiler.
 """
 

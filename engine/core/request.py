@@ -327,7 +327,7 @@ def make_request(
     max_model_len: int,
     cache_root: bytes = b"",
 ) -> Request:
-    """The state for a validated ADD (`validation.check_request`); lists are copied."""
+    """The state for a validated ADD (`checks.check_request`); lists are copied."""
     prompt_tokens = len(add.prompt_token_ids)
     sampling = add.sampling
     length_max = max_model_len

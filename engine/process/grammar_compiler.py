@@ -1,11 +1,10 @@
-"""Compiles the grammars that requests wait for, one after another in a thread, off the step loop.
+"""Grammar compiler: one grammar after another in a thread, off the step loop.
 
     core.grammars --order--> thread: text, matcher, first mask, replayed tokens --> the request runs
 
 Compiled ones are kept, and each request gets a copy: tools and schemas come again and again. The
 tokenizer is the model folder's `tokenizer.json` in llguidance's own form; a folder without one, or
-with one that it cannot read, serves all requests but those that ask for a form. Must not know
-frontends, or what steps do.
+with one that it cannot read, serves all requests but those that ask for a form.
 """
 
 import logging

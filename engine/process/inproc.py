@@ -1,8 +1,8 @@
-"""An engine inside the caller's process, behind the same channel as the engine process.
+"""In-process engine: behind the same channel as the engine process, in the caller's process.
 
 The same core, server and step loop; steps run in a thread of this process instead of in workers.
 Nothing is isolated: what fails here fails its host. The worker's code is reached by module name, as
-a process would be. `runtime.inproc` makes a runtime of it.
+a process would be. `runtime.frontend.inproc` makes a runtime of it.
 """
 
 import queue

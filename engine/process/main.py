@@ -1,7 +1,7 @@
-"""The engine process: its input, output, step and death-monitor tasks, and its workers.
+"""Engine process: its sockets, its workers, the tasks that serve frontends, and the root's orders.
 
-Composition only: what is decided is the core's, what is joined the server's, what is computed the
-workers'. Never imports torch. Must not know HTTP, tokenizers or who started it.
+Composition only: decisions are the core's, messages the server's, computing the workers'. Never
+imports torch.
 """
 
 import os
@@ -57,7 +57,7 @@ TREE_TASKS_MAX = 4
 async def main(child: ChildFds) -> None:
     """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
-    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before anybody waits for us
+    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before the root waits for us
     # For ever, as a spare does; one that has lost its worker is none.
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")

@@ -44,7 +44,7 @@ from ..messages import (
     UtilityReply,
 )
 
-# Waiting calls for a tree, of all frontends together; one more gets an error at once.
+# Waiting calls for a task tree, of all frontends together; one more gets an error at once.
 TREE_CALLS_MAX = 64
 # vLLM's coordinator publishes at this pace; in between, balancers count what they sent themselves.
 STATISTICS_PERIOD_S = 0.1
@@ -106,7 +106,7 @@ class EngineServer:
 
     `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
     frontends whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
-    the core until that fetches them, so that each is told once and the next one is exactly next.
+    the core until that fetches them, so that each is sent once and the next one is exactly next.
     """
 
     core: EngineCore

@@ -1,4 +1,4 @@
-"""The background tasks that every engine has, in a process of its own or in its host's.
+"""Background tasks of an engine, in a process of its own or in its host's.
 
     input-handler     messages of frontends become calls
     orphan-watch      gives up frontends that stay away
