@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...transports.array import Array
-from ..messages import AddRequest, FinishReason, RequestOutput
+from ..messages import AddRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
 from .logprob_log import LogprobLog, logprobs_from
@@ -52,34 +52,19 @@ class RequestStatus(enum.Enum):
     WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # not to be scheduled before it is compiled
     RUNNING = "running"  # holds a row and blocks; *paused* when it is at its credit
     PREEMPTED = "preempted"  # ran, gave row and blocks back, waits to be computed again
-    FINISHED_STOPPED = "finished_stopped"
-    FINISHED_LENGTH = "finished_length"
-    FINISHED_ABORTED = "finished_aborted"
-    FINISHED_ERROR = "finished_error"
+    FINISHED = "finished"  # its `FinishedRequest` says how, if that may have to be sent again
 
 
 _S = RequestStatus
 WAITING = frozenset({_S.WAITING, _S.WAITING_FOR_GRAMMAR})
-FINISHED = frozenset(
-    {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
-)
-# {status: those that may follow}. A replay may meet a stop rule before it ever runs, so each
-# status may be followed by each end; nothing follows an end.
+# {status: those that may follow}. A replay may meet a stop rule before it ever runs, so any status
+# may be followed by the end; nothing follows that.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
-    _S.WAITING: FINISHED | {_S.RUNNING},
-    _S.WAITING_FOR_GRAMMAR: FINISHED | {_S.WAITING},
-    _S.RUNNING: FINISHED | {_S.PREEMPTED},
-    _S.PREEMPTED: FINISHED | {_S.RUNNING},
-    _S.FINISHED_STOPPED: frozenset(),
-    _S.FINISHED_LENGTH: frozenset(),
-    _S.FINISHED_ABORTED: frozenset(),
-    _S.FINISHED_ERROR: frozenset(),
-}
-STATUS_OF_REASON = {
-    FinishReason.STOP: _S.FINISHED_STOPPED,
-    FinishReason.LENGTH: _S.FINISHED_LENGTH,
-    FinishReason.ABORT: _S.FINISHED_ABORTED,
-    FinishReason.ERROR: _S.FINISHED_ERROR,
+    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED}),
+    _S.WAITING_FOR_GRAMMAR: frozenset({_S.WAITING, _S.FINISHED}),
+    _S.RUNNING: frozenset({_S.PREEMPTED, _S.FINISHED}),
+    _S.PREEMPTED: frozenset({_S.RUNNING, _S.FINISHED}),
+    _S.FINISHED: frozenset(),
 }
 
 
@@ -206,7 +191,7 @@ class Request:
     @property
     def is_finished(self) -> bool:
         """Whether it has ended; its row and blocks may still be in flight."""
-        return self.status in FINISHED
+        return self.status is RequestStatus.FINISHED
 
     @property
     def takes_hits(self) -> bool:

@@ -24,9 +24,9 @@ from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
-from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
+from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
-from .step_rings import StepRings
+from .step_rings import StepRings, open_step_rings
 
 OnProgress = Callable[[int, str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
@@ -71,7 +71,7 @@ class Worker:
 
 @attrs.define(eq=False)
 class Executor:
-    """A pool of workers; `run` is its background task, once. See `step_loop.StepExecutor`.
+    """A pool of workers; `run` is its background task, once.
 
     `on_workers` is awaited with all workers so far whenever one was spawned, before that one gets
     its INIT: who must outwait it knows it before it takes a device. `on_progress` gets each rank's
@@ -86,7 +86,8 @@ class Executor:
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
     recorder: StepRecorder = NO_RECORDER
-    _rings: StepRings = attrs.field(init=False)
+    # What the step loop computes with, while `run` runs: a worker's death or silence cancels it.
+    rings: StepRings = attrs.field(init=False)
     _workers: list[Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
 
@@ -107,13 +108,13 @@ class Executor:
             ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
             for rank in range(workers)
         ]
-        self._rings = StepRings(workers, self.settings.step_timeout_s, self.recorder)
-        with self._rings, single_errors_unwrapped():
+        rings = open_step_rings(workers, self.settings.step_timeout_s, self.recorder)
+        with rings as self.rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
                 run_pool = partial(run_process_pool, specs, ready=self._ready)
                 pool = await start_service(nursery, run_pool, name="worker-pool")
-                self._rings.close_workers_ends()
-                await start_service(nursery, self._rings.run_deadline, name="step-deadline")
+                self.rings.close_workers_ends()
+                await start_service(nursery, self.rings.run_deadline, name="step-deadline")
                 self._workers = [worker for _, worker in pool.value]
                 task_status.started(self._agreed())
 
@@ -129,7 +130,7 @@ class Executor:
                 msgspec.msgpack.encode(init),
                 who=process.spec.name,
                 role="worker",
-                fds=self._rings.worker_fds(rank),
+                fds=self.rings.worker_fds(rank),
                 pid=process.pid,
                 boot_timeout_s=self.settings.boot_timeout_s,
                 on_progress=partial(self.on_progress, rank),
@@ -150,22 +151,6 @@ class Executor:
             max_model_len=min(ready.max_model_len for ready in all_ready),
             bitwise=all(ready.bitwise for ready in all_ready),
         )
-
-    # ---- steps
-
-    def submit(self, step: Step) -> None:
-        """See `StepRings.submit`."""
-        self._rings.submit(step)
-
-    def submit_mask(self, mask: Mask) -> None:
-        """See `StepRings.submit_mask`."""
-        self._rings.submit_mask(mask)
-
-    async def result(self, number: int) -> StepResult:
-        """See `StepRings.result`. A worker's death or silence cancels this: `run` raises it."""
-        return await self._rings.result(number)
-
-    # ---- for observers
 
     async def trees(self) -> list[ProcessTree]:
         """The live task tree of every worker that answers in time, by rank. Any task may ask."""

@@ -122,7 +122,7 @@ class EngineProcess:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
-        async with open_engine_services(self._server, self._executor, self.recorder):
+        async with open_engine_services(self._server, self._executor.rings, self.recorder):
             settle_heap()
             await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
             async with open_service(self._run_control, name="control"):

@@ -18,7 +18,7 @@ from .server import EngineServer
 
 
 class StepExecutor(Protocol):
-    """Computes steps: a pool of worker processes, or an executor in this process."""
+    """Computes steps: the rings to worker processes, or an executor in this process."""
 
     def submit(self, step: Step) -> None:
         """Hand a step to the workers, which compute one after the other; it does not wait."""

@@ -104,7 +104,7 @@ def test_schedulable_needs_credit() -> None:
 
 def test_nothing_follows_an_end() -> None:
     request = make()
-    request.move_to(RequestStatus.FINISHED_STOPPED)
+    request.move_to(RequestStatus.FINISHED)
     assert request.is_finished
     with pytest.raises(AssertionError):
         request.move_to(RequestStatus.RUNNING)

@@ -53,8 +53,8 @@ class Pool:
         return sorted(self.told[-1], key=lambda process: process.spec.rank)
 
     async def run(self, step: Step) -> StepResult:
-        self.executor.submit(step)
-        return await self.executor.result(step.number)
+        self.executor.rings.submit(step)
+        return await self.executor.rings.result(step.number)
 
 
 @asynccontextmanager
@@ -137,9 +137,9 @@ async def test_a_rank_killed_in_mid_step_takes_the_pool_down(tmp_path: pathlib.P
 
     async def kill_in_mid_step() -> None:
         async with open_pool(folder, workers=3, null_step_s=ENDLESS_STEP_S) as pool:
-            pool.executor.submit(first_step())
+            pool.executor.rings.submit(first_step())
             pool.processes[1].send_signal(signal.SIGKILL)
-            await pool.executor.result(1)
+            await pool.executor.rings.result(1)
 
     with check_no_leaks(), pytest.raises(ProcessDied) as caught:
         await kill_in_mid_step()
