@@ -14,7 +14,6 @@ Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought c
 
 import enum
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -22,10 +21,8 @@ from ...transports.array import Array
 from ..messages import AddRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
+from .grammar import RequestGrammar
 from .logprob_log import LogprobLog, logprobs_from
-
-if TYPE_CHECKING:
-    from .grammar import RequestGrammar
 
 # Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
 # that may adopt the requests (its rank, say, not its epoch).
@@ -104,7 +101,7 @@ class Request:
     # How long its tokens may be held to be sent together; 0: not at all.
     merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
-    grammar: "RequestGrammar | None" = None
+    grammar: RequestGrammar | None = None
     # Token sequences that its output must not contain.
     bad_words: list[list[int]] = attrs.field(factory=list)
     # Of its prompt, whose ids are placeholders then; kept to compute it again.

@@ -205,7 +205,7 @@ class EngineServer:
         """Wake the step loop: there may be work, or outputs that no step brought."""
         self._work.set()
         self._counts.set()
-        if self.core.grammars.has_orders:
+        if self.core.grammar_orders:
             self._grammar_orders.set()
 
     async def wait_work(self) -> None:

@@ -526,7 +526,7 @@ def test_a_row_that_fails_ends_its_request_alone_also_in_the_step_after(
 def test_a_mask_is_of_the_oldest_step_and_knows_all_tokens_before_it(engine: Overlapped) -> None:
     core = engine.core
     core.add("f0", add_structured("a"))
-    [order] = core.grammars.take()
+    [order] = core.take_grammar_orders()
     grammar = CountingGrammar([set(range(VOCAB))], 9, VOCAB)
     core.grammar_compiled(order, grammar)
     engine.fill()

@@ -72,7 +72,7 @@ def test_a_grammar_sees_every_token_of_columns_too() -> None:
         ),
     )
     driver.core.add("f0", structured)
-    [order] = driver.core.grammars.take()
+    [order] = driver.core.take_grammar_orders()
     grammar = CountingGrammar([{7}], 4, VOCAB)
     driver.core.grammar_compiled(order, grammar)
     while step := driver.core.schedule(0.0):
