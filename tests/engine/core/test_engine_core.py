@@ -52,26 +52,6 @@ def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
     assert messages["f0"].step == 1
 
 
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (add_request("a", prompt=[]), "invalid_parameter"),
-        (add_request("a", prompt=[VOCAB]), "invalid_parameter"),
-        (add_request("a", prompt=24), "context_length_exceeded"),
-        (add_request("a", seed=None), "invalid_parameter"),
-    ],
-)
-def test_bad_request_fails_alone(request_: AddRequest, code: str, driver: Driver) -> None:
-    driver.core.add("f0", add_request("good"))
-    driver.core.add("f0", request_)
-    driver.run()
-    output = driver.last("a")
-    assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, code)
-    assert output.error
-    assert driver.last("good").finish_reason is FinishReason.LENGTH
-    assert driver.core.statistics().requests_added == 1
-
-
 def test_kv_cache_bounds_the_length() -> None:
     driver = Driver(make_core(kv_blocks=3))
     assert driver.core.limits.max_model_len == 12
@@ -130,14 +110,6 @@ def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver)
     assert driver.core.statistics().aborts_unknown == 3
 
 
-def test_abort_between_steps_frees_at_once(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"))
-    driver.step()
-    driver.core.abort("f0", [RequestKey("a", 1)])
-    assert driver.core.statistics().kv_blocks_free == 8
-    assert not driver.step()
-
-
 def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
     driver.core.add("f0", add_request("bad", prompt=[]))
@@ -149,35 +121,7 @@ def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
     assert unknown == [RequestKey("bad", 1)]
 
 
-# ---- stop rules
-
-
-def test_stop_token_is_named(driver: Driver) -> None:
-    free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, stop_token_ids=(free[1],)))
-    driver.run()
-    assert driver.last("a").stop_token_id == free[1]
-    assert driver.last("a").first_index == free.index(free[1])
-
-
-def test_min_tokens_outweighs_stop_tokens(driver: Driver) -> None:
-    free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, min_tokens=4, stop_token_ids=(free[0],)))
-    driver.run()
-    assert len(driver.tokens("a")) >= 4
-    assert free[0] not in driver.tokens("a")[:4]
-
-
 # ---- replay
-
-
-def test_replay_continues_with_the_same_tokens(driver: Driver) -> None:
-    whole = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", attempt=2, max_tokens=8, output=whole[:3]))
-    driver.run()
-    assert driver.heard[0][1].first_index == 3
-    assert whole[:3] + driver.tokens("a") == whole
-    assert driver.last("a").finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize(
@@ -205,25 +149,6 @@ def test_replay_that_meets_a_stop_rule_finishes_at_once(
     assert output.first_index == len(request_.output_token_ids)
     assert output.token_ids == []
     assert (output.finish_reason, output.stop_token_id) == (reason, stop_token_id)
-
-
-# ---- credit
-
-
-def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=2))
-    driver.run()
-    assert len(driver.tokens("a")) == 2
-    statistics = driver.core.statistics()
-    assert (statistics.running, statistics.paused) == (1, 1)
-    driver.core.grant("f0", [Grant("a", 1, 1), Grant("a", 2, 9), Grant("b", 1, 9)])
-    assert not driver.core.has_work()
-    driver.core.grant("f0", [Grant("a", 1, 5)])
-    driver.run()
-    assert len(driver.tokens("a")) == 5
-    driver.core.grant("f0", [Grant("a", 1, None)])
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
 
 
 # ---- events

@@ -51,17 +51,6 @@ def test_columns_hold_what_needs_no_more_words() -> None:
     assert [(o.request_id, o.first_index, o.token_ids) for o in message.outputs] == [("b", 0, [8])]
 
 
-def test_a_token_of_what_has_ended_is_dropped() -> None:
-    driver = Driver(make_core())
-    driver.core.add("f0", add_request("a"))
-    driver.core.add("f1", add_request("b"))
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    driver.core.abort("f0", [RequestKey("a", 1)])
-    assert set(driver.core.finish_step(StepResult(1, step.rows, [7, 8]), 0.0)) == {"f1"}
-    assert driver.core.statistics().output_tokens == 1
-
-
 def test_a_grammar_sees_every_token_of_columns_too() -> None:
     driver = Driver(make_core())
     structured = attrs.evolve(

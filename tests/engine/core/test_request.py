@@ -318,11 +318,6 @@ def test_below_min_tokens_only_length_counts() -> None:
     assert stop_of([3] * 8, min_tokens=9, max_tokens=None) == LENGTH
 
 
-def test_model_length_is_the_bound_without_max_tokens() -> None:
-    assert stop_of([3] * 7, max_tokens=None) is None
-    assert stop_of([3] * 8, max_tokens=None) == LENGTH
-
-
 def test_snapshot_has_the_scheduler_counts() -> None:
     scheduler = make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4)
     statistics = Statistics(requests_added=3, requests_finished=1)

@@ -10,10 +10,7 @@ from triolet.engine.core.queue import (
     ORDERS,
     SharedPrompts,
     WaitingQueue,
-    fcfs_order,
-    insert_ordered,
     next_victim,
-    remove_ordered,
     victims_for_admission,
 )
 from triolet.engine.core.request import Request, RequestStatus
@@ -94,28 +91,6 @@ def has_status(request: Request, status: RequestStatus) -> bool:
     return request.status is status
 
 
-def test_long_prompt_comes_in_chunks_and_samples_with_the_last() -> None:
-    b = bench()
-    b.add(18)
-    steps = [b.step() for _ in range(4)]
-    assert [step.token_counts for step in steps] == [[8], [8], [2], [1]]
-    assert [step.samples for step in steps] == [[False], [False], [True], [True]]
-    assert len(steps[0].new[0].block_ids) == 5, "blocks for the whole prompt at once"
-    assert [step.number for step in steps] == [1, 2, 3, 4]
-
-
-def test_one_step_mixes_prompts_and_decodes() -> None:
-    b = bench()
-    b.add(3)
-    b.step()
-    b.add(20)
-    b.add(2)
-    step = b.step()
-    assert step.rows == [0, 1]
-    assert step.token_counts == [1, 7]
-    assert step.samples == [True, False]
-
-
 def test_long_prompt_leaves_a_token_to_all_behind() -> None:
     b = bench(max_num_batched_tokens=6)
     first = b.add(3, credit=0)
@@ -180,25 +155,6 @@ def test_head_of_the_queue_is_not_overtaken() -> None:
     assert len(b.scheduler.running) == 1
 
 
-def test_youngest_yields_when_blocks_run_out() -> None:
-    b = bench(kv_blocks=6)
-    first, second, third = b.add(4), b.add(4), b.add(8)
-    b.run(2)
-    while has_status(third, RequestStatus.RUNNING):
-        step = b.step()
-    assert step.finished == [2]
-    assert step.rows == [0, 1]
-    assert not step.new, "nobody is admitted in a step that has preempted"
-    assert third.computed_tokens == 0
-    assert b.scheduler.waiting.first() is third
-    assert b.scheduler.preemptions == 1
-    while not has_status(third, RequestStatus.RUNNING):
-        step = b.step()
-    assert first.is_finished or second.is_finished or has_status(second, RequestStatus.PREEMPTED)
-    assert step.new[0].token_ids == third.token_ids[: len(step.new[0].token_ids)]
-    assert step.new[0].prompt_tokens == 8
-
-
 def test_request_that_is_alone_among_runnable_yields_nothing_to_itself() -> None:
     b = bench(kv_blocks=6)
     request = b.add(4)
@@ -222,18 +178,6 @@ def test_paused_request_yields_before_a_younger_one_that_runs() -> None:
     paused.grant(None)
     b.scheduler.update(paused)
     assert b.step().new[0].computed_tokens == 0
-
-
-def test_paused_request_keeps_its_place_while_it_is_not_needed() -> None:
-    b = bench()
-    request = b.add(3, credit=2)
-    b.run(2)
-    assert not b.scheduler.has_work()
-    assert b.scheduler.paused_count() == 1
-    request.grant(3)
-    b.scheduler.update(request)
-    step = b.step()
-    assert (step.new, step.rows, step.token_counts) == ([], [0], [1])
 
 
 @pytest.mark.parametrize(
@@ -273,20 +217,6 @@ def test_rows_are_the_smallest_and_free_once_named() -> None:
     assert step.finished == [0]
     assert late.row == 0
     assert step.rows == [1, 2, 0]
-
-
-def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None:
-    b = bench()
-    request = b.add(3)
-    scheduled = b.scheduler.schedule()
-    assert scheduled is not None
-    assert b.scheduler.schedule() is None
-    b.scheduler.end(request, FinishReason.ABORT)
-    b.scheduler.check_invariants()
-    assert b.scheduler.kv_cache.pool.free_count == 11
-    b.apply()
-    assert b.scheduler.kv_cache.pool.free_count == 12
-    assert not b.scheduler.has_work()
 
 
 # ---- the queue and the victims
@@ -350,21 +280,6 @@ def test_who_is_parked_comes_back_to_its_place() -> None:
     requests[0].waits_for_sibling = False
     queue.update(requests[0])
     assert queue.first() is requests[0]
-
-
-def test_removing_what_is_not_here_fails() -> None:
-    requests = [make(0), make(2)]
-    with pytest.raises((AssertionError, IndexError)):
-        remove_ordered(requests, make(1), fcfs_order)
-    with pytest.raises((AssertionError, IndexError)):
-        remove_ordered(requests, make(3), fcfs_order)
-
-
-def test_another_policy_is_another_key() -> None:
-    requests: list[Request] = []
-    for arrival in range(3):
-        insert_ordered(requests, make(arrival), lambda request: (-request.arrival,))
-    assert [request.arrival for request in requests] == [2, 1, 0]
 
 
 def test_the_last_paused_one_yields_first_then_the_last_that_could_run() -> None:
@@ -543,30 +458,6 @@ def make_choice(choice: int, *, parent: str = "p", frontend: str = "f0") -> Requ
     return new_request(
         f"r{choice}", frontend=frontend, arrival=choice, choice=choice, parent=parent
     )
-
-
-def test_siblings_wait_until_the_first_has_computed_the_prompt() -> None:
-    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
-    assert not prompts.wait_for_sibling(first)
-    prompts.begin(first)
-    assert prompts.wait_for_sibling(second)
-    assert prompts.wait_for_sibling(third)
-    assert (second.waits_for_sibling, second.is_schedulable) == (True, False)
-    prompts.check_invariants([first])
-    assert prompts.leave(first) == [second, third]
-    assert second.is_schedulable
-    assert prompts.leave(first) == [], "twice is harmless"
-    prompts.begin(second)
-    assert prompts.wait_for_sibling(third)
-
-
-def test_who_ends_while_it_waits_is_not_woken() -> None:
-    prompts, first, second, third = SharedPrompts(), make_choice(0), make_choice(1), make_choice(2)
-    prompts.begin(first)
-    prompts.wait_for_sibling(second)
-    prompts.wait_for_sibling(third)
-    assert prompts.leave(second) == []
-    assert prompts.leave(first) == [third]
 
 
 def test_parents_of_two_frontends_are_two() -> None:

@@ -10,9 +10,7 @@ import trio.testing
 
 from triolet.engine.errors import StepFailed
 from triolet.engine.messages import (
-    AbortRequests,
     FinishReason,
-    RequestKey,
     Resync,
 )
 from triolet.engine.process.server import EngineServer
@@ -79,10 +77,6 @@ class Engine:
     def add(self, request_id: str, tokens: int = 3) -> None:
         self.server.handle_event(Received(FRONTEND, add(request_id, tokens)))
 
-    def abort(self, request_id: str) -> None:
-        message = AbortRequests([RequestKey(request_id, 1)])
-        self.server.handle_event(Received(FRONTEND, message))
-
     def tokens(self, request_id: str) -> list[int]:
         return [
             token
@@ -135,29 +129,6 @@ async def test_what_arrives_during_a_step_joins_the_next() -> None:
         # Two steps were under way, and b joined the first after those.
         assert [step.rows for step in engine.executor.steps] == [[0], [0], [0, 1], [1], [1]]
         assert engine.tokens("b") == [3, 4, 5]
-
-
-async def test_an_abort_during_a_step_drops_its_token_and_frees_its_blocks_after() -> None:
-    async with open_engine(FakeExecutor(held=True)) as engine:
-        engine.add("a")
-        await trio.testing.wait_all_tasks_blocked()
-        engine.abort("a")
-        assert engine.server.core.statistics().kv_blocks_free < 16
-        engine.executor.release()
-        await trio.testing.wait_all_tasks_blocked()
-        assert engine.tokens("a") == []
-        assert engine.server.core.statistics().kv_blocks_free == 16
-        assert len(engine.executor.steps) == 2, "none after the two that were under way"
-        statistics = engine.server.core.statistics()
-        assert statistics.aborts_after == [0, 0, 1]
-
-
-async def test_the_next_step_is_submitted_before_a_result_is_waited_for() -> None:
-    async with open_engine(FakeExecutor(held=True)) as engine:
-        engine.add("a")
-        await trio.testing.wait_all_tasks_blocked()
-        assert [step.number for step in engine.executor.steps] == [1, 2]
-        assert engine.executor.asked == [1]
 
 
 async def test_long_steps_follow_one_another_without_a_gap_and_are_planned_late(
