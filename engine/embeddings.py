@@ -1,8 +1,8 @@
-"""What a prompt that is given as embeddings must be, asked on both sides of the wire.
+"""Prompt embeddings: what they must be, checked on both sides of the wire.
 
 Sans-IO: pure functions. Such a prompt is one row of the hidden state for each token, as the first
 layer reads it; its token ids are placeholders (`PLACEHOLDER_ID`), so that everything that counts
-tokens need not know of it. Must not know requests, the tensor libraries, or who computes.
+tokens need not know of it.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ class EmbeddingLimits:
             raise InvalidParameter(PARAMETER, reason)
         check_form(embeds)
         if embeds.shape != (tokens, self.hidden_size):
-            told = " × ".join(map(str, embeds.shape))
-            reason = f"must have the shape {tokens} × {self.hidden_size} here, not {told}"
+            shape = " × ".join(map(str, embeds.shape))
+            reason = f"must have the shape {tokens} × {self.hidden_size} here, not {shape}"
             raise InvalidParameter(PARAMETER, reason)
 
 

@@ -13,7 +13,7 @@
      +-- BootRefused              a process of ours cannot start, and none in its place could
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
 
-`code` is what clients see; `retryable` decides between a 4xx and a 503. Must not know HTTP.
+`code` is what clients see; `retryable` decides between a 4xx and a 503.
 """
 
 from typing import ClassVar
@@ -87,7 +87,7 @@ class EngineDied(EngineError):
 
 @attrs.frozen
 class EngineDraining(EngineError):
-    """The engine was told to drain before this request reached it; another one may take it."""
+    """The engine began to drain before this request reached it; another one may take it."""
 
     code: ClassVar[str] = "engine_draining"
     retryable: ClassVar[bool] = True
@@ -156,7 +156,7 @@ class BootRefused(EngineError):
     """A process could not start for a cause that no restart cures, such as a broken model file.
 
     `who` is the process, `reason` its own sentence: that of the `ModelFolderError` or
-    `InvalidParameter` it met. Unlike after a death, nobody tries again.
+    `InvalidParameter` it met. Unlike after a death, it is not started again.
     """
 
     code: ClassVar[str] = "boot_refused"

@@ -1,7 +1,4 @@
-"""What the machine has for who computes: cores and memory.
-
-Must not know models or executors.
-"""
+"""Cores and memory of the machine that this process may use."""
 
 import os
 import pathlib

@@ -1,11 +1,11 @@
 """Messages between frontends and engine cores, and between the root and its engines.
 
 Plain frozen attrs classes, decoded with their types checked (`transports.codec`). A field is only
-ever appended, with a default, and `WIRE_VERSION` counts breaking changes. Must not know sockets,
-links or who sends: links number the messages, the control channel carries the second half.
+ever appended, with a default. Links number the messages; the control channel carries the second
+half.
 
-A request on the wire is (request_id, attempt): one id, and which sending of it this is. A message
-about an older attempt is dropped by whoever receives it.
+A request on the wire is (request_id, attempt): one id, and which sending of it this is. The
+receiver drops a message about an older attempt.
 """
 
 import enum
@@ -16,8 +16,6 @@ import attrs
 from ..transports.array import Array
 from .config import EngineSettings
 from .sampling_params import SamplingParams
-
-WIRE_VERSION = 2
 
 
 class BootPhase(enum.StrEnum):
@@ -50,7 +48,7 @@ class RequestKey:
     attempt: int
 
 
-# Neither this nor `RequestOutput` is frozen, though nobody changes one that was given out: a frozen
+# Neither this nor `RequestOutput` is frozen, though one that was given out is not changed: a frozen
 # class takes three times as long to make, and each request has one or more of both.
 @attrs.define(kw_only=True)
 class AddRequest:
@@ -64,7 +62,7 @@ class AddRequest:
     A request for several choices is one of these for each, of which `parent` is the common name and
     `choice` the number; all have the same prompt. `bad_words` are `sampling.bad_words`, as tokens.
 
-    Merging is the engine's (`core.output_windows`): it lets tokens wait for up to `merge_s`, so
+    Merging is the engine's (`core.outputs`): it lets tokens wait for up to `merge_s`, so
     that one message brings several; the first, the last, and those near the credit do not wait. A
     frontend has no such clock: it merges what its reader has not taken yet, and no more.
 
@@ -86,7 +84,7 @@ class AddRequest:
     priority: int = 0
     principal: str = ""
     cache_salt: str = ""
-    # Tell what happens to it (`RequestEvent`) between its tokens.
+    # Send what happens to it (`RequestEvent`) between its tokens.
     events: bool = False
     # No other request of this frontend ever has this attempt: columns may name it by that alone.
     in_columns: bool = False
@@ -159,7 +157,7 @@ class UtilityCall:
 
 
 class RequestEventKind(enum.StrEnum):
-    """What an engine did with a request; told only to those that asked for it."""
+    """What an engine did with a request; sent only to those that asked for it."""
 
     QUEUED = "queued"  # it must wait; `detail`: how many are before it
     SCHEDULED = "scheduled"  # its prompt is computed from now on
@@ -169,7 +167,7 @@ class RequestEventKind(enum.StrEnum):
 
 @attrs.frozen
 class RequestEvent:
-    """One event of one request. Told at most once: what a broken link loses is not repeated."""
+    """One event of one request. Sent at most once: what a broken link loses is not repeated."""
 
     kind: RequestEventKind
     detail: int = 0
@@ -181,7 +179,7 @@ class TokenLogprobs:
 
     Each position has `width` columns of `token_ids` (int32) and `logprobs` (float32): the token of
     that position first, then the most likely ones in order. `ranks` (int32) is one a position: the
-    token's place in that order, 1 for the most likely one. Whoever reads them checks the lengths.
+    token's place in that order, 1 for the most likely one. The reader checks the lengths.
     """
 
     width: int
@@ -362,7 +360,7 @@ class TreeRequest:
 
 @attrs.frozen
 class TreeReply:
-    """A process tree as JSON text (`nurseries.task_tree.ProcessTree`)."""
+    """A process tree as JSON text (`nurseries.tasks.task_tree.ProcessTree`)."""
 
     call_id: int
     tree: str

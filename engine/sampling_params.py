@@ -140,7 +140,7 @@ class DistributionParams:
 
 @attrs.frozen(kw_only=True)
 class SamplingParams(DistributionParams):
-    """How tokens are chosen, what is told of them, and when a request ends.
+    """How tokens are chosen, what is reported of them, and when a request ends.
 
     `top_k` 0, `top_p` 1 and `min_p` 0 switch a filter off; their order is temperature, top_k,
     top_p, min_p (as that of `transformers`; vLLM has min_p first). None leaves these four and

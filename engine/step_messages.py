@@ -2,7 +2,7 @@
 
 The worker keeps each row's tokens and block table; the engine core keeps the truth and can send it
 again as a new row. A *row* is the worker's place for one request, chosen by the engine core and
-free again once a step has named it in `finished`. Must not know rings, processes or torch.
+free again once a step has named it in `finished`.
 """
 
 import attrs
@@ -12,7 +12,7 @@ from .config import EngineSettings
 from .sampling_params import DistributionParams
 
 
-# What each step or request has one of is not frozen, though nobody changes one: a frozen class
+# What each step or request has one of is not frozen, though none is changed: a frozen class
 # takes three times as long to make.
 @attrs.define(kw_only=True)
 class RowSampling(DistributionParams):
@@ -130,7 +130,7 @@ class StepResult:
     """Tokens that step `number` sampled: `token_ids[i]` is of `rows[i]`. From the output rank.
 
     Of the `compute_s` seconds that the step took, the last `sample_s` were sampling, where the
-    executor tells them apart.
+    executor measures them apart.
 
     `failed_rows` are (row, reason): rows that were to sample, but whose logits (of this token, or
     of a prompt that is scored) are no numbers, or of which nothing may be sampled. Such a row is

@@ -1,9 +1,9 @@
-"""Notes when each part of a step began and ended, for whoever draws a timeline of steps.
+"""Recorder of steps: when each part of a step began and ended, for a timeline.
 
 Off unless the settings name a folder: then every engine and worker process maps one file in it and
 stores a record for each span. A mapped page outlives its process, so that nothing has to be flushed
 and a process that is killed leaves what it did. Times are of the clock that all processes of a
-machine share. Must not know what the spans are made of.
+machine share.
 """
 
 import enum
@@ -14,7 +14,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import attrs
 
@@ -38,63 +37,37 @@ class Span(enum.IntEnum):
     READ = 16  # the worker waits for a step
     UNPACK = 17  # the step out of its bytes
     COMPUTE = 18  # everything that the executor does, forward pass and sampling
-    SAMPLE = 19  # the end of COMPUTE that is sampling, where the executor tells it
+    SAMPLE = 19  # the end of COMPUTE that is sampling, where the executor measures it
     ANSWER = 20  # the result as bytes into the ring, the engine woken
 
 
-class StepRecorder(Protocol):
-    """What the loops call. `now` is only for `note`."""
-
-    def now(self) -> int:
-        """A moment, in nanoseconds."""
-
-    def note(self, span: Span, step: int, since: int) -> int:
-        """The span of this step began at `since` and ends now; returns now."""
-
-    def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
-        """The same with both ends."""
-
-
-class NoRecorder:
-    """Records nothing; the usual one."""
-
-    def now(self) -> int:
-        """No moment."""
-        return 0
-
-    def note(self, span: Span, step: int, since: int) -> int:
-        """Nothing."""
-        return 0
-
-    def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
-        """Nothing."""
-
-
-NO_RECORDER = NoRecorder()
-
-
 @attrs.define(eq=False)
-class FileRecorder:
-    """Records into mapped memory; one thread at a time. Full, it records no more."""
+class StepRecorder:
+    """Records spans into mapped memory; one thread at a time. Full, or without any, it does not."""
 
-    _memory: mmap.mmap
+    _memory: mmap.mmap | None = None
     _records: int = attrs.field(default=0, init=False)
 
     def now(self) -> int:
-        """A moment, in nanoseconds."""
-        return time.monotonic_ns()
+        """A moment for `note`, in nanoseconds; 0 where nothing is recorded."""
+        return 0 if self._memory is None else time.monotonic_ns()
 
     def note(self, span: Span, step: int, since: int) -> int:
         """The span of this step began at `since` and ends now; returns now."""
+        if self._memory is None:
+            return 0
         end = time.monotonic_ns()
         self.note_span(span, step, since, end)
         return end
 
     def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
         """The same with both ends."""
-        if self._records < RECORDS_MAX:
+        if self._memory is not None and self._records < RECORDS_MAX:
             _RECORD.pack_into(self._memory, self._records * _RECORD.size, span, step, begin, end)
             self._records += 1
+
+
+NO_RECORDER = StepRecorder()
 
 
 @contextmanager
@@ -110,7 +83,7 @@ def open_recorder(folder: str, name: str) -> Iterator[StepRecorder]:
     with path.open("x+b") as file:
         file.truncate(RECORDS_MAX * _RECORD.size)
         with mmap.mmap(file.fileno(), 0) as memory:
-            yield FileRecorder(memory)
+            yield StepRecorder(memory)
 
 
 @attrs.frozen

@@ -1,7 +1,7 @@
 """Structured outputs of one request, as they cross the wire: a kind of grammar, and its text.
 
 Bounds on the text are checked at construction, before anything parses it. Whether it can be served
-is checked by `grammar_text.check_grammar`, on both sides of the wire.
+is checked by `grammar.text.check_grammar`, on both sides of the wire.
 """
 
 import enum

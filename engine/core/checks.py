@@ -85,17 +85,16 @@ def check_request(request: AddRequest, limits: RequestLimits) -> None:
 
 
 def _check_labels(request: AddRequest) -> None:
-    if not 0 < len(request.request_id) <= REQUEST_ID_CHARACTERS_MAX:
-        raise InvalidParameter(
-            "request_id", f"must have 1 to {REQUEST_ID_CHARACTERS_MAX} characters"
-        )
-    if len(request.principal) > LABEL_CHARACTERS_MAX:
-        raise InvalidParameter("principal", f"must have at most {LABEL_CHARACTERS_MAX} characters")
-    if len(request.parent) > REQUEST_ID_CHARACTERS_MAX:
-        reason = f"must have at most {REQUEST_ID_CHARACTERS_MAX} characters"
-        raise InvalidParameter("parent", reason)
-    if len(request.cache_salt) > LABEL_CHARACTERS_MAX:
-        raise InvalidParameter("cache_salt", f"must have at most {LABEL_CHARACTERS_MAX} characters")
+    if not request.request_id:
+        raise InvalidParameter("request_id", "must not be empty")
+    for name, label, most in (
+        ("request_id", request.request_id, REQUEST_ID_CHARACTERS_MAX),
+        ("parent", request.parent, REQUEST_ID_CHARACTERS_MAX),
+        ("principal", request.principal, LABEL_CHARACTERS_MAX),
+        ("cache_salt", request.cache_salt, LABEL_CHARACTERS_MAX),
+    ):
+        if len(label) > most:
+            raise InvalidParameter(name, f"must have at most {most} characters")
     if request.attempt < 0:
         raise InvalidParameter("attempt", f"must be at least 0, not {request.attempt}")
     if not 0 <= request.choice <= CHOICE_MAX:

@@ -1,7 +1,7 @@
-"""Ends of requests: stop rules, errors, aborts, refusals; the one place from which requests leave.
+"""Ends of requests: stop rules, errors, aborts, refusals, and the totals of the engine core.
 
-Sans-IO: `scheduler` gives back what they held, `request_store` remembers how they ended, as long as
-that may have to be sent again.
+Sans-IO: the one place from which requests leave. `scheduler` gives back what they held,
+`request_store` remembers how they ended, as long as that may have to be sent again.
 
 *Stop rules* are a pure function of the request's tokens, so that a replay stops where the first
 attempt would have. Their order is vLLM's: end of sequence, stop tokens, length. While fewer than
@@ -15,11 +15,10 @@ from collections.abc import Sequence
 import attrs
 
 from ..errors import EngineError, OutputFailed
-from ..messages import FinishReason, RequestKey
+from ..messages import EngineStatistics, FinishReason, RequestKey
 from .request import Frontend, Request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
-from .statistics import Statistics
 
 
 @attrs.frozen
@@ -56,6 +55,41 @@ def check_stop(request: Request) -> Stop | None:
     if length >= request.length_max:
         return _LENGTH
     return None
+
+
+@attrs.define(eq=False)
+class Statistics:
+    """Totals since the start, each under its name in `EngineStatistics`."""
+
+    requests_added: int = 0
+    requests_finished: int = 0
+    requests_aborted: int = 0
+    aborts_unknown: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    messages_dropped: int = 0
+    step_s_last: float = 0.0
+
+    def snapshot(self, scheduler: Scheduler) -> EngineStatistics:
+        """All counts, as of now."""
+        return EngineStatistics(
+            step=scheduler.step_number,
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            paused=scheduler.paused_count(),
+            kv_blocks=scheduler.kv_cache.pool.blocks,
+            kv_blocks_free=scheduler.kv_cache.pool.free_count,
+            preemptions=scheduler.preemptions,
+            prefix_queries=scheduler.prefix_queries,
+            prefix_hits=scheduler.prefix_hits,
+            aborts_after=list(scheduler.aborts_after),
+            **attrs.asdict(self),
+        )
+
+    def check_invariants(self, unfinished: int) -> None:
+        """`unfinished`: requests that live. Fails if one has ended twice, or without a trace."""
+        ended = self.requests_finished + self.requests_aborted
+        assert self.requests_added == ended + unfinished
 
 
 @attrs.define(eq=False)

@@ -1,6 +1,6 @@
 """Engine core: requests in, steps out; sampled tokens in, outputs out.
 
-Sans-IO: no clock, links, workers or tasks. The shell (`engine.step_loop`) calls, in its loop:
+Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) calls, in its loop:
 
     while core.has_work():
         while step := core.schedule(now): ...        # -> workers; one computes, one waits
@@ -36,15 +36,14 @@ from ..messages import (
 from ..step_messages import Mask, Step, StepResult, WorkerReady
 from .block_pool import BlockPool
 from .checks import RequestLimits, check_request, match_logprobs, match_result
-from .endings import COMPLETE, Endings, check_stop
-from .grammar import GrammarOrder, GrammarOrders, RequestGrammar, fill_masks
+from .endings import COMPLETE, Endings, Statistics, check_stop
+from .grammar import RequestGrammar, fill_masks
 from .kv_cache_manager import KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
-from .statistics import Statistics
 from .step_time import StepPace
 
 
@@ -59,13 +58,14 @@ class EngineCore:
     settings: EngineSettings
     ready: WorkerReady
 
+    # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
     _pending: PendingOutputs = attrs.field(factory=PendingOutputs, init=False)
-    # What the shell compiles, and answers by `grammar_compiled` or `grammar_refused`.
-    grammars: GrammarOrders = attrs.field(init=False)
+    # Requests that wait for a grammar and that the shell has not taken yet.
+    grammar_orders: list[Request] = attrs.field(factory=list, init=False)
     _statistics: Statistics = attrs.field(factory=Statistics, init=False)
     _endings: Endings = attrs.field(init=False)
     _applier: TokenApplier = attrs.field(init=False)
@@ -79,7 +79,6 @@ class EngineCore:
 
     def __attrs_post_init__(self) -> None:
         settings, ready = self.settings, self.ready
-        self.grammars = GrammarOrders(self._store)
         if ready.kv_blocks < 1:
             raise InvalidParameter("kv_blocks", "must be at least 1: there is no memory for any")
         lengths = [ready.max_model_len, ready.kv_blocks * settings.block_tokens]
@@ -102,14 +101,6 @@ class EngineCore:
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics)
         self._applier = TokenApplier(self._endings, self._statistics, self._windows)
-
-    @property
-    def max_model_len(self) -> int:
-        """Tokens, prompt and output, of the longest request: the model's, or less for want of KV.
-
-        READY must bring frontends this one, so that they refuse what this engine would refuse.
-        """
-        return self.limits.max_model_len
 
     # ---- frontend -> engine
 
@@ -134,7 +125,7 @@ class EngineCore:
             frontend,
             request,
             arrival=self._arrivals,
-            max_model_len=self.max_model_len,
+            max_model_len=self.limits.max_model_len,
             cache_root=self._cache_root(frontend, request),
         )
         self._statistics.requests_added += 1
@@ -145,7 +136,8 @@ class EngineCore:
         if stop is not None:
             self._put_end(self._endings.finish(added, stop))
             return
-        self.grammars.order(added)
+        if added.status is RequestStatus.WAITING_FOR_GRAMMAR:
+            self.grammar_orders.append(added)
         if added.events:
             self._pending.note_arrival(added)
 
@@ -225,10 +217,17 @@ class EngineCore:
         self._store.forget_finished(frontend, keep=set())
         self._drop_outputs(frontend)
 
-    def grammar_compiled(self, order: GrammarOrder, grammar: RequestGrammar) -> None:
+    def take_grammar_orders(self) -> list[Request]:
+        """Requests whose grammar the shell compiles, each once, in the order of arrival.
+
+        Answered by `grammar_compiled` or `grammar_refused`; of one that has ended neither counts.
+        """
+        orders, self.grammar_orders = self.grammar_orders, []
+        return orders
+
+    def grammar_compiled(self, request: Request, grammar: RequestGrammar) -> None:
         """The request may run, or has ended if the tokens of a replay are all that it allows."""
-        request = self.grammars.waiting(order)
-        if request is None:
+        if request.status is not RequestStatus.WAITING_FOR_GRAMMAR:
             return
         request.grammar = grammar
         request.move_to(RequestStatus.WAITING)
@@ -236,10 +235,9 @@ class EngineCore:
         if request.output_count and grammar.is_terminated:
             self._put_end(self._endings.finish(request, COMPLETE))
 
-    def grammar_refused(self, order: GrammarOrder, error: EngineError) -> None:
+    def grammar_refused(self, request: Request, error: EngineError) -> None:
         """The request ends with this error, alone."""
-        request = self.grammars.waiting(order)
-        if request is not None:
+        if request.status is RequestStatus.WAITING_FOR_GRAMMAR:
             self._put_end(self._endings.fail(request, error))
 
     def start_drain(self) -> None:

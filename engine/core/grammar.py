@@ -1,20 +1,13 @@
-"""Grammars of requests: their protocol, the token masks of a step, and orders to compile them.
+"""Grammars of requests: their protocol, and the token masks of a step.
 
-Sans-IO: a protocol, bytes and a list. One grammar belongs to one attempt at one request and has
+Sans-IO: a protocol and bytes. One grammar belongs to one attempt at one request and has
 accepted all of its output tokens; it is a pure function of them, so a replay that accepts the same
-tokens draws under the same masks. `engine.grammar_compiler` compiles what is ordered, in a thread:
+tokens draws under the same masks. `process.grammar_compiler` compiles them, in a thread:
 nothing that the core does may take the time of a compiler.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
-
-import attrs
-
-from ..messages import RequestKey
-from ..structured_outputs import StructuredOutputs
-from .request import Frontend, Request, RequestStatus
-from .request_store import RequestStore
 
 # A mask is words of so many tokens, low bit first (`step_messages.Mask`).
 WORD_TOKENS = 32
@@ -59,56 +52,3 @@ def fill_masks(grammars: Sequence[RequestGrammar | None], vocab_size: int) -> by
         if grammar is not None:
             grammar.fill_mask(words[index * row_bytes : (index + 1) * row_bytes])
     return bytes(words)
-
-
-@attrs.frozen
-class GrammarOrder:
-    """A grammar that a request waits for, with the output that it has to accept first."""
-
-    frontend: Frontend
-    key: RequestKey
-    structured_outputs: StructuredOutputs
-    # What ends the output, where it may end. Empty if the request ignores the end of sequence.
-    eos_token_ids: frozenset[int]
-    # What a replay brought.
-    output_token_ids: list[int]
-
-
-@attrs.define(eq=False)
-class GrammarOrders:
-    """Orders that were not taken yet; bounded by the requests that came since the last time."""
-
-    store: RequestStore
-    _orders: list[GrammarOrder] = attrs.field(factory=list, init=False)
-
-    def order(self, request: Request) -> None:
-        """Note what the request waits for, if it waits for a grammar."""
-        structured_outputs = request.sampling.structured_outputs
-        if request.status is RequestStatus.WAITING_FOR_GRAMMAR and structured_outputs is not None:
-            order = GrammarOrder(
-                request.frontend,
-                RequestKey(request.request_id, request.attempt),
-                structured_outputs,
-                request.eos_token_ids,
-                request.token_ids[request.prompt_tokens :],
-            )
-            self._orders.append(order)
-
-    @property
-    def has_orders(self) -> bool:
-        """Whether there is anything to take."""
-        return bool(self._orders)
-
-    def take(self) -> list[GrammarOrder]:
-        """All of them, in the order of arrival."""
-        if not self._orders:
-            return []
-        orders, self._orders = self._orders, []
-        return orders
-
-    def waiting(self, order: GrammarOrder) -> Request | None:
-        """The request that still waits for what was ordered; None if it has ended meanwhile."""
-        key = order.key
-        request = self.store.find_attempt(order.frontend, key.request_id, key.attempt)
-        waits = request is not None and request.status is RequestStatus.WAITING_FOR_GRAMMAR
-        return request if waits else None

@@ -28,10 +28,9 @@ from ..messages import (
 )
 from ..step_messages import RowLogprobs
 from .checks import FAILED
-from .endings import COMPLETE, Endings, check_stop
+from .endings import COMPLETE, Endings, Statistics, check_stop
 from .request import WAITING, Frontend, Request, RequestStatus
 from .scheduler import Scheduler
-from .statistics import Statistics
 from .step_builder import ScheduledStep
 
 

@@ -14,18 +14,15 @@ Output index i is `token_ids[prompt_tokens + i]`. Tokens that a replay brought c
 
 import enum
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
 import attrs
 
 from ...transports.array import Array
-from ..messages import AddRequest, FinishReason, RequestOutput
+from ..messages import AddRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
+from .grammar import RequestGrammar
 from .logprob_log import LogprobLog, logprobs_from
-
-if TYPE_CHECKING:
-    from .grammar import RequestGrammar
 
 # Names the frontend that a request belongs to: whatever the shell chooses, the same for a successor
 # that may adopt the requests (its rank, say, not its epoch).
@@ -52,34 +49,19 @@ class RequestStatus(enum.Enum):
     WAITING_FOR_GRAMMAR = "waiting_for_grammar"  # not to be scheduled before it is compiled
     RUNNING = "running"  # holds a row and blocks; *paused* when it is at its credit
     PREEMPTED = "preempted"  # ran, gave row and blocks back, waits to be computed again
-    FINISHED_STOPPED = "finished_stopped"
-    FINISHED_LENGTH = "finished_length"
-    FINISHED_ABORTED = "finished_aborted"
-    FINISHED_ERROR = "finished_error"
+    FINISHED = "finished"  # its `FinishedRequest` says how, if that may have to be sent again
 
 
 _S = RequestStatus
 WAITING = frozenset({_S.WAITING, _S.WAITING_FOR_GRAMMAR})
-FINISHED = frozenset(
-    {_S.FINISHED_STOPPED, _S.FINISHED_LENGTH, _S.FINISHED_ABORTED, _S.FINISHED_ERROR}
-)
-# {status: those that may follow}. A replay may meet a stop rule before it ever runs, so each
-# status may be followed by each end; nothing follows an end.
+# {status: those that may follow}. A replay may meet a stop rule before it ever runs, so any status
+# may be followed by the end; nothing follows that.
 TRANSITIONS: dict[RequestStatus, frozenset[RequestStatus]] = {
-    _S.WAITING: FINISHED | {_S.RUNNING},
-    _S.WAITING_FOR_GRAMMAR: FINISHED | {_S.WAITING},
-    _S.RUNNING: FINISHED | {_S.PREEMPTED},
-    _S.PREEMPTED: FINISHED | {_S.RUNNING},
-    _S.FINISHED_STOPPED: frozenset(),
-    _S.FINISHED_LENGTH: frozenset(),
-    _S.FINISHED_ABORTED: frozenset(),
-    _S.FINISHED_ERROR: frozenset(),
-}
-STATUS_OF_REASON = {
-    FinishReason.STOP: _S.FINISHED_STOPPED,
-    FinishReason.LENGTH: _S.FINISHED_LENGTH,
-    FinishReason.ABORT: _S.FINISHED_ABORTED,
-    FinishReason.ERROR: _S.FINISHED_ERROR,
+    _S.WAITING: frozenset({_S.RUNNING, _S.FINISHED}),
+    _S.WAITING_FOR_GRAMMAR: frozenset({_S.WAITING, _S.FINISHED}),
+    _S.RUNNING: frozenset({_S.PREEMPTED, _S.FINISHED}),
+    _S.PREEMPTED: frozenset({_S.RUNNING, _S.FINISHED}),
+    _S.FINISHED: frozenset(),
 }
 
 
@@ -119,7 +101,7 @@ class Request:
     # How long its tokens may be held to be sent together; 0: not at all.
     merge_s: float = 0.0
     # Has accepted all output tokens. None: any token may come, or it is still being compiled.
-    grammar: "RequestGrammar | None" = None
+    grammar: RequestGrammar | None = None
     # Token sequences that its output must not contain.
     bad_words: list[list[int]] = attrs.field(factory=list)
     # Of its prompt, whose ids are placeholders then; kept to compute it again.
@@ -206,7 +188,7 @@ class Request:
     @property
     def is_finished(self) -> bool:
         """Whether it has ended; its row and blocks may still be in flight."""
-        return self.status in FINISHED
+        return self.status is RequestStatus.FINISHED
 
     @property
     def takes_hits(self) -> bool:
@@ -327,7 +309,7 @@ def make_request(
     max_model_len: int,
     cache_root: bytes = b"",
 ) -> Request:
-    """The state for a validated ADD (`validation.check_request`); lists are copied."""
+    """The state for a validated ADD (`checks.check_request`); lists are copied."""
     prompt_tokens = len(add.prompt_token_ids)
     sampling = add.sampling
     length_max = max_model_len

@@ -30,9 +30,15 @@ import attrs
 
 from ..messages import FinishReason, RequestEventKind
 from .kv_cache_manager import KVCacheManager
-from .queue import WaitingQueue, insert_ordered, next_victim, remove_ordered, victims_for_admission
-from .request import NEVER, NO_ROW, STATUS_OF_REASON, Request, RequestStatus
-from .shared_prompts import SharedPrompts
+from .queue import (
+    SharedPrompts,
+    WaitingQueue,
+    insert_ordered,
+    next_victim,
+    remove_ordered,
+    victims_for_admission,
+)
+from .request import NEVER, NO_ROW, Request, RequestStatus
 from .step_builder import RowPool, ScheduledStep, StepBuilder
 from .step_time import StepTimes, TimeBudget
 
@@ -101,7 +107,7 @@ class Scheduler:
             self._leave_running(request)
         else:
             self.waiting.remove(request)
-        request.move_to(STATUS_OF_REASON[reason])
+        request.move_to(RequestStatus.FINISHED)
         if reason is FinishReason.ABORT:
             request.aborted_at = self._completed
         if request.row == NO_ROW:

@@ -1,8 +1,8 @@
-"""What an engine tells the root while it starts: how far it is, and who its workers are.
+"""Boot reports of an engine to the root: how far its workers are, and which processes they are.
 
+All ranks go through the phases side by side: the engine is as far as the one furthest behind.
 Progress is a slot for each phase, the latest wins: a loader that reports for each tensor neither
-floods the control socket nor hides that a phase has ended. Workers are told of at once. Must not
-know what the phases are, nor what the workers do.
+floods the control socket nor hides that a phase has ended. Workers are reported at once.
 """
 
 import os
@@ -17,7 +17,9 @@ from ...nurseries.tasks.waiting import waiting_for
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake
 from ...transports.control.passed_fds import close_fds
-from ..messages import WorkersChanged
+from ..messages import BootPhase, WorkersChanged
+
+PHASES = tuple(BootPhase)
 
 
 @attrs.define(eq=False)
@@ -26,13 +28,24 @@ class BootReports:
 
     control: ControlChannel
     handshake: ChildHandshake
+    ranks: int
+    # Of each rank: which phase it is in, and how far. Never goes back.
+    _places: list[tuple[int, float]] = attrs.field(init=False)
     # {phase: what was reported of it last and is not sent yet}, in the order of the phases.
-    _progress: dict[str, float] = attrs.field(factory=dict, init=False)
+    _progress: dict[BootPhase, float] = attrs.field(factory=dict, init=False)
     _reported: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    def progress(self, phase: str, fraction: float) -> None:
-        """Have this told, in place of what still waits of this phase; never waits itself."""
-        self._progress[phase] = fraction
+    def __attrs_post_init__(self) -> None:
+        self._places = [(0, 0.0)] * self.ranks
+
+    def progress(self, rank: int, phase: str, fraction: float) -> None:
+        """Rank `rank` is so far. Never waits; the report replaces one of its phase not sent yet.
+
+        Each counts, also of a rank that is ahead: it re-arms the deadline that our own boot has.
+        """
+        self._places[rank] = max(self._places[rank], (PHASES.index(BootPhase(phase)), fraction))
+        place, least = min(self._places)
+        self._progress[PHASES[place]] = least
         self._reported.set()
 
     async def run_progress(
@@ -47,19 +60,19 @@ class BootReports:
             with waiting_for("progress of the workers"):
                 await self._reported.wait()
             self._reported = trio.Event()
-            await self._tell_rest()
+            await self._send_rest()
 
     async def end_progress(self, task: BackgroundTask) -> None:
-        """End the task of `run_progress`, then tell what still waits: READY may follow at once.
+        """End the task of `run_progress`, then send what still waits: READY may follow at once.
 
-        Raises what `ControlChannel.send` raises. Cancellation: what was not told still waits.
+        Raises what `ControlChannel.send` raises. Cancellation: what was not sent still waits.
         """
         task.cancel("the workers are ready")
         await task.wait_ended()
-        await self._tell_rest()
+        await self._send_rest()
 
-    async def _tell_rest(self) -> None:
-        # A report leaves its slot when it was sent: cancelled in between, it is told twice, and
+    async def _send_rest(self) -> None:
+        # A report leaves its slot when it was sent: cancelled in between, it is sent twice, and
         # then says nothing new.
         while self._progress:
             phase, fraction = next(iter(self._progress.items()))
@@ -68,7 +81,7 @@ class BootReports:
                 del self._progress[phase]
 
     async def workers(self, processes: Sequence[Process]) -> None:
-        """Tell who the workers are; the root will outlive us and wait for these.
+        """Report who the workers are; the root will outlive us and wait for these.
 
         One that has died already is left out: it has been reaped, and its pidfd may be closed.
         """

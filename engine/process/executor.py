@@ -1,8 +1,7 @@
-"""The engine core's side of its workers: a ranked pool of processes, rings to and from them.
+"""Executor: the engine core's side of its workers, a ranked pool of processes with their rings.
 
 A worker that dies takes the pool down, and with it the engine; so does a step that fails or is
-late, because the workers' state is then unknown. Must not know requests or models: workers are
-reached by module name.
+late, because the workers' state is then unknown. Workers are reached by module name.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,36 +17,65 @@ from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.service import start_service
 from ...nurseries.tasks.task_tree import ProcessTree
+from ...nurseries.tasks.waiting import waiting_for
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
+from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
-from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
+from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
-from .rank_progress import RankProgress
-from .step_rings import StepRings
-from .tree_asker import TreeAsker
+from .step_rings import StepRings, open_step_rings
 
-OnProgress = Callable[[str, float], None]
+OnProgress = Callable[[int, str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
+# A worker in a long native call answers its control task all the same: the loop is free.
+TREE_TIMEOUT_S = 1.5
 
 
-@attrs.frozen(eq=False)
-class _Worker:
-    """One worker as the core sees it."""
+@attrs.define(eq=False)
+class Worker:
+    """One worker that is ready. Its control channel carries task trees and nothing else."""
 
+    name: str
     ready: WorkerReady
-    tree: TreeAsker
+    control: ControlChannel
+    # Any number of tasks may ask, but only one may receive.
+    _turn: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _asked: int = attrs.field(default=0, init=False)
+
+    async def task_tree(self) -> ProcessTree | None:
+        """Its live task tree; None without an answer within `TREE_TIMEOUT_S`, or if it has died.
+
+        Cancellation: the next caller drops an answer that comes later.
+        """
+        with trio.move_on_after(TREE_TIMEOUT_S), waiting_for(f"the task tree of {self.name}"):
+            async with self._turn:
+                try:
+                    return await self._ask()
+                except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
+                    return None  # dead; the pool raises how
+        return None
+
+    async def _ask(self) -> ProcessTree:
+        self._asked += 1
+        await self.control.send(TreeRequest(self._asked))
+        while True:
+            reply, fds = await self.control.receive()
+            close_fds(fds)
+            assert isinstance(reply, TreeReply)
+            if reply.call_id == self._asked:
+                return msgspec.json.decode(reply.tree, type=ProcessTree)
 
 
 @attrs.define(eq=False)
 class Executor:
-    """A pool of workers; `run` is its background task, once. See `step_loop.StepExecutor`.
+    """A pool of workers; `run` is its background task, once.
 
-    `on_workers` is awaited with all workers so far whenever one was spawned, before that one is
-    told what to do: whoever must outwait it knows it before it takes a device. `on_progress` gets
-    phase and fraction of the rank that is furthest behind, whenever any rank reports.
+    `on_workers` is awaited with all workers so far whenever one was spawned, before that one gets
+    its INIT: who must outwait it knows it before it takes a device. `on_progress` gets each rank's
+    reports: rank, phase and fraction.
     """
 
     settings: EngineSettings
@@ -58,10 +86,10 @@ class Executor:
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
     recorder: StepRecorder = NO_RECORDER
-    _rings: StepRings = attrs.field(init=False)
-    _workers: list[_Worker] = attrs.field(factory=list, init=False)
+    # What the step loop computes with, while `run` runs: a worker's death or silence cancels it.
+    rings: StepRings = attrs.field(init=False)
+    _workers: list[Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
-    _progress: RankProgress = attrs.field(init=False)
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
@@ -75,23 +103,22 @@ class Executor:
         Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
         """
         workers = self.settings.workers
-        self._progress = RankProgress(workers)
         ahead = dict(enumerate(self.ahead))
         specs = [
             ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
             for rank in range(workers)
         ]
-        self._rings = StepRings(workers, self.settings.step_timeout_s, self.recorder)
-        with self._rings, single_errors_unwrapped():
+        rings = open_step_rings(workers, self.settings.step_timeout_s, self.recorder)
+        with rings as self.rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
                 run_pool = partial(run_process_pool, specs, ready=self._ready)
                 pool = await start_service(nursery, run_pool, name="worker-pool")
-                self._rings.close_workers_ends()
-                await start_service(nursery, self._rings.run_deadline, name="step-deadline")
+                self.rings.close_workers_ends()
+                await start_service(nursery, self.rings.run_deadline, name="step-deadline")
                 self._workers = [worker for _, worker in pool.value]
                 task_status.started(self._agreed())
 
-    async def _ready(self, process: Process) -> _Worker:
+    async def _ready(self, process: Process) -> Worker:
         self._spawned.append(process)
         await self.on_workers(list(self._spawned))
         rank = process.spec.rank
@@ -103,19 +130,15 @@ class Executor:
                 msgspec.msgpack.encode(init),
                 who=process.spec.name,
                 role="worker",
-                fds=self._rings.worker_fds(rank),
+                fds=self.rings.worker_fds(rank),
                 pid=process.pid,
                 boot_timeout_s=self.settings.boot_timeout_s,
-                on_progress=partial(self._handle_progress, rank),
+                on_progress=partial(self.on_progress, rank),
             )
         except PeerRefused as refusal:
             raise BootRefused(refusal.who, refusal.reason) from refusal
         ready = msgspec.msgpack.decode(payload, type=WorkerReady)
-        return _Worker(ready, TreeAsker(process.spec.name, control))
-
-    def _handle_progress(self, rank: int, phase: str, fraction: float) -> None:
-        """Any rank's is told on, as it re-arms the deadline that our own boot has."""
-        self.on_progress(*self._progress.handle_report(rank, phase, fraction))
+        return Worker(process.spec.name, ready, control)
 
     def _agreed(self) -> WorkerReady:
         """The least of all limits. Raises `WorkersDisagree`."""
@@ -129,28 +152,12 @@ class Executor:
             bitwise=all(ready.bitwise for ready in all_ready),
         )
 
-    # ---- steps
-
-    def submit(self, step: Step) -> None:
-        """See `StepRings.submit`."""
-        self._rings.submit(step)
-
-    def submit_mask(self, mask: Mask) -> None:
-        """See `StepRings.submit_mask`."""
-        self._rings.submit_mask(mask)
-
-    async def result(self, number: int) -> StepResult:
-        """See `StepRings.result`. A worker's death or silence cancels this: `run` tells of it."""
-        return await self._rings.result(number)
-
-    # ---- looking on
-
     async def trees(self) -> list[ProcessTree]:
         """The live task tree of every worker that answers in time, by rank. Any task may ask."""
         found: dict[int, ProcessTree] = {}
 
-        async def ask(rank: int, worker: _Worker) -> None:
-            tree = await worker.tree.ask()
+        async def ask(rank: int, worker: Worker) -> None:
+            tree = await worker.task_tree()
             if tree is not None:
                 found[rank] = tree
 

@@ -1,22 +1,22 @@
-"""Compiles the grammars that requests wait for, one after another in a thread, off the step loop.
+"""Grammar compiler: one grammar after another in a thread, off the step loop.
 
-    core.grammars --order--> thread: text, matcher, first mask, replayed tokens --> the request runs
+    core --request--> thread: text, matcher, first mask, replayed tokens --> the request runs
 
 Compiled ones are kept, and each request gets a copy: tools and schemas come again and again. The
 tokenizer is the model folder's `tokenizer.json` in llguidance's own form; a folder without one, or
-with one that it cannot read, serves all requests but those that ask for a form. Must not know
-frontends, or what steps do.
+with one that it cannot read, serves all requests but those that ask for a form.
 """
 
 import logging
 import pathlib
+from collections.abc import Sequence, Set
+from functools import partial
 
 import attrs
 import trio
 from llguidance import LLMatcher, LLTokenizer
 
 from ...nurseries.tasks.waiting import waiting_for
-from ..core.grammar import GrammarOrder
 from ..errors import InvalidParameter, ModelFolderError
 from ..grammar.matcher import MatchedGrammar
 from ..grammar.text import LIMITS, grammar_text, refused
@@ -59,22 +59,26 @@ class GrammarCompiler:
             self._reason = f"this model has no tokenizer for it: {error}"
             logger.info("structured outputs are not served: %s", error)
 
-    def compile(self, order: GrammarOrder) -> MatchedGrammar:
-        """A grammar of the order's own, which has accepted its output so far.
+    def compile(
+        self, wanted: StructuredOutputs, eos_token_ids: Set[int], output_token_ids: Sequence[int]
+    ) -> MatchedGrammar:
+        """A grammar of one request's own, which has accepted its output so far.
+
+        `eos_token_ids` end the output, where it may end; empty if the request ignores them.
 
         Blocks for milliseconds, of the largest for some hundred. Raises `InvalidParameter`.
         """
         if self._tokenizer is None:
             raise refused(self._reason)
-        matcher = self._kept.pop(order.structured_outputs, None)
+        matcher = self._kept.pop(wanted, None)
         if matcher is None:
-            matcher = self._compile(order.structured_outputs, self._tokenizer)
-        self._kept[order.structured_outputs] = matcher
+            matcher = self._compile(wanted, self._tokenizer)
+        self._kept[wanted] = matcher
         if len(self._kept) > KEPT_MAX:
             del self._kept[next(iter(self._kept))]
         ends = frozenset(self._tokenizer.eos_tokens)
-        grammar = MatchedGrammar(matcher.deep_copy(), ends - order.eos_token_ids)
-        for index, token_id in enumerate(order.output_token_ids):
+        grammar = MatchedGrammar(matcher.deep_copy(), ends - eos_token_ids)
+        for index, token_id in enumerate(output_token_ids):
             if not grammar.accept(token_id):
                 raise refused(f"output token {index} does not match it: {grammar.failure}")
         return grammar
@@ -122,13 +126,17 @@ async def run_grammar_compiler(
     while True:
         with waiting_for("grammars to compile"):
             await server.wait_grammar_orders()
-        for order in core.grammars.take():
-            if core.grammars.waiting(order) is None:
-                continue  # its request has ended meanwhile
+        for request in core.take_grammar_orders():
+            if request.is_finished:
+                continue  # meanwhile
+            wanted = request.sampling.structured_outputs
+            assert wanted is not None, "it waits for a grammar"
+            output = request.token_ids[request.prompt_tokens :]
+            compile_it = partial(compiler.compile, wanted, request.eos_token_ids, output)
             try:
-                grammar = await trio.to_thread.run_sync(compiler.compile, order, limiter=limiter)
+                grammar = await trio.to_thread.run_sync(compile_it, limiter=limiter)
             except InvalidParameter as error:
-                core.grammar_refused(order, error)
+                core.grammar_refused(request, error)
             else:
-                core.grammar_compiled(order, grammar)
+                core.grammar_compiled(request, grammar)
             server.notify()

@@ -1,8 +1,8 @@
-"""An engine inside the caller's process, behind the same channel as the engine process.
+"""In-process engine: behind the same channel as the engine process, in the caller's process.
 
 The same core, server and step loop; steps run in a thread of this process instead of in workers.
 Nothing is isolated: what fails here fails its host. The worker's code is reached by module name, as
-a process would be. `runtime.inproc` makes a runtime of it.
+a process would be. `runtime.frontend.inproc` makes a runtime of it.
 """
 
 import queue
@@ -19,13 +19,12 @@ import trio
 
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
-from ...transports.links.channel import Channel, Peer
+from ...transports.links.channel import Channel
 from ..config import EngineSettings
 from ..core.engine_core import EngineCore
 from ..errors import StepFailed
 from ..messages import EngineReady
 from ..step_messages import Mask, Step, StepResult, WorkerReady
-from .orphan_watch import OrphanWatch
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 
@@ -161,14 +160,13 @@ async def open_inproc_engine(
     worker = cast(_WorkerExecutor, wrap(made))
     ready = await trio.to_thread.run_sync(worker.load, _no_progress)
     core = EngineCore(settings, ready)
-    tree = partial(_tree_text, name)
-    server = EngineServer(core, channel, OrphanWatch[Peer](settings.orphan_s), tree=tree)
+    server = EngineServer(core, channel, partial(_tree_text, name))
     executor = InprocExecutor(worker)
     async with (
         open_service(executor.run, name="executor"),
         open_engine_services(server, executor),
     ):
-        yield InprocEngine(server, describe_engine(settings, core, ready))
+        yield InprocEngine(server, describe_engine(core))
 
 
 async def _tree_text(name: str) -> str:

@@ -1,7 +1,7 @@
-"""The engine process: its input, output, step and death-monitor tasks, and its workers.
+"""Engine process: its sockets, its workers, the tasks that serve frontends, and the root's orders.
 
-Composition only: what is decided is the core's, what is joined the server's, what is computed the
-workers'. Never imports torch. Must not know HTTP, tokenizers or who started it.
+Composition only: decisions are the core's, messages the server's, computing the workers'. Never
+imports torch.
 """
 
 import os
@@ -47,7 +47,6 @@ from ..step_recorder import (
 )
 from .boot_reports import BootReports
 from .executor import Executor
-from .orphan_watch import OrphanWatch
 from .server import EngineServer
 from .services import describe_engine, open_engine_services
 
@@ -58,7 +57,7 @@ TREE_TASKS_MAX = 4
 async def main(child: ChildFds) -> None:
     """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
-    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before anybody waits for us
+    codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before the root waits for us
     # For ever, as a spare does; one that has lost its worker is none.
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
@@ -99,7 +98,8 @@ class EngineProcess:
         The sockets outlive the tasks that send through them, the workers the loop that drives them.
         Raises what ended it: `ProcessDied` of a worker, `StepFailed`, `ServiceEnded`, …
         """
-        reports = BootReports(self.control, self.handshake)
+        workers = self.init.settings.workers
+        reports = BootReports(self.control, self.handshake, workers)
         self._executor = Executor(
             self.init.settings,
             self.init.epoch,
@@ -119,15 +119,12 @@ class EngineProcess:
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:
-        settings = self.init.settings
-        core = EngineCore(settings, workers)
-        watch = OrphanWatch[Peer](settings.orphan_s)
-        self._server = EngineServer(core, self.channel, watch, tree=self._tree_text)
+        core = EngineCore(self.init.settings, workers)
+        self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
-        async with open_engine_services(self._server, self._executor, self.recorder):
+        async with open_engine_services(self._server, self._executor.rings, self.recorder):
             settle_heap()
-            ready = describe_engine(settings, core, workers)
-            await self.handshake.ready(msgspec.msgpack.encode(ready))
+            await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
             async with open_service(self._run_control, name="control"):
                 await trio.sleep_forever()
 

@@ -1,10 +1,11 @@
-"""Joins one channel to one engine core: frontends' words become calls, steps become messages.
+"""Engine server: joins one channel to one engine core, messages to calls and steps to messages.
 
 Shared by the engine process and the in-process engine, so that both behave alike. It holds no
 protocol state of its own: requests are the core's, links are the channel's, lost frontends are
-`OrphanWatch`'s. Must not know sockets, processes or workers.
+`OrphanWatch`'s.
 """
 
+import math
 from collections.abc import Awaitable, Callable, Hashable
 from typing import assert_never
 
@@ -32,25 +33,61 @@ from ..messages import (
     EngineStatistics,
     GrantCredit,
     RequestKey,
+    RequestOutput,
     Resync,
     ResyncReply,
     StatisticsReport,
     StepOutputs,
+    TokenLogprobs,
     Utility,
     UtilityCall,
     UtilityReply,
 )
-from .message_parts import split_outputs
-from .orphan_watch import OrphanWatch
 
-# Waiting calls for a tree, of all frontends together; one more gets an error at once.
+# Waiting calls for a task tree, of all frontends together; one more gets an error at once.
 TREE_CALLS_MAX = 64
 # vLLM's coordinator publishes at this pace; in between, balancers count what they sent themselves.
 STATISTICS_PERIOD_S = 0.1
 # A process tree is gathered from workers, each of which may be busy in a step.
 TREE_TIMEOUT_S = 2.0
+# One request's logprobs may be three times this (`sampling_params.LOGPROB_ITEMS_MAX`) and go alone
+# then; a message may have 64 MiB (`transports.codec.CodecLimits`).
+PART_BYTES_MAX = 16 * 2**20
 
 TreeSource = Callable[[], Awaitable[str]]
+
+
+@attrs.define(eq=False)
+class OrphanWatch:
+    """When to abort the requests of a frontend whose link is down; sans-IO.
+
+    A broken link alone ends nothing: the frontend may come back with a new generation of the link,
+    or a successor may adopt its requests. After `orphan_s` seconds without one they are aborted.
+    """
+
+    orphan_s: float = attrs.field(validator=attrs.validators.gt(0))
+
+    # {frontend: time at which it is given up}; a frontend with a link up is not in here.
+    _deadlines: dict[Peer, float] = attrs.field(factory=dict, init=False)
+
+    def handle_down(self, frontend: Peer, now: float) -> None:
+        """The link is down; the first report counts, so that repeats do not extend the wait."""
+        self._deadlines.setdefault(frontend, now + self.orphan_s)
+
+    def handle_up(self, frontend: Peer) -> None:
+        """The link is up again (or the frontend was given up by other means)."""
+        self._deadlines.pop(frontend, None)
+
+    def next_deadline(self) -> float:
+        """When `handle_timeout` is due; infinity when every frontend has its link."""
+        return min(self._deadlines.values(), default=math.inf)
+
+    def handle_timeout(self, now: float) -> list[Peer]:
+        """The frontends to give up now. Harmless when called early."""
+        due = [frontend for frontend, deadline in self._deadlines.items() if deadline <= now]
+        for frontend in due:
+            del self._deadlines[frontend]
+        return due
 
 
 @attrs.define(eq=False)
@@ -69,14 +106,14 @@ class EngineServer:
 
     `tree` gathers this engine's process tree as JSON text. `sends_dropped` counts messages for
     frontends whose link was down, or up and not yet begun with its RESYNC: their tokens stay in
-    the core until that fetches them, so that each is told once and the next one is exactly next.
+    the core until that fetches them, so that each is sent once and the next one is exactly next.
     """
 
     core: EngineCore
     channel: Channel
-    orphans: OrphanWatch[Peer]
     tree: TreeSource
     sends_dropped: int = attrs.field(default=0, init=False)
+    _orphans: OrphanWatch = attrs.field(init=False)
     _begun: dict[Peer, _Begun] = attrs.field(factory=dict, init=False)
     # Set when counts may have changed.
     _counts: trio.Event = attrs.field(factory=trio.Event, init=False)
@@ -88,6 +125,7 @@ class EngineServer:
     _tree_receive: trio.MemoryReceiveChannel[tuple[Peer, int]] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        self._orphans = OrphanWatch(self.core.settings.orphan_s)
         self._tree_send, self._tree_receive = trio.open_memory_channel[tuple[Peer, int]](
             TREE_CALLS_MAX
         )
@@ -98,10 +136,10 @@ class EngineServer:
         """Apply one event; synchronous, so a cancelled input handler leaves nothing half-done."""
         match event:
             case PeerUp(peer=peer):
-                self.orphans.handle_up(peer)
+                self._orphans.handle_up(peer)
             case PeerDown(peer=peer):
                 self._begun.pop(peer, None)
-                self.orphans.handle_down(peer, trio.current_time())
+                self._orphans.handle_down(peer, trio.current_time())
                 self._orphans_changed.set()
             case Received(peer=peer, message=message):
                 self._handle_message(peer, message)
@@ -155,7 +193,7 @@ class EngineServer:
 
     def give_up(self, peer: Peer) -> None:
         """Membership no longer lists this frontend: abort what it asked for, forget its link."""
-        self.orphans.handle_up(peer)
+        self._orphans.handle_up(peer)
         self._begun.pop(peer, None)
         self.core.forget_frontend(peer)
         self.channel.forget(peer)
@@ -167,7 +205,7 @@ class EngineServer:
         """Wake the step loop: there may be work, or outputs that no step brought."""
         self._work.set()
         self._counts.set()
-        if self.core.grammars.has_orders:
+        if self.core.grammar_orders:
             self._grammar_orders.set()
 
     async def wait_work(self) -> None:
@@ -225,11 +263,11 @@ class EngineServer:
         """Background task `orphan-watch`: gives up frontends whose link stays down."""
         task_status.started()
         while True:
-            deadline = self.orphans.next_deadline()
+            deadline = self._orphans.next_deadline()
             with trio.CancelScope(deadline=deadline), waiting_for("a frontend that stays away"):
                 await self._orphans_changed.wait()
             self._orphans_changed = trio.Event()
-            for peer in self.orphans.handle_timeout(trio.current_time()):
+            for peer in self._orphans.handle_timeout(trio.current_time()):
                 self.core.forget_frontend(peer)
                 self.notify()
 
@@ -265,3 +303,33 @@ def _fault_of(error: MalformedMessage) -> InvalidRequest:
     if isinstance(cause, InvalidRequest):
         return cause
     return InvalidRequest(f"the engine cannot read this request: {error.reason}")
+
+
+def split_outputs(message: StepOutputs) -> list[StepOutputs]:
+    """The message, or several that say the same and fit the wire: columns in the first.
+
+    Nearly always there is nothing to cut; but logprobs of a prompt are sent at once, and those of
+    several requests may end in the same step.
+    """
+    sizes = [_size(output) for output in message.outputs]
+    if sum(sizes) <= PART_BYTES_MAX:
+        return [message]
+    parts: list[list[RequestOutput]] = [[]]
+    room = PART_BYTES_MAX
+    for output, size in zip(message.outputs, sizes, strict=True):
+        if size > room and parts[-1]:
+            parts.append([])
+            room = PART_BYTES_MAX
+        parts[-1].append(output)
+        room -= size
+    first = attrs.evolve(message, outputs=parts[0])
+    return [first, *(StepOutputs(message.step, part) for part in parts[1:])]
+
+
+def _size(output: RequestOutput) -> int:
+    """Of its arrays, in bytes; what else there is takes little."""
+    return _array_bytes(output.logprobs) + _array_bytes(output.prompt_logprobs)
+
+
+def _array_bytes(arrays: TokenLogprobs | None) -> int:
+    return 0 if arrays is None else len(arrays.token_ids) + len(arrays.logprobs) + len(arrays.ranks)

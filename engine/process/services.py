@@ -1,10 +1,10 @@
-"""The background tasks that every engine has, in a process of its own or in its host's.
+"""Background tasks of an engine, in a process of its own or in its host's.
 
-    input-handler     what frontends say becomes calls
+    input-handler     messages of frontends become calls
     orphan-watch      gives up frontends that stay away
-    statistics        tells them how things stand
-    utilities         answers their questions
-    grammar-compiler  compiles, in a thread, the forms that requests want
+    statistics        reports counts to them
+    utilities         answers their calls
+    grammar-compiler  compiles, in a thread, the grammars of requests
     step-loop         schedule, compute, finish, deliver
 
 Each is a service: one that ends, for whatever cause, ends the engine. An engine that went on
@@ -16,10 +16,8 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from ...nurseries.tasks.service import open_service
-from ..config import EngineSettings
 from ..core.engine_core import EngineCore
 from ..messages import EngineReady
-from ..step_messages import WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
 from .grammar_compiler import run_grammar_compiler
 from .server import EngineServer
@@ -47,14 +45,13 @@ async def open_engine_services(
         yield
 
 
-def describe_engine(
-    settings: EngineSettings, core: EngineCore, workers: WorkerReady
-) -> EngineReady:
-    """What frontends are told of an engine that takes requests."""
+def describe_engine(core: EngineCore) -> EngineReady:
+    """What frontends get to know of an engine that takes requests."""
+    settings, workers = core.settings, core.ready
     return EngineReady(
         kv_blocks=workers.kv_blocks,
         block_tokens=settings.block_tokens,
-        max_model_len=core.max_model_len,
+        max_model_len=core.limits.max_model_len,
         max_num_seqs=settings.max_num_seqs,
         vocab_size=workers.vocab_size,
         numerics_id=workers.numerics_id,

@@ -1,7 +1,7 @@
-"""The loop of an engine: schedule, compute, finish, deliver; it reads like the algorithm.
+"""Step loop of an engine: schedule, compute, finish, deliver.
 
-Must not know how workers compute (`Executor`) or how outputs travel (`EngineServer`). Failures are
-not handled here: a step that fails or is late ends the engine, whose supervisor decides.
+It reads like the algorithm. Failures are not handled here: a step that fails or is late ends the
+engine, whose supervisor decides.
 """
 
 import math
@@ -18,7 +18,7 @@ from .server import EngineServer
 
 
 class StepExecutor(Protocol):
-    """Whoever computes steps: a pool of worker processes, or an executor in this process."""
+    """Computes steps: the rings to worker processes, or an executor in this process."""
 
     def submit(self, step: Step) -> None:
         """Hand a step to the workers, which compute one after the other; it does not wait."""

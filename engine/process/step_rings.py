@@ -1,4 +1,4 @@
-"""Shared-memory rings between an engine core and its workers: steps out, results in.
+"""Step rings: shared memory between an engine core and its workers, steps out, results in.
 
     core  --STEP, MASK-->  broadcast ring  -->  every worker
     core  <--result, failure--  one ring for each worker
@@ -8,9 +8,9 @@ starts the processes and hands each the descriptors of its ends.
 """
 
 import math
-from contextlib import ExitStack
-from types import TracebackType
-from typing import NoReturn, Self
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NoReturn
 
 import attrs
 import trio
@@ -37,17 +37,19 @@ Answer = StepResult | StepFailure
 
 @attrs.define(eq=False)
 class StepRings:
-    """Both directions, for `workers` ranks; see `step_loop.StepExecutor`. Leave it to close it.
+    """Both directions of all ranks, made by `open_step_rings`; see `step_loop.StepExecutor`.
 
     `step_timeout_s` is the deadline of one step, from when its result is first waited for;
     `run_deadline` watches it.
     """
 
-    workers: int
     step_timeout_s: float
-    recorder: StepRecorder = NO_RECORDER
-    _steps: RingWriter = attrs.field(init=False)
-    _results: list[RingReader] = attrs.field(init=False)
+    recorder: StepRecorder
+    _steps: RingWriter
+    _results: list[RingReader]
+    # The workers' ends, rank by rank, and what owns them until `close_workers_ends`.
+    _ends: list[list[int]]
+    _theirs: ExitStack
     # Of the step that is waited for, by rank: those that have come.
     _answers: dict[int, Answer] = attrs.field(factory=dict, init=False)
     # The step that was asked for last, and when it was first; the latter once more while it is
@@ -57,54 +59,14 @@ class StepRings:
     _waited_since: float = attrs.field(default=math.inf, init=False)
     # Where `run_deadline` sleeps when nothing was waited for at the last deadline.
     _idle: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
-    # The workers' ends, rank by rank, until `close_workers_ends`.
-    _ends: list[list[int]] = attrs.field(init=False)
-    _ours: ExitStack = attrs.field(factory=ExitStack, init=False)
-    _theirs: ExitStack = attrs.field(factory=ExitStack, init=False)
     _steps_codec: Codec = attrs.field(init=False)
     _results_codec: Codec = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._steps_codec, self._results_codec = make_ring_codecs()
 
-    def __enter__(self) -> Self:
-        """Make the rings. Raises `OSError` where memory or descriptors cannot be had."""
-        try:
-            self._make()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _make(self) -> None:
-        ranks = range(self.workers)
-        steps = self._make_ring(self.workers, STEP_SLOT_BYTES)
-        self._steps = self._ours.enter_context(RingWriter.attach(steps.writer_fds()))
-        results = [self._make_ring(1, RESULT_SLOT_BYTES) for _ in ranks]
-        self._results = [
-            self._ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results
-        ]
-        self._ends = [[*steps.reader_fds(rank), *results[rank].writer_fds()] for rank in ranks]
-
-    def _make_ring(self, readers: int, slot_bytes: int) -> RingParts:
-        parts = create_ring(readers=readers, slots=RING_SLOTS, slot_bytes=slot_bytes)
-        return self._theirs.enter_context(parts)
-
-    def close(self) -> None:
-        """Close both sides; twice is harmless."""
-        self._theirs.close()
-        self._ours.close()
-
     def worker_fds(self, rank: int) -> list[int]:
-        """What worker `rank` is given: its end of the steps, then its end of the results."""
+        """What worker `rank` gets: its end of the steps, then its end of the results."""
         return self._ends[rank]
 
     def close_workers_ends(self) -> None:
@@ -148,7 +110,7 @@ class StepRings:
             await trio.sleep_until(deadline)
             # After a stop of this process an answer may be there as well: it is taken first.
             await trio.lowlevel.checkpoint()
-            silent = [rank for rank in range(self.workers) if rank not in self._answers]
+            silent = [rank for rank in range(len(self._results)) if rank not in self._answers]
             if silent and self._waited_since + self.step_timeout_s == deadline:
                 raise StepTimeout(self._waited, self.step_timeout_s, tuple(silent))
 
@@ -165,7 +127,7 @@ class StepRings:
         self._waited_since = self._asked_first
         self._idle.wake()
         try:
-            if self.workers == 1:  # the usual case costs no task
+            if len(self._results) == 1:  # the usual case costs no task
                 await self._take_answer(0, answers)
             else:
                 await self._take_answers(answers)
@@ -183,7 +145,7 @@ class StepRings:
     async def _take_answers(self, answers: dict[int, Answer]) -> None:
         """Side by side: ranks that wait for one that failed must not hide its failure."""
         async with trio.open_nursery() as nursery:
-            for rank in set(range(self.workers)) - answers.keys():
+            for rank in set(range(len(self._results))) - answers.keys():
                 nursery.start_soon(
                     self._take_answer, rank, answers, nursery.cancel_scope, name=f"result-{rank}"
                 )
@@ -201,3 +163,25 @@ class StepRings:
         answers[rank] = answer
         if isinstance(answer, StepFailure) and others is not None:
             others.cancel(f"worker {rank} has failed in this step")
+
+
+@contextmanager
+def open_step_rings(
+    workers: int, step_timeout_s: float, recorder: StepRecorder = NO_RECORDER
+) -> Iterator[StepRings]:
+    """Rings to so many workers and back, for the body of the block.
+
+    Raises `OSError` where memory or descriptors cannot be had.
+    """
+    with ExitStack() as ours, ExitStack() as theirs:
+
+        def make_ring(readers: int, slot_bytes: int) -> RingParts:
+            parts = create_ring(readers=readers, slots=RING_SLOTS, slot_bytes=slot_bytes)
+            return theirs.enter_context(parts)
+
+        steps = make_ring(workers, STEP_SLOT_BYTES)
+        writer = ours.enter_context(RingWriter.attach(steps.writer_fds()))
+        results = [make_ring(1, RESULT_SLOT_BYTES) for _ in range(workers)]
+        readers = [ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results]
+        ends = [[*steps.reader_fds(rank), *ring.writer_fds()] for rank, ring in enumerate(results)]
+        yield StepRings(step_timeout_s, recorder, writer, readers, ends, theirs)

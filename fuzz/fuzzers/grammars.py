@@ -15,10 +15,9 @@ from typing import Any
 
 import attrs
 
-from ...engine.core.grammar import GrammarOrder, RequestGrammar, mask_bytes
+from ...engine.core.grammar import RequestGrammar, mask_bytes
 from ...engine.errors import InvalidParameter
 from ...engine.grammar.text import check_grammar
-from ...engine.messages import RequestKey
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
 from ...engine.process.grammar_compiler import GrammarCompiler
@@ -207,7 +206,7 @@ def _compiler() -> GrammarCompiler:
 
 def _compile(wanted: StructuredOutputs) -> RequestGrammar:
     check_grammar(wanted)
-    return _compiler().compile(GrammarOrder("f", RequestKey("r", 1), wanted, ends(), []))
+    return _compiler().compile(wanted, ends(), [])
 
 
 def _compile_bare(wanted: StructuredOutputs) -> RequestGrammar:

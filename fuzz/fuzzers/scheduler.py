@@ -83,7 +83,7 @@ class _World:
             add = AddRequest(
                 request_id=f"r{number}",
                 attempt=1,
-                prompt_token_ids=list(event.prompt[: self.core.max_model_len - 1]),
+                prompt_token_ids=list(event.prompt[: self.core.limits.max_model_len - 1]),
                 sampling=SamplingParams(
                     max_tokens=event.max_tokens,
                     min_tokens=event.min_tokens,
@@ -104,7 +104,7 @@ class _World:
     def send(self, frontend: str, add: AddRequest) -> None:
         add = attrs.evolve(add, attempt=len(self.by_attempt) + 1)
         wanted = self.by_attempt[add.attempt] = make_wanted(
-            frontend, add, model_len=self.core.max_model_len, vocab_size=VOCAB
+            frontend, add, model_len=self.core.limits.max_model_len, vocab_size=VOCAB
         )
         wanted.received, wanted.credit = len(add.output_token_ids), add.credit
         self.wanted[add.request_id] = wanted

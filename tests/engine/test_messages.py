@@ -1,9 +1,10 @@
-"""Every message class survives the codec with its types, and optional fields stay optional."""
+"""Messages and errors: each class survives the codec; each error has a code and a sentence."""
 
+import attrs
 import msgspec
 import pytest
 
-from triolet.engine import messages
+from triolet.engine import errors, messages, step_messages
 from triolet.engine.config import EngineSettings
 from triolet.engine.sampling_params import SamplingParams
 from triolet.transports.codec import Codec, MalformedMessage
@@ -91,3 +92,79 @@ def test_columns_of_different_lengths_do_not_cross_the_wire() -> None:
     fields["indices"].append(3)
     with pytest.raises(MalformedMessage, match="differ in length"):
         codec.decode([bytes(frame)[:1] + msgspec.msgpack.encode(fields)])
+
+
+SAMPLING = step_messages.RowSampling(temperature=0.5, top_k=3, top_p=0.9, min_p=0.0, seed=1)
+ASKS_FOR_ALL = attrs.evolve(
+    SAMPLING, logit_bias=[(3, -0.5)], allowed_token_ids=[1], bad_words=[[1, 2], [3]], logprobs=0
+)
+
+LOGPROBS = step_messages.RowLogprobs(
+    row=0, first=5, width=2, token_ids=b"12345678", logprobs=b"87654321", ranks=b"1234"
+)
+
+
+def test_step_and_mask_cross_whole() -> None:
+    codec = Codec(*step_messages.CORE_TO_WORKER)
+    step = step_messages.Step(
+        number=4,
+        finished=[2],
+        new=[
+            step_messages.NewRow(
+                row=0,
+                token_ids=[1, 2, 3],
+                prompt_tokens=2,
+                computed_tokens=0,
+                block_ids=[7],
+                sampling=sampling,
+            )
+            for sampling in (SAMPLING, ASKS_FOR_ALL)
+        ],
+        grown=[(1, [8, 9])],
+        rows=[0, 1],
+        token_counts=[3, 1],
+        samples=[True, True],
+    )
+    for message in (step, step_messages.Mask(4, b"\xff\x00\x00\x00")):
+        assert codec.decode([bytes(frame) for frame in codec.encode(message)]) == message
+
+
+def test_answers_cross_whole() -> None:
+    codec = Codec(*step_messages.WORKER_TO_CORE)
+    for message in (
+        step_messages.StepResult(4, [0], [17], 0.002),
+        step_messages.StepResult(4, [0], [17], 0.002, [LOGPROBS], [(3, "logits are not numbers")]),
+        step_messages.StepFailure(4, 1, "Traceback …"),
+    ):
+        assert codec.decode([bytes(frame) for frame in codec.encode(message)]) == message
+
+
+EXAMPLES_OF_ERRORS = [
+    (errors.InvalidParameter("top_p", "must be at most 1"), "invalid_parameter", False, "top_p"),
+    (errors.PromptTooLong(900, 512), "context_length_exceeded", False, "511"),
+    (errors.EngineDied("engine 0", "was killed by SIGKILL"), "engine_died", True, "SIGKILL"),
+    (errors.StepFailed(7, 2, "ValueError: x"), "step_failed", True, "worker 2"),
+    (errors.StepTimeout(7, 1.5, (0, 2)), "step_timeout", True, "within 1.5 s from worker 0, 2"),
+    (errors.WorkersDisagree(("a", "b")), "workers_disagree", False, "a, b"),
+    (errors.ModelFolderError("/m", "has no config.json"), "model_folder", False, "config.json"),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "retryable", "words"), EXAMPLES_OF_ERRORS)
+def test_each_error_says_what_and_whether_to_retry(
+    error: errors.EngineError, code: str, retryable: bool, words: str
+) -> None:
+    assert (error.code, error.retryable) == (code, retryable)
+    assert words in str(error)
+
+
+def test_an_error_keeps_its_cause_and_its_notes() -> None:
+    def die() -> None:
+        error = errors.EngineDied("engine 1", "exited")
+        error.add_note("while it drained")
+        raise error from OSError("gone")
+
+    with pytest.raises(errors.EngineDied) as caught:
+        die()
+    assert isinstance(caught.value.__cause__, OSError)
+    assert caught.value.__notes__ == ["while it drained"]

@@ -15,6 +15,7 @@ from functools import partial
 import attrs
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.messages import BootPhase
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import Pause, Progress, WaitMask, WorkerExecutor
 from triolet.engine.worker.executors import make_executor
@@ -35,7 +36,7 @@ class ActingExecutor:
     name: str = "acting"
 
     def load(self, progress: Progress) -> WorkerReady:
-        progress("load", 0.5)
+        progress(BootPhase.LOAD_WEIGHTS, 0.5)
         if self.act == "die":
             os.kill(os.getpid(), signal.SIGKILL)
         ready = self.inner.load(progress)

@@ -1,20 +1,25 @@
 """Requests, an engine core and a checking worker to drive it with, for the tests of the core."""
 
 from collections.abc import Hashable
+from typing import Any
 
 import attrs
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.grammar import mask_bytes
 from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.messages import AddRequest, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import WorkerReady
+from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.doubles.checking_worker import CheckingWorker
 
 VOCAB = 50
+FORM = StructuredOutputs.regex("[a-z]*")
 READY = WorkerReady(
     kv_blocks=8, max_model_len=24, vocab_size=VOCAB, numerics_id="none", bitwise=True
 )
@@ -80,6 +85,68 @@ def add_request(
             stop_token_ids=stop_token_ids,
         ),
     )
+
+
+def new_request(
+    request_id: str = "a",
+    *,
+    frontend: str = "f0",
+    arrival: int = 1,
+    prompt: int = 1,
+    credit: int | None = None,
+    max_model_len: int = 100,
+    cache_root: bytes = b"",
+    **fields: Any,
+) -> Request:
+    """The state of a request that has just come."""
+    add = add_request(request_id, prompt=prompt, credit=credit, max_tokens=None)
+    return make_request(
+        frontend,
+        attrs.evolve(add, **fields),
+        arrival=arrival,
+        max_model_len=max_model_len,
+        cache_root=cache_root,
+    )
+
+
+@attrs.define(eq=False)
+class CountingGrammar:
+    """Tokens of one set in turns, so many of them.
+
+    Token i of the output must be in `allowed[i % len(allowed)]`; complete after `length`.
+    """
+
+    allowed: list[set[int]]
+    length: int
+    vocab_size: int
+    accepted: list[int] = attrs.field(factory=list)
+    failure: str = ""
+
+    @property
+    def is_terminated(self) -> bool:
+        return len(self.accepted) == self.length
+
+    def accept(self, token_id: int) -> bool:
+        if self.is_terminated or token_id not in self._next():
+            self.failure = f"token {token_id} cannot come here"
+            return False
+        self.accepted.append(token_id)
+        return True
+
+    def fill_mask(self, words: memoryview) -> None:
+        assert len(words) == mask_bytes(self.vocab_size)
+        bits = sum(1 << token_id for token_id in self._next())
+        words[:] = bits.to_bytes(len(words), "little")
+
+    def _next(self) -> set[int]:
+        return self.allowed[len(self.accepted) % len(self.allowed)]
+
+
+def add_structured(
+    request_id: str, *, attempt: int = 1, output: tuple[int, ...] = ()
+) -> AddRequest:
+    request = add_request(request_id, attempt=attempt, output=list(output))
+    return attrs.evolve(request, sampling=attrs.evolve(request.sampling, structured_outputs=FORM))
 
 
 def make_scheduler(

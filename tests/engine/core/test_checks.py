@@ -20,13 +20,14 @@ from triolet.engine.core.checks import (
     match_logprobs,
     match_result,
 )
-from triolet.engine.core.request import Request, make_request
+from triolet.engine.core.request import Request
 from triolet.engine.core.step_builder import ScheduledStep
 from triolet.engine.embeddings import EmbeddingLimits
 from triolet.engine.errors import InvalidParameter, PromptTooLong
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import RowLogprobs, Step, StepResult
+from triolet.tests.engine.core.driver import new_request
 from triolet.transports.array import Array
 
 LIMITS = RequestLimits(max_model_len=8, vocab_size=10)
@@ -153,10 +154,7 @@ def test_an_engine_that_knows_no_hidden_size_takes_no_embeddings() -> None:
 
 
 def make(row: int) -> Request:
-    add = AddRequest(
-        request_id=f"r{row}", attempt=1, prompt_token_ids=[1], sampling=SamplingParams(seed=1)
-    )
-    request = make_request("f0", add, arrival=row, max_model_len=10)
+    request = new_request(f"r{row}", arrival=row)
     request.row = row
     return request
 

@@ -1,13 +1,25 @@
-"""The engine core's public face: messages in, outputs out, one property test over all of it."""
+"""Engine core: attempts, aborts, replays, credit, events, resync, and two steps in flight."""
+
+import math
+from collections import deque
 
 import attrs
 import pytest
 
 from triolet.engine.core.checks import UnexpectedResult
+from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import AddRequest, FinishReason, Grant, LiveRequest, RequestKey
-from triolet.engine.step_messages import StepResult
-from triolet.tests.engine.core.driver import VOCAB, Driver, add_request, make_core, tokens_alone
+from triolet.engine.step_messages import Step, StepResult
+from triolet.tests.engine.core.driver import (
+    VOCAB,
+    CountingGrammar,
+    Driver,
+    add_request,
+    add_structured,
+    make_core,
+    tokens_alone,
+)
 
 
 @pytest.fixture
@@ -40,29 +52,9 @@ def test_each_frontend_hears_of_its_own_requests_only(driver: Driver) -> None:
     assert messages["f0"].step == 1
 
 
-@pytest.mark.parametrize(
-    ("request_", "code"),
-    [
-        (add_request("a", prompt=[]), "invalid_parameter"),
-        (add_request("a", prompt=[VOCAB]), "invalid_parameter"),
-        (add_request("a", prompt=24), "context_length_exceeded"),
-        (add_request("a", seed=None), "invalid_parameter"),
-    ],
-)
-def test_bad_request_fails_alone(request_: AddRequest, code: str, driver: Driver) -> None:
-    driver.core.add("f0", add_request("good"))
-    driver.core.add("f0", request_)
-    driver.run()
-    output = driver.last("a")
-    assert (output.finish_reason, output.error_code) == (FinishReason.ERROR, code)
-    assert output.error
-    assert driver.last("good").finish_reason is FinishReason.LENGTH
-    assert driver.core.statistics().requests_added == 1
-
-
 def test_kv_cache_bounds_the_length() -> None:
     driver = Driver(make_core(kv_blocks=3))
-    assert driver.core.max_model_len == 12
+    assert driver.core.limits.max_model_len == 12
     driver.core.add("f0", add_request("long", prompt=12))
     driver.core.add("f0", add_request("fits", prompt=11, max_tokens=None))
     driver.run()
@@ -118,34 +110,6 @@ def test_abort_of_another_attempt_or_frontend_is_a_counted_no_op(driver: Driver)
     assert driver.core.statistics().aborts_unknown == 3
 
 
-def test_abort_between_steps_frees_at_once(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a"))
-    driver.step()
-    driver.core.abort("f0", [RequestKey("a", 1)])
-    assert driver.core.statistics().kv_blocks_free == 8
-    assert not driver.step()
-
-
-def test_abort_in_flight_frees_when_the_step_is_applied_and_drops_its_token(
-    driver: Driver,
-) -> None:
-    driver.core.add("f0", add_request("a"))
-    driver.core.add("f0", add_request("b"))
-    step = driver.core.schedule(0.0)
-    assert step is not None
-    driver.core.abort("f0", [RequestKey("a", 1)])
-    driver.core.check_invariants()
-    assert driver.core.statistics().kv_blocks_free == 6
-    # The same name again while its former row is still being computed.
-    driver.core.add("f0", add_request("a", attempt=2))
-    driver.core.check_invariants()
-    messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
-    assert [output.request_id for output in messages["f0"].outputs] == ["b"]
-    assert driver.core.statistics().kv_blocks_free == 7
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a"))
-
-
 def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
     driver.core.add("f0", add_request("a"))
     driver.core.add("f0", add_request("bad", prompt=[]))
@@ -157,44 +121,7 @@ def test_forgotten_frontend_leaves_nothing(driver: Driver) -> None:
     assert unknown == [RequestKey("bad", 1)]
 
 
-# ---- stop rules
-
-
-def test_end_of_sequence_stops_and_counts_as_output(driver: Driver) -> None:
-    free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, eos=[free[2]]))
-    driver.run()
-    assert driver.tokens("a") == free[: free.index(free[2]) + 1]
-    assert driver.last("a").finish_reason is FinishReason.STOP
-    assert driver.last("a").stop_token_id is None
-
-
-def test_stop_token_is_named(driver: Driver) -> None:
-    free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, stop_token_ids=(free[1],)))
-    driver.run()
-    assert driver.last("a").stop_token_id == free[1]
-    assert driver.last("a").first_index == free.index(free[1])
-
-
-def test_min_tokens_outweighs_stop_tokens(driver: Driver) -> None:
-    free = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", max_tokens=8, min_tokens=4, stop_token_ids=(free[0],)))
-    driver.run()
-    assert len(driver.tokens("a")) >= 4
-    assert free[0] not in driver.tokens("a")[:4]
-
-
 # ---- replay
-
-
-def test_replay_continues_with_the_same_tokens(driver: Driver) -> None:
-    whole = tokens_alone(add_request("a", max_tokens=8))
-    driver.core.add("f0", add_request("a", attempt=2, max_tokens=8, output=whole[:3]))
-    driver.run()
-    assert driver.heard[0][1].first_index == 3
-    assert whole[:3] + driver.tokens("a") == whole
-    assert driver.last("a").finish_reason is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize(
@@ -222,25 +149,6 @@ def test_replay_that_meets_a_stop_rule_finishes_at_once(
     assert output.first_index == len(request_.output_token_ids)
     assert output.token_ids == []
     assert (output.finish_reason, output.stop_token_id) == (reason, stop_token_id)
-
-
-# ---- credit
-
-
-def test_request_pauses_at_its_credit_and_goes_on(driver: Driver) -> None:
-    driver.core.add("f0", add_request("a", max_tokens=8, credit=2))
-    driver.run()
-    assert len(driver.tokens("a")) == 2
-    statistics = driver.core.statistics()
-    assert (statistics.running, statistics.paused) == (1, 1)
-    driver.core.grant("f0", [Grant("a", 1, 1), Grant("a", 2, 9), Grant("b", 1, 9)])
-    assert not driver.core.has_work()
-    driver.core.grant("f0", [Grant("a", 1, 5)])
-    driver.run()
-    assert len(driver.tokens("a")) == 5
-    driver.core.grant("f0", [Grant("a", 1, None)])
-    driver.run()
-    assert driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
 
 
 # ---- events
@@ -411,3 +319,173 @@ def test_unexpected_result_changes_nothing(driver: Driver) -> None:
     driver.core.check_invariants()
     messages = driver.core.finish_step(driver.worker.execute(step), 0.0)
     assert len(messages["f0"].outputs) == 1
+
+
+# ---- two steps in flight
+
+
+@attrs.define(eq=False)
+class Overlapped:
+    """A core that always has two steps in flight if it can."""
+
+    driver: Driver
+    steps: deque[Step] = attrs.field(factory=deque)
+    computed: int = 0
+
+    @property
+    def core(self) -> EngineCore:
+        return self.driver.core
+
+    def fill(self) -> None:
+        while (step := self.core.schedule(0.0)) is not None:
+            self.steps.append(step)
+            self.core.check_invariants()
+
+    def finish(self) -> None:
+        step = self.steps.popleft()
+        self.computed += sum(step.token_counts)
+        result = self.driver.worker.execute(step)
+        for frontend, message in self.core.finish_step(result, 0.0).items():
+            self.driver.heard += [(frontend, output) for output in message.outputs]
+        self.core.check_invariants()
+
+    def run(self) -> None:
+        self.fill()
+        while self.steps:
+            self.finish()
+            self.fill()
+
+
+@pytest.fixture
+def engine() -> Overlapped:
+    return Overlapped(Driver(make_core(steps_in_flight=2)))
+
+
+def test_two_steps_are_in_flight_and_no_more(engine: Overlapped) -> None:
+    engine.core.add("f0", add_request("a"))
+    engine.fill()
+    assert [(step.number, step.token_counts) for step in engine.steps] == [(1, [3]), (2, [1])]
+    engine.run()
+    assert engine.driver.tokens("a") == tokens_alone(add_request("a"))
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 5])
+def test_nothing_is_computed_beyond_the_length(max_tokens: int, engine: Overlapped) -> None:
+    engine.core.add("f0", add_request("a", max_tokens=max_tokens))
+    engine.run()
+    assert engine.computed == 3 + max_tokens - 1
+    assert engine.driver.last("a").finish_reason is FinishReason.LENGTH
+
+
+def test_nothing_is_computed_beyond_the_credit(engine: Overlapped) -> None:
+    engine.core.add("f0", add_request("a", max_tokens=8, credit=2))
+    engine.run()
+    assert engine.computed == 4
+    engine.core.grant("f0", [Grant("a", 1, 3)])
+    engine.run()
+    assert engine.computed == 5
+    assert len(engine.driver.tokens("a")) == 3
+
+
+def test_the_token_after_a_stop_is_dropped(engine: Overlapped) -> None:
+    free = tokens_alone(add_request("a", max_tokens=8))
+    engine.core.add("f0", add_request("a", max_tokens=8, eos=[free[1]]))
+    engine.run()
+    assert engine.driver.tokens("a") == free[: free.index(free[1]) + 1]
+    assert engine.core.statistics().output_tokens == len(engine.driver.tokens("a"))
+    last = engine.driver.last("a")
+    assert (last.finish_reason, last.stop_token_id) == (FinishReason.STOP, None)
+
+
+def test_an_abort_frees_when_the_last_step_that_holds_it_is_applied(engine: Overlapped) -> None:
+    engine.core.add("f0", add_request("a", max_tokens=8))
+    engine.fill()
+    engine.core.abort("f0", [RequestKey("a", 1)])
+    # The same name again, beside its former row.
+    engine.core.add("f0", add_request("a", attempt=2, max_tokens=8))
+    free = [engine.core.statistics().kv_blocks_free]
+    while engine.steps:
+        engine.finish()
+        free.append(engine.core.statistics().kv_blocks_free)
+    assert free == [7, 7, 8]
+    assert engine.core.statistics().aborts_after == [0, 0, 1]
+    engine.run()
+    assert engine.driver.tokens("a") == tokens_alone(add_request("a", max_tokens=8))
+
+
+def test_blocks_in_flight_are_waited_for_not_taken() -> None:
+    core = make_core(kv_blocks=4, max_num_seqs=2, steps_in_flight=2)
+    engine = Overlapped(Driver(core))
+    older, younger = add_request("a", max_tokens=8), add_request("b", prompt=7, max_tokens=8)
+    core.add("f0", older)
+    core.add("f0", younger)
+    engine.run()
+    assert core.statistics().preemptions == 1
+    for request in (older, younger):
+        assert engine.driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def test_a_row_that_fails_ends_its_request_alone_also_in_the_step_after(
+    engine: Overlapped,
+) -> None:
+    engine.core.add("f0", add_request("a", prompt=[1] * 5))
+    engine.core.add("f0", add_request("b"))
+    engine.fill()
+    step = engine.steps[0]
+    result = engine.driver.worker.execute(engine.steps.popleft())
+    failed = StepResult(1, step.rows[1:], result.token_ids[1:], failed_rows=[(0, "no numbers")])
+    for _, message in engine.core.finish_step(failed, 0.0).items():
+        engine.driver.heard += [("f0", output) for output in message.outputs]
+    engine.core.check_invariants()
+    assert "no numbers" in engine.driver.last("a").error
+    engine.run()
+    assert engine.driver.tokens("b") == tokens_alone(add_request("b"))
+    statistics = engine.core.statistics()
+    assert statistics.kv_blocks_free == statistics.kv_blocks
+    # What it had computed is found by nobody.
+    engine.core.add("f0", add_request("c", prompt=[1] * 5))
+    engine.run()
+    assert engine.core.statistics().prefix_hits == 0
+
+
+def test_a_mask_is_of_the_oldest_step_and_knows_all_tokens_before_it(engine: Overlapped) -> None:
+    core = engine.core
+    core.add("f0", add_structured("a"))
+    [order] = core.take_grammar_orders()
+    grammar = CountingGrammar([set(range(VOCAB))], 9, VOCAB)
+    core.grammar_compiled(order, grammar)
+    engine.fill()
+    assert [step.masked for step in engine.steps] == [[0], [0]]
+    for number in (1, 2, 3, 4):
+        mask = core.take_mask()
+        assert mask is not None
+        assert mask.number == number
+        assert core.take_mask() is None, "once"
+        assert len(engine.driver.tokens("a")) == number - 1
+        engine.finish()
+        engine.fill()
+    assert core.take_mask() is None
+    assert engine.driver.last("a").finish_reason is FinishReason.LENGTH
+
+
+def test_a_long_step_is_followed_late_so_that_who_comes_meanwhile_need_not_wait() -> None:
+    driver = Driver(make_core(steps_in_flight=2))
+    core, now = driver.core, 0.0
+    core.add("f0", add_request("a", prompt=1, max_tokens=20))
+    for _ in range(12):
+        step = core.schedule(now)
+        assert step is not None
+        now += 1.0
+        result = attrs.evolve(driver.worker.execute(step), compute_s=1.0)
+        core.finish_step(result, now)
+    step = core.schedule(now)
+    assert step is not None
+    assert core.schedule(now) is None
+    due = core.schedule_at()
+    assert now + 0.5 < due < now + 1.0
+    core.add("f0", add_request("b"))
+    assert core.schedule(due - 0.01) is None
+    late = core.schedule(due)
+    assert late is not None
+    assert len(late.new) == 1
+    assert core.schedule_at() == math.inf

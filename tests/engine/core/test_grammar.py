@@ -1,16 +1,22 @@
 """Masks of rows, and requests that wait for a grammar: until it comes or is refused."""
 
-import attrs
 import pytest
 
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.grammar import GrammarOrder, fill_masks, mask_bytes
+from triolet.engine.core.grammar import fill_masks, mask_bytes
+from triolet.engine.core.request import Request
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.messages import AddRequest, FinishReason, RequestKey
-from triolet.engine.structured_outputs import StructuredOutputs
-
-from .driver import VOCAB, Driver, add_request, make_core, tokens_alone
-from .grammars import CountingGrammar
+from triolet.engine.messages import FinishReason, RequestKey
+from triolet.tests.engine.core.driver import (
+    FORM,
+    VOCAB,
+    CountingGrammar,
+    Driver,
+    add_request,
+    add_structured,
+    make_core,
+    tokens_alone,
+)
 
 
 @pytest.mark.parametrize(("vocab_size", "size"), [(1, 4), (32, 4), (33, 8), (2048, 256)])
@@ -29,19 +35,11 @@ def test_rows_are_in_order_and_an_ended_one_allows_all() -> None:
 
 
 ANY = set(range(VOCAB))
-FORM = StructuredOutputs.regex("[a-z]*")
 
 
-def add_structured(
-    request_id: str, *, attempt: int = 1, output: tuple[int, ...] = ()
-) -> AddRequest:
-    request = add_request(request_id, attempt=attempt, output=list(output))
-    return attrs.evolve(request, sampling=attrs.evolve(request.sampling, structured_outputs=FORM))
-
-
-def only_order(core: EngineCore) -> GrammarOrder:
-    [order] = core.grammars.take()
-    assert core.grammars.take() == []
+def only_order(core: EngineCore) -> Request:
+    [order] = core.take_grammar_orders()
+    assert core.take_grammar_orders() == []
     return order
 
 
@@ -54,7 +52,7 @@ def test_it_waits_and_delays_no_other(driver: Driver) -> None:
     driver.core.add("f0", add_structured("a"))
     driver.core.add("f0", add_request("b"))
     order = only_order(driver.core)
-    assert (order.key, order.structured_outputs) == (RequestKey("a", 1), FORM)
+    assert (order.request_id, order.sampling.structured_outputs) == ("a", FORM)
     driver.run()
     assert driver.tokens("b")
     assert not driver.tokens("a")
@@ -103,9 +101,7 @@ def test_what_cannot_be_compiled_fails_it_alone(driver: Driver) -> None:
 def test_who_has_ended_is_not_compiled_for(driver: Driver) -> None:
     driver.core.add("f0", add_structured("a"))
     order = only_order(driver.core)
-    assert driver.core.grammars.waiting(order) is not None
     driver.core.abort("f0", [RequestKey("a", 1)])
-    assert driver.core.grammars.waiting(order) is None
     driver.core.add("f0", add_structured("a", attempt=2))
     driver.core.grammar_compiled(order, CountingGrammar([ANY], 9, VOCAB))
     driver.core.grammar_refused(order, InvalidParameter("a", "b"))
@@ -118,7 +114,6 @@ def test_a_replay_goes_on_under_its_grammar(driver: Driver) -> None:
     whole = tokens_alone(add_request("a"))
     driver.core.add("f0", add_structured("a", output=tuple(whole[:2])))
     order = only_order(driver.core)
-    assert order.output_token_ids == whole[:2]
     grammar = CountingGrammar([ANY], 9, VOCAB, accepted=whole[:2])
     driver.core.grammar_compiled(order, grammar)
     driver.run()

@@ -1,26 +1,23 @@
-"""Block tables as long as the tokens need, all or nothing; hashes equal for equal prefixes."""
+"""Block pool, block tables and prefix cache: all or nothing, shared, found, evicted, reported."""
 
 from collections import Counter
+from typing import Any
 
+import attrs
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
 from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.kv_cache_manager import HASH_BYTES, KVCacheManager, block_hash, root_hash
-from triolet.engine.core.request import Request, make_request
-from triolet.engine.messages import AddRequest
+from triolet.engine.core.request import Request
+from triolet.engine.messages import LiveRequest
 from triolet.engine.sampling_params import SamplingParams
+from triolet.tests.engine.core.driver import Driver, add_request, make_core, new_request
 
 
 def make(name: str = "a", *, prompt: int = 1, root: bytes = b"") -> Request:
-    add = AddRequest(
-        request_id=name,
-        attempt=1,
-        prompt_token_ids=list(range(prompt)),
-        sampling=SamplingParams(seed=1),
-    )
-    return make_request("f0", add, arrival=1, max_model_len=100, cache_root=root)
+    return new_request(name, prompt=prompt, cache_root=root)
 
 
 def compute(manager: KVCacheManager, request: Request) -> None:
@@ -173,3 +170,174 @@ def test_a_chain_tells_prefixes_apart(
 
 def test_large_token_ids_are_hashed_whole() -> None:
     assert block_hash(b"", [2**31 - 1]) != block_hash(b"", [2**15 - 1])
+
+
+def test_blocks_come_in_order_and_are_reused_last_first() -> None:
+    pool = BlockPool(4)
+    assert pool.take(3) == [0, 1, 2]
+    assert pool.free_count == 1
+    pool.release([0, 1])
+    assert pool.take(3) == [0, 1, 3]
+    pool.check_invariants()
+
+
+def test_shared_block_is_free_when_the_last_holder_releases_it() -> None:
+    pool = BlockPool(2)
+    block_ids = pool.take(2)
+    pool.share(block_ids[:1])
+    pool.release(block_ids)
+    assert [pool.references(block_id) for block_id in block_ids] == [1, 0]
+    assert pool.free_count == 1
+    pool.release(block_ids[:1])
+    assert pool.free_count == 2
+    pool.check_invariants()
+
+
+def test_cached_blocks_are_found_shared_and_evicted_in_order_of_their_release() -> None:
+    pool = BlockPool(4)
+    table = pool.take(3)
+    for block_id in table:
+        pool.register(block_id, bytes([block_id]))
+    pool.release(table)
+    assert (pool.free_count, pool.cached_count) == (4, 3)
+    assert pool.take(1) == [3], "what is not cached goes first"
+    found = pool.find(b"\x00")
+    assert found == 0
+    pool.share([found])
+    assert pool.take(2) == [2, 1], "the tail goes before the head"
+    assert [pool.find(bytes([block_id])) for block_id in table] == [0, None, None]
+    pool.release([0])
+    assert pool.take(1) == [0]
+    assert pool.cached_count == 0
+    pool.check_invariants()
+
+
+def test_of_two_blocks_with_one_content_one_is_found() -> None:
+    pool = BlockPool(3)
+    first, second = pool.take(2)
+    pool.register(first, b"a")
+    pool.register(second, b"a")
+    pool.register(first, b"b")
+    assert (pool.find(b"a"), pool.find(b"b")) == (first, None)
+    pool.release([second])
+    pool.release([first])
+    assert pool.take(3) == [second, 2, first]
+    pool.check_invariants()
+
+
+def test_misuse_fails_an_assertion() -> None:
+    pool = BlockPool(2)
+    with pytest.raises(AssertionError):
+        pool.take(3)
+    with pytest.raises(AssertionError):
+        pool.share([0])
+    with pytest.raises(AssertionError, match="not held"):
+        pool.release([0])
+    with pytest.raises(AssertionError):
+        pool.register(0, b"a")
+
+
+def test_empty_pool_is_refused() -> None:
+    with pytest.raises(ValueError, match="blocks"):
+        BlockPool(0)
+
+
+@pytest.fixture
+def driver() -> Driver:
+    return Driver(make_core())
+
+
+@pytest.mark.parametrize("in_columns", [False, True])
+@pytest.mark.parametrize("max_tokens", [1, 4])
+def test_a_prompt_seen_before_is_not_computed_again(
+    in_columns: bool, max_tokens: int, driver: Driver
+) -> None:
+    first = add_request("a", prompt=9, max_tokens=max_tokens)
+    driver.core.add("f0", first)
+    driver.run()
+    again = attrs.evolve(first, request_id="b", in_columns=in_columns)
+    driver.core.add("f0", again)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert (step.new[0].computed_tokens, step.token_counts) == (8, [1])
+    driver.core.finish_step(driver.worker.execute(step), 0.0)
+    outputs, _ = driver.core.resync("f0", [LiveRequest("b", 1, 0, None)])
+    assert [output.cached_tokens for output in outputs] == [8], "also when it is sent again"
+    driver.run()
+    statistics = driver.core.statistics()
+    assert (statistics.prefix_queries, statistics.prefix_hits) == (18, 8)
+
+
+def test_cached_tokens_are_sent_once_and_with_the_first_token(driver: Driver) -> None:
+    for name in "ab":
+        driver.core.add("f0", attrs.evolve(add_request(name, prompt=5), in_columns=name == "b"))
+        driver.run()
+    sent = {
+        name: [output.cached_tokens for _, output in driver.heard if output.request_id == name]
+        for name in "ab"
+    }
+    # Of b, tokens 1 and 2 were columns.
+    assert sent == {"a": [0, 0, 0, 0], "b": [4, 4]}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"principal": "p"},
+        {"cache_salt": "s"},
+        {"prompt_token_ids": [9, 1, 2, 3, 4, 5, 6, 7, 8]},
+    ],
+)
+def test_nothing_is_shared_across_principals_salts_and_prompts(
+    other: dict[str, Any], driver: Driver
+) -> None:
+    first = add_request("a", prompt=9)
+    driver.core.add("f0", first)
+    driver.run()
+    driver.core.add("f0", attrs.evolve(first, request_id="b", **other))
+    driver.run()
+    assert driver.core.statistics().prefix_hits == 0
+    driver.core.add("f1", attrs.evolve(first, request_id="c", **other))
+    driver.run()
+    assert driver.core.statistics().prefix_hits == 8, "another frontend is no other client"
+
+
+def test_without_a_prefix_cache_everything_is_computed() -> None:
+    driver = Driver(make_core(prefix_cache=False))
+    for name in "ab":
+        driver.core.add("f0", add_request(name, prompt=9))
+        driver.run()
+    statistics = driver.core.statistics()
+    assert (statistics.prefix_queries, statistics.prefix_hits) == (0, 0)
+    assert driver.last("b").cached_tokens == 0
+
+
+def test_a_preempted_request_finds_what_is_left_of_it() -> None:
+    driver = Driver(make_core(kv_blocks=6, max_num_seqs=2))
+    requests = [add_request(name, prompt=[seed] * 7, seed=seed) for seed, name in enumerate("ab")]
+    for request in requests:
+        driver.core.add("f0", attrs.evolve(request, sampling=SamplingParams(seed=7, max_tokens=12)))
+    preempted_at = resumed_from = 0
+    while driver.core.has_work():
+        step = driver.core.schedule(0.0)
+        assert step is not None
+        if driver.core.statistics().preemptions and not preempted_at:
+            preempted_at = step.number
+        elif preempted_at and step.new:
+            resumed_from = step.new[0].computed_tokens
+        driver.core.finish_step(driver.worker.execute(step), 0.0)
+    assert preempted_at
+    assert resumed_from > 0
+    assert driver.core.statistics().prefix_hits == 0, "a request finds itself: no news to count"
+
+
+def test_a_request_for_its_prompts_logprobs_takes_no_hit_and_leaves_some(driver: Driver) -> None:
+    for name in "ab":
+        plain = add_request(name, prompt=9)
+        asks = attrs.evolve(plain.sampling, prompt_logprobs=1)
+        driver.core.add("f0", attrs.evolve(plain, sampling=asks))
+        driver.run()
+    assert driver.core.statistics().prefix_queries == 0
+    driver.core.add("f0", add_request("c", prompt=9))
+    driver.run()
+    assert driver.core.statistics().prefix_hits == 8

@@ -1,8 +1,11 @@
-"""A request's state: what ADD makes of it, its transitions, credit, and the worker's sampling."""
+"""Requests: what ADD makes of one, its transitions, credit, ends, and how ends are remembered."""
 
 import attrs
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given, settings
 
+from triolet.engine.core.endings import Endings, Statistics, Stop, check_stop
 from triolet.engine.core.request import (
     CREDIT_UNLIMITED,
     NO_ROW,
@@ -10,8 +13,11 @@ from triolet.engine.core.request import (
     RequestStatus,
     make_request,
 )
-from triolet.engine.messages import AddRequest
+from triolet.engine.core.request_store import FinishedRequest, RequestStore
+from triolet.engine.errors import EngineDraining, OutputFailed
+from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.sampling_params import SamplingParams
+from triolet.tests.engine.core.driver import make_scheduler, new_request
 
 ADD = AddRequest(
     request_id="a",
@@ -98,7 +104,7 @@ def test_schedulable_needs_credit() -> None:
 
 def test_nothing_follows_an_end() -> None:
     request = make()
-    request.move_to(RequestStatus.FINISHED_STOPPED)
+    request.move_to(RequestStatus.FINISHED)
     assert request.is_finished
     with pytest.raises(AssertionError):
         request.move_to(RequestStatus.RUNNING)
@@ -113,3 +119,222 @@ def test_a_request_that_waits_holds_nothing() -> None:
     request.block_ids = [1]
     with pytest.raises(AssertionError):
         request.check_invariants()
+
+
+def record(name: str, *, frontend: str = "f0", tokens: int = 2) -> FinishedRequest:
+    return FinishedRequest(
+        frontend=frontend,
+        request_id=name,
+        attempt=1,
+        output_token_ids=list(range(tokens)),
+        finish_reason=FinishReason.STOP,
+        stop_token_id=tokens - 1,
+    )
+
+
+def test_requests_are_found_by_frontend_id_and_attempt() -> None:
+    store = RequestStore()
+    first, other = new_request("a", attempt=2), new_request("a", frontend="f1")
+    store.insert(first)
+    store.insert(other)
+    assert store.find("f0", "a") is first
+    assert store.find("f2", "a") is None
+    assert store.find_attempt("f0", "a", 2) is first
+    assert store.find_attempt("f0", "a", 1) is None
+    assert store.live("f1") == [other]
+    assert store.live_count() == 2
+    store.remove(first)
+    assert store.find("f0", "a") is None
+    assert store.live("f0") == []
+    store.check_invariants()
+
+
+def test_end_is_sent_from_any_index() -> None:
+    output = record("a").output_from(1)
+    assert (output.first_index, output.token_ids) == (1, [1])
+    assert (output.finish_reason, output.stop_token_id) == (FinishReason.STOP, 1)
+
+
+def test_new_request_takes_the_place_of_what_ended_under_its_name() -> None:
+    store = RequestStore()
+    store.keep_finished(record("a"))
+    assert store.find_finished("f0", RequestKey("a", 1)) == record("a")
+    assert store.find_finished("f0", RequestKey("a", 2)) is None
+    assert store.find_finished("f1", RequestKey("a", 1)) is None
+    store.insert(new_request("a"))
+    assert store.find_finished("f0", RequestKey("a", 1)) is None
+    store.check_invariants()
+
+
+def test_frontend_forgets_only_its_own() -> None:
+    store = RequestStore()
+    for name, frontend in (("a", "f0"), ("b", "f0"), ("a", "f1")):
+        store.keep_finished(record(name, frontend=frontend))
+    store.forget_finished("f0", keep={"b"})
+    assert store.find_finished("f0", RequestKey("a", 1)) is None
+    assert store.find_finished("f0", RequestKey("b", 1)) is not None
+    assert store.find_finished("f1", RequestKey("a", 1)) is not None
+    store.check_invariants()
+
+
+def kept(store: RequestStore) -> list[str]:
+    return [name for name in "abcde" if store.find_finished("f0", RequestKey(name, 1)) is not None]
+
+
+def test_oldest_goes_at_the_bound() -> None:
+    store = RequestStore(finished_count_max=2, finished_tokens_max=5)
+    for name in ("a", "b", "c"):
+        store.keep_finished(record(name))
+    assert kept(store) == ["b", "c"]
+    store.keep_finished(record("d", tokens=3))
+    assert kept(store) == ["c", "d"]
+    store.keep_finished(record("e", tokens=6))  # too long to be kept at all
+    assert kept(store) == []
+    store.check_invariants()
+
+
+@settings(max_examples=50, deadline=None, derandomize=True, database=None)
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 6))))
+def test_bounds_hold_whatever_ends(ends: list[tuple[str, int]]) -> None:
+    store = RequestStore(finished_count_max=3, finished_tokens_max=8)
+    for name, tokens in ends:
+        store.keep_finished(record(name, tokens=tokens))
+        store.check_invariants()
+        kept = store.find_finished("f0", RequestKey(name, 1))
+        assert kept is not None
+        assert len(kept.output_token_ids) == tokens
+
+
+def make_endings() -> tuple[Endings, Request]:
+    scheduler = make_scheduler(
+        max_num_seqs=1, max_num_batched_tokens=4, kv_blocks=4, block_tokens=4
+    )
+    endings = Endings(scheduler, RequestStore(), Statistics())
+    request = new_request()
+    scheduler.add(request)
+    endings.store.insert(request)
+    return endings, request
+
+
+def test_a_finished_request_is_remembered() -> None:
+    endings, request = make_endings()
+    request.token_ids.append(9)
+    record = endings.finish(request, Stop(FinishReason.STOP, 9))
+    assert endings.store.find_finished("f0", RequestKey("a", 1)) is record
+    assert (record.output_token_ids, record.stop_token_id, record.error) == ([9], 9, "")
+    assert request.is_finished
+    assert endings.store.live_count() == len(endings.scheduler.waiting) == 0
+    assert endings.statistics.requests_finished == 1
+
+
+def test_a_failed_request_says_why() -> None:
+    endings, request = make_endings()
+    record = endings.fail(request, OutputFailed("no token fits"))
+    assert record.finish_reason is FinishReason.ERROR
+    assert record.error_code == OutputFailed.code
+    assert "no token fits" in record.error
+
+
+def test_an_aborted_request_is_forgotten() -> None:
+    endings, request = make_endings()
+    endings.abort(request)
+    assert endings.store.find_finished("f0", RequestKey("a", 1)) is None
+    assert (endings.store.live_count(), endings.statistics.requests_aborted) == (0, 1)
+
+
+def test_a_refused_request_gets_an_error_behind_its_replayed_tokens() -> None:
+    endings, _ = make_endings()
+    record = endings.refuse("f0", RequestKey("b", 1), EngineDraining(), [1, 2])
+    output = record.output_from(2)
+    assert (output.first_index, output.token_ids, output.error_code) == (2, [], "engine_draining")
+    assert endings.store.find_finished("f0", RequestKey("b", 1)) is record
+
+
+END = Stop(FinishReason.STOP)
+LENGTH = Stop(FinishReason.LENGTH)
+
+
+def stop_of(
+    output: list[int],
+    *,
+    prompt: tuple[int, ...] = (1, 2),
+    max_tokens: int | None = 5,
+    min_tokens: int = 0,
+    stop_token_ids: tuple[int, ...] = (7,),
+    ignore_eos: bool = False,
+) -> Stop | None:
+    add = AddRequest(
+        request_id="a",
+        attempt=1,
+        prompt_token_ids=list(prompt),
+        output_token_ids=output,
+        eos_token_ids=[8, 9],
+        sampling=SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            stop_token_ids=stop_token_ids,
+            ignore_eos=ignore_eos,
+        ),
+    )
+    return check_stop(make_request("f0", add, arrival=1, max_model_len=10))
+
+
+@pytest.mark.parametrize(
+    ("output", "stop"),
+    [
+        ([], None),
+        ([3], None),
+        ([8], END),
+        ([3, 9], END),
+        ([7], Stop(FinishReason.STOP, 7)),
+        ([3] * 4, None),
+        ([3] * 5, LENGTH),
+        ([3] * 4 + [8], END),
+        ([3] * 4 + [7], Stop(FinishReason.STOP, 7)),
+    ],
+)
+def test_rules_in_order(output: list[int], stop: Stop | None) -> None:
+    assert stop_of(output) == stop
+
+
+def test_end_of_sequence_comes_before_stop_tokens() -> None:
+    assert stop_of([8], stop_token_ids=(8,)) == END
+    assert stop_of([8], stop_token_ids=(8,), ignore_eos=True) == Stop(FinishReason.STOP, 8)
+
+
+def test_ignored_end_of_sequence_goes_on_to_the_length() -> None:
+    assert stop_of([8, 8], ignore_eos=True) is None
+    assert stop_of([8] * 5, ignore_eos=True) == LENGTH
+
+
+def test_prompt_does_not_stop() -> None:
+    assert stop_of([], prompt=(1, 8)) is None
+
+
+def test_below_min_tokens_only_length_counts() -> None:
+    assert stop_of([8], min_tokens=2) is None
+    assert stop_of([7], min_tokens=2) is None
+    assert stop_of([3, 8], min_tokens=2) == END
+    assert stop_of([3] * 8, min_tokens=9, max_tokens=None) == LENGTH
+
+
+def test_snapshot_has_the_scheduler_counts() -> None:
+    scheduler = make_scheduler(max_num_seqs=2, max_num_batched_tokens=8, kv_blocks=4)
+    statistics = Statistics(requests_added=3, requests_finished=1)
+    request = new_request(credit=1)
+    scheduler.add(request)
+    assert statistics.snapshot(scheduler).waiting == 1
+    assert scheduler.schedule() is not None
+    scheduler.complete()
+    request.token_ids.append(1)
+    snapshot = statistics.snapshot(scheduler)
+    assert (snapshot.step, snapshot.waiting, snapshot.running, snapshot.paused) == (1, 0, 1, 1)
+    assert (snapshot.kv_blocks, snapshot.kv_blocks_free) == (4, 3)
+    assert (snapshot.requests_added, snapshot.requests_finished) == (3, 1)
+
+
+def test_requests_that_vanish_fail_the_invariants() -> None:
+    statistics = Statistics(requests_added=3, requests_finished=1, requests_aborted=1)
+    statistics.check_invariants(1)
+    with pytest.raises(AssertionError):
+        statistics.check_invariants(0)

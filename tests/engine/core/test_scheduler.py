@@ -1,17 +1,31 @@
-"""The scheduler's choices, one by one: chunks, order, preemption, credit, rows; then any load."""
-
-import random
+"""Scheduler: chunks, order, preemption, credit, rows, queues, and choices that share a prompt."""
 
 import attrs
 import pytest
 
-from triolet.engine.core.request import Request, RequestStatus, make_request
+from triolet.engine.core.block_pool import BlockPool
+from triolet.engine.core.engine_core import EngineCore
+from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.queue import (
+    ORDERS,
+    SharedPrompts,
+    WaitingQueue,
+    next_victim,
+    victims_for_admission,
+)
+from triolet.engine.core.request import Request, RequestStatus
 from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.core.step_time import STEPS_MIN
-from triolet.engine.messages import AddRequest, FinishReason
-from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.messages import AddRequest, FinishReason, RequestKey
 from triolet.engine.step_messages import Step
-from triolet.tests.engine.core.driver import make_scheduler
+from triolet.tests.engine.core.driver import (
+    Driver,
+    add_request,
+    make_core,
+    make_scheduler,
+    new_request,
+    tokens_alone,
+)
 
 MODEL_LEN = 24
 
@@ -25,15 +39,14 @@ class Bench:
 
     def add(self, prompt: int, *, credit: int | None = None, merge_s: float = 0.0) -> Request:
         self.arrivals += 1
-        add = AddRequest(
-            request_id=f"r{self.arrivals}",
-            attempt=1,
-            prompt_token_ids=[1] * prompt,
-            sampling=SamplingParams(seed=1),
+        request = new_request(
+            f"r{self.arrivals}",
+            arrival=self.arrivals,
+            prompt=prompt,
             credit=credit,
+            max_model_len=MODEL_LEN,
             merge_s=merge_s,
         )
-        request = make_request("f0", add, arrival=self.arrivals, max_model_len=MODEL_LEN)
         self.scheduler.add(request)
         return request
 
@@ -76,28 +89,6 @@ def bench(
 def has_status(request: Request, status: RequestStatus) -> bool:
     """A call, so that the type checker does not believe the status to be constant."""
     return request.status is status
-
-
-def test_long_prompt_comes_in_chunks_and_samples_with_the_last() -> None:
-    b = bench()
-    b.add(18)
-    steps = [b.step() for _ in range(4)]
-    assert [step.token_counts for step in steps] == [[8], [8], [2], [1]]
-    assert [step.samples for step in steps] == [[False], [False], [True], [True]]
-    assert len(steps[0].new[0].block_ids) == 5, "blocks for the whole prompt at once"
-    assert [step.number for step in steps] == [1, 2, 3, 4]
-
-
-def test_one_step_mixes_prompts_and_decodes() -> None:
-    b = bench()
-    b.add(3)
-    b.step()
-    b.add(20)
-    b.add(2)
-    step = b.step()
-    assert step.rows == [0, 1]
-    assert step.token_counts == [1, 7]
-    assert step.samples == [True, False]
 
 
 def test_long_prompt_leaves_a_token_to_all_behind() -> None:
@@ -164,25 +155,6 @@ def test_head_of_the_queue_is_not_overtaken() -> None:
     assert len(b.scheduler.running) == 1
 
 
-def test_youngest_yields_when_blocks_run_out() -> None:
-    b = bench(kv_blocks=6)
-    first, second, third = b.add(4), b.add(4), b.add(8)
-    b.run(2)
-    while has_status(third, RequestStatus.RUNNING):
-        step = b.step()
-    assert step.finished == [2]
-    assert step.rows == [0, 1]
-    assert not step.new, "nobody is admitted in a step that has preempted"
-    assert third.computed_tokens == 0
-    assert b.scheduler.waiting.first() is third
-    assert b.scheduler.preemptions == 1
-    while not has_status(third, RequestStatus.RUNNING):
-        step = b.step()
-    assert first.is_finished or second.is_finished or has_status(second, RequestStatus.PREEMPTED)
-    assert step.new[0].token_ids == third.token_ids[: len(step.new[0].token_ids)]
-    assert step.new[0].prompt_tokens == 8
-
-
 def test_request_that_is_alone_among_runnable_yields_nothing_to_itself() -> None:
     b = bench(kv_blocks=6)
     request = b.add(4)
@@ -206,18 +178,6 @@ def test_paused_request_yields_before_a_younger_one_that_runs() -> None:
     paused.grant(None)
     b.scheduler.update(paused)
     assert b.step().new[0].computed_tokens == 0
-
-
-def test_paused_request_keeps_its_place_while_it_is_not_needed() -> None:
-    b = bench()
-    request = b.add(3, credit=2)
-    b.run(2)
-    assert not b.scheduler.has_work()
-    assert b.scheduler.paused_count() == 1
-    request.grant(3)
-    b.scheduler.update(request)
-    step = b.step()
-    assert (step.new, step.rows, step.token_counts) == ([], [0], [1])
 
 
 @pytest.mark.parametrize(
@@ -259,47 +219,249 @@ def test_rows_are_the_smallest_and_free_once_named() -> None:
     assert step.rows == [1, 2, 0]
 
 
-def test_end_in_flight_keeps_row_and_blocks_until_the_step_is_complete() -> None:
-    b = bench()
-    request = b.add(3)
-    scheduled = b.scheduler.schedule()
-    assert scheduled is not None
-    assert b.scheduler.schedule() is None
-    b.scheduler.end(request, FinishReason.ABORT)
-    b.scheduler.check_invariants()
-    assert b.scheduler.kv_cache.pool.free_count == 11
-    b.apply()
-    assert b.scheduler.kv_cache.pool.free_count == 12
-    assert not b.scheduler.has_work()
+# ---- the queue and the victims
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_any_load_is_served_to_the_end(seed: int) -> None:
-    """More than fits, credit in small pieces: nobody starves, and the oldest never waits."""
-    rng = random.Random(seed)
-    b = bench(
-        kv_blocks=rng.randint(6, 10),
-        max_num_seqs=rng.randint(1, 5),
-        max_num_batched_tokens=rng.randint(1, 9),
+def make(arrival: int, *, credit: int | None = None, prompt: int = 4) -> Request:
+    return new_request(f"r{arrival}", arrival=arrival, credit=credit, prompt=prompt)
+
+
+def test_first_come_first_served_whenever_it_was_put_in() -> None:
+    queue = WaitingQueue()
+    requests = [make(arrival) for arrival in range(4)]
+    for index in (2, 0, 3, 1):
+        queue.add(requests[index])
+    assert queue.requests() == requests
+    assert queue.first() is requests[0]
+    queue.remove(requests[0])
+    queue.remove(requests[2])
+    assert queue.requests() == [requests[1], requests[3]]
+    assert len(queue) == 2
+    assert requests[0] not in queue
+    assert requests[1] in queue
+
+
+def test_parked_request_delays_none_and_keeps_its_place() -> None:
+    queue = WaitingQueue()
+    paused, compiling, ready = make(0, credit=0), make(1), make(2)
+    compiling.status = RequestStatus.WAITING_FOR_GRAMMAR
+    for request in (paused, compiling, ready):
+        queue.add(request)
+    assert queue.first() is ready
+    assert len(queue) == 3
+    queue.update(paused)  # nothing has changed
+    assert queue.first() is ready
+    paused.grant(1)
+    compiling.move_to(RequestStatus.WAITING)
+    for request in (paused, compiling, ready):
+        queue.update(request)
+    assert queue.requests() == [paused, compiling, ready]
+    queue.check_invariants()
+
+
+def test_lower_priority_numbers_come_first_and_equals_as_they_came() -> None:
+    queue = WaitingQueue(ORDERS["priority"])
+    requests = [make(arrival) for arrival in range(5)]
+    for request, priority in zip(requests, (0, -1, 0, 7, -1), strict=True):
+        request.priority = priority
+        queue.add(request)
+    assert [request.arrival for request in queue.requests()] == [1, 4, 0, 2, 3]
+
+
+def test_who_is_parked_comes_back_to_its_place() -> None:
+    queue = WaitingQueue()
+    requests = [make(arrival) for arrival in range(3)]
+    for request in requests:
+        queue.add(request)
+    requests[0].waits_for_sibling = True
+    queue.park(requests[0])
+    queue.check_invariants()
+    assert queue.first() is requests[1]
+    requests[0].waits_for_sibling = False
+    queue.update(requests[0])
+    assert queue.first() is requests[0]
+
+
+def test_the_last_paused_one_yields_first_then_the_last_that_could_run() -> None:
+    first, second, third, fourth = make(1, credit=0), make(2, credit=0), make(3), make(4)
+    runnable = [third, fourth]
+    assert next_victim([first, second, third, fourth], runnable) is second
+    assert next_victim([first, third, fourth], runnable) is first
+    assert next_victim([third, fourth], runnable) is fourth
+    assert runnable == [third]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "places", "expected"),
+    [
+        (0, 0, []),
+        (-3, 1, ["r4"]),
+        (1, 0, ["r4"]),
+        (2, 0, ["r4", "r2"]),
+        (1, 2, ["r4", "r2"]),
+        (4, 0, None),
+        (0, 3, None),
+    ],
+)
+def test_paused_ones_yield_if_they_are_enough(
+    blocks: int, places: int, expected: list[str] | None
+) -> None:
+    kv_cache = KVCacheManager(4, BlockPool(8))
+    running = [make(1), make(2, credit=0, prompt=5), make(3), make(4, credit=0)]
+    for request in running:
+        kv_cache.admit(request, [])
+    victims = victims_for_admission(running, kv_cache, [], blocks=blocks, places=places)
+    named = None if victims is None else [victim.request_id for victim in victims]
+    assert named == expected
+
+
+def test_a_block_that_the_newcomer_hits_does_not_become_free() -> None:
+    kv_cache = KVCacheManager(4, BlockPool(8))
+    paused = make(1, credit=0, prompt=8)
+    kv_cache.admit(paused, [])
+    hit = paused.block_ids[:1]
+    assert victims_for_admission([paused], kv_cache, hit, blocks=1, places=0) == [paused]
+    assert victims_for_admission([paused], kv_cache, hit, blocks=2, places=0) is None
+
+
+# ---- choices that share a prompt
+
+
+def choices(count: int, *, prompt: int = 14, credit: int | None = None) -> list[AddRequest]:
+    request = add_request("a", prompt=prompt, max_tokens=3, credit=credit)
+    return [
+        attrs.evolve(request, request_id=f"a{choice}", choice=choice, parent="a")
+        for choice in range(count)
+    ]
+
+
+def driver_of_choices(prefix_cache: bool, budget: int = 8) -> Driver:
+    core = make_core(kv_blocks=16, prefix_cache=prefix_cache, max_num_batched_tokens=budget)
+    return Driver(core)
+
+
+def computed_tokens(driver: Driver) -> int:
+    """Steps until nothing is left to do; how many tokens they computed."""
+    computed = 0
+    while (step := driver.core.schedule(0.0)) is not None:
+        driver.core.check_invariants()
+        computed += sum(step.token_counts)
+        for frontend, message in driver.core.finish_step(driver.worker.execute(step), 0.0).items():
+            driver.heard += [(frontend, output) for output in message.outputs]
+        driver.core.check_invariants()
+    return computed
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_the_prompt_is_computed_once(prefix_cache: bool) -> None:
+    driver = driver_of_choices(prefix_cache)
+    for request in choices(3):
+        driver.core.add("f0", request)
+    # 14 tokens of prompt, of which the siblings compute the last two; two decodes of each.
+    assert computed_tokens(driver) == 14 + 2 * 2 + 3 * 2
+    for request in choices(3):
+        assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def test_others_do_not_wait_with_them() -> None:
+    driver = driver_of_choices(True, budget=16)
+    for request in [*choices(2), add_request("b", prompt=[9, 9])]:
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [14, 2]
+
+
+@pytest.mark.parametrize("prefix_cache", [True, False])
+def test_when_the_first_is_aborted_the_next_one_computes(prefix_cache: bool) -> None:
+    driver = driver_of_choices(prefix_cache)
+    for request in choices(3):
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    driver.core.abort("f0", [RequestKey("a0", 1)])
+    driver.core.finish_step(driver.worker.execute(step), 0.0)
+    # The first step computed two blocks, which the next one finds.
+    assert computed_tokens(driver) == (14 - 8) + 2 + 2 * 2
+    for request in choices(3)[1:]:
+        assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def test_one_that_waits_may_be_aborted_and_one_without_credit_delays_no_other() -> None:
+    driver = driver_of_choices(True)
+    for index, request in enumerate(choices(4)):
+        driver.core.add("f0", attrs.evolve(request, credit=0 if index == 0 else None))
+    assert driver.step()
+    driver.core.abort("f0", [RequestKey("a2", 1)])
+    driver.run()
+    assert driver.tokens("a0") == driver.tokens("a2") == []
+    assert driver.tokens("a1") == tokens_alone(choices(2)[1])
+    assert driver.tokens("a3") == tokens_alone(choices(4)[3])
+
+
+def test_without_a_prefix_cache_no_other_finds_their_blocks() -> None:
+    driver = driver_of_choices(False)
+    for request in choices(2):
+        driver.core.add("f0", request)
+    driver.run()
+    for alone in ("", "b"):
+        other = attrs.evolve(choices(1)[0], request_id="other", attempt=2, parent=alone)
+        driver.core.add("f0", other)
+        driver.run()
+        assert driver.last("other").cached_tokens == 0
+
+
+def test_a_prompt_of_less_than_a_block_is_computed_by_each() -> None:
+    driver = driver_of_choices(True)
+    for request in choices(3, prompt=4):
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [4, 4], "as the budget allows"
+
+
+def test_a_prompt_that_is_cached_delays_no_other() -> None:
+    driver = driver_of_choices(True)
+    driver.core.add("f0", add_request("b", prompt=14))
+    driver.run()
+    for request in choices(3):
+        driver.core.add("f0", request)
+    step = driver.core.schedule(0.0)
+    assert step is not None
+    assert step.token_counts == [2, 2, 2]
+
+
+def waits(core: EngineCore, request_id: str) -> bool:
+    request = core._store.find("f0", request_id)
+    assert request is not None
+    return request.waits_for_sibling
+
+
+def test_a_preempted_one_lets_the_others_go_on() -> None:
+    """An older request needs the blocks of the one that computes the prompt."""
+    core = make_core(kv_blocks=6, max_num_batched_tokens=4, max_num_seqs=3)
+    driver = Driver(core)
+    core.add("f0", add_request("old", prompt=[7] * 7, max_tokens=8))
+    for request in choices(2):
+        core.add("f0", request)
+    preempted = False
+    while driver.step():
+        preempted |= bool(core.statistics().preemptions)
+        if "a0" in core._store._live.get("f0", {}) and "a1" in core._store._live["f0"]:
+            assert not (preempted and waits(core, "a0") and waits(core, "a1"))
+    assert preempted
+    for request in choices(2):
+        assert driver.tokens(request.request_id) == tokens_alone(request)
+
+
+def make_choice(choice: int, *, parent: str = "p", frontend: str = "f0") -> Request:
+    return new_request(
+        f"r{choice}", frontend=frontend, arrival=choice, choice=choice, parent=parent
     )
-    requests: list[Request] = []
-    for _ in range(1500):
-        if len(requests) < 12 and rng.random() < 0.3:
-            requests.append(b.add(rng.randint(1, 20), credit=rng.choice([None, 0, 2, 5])))
-        live = [request for request in requests if not request.is_finished]
-        for request in live:
-            if rng.random() < 0.1:
-                request.grant(request.output_count + rng.randint(0, 4))
-                b.scheduler.update(request)
-        runnable = [request for request in b.scheduler.running if request.has_credit]
-        lengths = {request: request.computed_tokens for request in runnable}
-        if b.scheduler.has_work():
-            b.step()
-        else:
-            assert b.scheduler.schedule() is None
-            assert not runnable
-        if runnable:
-            assert runnable[0].computed_tokens > lengths[runnable[0]]
-    assert len(requests) == 12
-    assert all(request.is_finished for request in requests)
-    assert b.scheduler.kv_cache.pool.free_count == b.scheduler.kv_cache.pool.blocks
+
+
+def test_parents_of_two_frontends_are_two() -> None:
+    prompts = SharedPrompts()
+    prompts.begin(make_choice(0))
+    assert not prompts.wait_for_sibling(make_choice(1, frontend="f1"))
+    assert not prompts.wait_for_sibling(make_choice(1, parent="q"))

@@ -1,19 +1,16 @@
 """A built step is the one that was meant, and counts what is in flight; rows come and go."""
 
-import attrs
 import pytest
 
-from triolet.engine.core.request import make_request
 from triolet.engine.core.step_builder import RowPool, StepBuilder
 from triolet.engine.step_messages import RowEmbeds
-from triolet.tests.engine.core.driver import add_request
-from triolet.tests.engine.core.grammars import CountingGrammar
+from triolet.tests.engine.core.driver import CountingGrammar, new_request
 from triolet.transports.array import Array
 
 
 def test_a_row_samples_when_nothing_is_left_to_compute() -> None:
-    whole = make_request("f0", add_request("a", prompt=3), arrival=1, max_model_len=20)
-    part = make_request("f0", add_request("b", prompt=3), arrival=2, max_model_len=20)
+    whole = new_request("a", prompt=3)
+    part = new_request("b", prompt=3)
     whole.row, part.row = 4, 2
     whole.grammar = part.grammar = CountingGrammar([{1}], 9, 50)
     builder = StepBuilder(budget=8)
@@ -31,7 +28,7 @@ def test_a_row_samples_when_nothing_is_left_to_compute() -> None:
 
 
 def test_when_all_sample_their_rows_are_the_steps() -> None:
-    request = make_request("f0", add_request("a", prompt=3), arrival=1, max_model_len=20)
+    request = new_request("a", prompt=3)
     builder = StepBuilder(budget=8)
     builder.compute(request, 3)
     scheduled = builder.build(1)
@@ -40,11 +37,8 @@ def test_when_all_sample_their_rows_are_the_steps() -> None:
 
 def test_embeddings_come_with_the_prompt_tokens_that_are_computed() -> None:
     data = bytes(range(24))
-    add = attrs.evolve(
-        add_request("a", prompt=[0, 0, 0], output=[5]),
-        prompt_embeds=Array("float32", (3, 2), data),
-    )
-    request = make_request("f0", add, arrival=1, max_model_len=20)
+    embeds = Array("float32", (3, 2), data)
+    request = new_request("a", prompt=3, output_token_ids=[5], prompt_embeds=embeds)
     request.row = 3
     builder = StepBuilder(budget=8)
     builder.begin_row(request)

@@ -7,7 +7,6 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from triolet.engine.core.request import make_request
 from triolet.engine.core.step_time import (
     CHUNK_MIN,
     HOLD_MIN_S,
@@ -19,7 +18,7 @@ from triolet.engine.core.step_time import (
     TimeBudget,
 )
 from triolet.engine.messages import FinishReason
-from triolet.tests.engine.core.driver import add_request, make_scheduler
+from triolet.tests.engine.core.driver import make_scheduler, new_request
 
 # Seconds of the decodes of a step, and of each token of a chunk.
 DECODE_S, TOKEN_S = 0.04, 0.001
@@ -107,18 +106,13 @@ def test_without_a_target_or_steps_nothing_is_cut(times: StepTimes, target_s: fl
 
 def test_the_scheduler_learns_from_steps_and_cuts_by_it() -> None:
     scheduler = make_scheduler(
-        max_num_seqs=2,
-        max_num_batched_tokens=256,
-        kv_blocks=200,
-        block_tokens=16,
+        max_num_seqs=2, max_num_batched_tokens=256, kv_blocks=200, block_tokens=16
     )
     scheduler.step_time_target_s = 0.1
     chance = random.Random(5)
     for arrival in range(100):
         length = chance.randint(20, 250)
-        request = make_request(
-            "f0", add_request(f"r{arrival}", prompt=length), arrival=arrival, max_model_len=2000
-        )
+        request = new_request(f"r{arrival}", arrival=arrival, prompt=length, max_model_len=2000)
         scheduler.add(request)
         while not request.is_finished:
             scheduled = scheduler.schedule()

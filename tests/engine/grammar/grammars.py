@@ -5,9 +5,8 @@ from collections.abc import Iterator
 
 from tokenizers import Tokenizer
 
-from triolet.engine.core.grammar import GrammarOrder, mask_bytes
+from triolet.engine.core.grammar import mask_bytes
 from triolet.engine.grammar.matcher import MatchedGrammar
-from triolet.engine.messages import RequestKey
 from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.process.grammar_compiler import GrammarCompiler
 from triolet.engine.structured_outputs import StructuredOutputs
@@ -32,8 +31,9 @@ def make_compiler() -> GrammarCompiler:
 
 def make_order(
     wanted: StructuredOutputs, *, eos: tuple[int, ...] = (EOS,), output: tuple[int, ...] = ()
-) -> GrammarOrder:
-    return GrammarOrder("f0", RequestKey("a", 1), wanted, frozenset(eos), list(output))
+) -> tuple[StructuredOutputs, frozenset[int], tuple[int, ...]]:
+    """What a request of this form gives a compiler."""
+    return wanted, frozenset(eos), output
 
 
 def allowed(grammar: MatchedGrammar) -> set[int]:

@@ -26,7 +26,7 @@ class Clock:
 
 def timed(wanted: StructuredOutputs, work_s: float, ignored: frozenset[int]) -> MatchedGrammar:
     """A grammar each of whose masks and tokens takes so long."""
-    matcher = make_compiler().compile(make_order(wanted))._matcher
+    matcher = make_compiler().compile(*make_order(wanted))._matcher
     return MatchedGrammar(matcher, ignored, Clock(work_s))
 
 
@@ -55,7 +55,7 @@ TEXTS = [
 def test_each_token_of_a_match_is_allowed_before_it_comes(
     compiler: GrammarCompiler, wanted: StructuredOutputs, text: str
 ) -> None:
-    grammar = compiler.compile(make_order(wanted))
+    grammar = compiler.compile(*make_order(wanted))
     for token_id in accepted(grammar, text):
         assert token_id in allowed(grammar)
         assert not is_terminated(grammar)
@@ -63,7 +63,7 @@ def test_each_token_of_a_match_is_allowed_before_it_comes(
 
 
 def test_the_end_is_allowed_only_where_the_output_may_end(compiler: GrammarCompiler) -> None:
-    grammar = compiler.compile(make_order(StructuredOutputs.regex("[0-9]{2,3}")))
+    grammar = compiler.compile(*make_order(StructuredOutputs.regex("[0-9]{2,3}")))
     ends = []
     for _ in accepted(grammar, "12"):
         ends.append(EOS in allowed(grammar))
@@ -77,7 +77,7 @@ def test_the_end_is_allowed_only_where_the_output_may_end(compiler: GrammarCompi
 
 def test_an_end_that_is_ignored_is_never_allowed(compiler: GrammarCompiler) -> None:
     order = make_order(StructuredOutputs.grammar('start: /[0-9]/ ("a" | "b")?'), eos=())
-    grammar = compiler.compile(order)
+    grammar = compiler.compile(*order)
     for _ in accepted(grammar, "1"):
         pass
     assert EOS not in allowed(grammar)
@@ -88,7 +88,7 @@ def test_an_end_that_is_ignored_is_never_allowed(compiler: GrammarCompiler) -> N
 
 
 def test_what_may_not_come_is_refused_for_good(compiler: GrammarCompiler) -> None:
-    grammar = compiler.compile(make_order(StructuredOutputs.regex("[0-9]+")))
+    grammar = compiler.compile(*make_order(StructuredOutputs.regex("[0-9]+")))
     assert grammar.failure == ""
     assert not grammar.accept(encode("a")[0])
     assert "doesn't satisfy the grammar" in grammar.failure
@@ -100,7 +100,7 @@ def test_what_may_not_come_is_refused_for_good(compiler: GrammarCompiler) -> Non
 def test_at_a_limit_nothing_is_allowed_not_even_the_end(compiler: GrammarCompiler) -> None:
     wide = json.dumps({"properties": {f"p{i}": {} for i in range(1500)}, "type": "object"})
     wanted = StructuredOutputs.grammar(f"start: /[0-9]{{8}}/ x\nx: %json {wide}")
-    grammar = compiler.compile(make_order(wanted))
+    grammar = compiler.compile(*make_order(wanted))
     for token_id in encode("12345678{"):
         if not grammar.accept(token_id):
             break
@@ -113,7 +113,7 @@ def test_at_a_limit_nothing_is_allowed_not_even_the_end(compiler: GrammarCompile
 def test_a_mask_is_a_function_of_the_tokens(compiler: GrammarCompiler) -> None:
     wanted = StructuredOutputs.json_object()
     order = make_order(wanted, output=tuple(encode('{"name": ["a", 1')))
-    first, again = compiler.compile(order), make_compiler().compile(order)
+    first, again = compiler.compile(*order), make_compiler().compile(*order)
     assert allowed(first) == allowed(again)
     row = bytearray(mask_bytes(VOCAB_SIZE))
     first.fill_mask(memoryview(row))
@@ -151,7 +151,7 @@ def test_a_grammar_that_can_be_read_in_many_ways_ends_its_request(
 ) -> None:
     """Unbounded, its masks would take seconds before it is through."""
     wanted = StructuredOutputs.grammar("start: e\ne: e e | e e e | /[a-z]/")
-    grammar = compiler.compile(make_order(wanted))
+    grammar = compiler.compile(*make_order(wanted))
     [letter] = encode("a")
     for _ in range(200):
         if not allowed(grammar):

@@ -2,21 +2,25 @@
 
 import pathlib
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import attrs
+import msgspec
 import pytest
 import trio
+import trio.testing
 
 from triolet.engine.config import WORKER_MODULE, EngineSettings
 from triolet.engine.errors import BootRefused, StepFailed, StepTimeout, WorkersDisagree
-from triolet.engine.process.executor import Executor
+from triolet.engine.messages import TreeReply, TreeRequest
+from triolet.engine.process.executor import TREE_TIMEOUT_S, Executor, Worker
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.nurseries.processes.process import Process, ProcessDied
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.task_tree import find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree, find_tasks
 from triolet.tests.engine.steps import (
     LONG_PROMPT_TOKENS,
     VOCAB_SIZE,
@@ -26,8 +30,8 @@ from triolet.tests.engine.steps import (
     write_sizes,
 )
 from triolet.tests.leaks import check_no_leaks
+from triolet.transports.control.channel import ControlChannel
 
-pytestmark = pytest.mark.slow
 DEADLINE_S = 60.0
 # A step that nobody waits out.
 ENDLESS_STEP_S = 3600.0
@@ -40,7 +44,7 @@ class Pool:
 
     executor: Executor
     ready: WorkerReady = attrs.field(init=False)
-    progress: list[tuple[str, float]] = attrs.field(factory=list)
+    progress: list[tuple[int, str, float]] = attrs.field(factory=list)
     told: list[list[Process]] = attrs.field(factory=list)  # what `on_workers` got, each time
 
     @property
@@ -49,8 +53,8 @@ class Pool:
         return sorted(self.told[-1], key=lambda process: process.spec.rank)
 
     async def run(self, step: Step) -> StepResult:
-        self.executor.submit(step)
-        return await self.executor.result(step.number)
+        self.executor.rings.submit(step)
+        return await self.executor.rings.result(step.number)
 
 
 @asynccontextmanager
@@ -59,8 +63,8 @@ async def open_pool(
 ) -> AsyncIterator[Pool]:
     """Nothing is left afterwards, whatever happened."""
 
-    def progress(phase: str, fraction: float) -> None:
-        pool.progress.append((phase, fraction))
+    def progress(rank: int, phase: str, fraction: float) -> None:
+        pool.progress.append((rank, phase, fraction))
 
     async def workers(processes: Sequence[Process]) -> None:
         pool.told.append(list(processes))
@@ -74,19 +78,19 @@ async def open_pool(
             yield pool
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 3])
 async def test_steps_trees_and_an_end_that_leaves_nothing(
     workers: int, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A worker that is kept from answering for longer would be left out.
-    monkeypatch.setattr("triolet.engine.process.tree_asker.TREE_TIMEOUT_S", DEADLINE_S)
+    monkeypatch.setattr("triolet.engine.process.executor.TREE_TIMEOUT_S", DEADLINE_S)
     with check_no_leaks():
         async with open_pool(write_sizes(tmp_path), workers=workers) as pool:
             assert pool.ready.vocab_size == VOCAB_SIZE
             assert pool.ready.numerics_id.startswith("null-")
             assert [len(told) for told in pool.told] == list(range(1, workers + 1))
-            # Told by every rank, and never further than the one that is furthest behind.
-            assert pool.progress == [("start", 0.0)] * (workers - 1) + [("start", 1.0)]
+            assert sorted(pool.progress) == [(rank, "start", 1.0) for rank in range(workers)]
 
             first = expected_token(0, 8)
             assert await pool.run(first_step()) == StepResult(1, [0], [first])
@@ -127,20 +131,22 @@ async def _ask_in(scope: trio.CancelScope, executor: Executor) -> None:
         await executor.trees()
 
 
+@pytest.mark.slow
 async def test_a_rank_killed_in_mid_step_takes_the_pool_down(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path)
 
     async def kill_in_mid_step() -> None:
         async with open_pool(folder, workers=3, null_step_s=ENDLESS_STEP_S) as pool:
-            pool.executor.submit(first_step())
+            pool.executor.rings.submit(first_step())
             pool.processes[1].send_signal(signal.SIGKILL)
-            await pool.executor.result(1)
+            await pool.executor.rings.result(1)
 
     with check_no_leaks(), pytest.raises(ProcessDied) as caught:
         await kill_in_mid_step()
     assert (caught.value.exit.process, caught.value.exit.signal) == ("worker-1", signal.SIGKILL)
 
 
+@pytest.mark.slow
 async def test_a_late_step_ends_with_its_silent_ranks(tmp_path: pathlib.Path) -> None:
     with check_no_leaks(), pytest.raises(StepTimeout) as caught:
         async with open_pool(
@@ -150,6 +156,7 @@ async def test_a_late_step_ends_with_its_silent_ranks(tmp_path: pathlib.Path) ->
     assert caught.value.ranks == (0,)
 
 
+@pytest.mark.slow
 async def test_a_rank_that_raises_is_told_though_the_other_hangs(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path, rank_0="hang", rank_1="raise")
     with check_no_leaks(), pytest.raises(StepFailed) as caught:
@@ -160,6 +167,7 @@ async def test_a_rank_that_raises_is_told_though_the_other_hangs(tmp_path: pathl
     assert "acting_worker.py" in caught.value.traceback
 
 
+@pytest.mark.slow
 async def test_a_worker_that_dies_while_loading(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path, rank_1="die")
     with check_no_leaks(), pytest.raises(ProcessDied, match=r"worker-1 .* was killed by SIGKILL"):
@@ -167,6 +175,7 @@ async def test_a_worker_that_dies_while_loading(tmp_path: pathlib.Path) -> None:
             pytest.fail("it was never ready")
 
 
+@pytest.mark.slow
 async def test_workers_that_disagree(tmp_path: pathlib.Path) -> None:
     folder = write_sizes(tmp_path, rank_1="differ")
     with check_no_leaks(), pytest.raises(WorkersDisagree, match="numerics of rank 1"):
@@ -174,12 +183,14 @@ async def test_workers_that_disagree(tmp_path: pathlib.Path) -> None:
             pytest.fail("it was never ready")
 
 
+@pytest.mark.slow
 async def test_a_folder_without_a_model_is_refused_for_good(tmp_path: pathlib.Path) -> None:
     with check_no_leaks(), pytest.raises(BootRefused, match=r"config\.json"):
         async with open_pool(tmp_path / "nothing", workers=1):
             pytest.fail("it was never ready")
 
 
+@pytest.mark.slow
 async def test_cancelled_while_the_workers_boot(tmp_path: pathlib.Path) -> None:
     """In mid-handshake: no worker and no descriptor stays."""
     settings = EngineSettings(model=str(write_sizes(tmp_path)), executor="null", workers=2)
@@ -194,3 +205,90 @@ async def test_cancelled_while_the_workers_boot(tmp_path: pathlib.Path) -> None:
         with scope:
             await executor.run()
         assert scope.cancelled_caught
+
+
+READY = WorkerReady(kv_blocks=1, max_model_len=1, vocab_size=1, numerics_id="n", bitwise=True)
+
+
+@contextmanager
+def open_control() -> Iterator[tuple[Worker, ControlChannel]]:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with (
+        ControlChannel(left, sends=[TreeRequest], receives=[TreeReply]) as ours,
+        ControlChannel(right, sends=[TreeReply], receives=[TreeRequest]) as workers,
+    ):
+        yield Worker("worker-1", READY, ours), workers
+
+
+async def next_question(worker: ControlChannel) -> int:
+    request, _ = await worker.receive()
+    assert isinstance(request, TreeRequest)
+    return request.call_id
+
+
+async def answer(worker: ControlChannel, call_id: int) -> None:
+    """With a tree that tells its question's number in place of a pid."""
+    tree = msgspec.json.encode(ProcessTree("worker 1", call_id)).decode()
+    await worker.send(TreeReply(call_id, tree))
+
+
+async def test_several_ask_and_each_gets_its_own() -> None:
+    pids: list[int] = []
+
+    async def ask() -> None:
+        tree = await ours.task_tree()
+        assert tree is not None
+        pids.append(tree.pid)
+
+    with open_control() as (ours, worker), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+            for _ in range(3):
+                await answer(worker, await next_question(worker))
+    assert pids == [1, 2, 3]
+
+
+async def test_a_late_answer_is_not_the_next_ones() -> None:
+    with open_control() as (ours, worker), trio.fail_after(DEADLINE_S):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(ours.task_tree)
+                await next_question(worker)
+                scope.cancel("whoever asked does not wait")
+        await answer(worker, 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_answer_next, worker)
+            tree = await ours.task_tree()
+        assert tree is not None
+        assert tree.pid == 2
+
+
+async def _answer_next(worker: ControlChannel) -> None:
+    await answer(worker, await next_question(worker))
+
+
+async def test_silence_is_no_answer(autojump_clock: trio.testing.MockClock) -> None:
+    with open_control() as (ours, _):
+        began = trio.current_time()
+        assert await ours.task_tree() is None
+        assert trio.current_time() - began == TREE_TIMEOUT_S  # the mock clock's
+
+
+async def test_a_worker_that_dies_gives_none() -> None:
+    with open_control() as (ours, worker), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_close_at_question, worker)
+            assert await ours.task_tree() is None
+        assert await ours.task_tree() is None  # and again, now that it cannot be asked
+
+
+async def _close_at_question(worker: ControlChannel) -> None:
+    await next_question(worker)
+    worker.close()
+
+
+async def test_a_channel_that_was_closed_gives_none() -> None:
+    with open_control() as (ours, _), trio.fail_after(DEADLINE_S):
+        ours.control.close()
+        assert await ours.task_tree() is None

@@ -26,20 +26,20 @@ def compiler() -> GrammarCompiler:
 
 
 def test_requests_get_copies_of_their_own(compiler: GrammarCompiler) -> None:
-    first = compiler.compile(make_order(DIGITS))
+    first = compiler.compile(*make_order(DIGITS))
     for token_id in encode("12"):
         assert first.accept(token_id)
-    second = compiler.compile(make_order(DIGITS))
+    second = compiler.compile(*make_order(DIGITS))
     assert EOS in allowed(first)
     assert EOS not in allowed(second)
 
 
 def test_a_replay_has_accepted_its_output(compiler: GrammarCompiler) -> None:
     output = tuple(encode("1234"))
-    grammar = compiler.compile(make_order(DIGITS, output=output))
+    grammar = compiler.compile(*make_order(DIGITS, output=output))
     assert grammar.is_terminated
     with pytest.raises(InvalidParameter, match="output token 0 does not match"):
-        compiler.compile(make_order(DIGITS, output=tuple(encode("a"))))
+        compiler.compile(*make_order(DIGITS, output=tuple(encode("a"))))
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,14 @@ def test_what_cannot_be_compiled(
     compiler: GrammarCompiler, wanted: StructuredOutputs, reason: str
 ) -> None:
     with pytest.raises(InvalidParameter, match=reason) as caught:
-        compiler.compile(make_order(wanted))
+        compiler.compile(*make_order(wanted))
     assert caught.value.parameter == "structured_outputs"
-    compiler.compile(make_order(DIGITS))
+    compiler.compile(*make_order(DIGITS))
 
 
 def test_kept_ones_are_bounded(compiler: GrammarCompiler) -> None:
     for count in range(KEPT_MAX + 5):
-        compiler.compile(make_order(StructuredOutputs.regex(f"a{{{count}}}b")))
+        compiler.compile(*make_order(StructuredOutputs.regex(f"a{{{count}}}b")))
     assert len(compiler._kept) == KEPT_MAX
 
 
@@ -77,4 +77,4 @@ def test_a_folder_without_a_readable_tokenizer(
     compiler = GrammarCompiler(tmp_path, VOCAB_SIZE)
     compiler.load()
     with pytest.raises(InvalidParameter, match="no tokenizer"):
-        compiler.compile(make_order(DIGITS))
+        compiler.compile(*make_order(DIGITS))

@@ -1,4 +1,6 @@
-"""What frontends say to one engine becomes calls, and what they never say is refused early."""
+"""Engine server: messages in and out, orphans, counts, task trees, messages too large for one."""
+
+import math
 
 import attrs
 import msgspec
@@ -15,21 +17,25 @@ from triolet.engine.messages import (
     FinishReason,
     LiveRequest,
     RequestKey,
+    RequestOutput,
     Resync,
     ResyncReply,
     StatisticsReport,
     StepOutputs,
+    TokenLogprobs,
     Utility,
     UtilityCall,
     UtilityReply,
 )
-from triolet.engine.process.orphan_watch import OrphanWatch
 from triolet.engine.process.server import (
+    PART_BYTES_MAX,
     STATISTICS_PERIOD_S,
     TREE_CALLS_MAX,
     TREE_TIMEOUT_S,
     EngineServer,
+    OrphanWatch,
     TreeSource,
+    split_outputs,
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.step_messages import StepResult, WorkerReady
@@ -55,6 +61,16 @@ class RecordingChannel:
         self.sent: list[tuple[Peer, object]] = []
         self.down: set[Peer] = set()
         self.forgotten: list[Peer] = []
+
+    @property
+    def messages(self) -> list[StepOutputs]:
+        """What steps brought."""
+        return [message for _, message in self.sent if isinstance(message, StepOutputs)]
+
+    @property
+    def outputs(self) -> list[RequestOutput]:
+        """Those that were not in columns."""
+        return [output for message in self.messages for output in message.outputs]
 
     def send(self, peer: Peer, message: object) -> None:
         if peer in self.down:
@@ -83,15 +99,15 @@ async def _never() -> str:
 def make_server(tree: TreeSource = _tree) -> tuple[EngineServer, RecordingChannel]:
     channel = RecordingChannel()
     core = EngineCore(EngineSettings(model="m"), READY)
-    return EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=tree), channel
+    return EngineServer(core, channel, tree), channel
 
 
-def add(request_id: str = "a") -> AddRequest:
+def add(request_id: str = "a", tokens: int = 4) -> AddRequest:
     return AddRequest(
         request_id=request_id,
         attempt=1,
         prompt_token_ids=[1, 2, 3],
-        sampling=SamplingParams(seed=1, max_tokens=4),
+        sampling=SamplingParams(seed=1, max_tokens=tokens),
     )
 
 
@@ -363,3 +379,65 @@ async def test_a_tree_that_takes_too_long_is_given_up(
     await trio.sleep(TREE_TIMEOUT_S + 0.1)
     assert channel.sent == [(FRONTEND, UtilityReply(7, error="the task tree took too long"))]
     nursery.cancel_scope.cancel("the test is over")
+
+
+ANNA, BERT = Peer("frontend", 1, 1), Peer("frontend", 2, 1)
+
+
+def test_a_frontend_is_given_up_once_after_its_time() -> None:
+    watch = OrphanWatch(orphan_s=10.0)
+    watch.handle_down(ANNA, now=1.0)
+    watch.handle_down(ANNA, now=9.0)  # a repeat does not extend the wait
+    assert watch.next_deadline() == 11.0
+    assert watch.handle_timeout(10.9) == []
+    assert watch.handle_timeout(11.0) == [ANNA]
+    assert watch.handle_timeout(99.0) == []
+    assert watch.next_deadline() == math.inf
+
+
+def test_a_link_that_comes_back_saves_its_requests() -> None:
+    watch = OrphanWatch(orphan_s=10.0)
+    watch.handle_down(ANNA, now=0.0)
+    watch.handle_down(BERT, now=5.0)
+    watch.handle_up(ANNA)
+    assert watch.next_deadline() == 15.0
+    assert watch.handle_timeout(20.0) == [BERT]
+
+
+def output(name: str, size: int, *, of_prompt: bool = False) -> RequestOutput:
+    """Its arrays take `size` bytes."""
+    told = TokenLogprobs(1, bytes(size), b"", b"") if size else None
+    return RequestOutput(
+        request_id=name,
+        attempt=1,
+        first_index=0,
+        token_ids=[1],
+        logprobs=None if of_prompt else told,
+        prompt_logprobs=told if of_prompt else None,
+    )
+
+
+def message(*outputs: RequestOutput) -> StepOutputs:
+    return StepOutputs(3, list(outputs), [1], [2], [3])
+
+
+@pytest.mark.parametrize("sizes", [[], [0, 0], [PART_BYTES_MAX], [PART_BYTES_MAX - 1, 0, 1]])
+def test_what_fits_is_one_message(sizes: list[int]) -> None:
+    whole = message(*[output(str(i), size) for i, size in enumerate(sizes)])
+    assert split_outputs(whole) == [whole]
+
+
+@pytest.mark.parametrize("of_prompt", [False, True])
+def test_what_does_not_is_several_in_order(of_prompt: bool) -> None:
+    half = PART_BYTES_MAX // 2
+    sizes = [half + 1, half, 0, 1, 2 * PART_BYTES_MAX, 1]
+    outputs = [output(str(i), size, of_prompt=of_prompt) for i, size in enumerate(sizes)]
+    parts = split_outputs(message(*outputs))
+    assert [[o.request_id for o in part.outputs] for part in parts] == [
+        ["0"],
+        ["1", "2", "3"],
+        ["4"],
+        ["5"],
+    ]
+    assert [part.attempts for part in parts] == [[1], [], [], []]
+    assert {part.step for part in parts} == {3}

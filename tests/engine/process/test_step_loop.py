@@ -8,55 +8,18 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.engine.config import EngineSettings
-from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.errors import StepFailed
 from triolet.engine.messages import (
-    AbortRequests,
-    AddRequest,
     FinishReason,
-    RequestKey,
-    RequestOutput,
     Resync,
-    ResyncReply,
-    StepOutputs,
 )
-from triolet.engine.process.orphan_watch import OrphanWatch
 from triolet.engine.process.server import EngineServer
 from triolet.engine.process.step_loop import run_step_loop
-from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.step_messages import Mask, Step, StepResult, WorkerReady
+from triolet.engine.step_messages import Mask, Step, StepResult
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.task_tree import find_tasks, task_tree
-from triolet.transports.links.channel import ChannelEvent, Peer, PeerUp, Received
-
-FRONTEND = Peer("frontend", 0, 1)
-READY = WorkerReady(kv_blocks=16, max_model_len=64, vocab_size=100, numerics_id="n", bitwise=True)
-
-
-@attrs.define(eq=False)
-class RecordingChannel:
-    """Keeps what was sent."""
-
-    outputs: list[RequestOutput] = attrs.field(factory=list)
-    messages: list[StepOutputs] = attrs.field(factory=list)
-
-    def send(self, peer: Peer, message: object) -> None:
-        assert peer == FRONTEND
-        if isinstance(message, ResyncReply):
-            return
-        assert isinstance(message, StepOutputs)
-        self.messages.append(message)
-        self.outputs += message.outputs
-
-    async def receive(self) -> list[ChannelEvent]:
-        raise NotImplementedError
-
-    def break_link(self, peer: Peer, reason: str) -> None:
-        raise NotImplementedError
-
-    def forget(self, peer: Peer) -> None:
-        raise NotImplementedError
+from triolet.tests.engine.process.test_server import FRONTEND, RecordingChannel, add, make_server
+from triolet.transports.links.channel import PeerUp, Received
 
 
 @attrs.define(eq=False)
@@ -112,17 +75,7 @@ class Engine:
     executor: FakeExecutor
 
     def add(self, request_id: str, tokens: int = 3) -> None:
-        request = AddRequest(
-            request_id=request_id,
-            attempt=1,
-            prompt_token_ids=[1, 2, 3],
-            sampling=SamplingParams(seed=1, max_tokens=tokens),
-        )
-        self.server.handle_event(Received(FRONTEND, request))
-
-    def abort(self, request_id: str) -> None:
-        message = AbortRequests([RequestKey(request_id, 1)])
-        self.server.handle_event(Received(FRONTEND, message))
+        self.server.handle_event(Received(FRONTEND, add(request_id, tokens)))
 
     def tokens(self, request_id: str) -> list[int]:
         return [
@@ -133,15 +86,9 @@ class Engine:
         ]
 
 
-async def _tree() -> str:
-    return "{}"
-
-
 @asynccontextmanager
 async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
-    channel = RecordingChannel()
-    core = EngineCore(EngineSettings(model="m", max_num_seqs=2), READY)
-    server = EngineServer(core, channel, OrphanWatch[Peer](10.0), tree=_tree)
+    server, channel = make_server()
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, run_step_loop, server, executor, name="step-loop")
         server.handle_event(PeerUp(FRONTEND, 1))
@@ -149,7 +96,7 @@ async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
         await trio.testing.wait_all_tasks_blocked()
         yield Engine(server, channel, executor)
         nursery.cancel_scope.cancel("the test is over")
-    core.check_invariants()
+    server.core.check_invariants()
 
 
 async def test_idle_it_asks_for_nothing_and_says_what_it_waits_for() -> None:
@@ -184,29 +131,6 @@ async def test_what_arrives_during_a_step_joins_the_next() -> None:
         assert engine.tokens("b") == [3, 4, 5]
 
 
-async def test_an_abort_during_a_step_drops_its_token_and_frees_its_blocks_after() -> None:
-    async with open_engine(FakeExecutor(held=True)) as engine:
-        engine.add("a")
-        await trio.testing.wait_all_tasks_blocked()
-        engine.abort("a")
-        assert engine.server.core.statistics().kv_blocks_free < 16
-        engine.executor.release()
-        await trio.testing.wait_all_tasks_blocked()
-        assert engine.tokens("a") == []
-        assert engine.server.core.statistics().kv_blocks_free == 16
-        assert len(engine.executor.steps) == 2, "none after the two that were under way"
-        statistics = engine.server.core.statistics()
-        assert statistics.aborts_after == [0, 0, 1]
-
-
-async def test_the_next_step_is_submitted_before_a_result_is_waited_for() -> None:
-    async with open_engine(FakeExecutor(held=True)) as engine:
-        engine.add("a")
-        await trio.testing.wait_all_tasks_blocked()
-        assert [step.number for step in engine.executor.steps] == [1, 2]
-        assert engine.executor.asked == [1]
-
-
 async def test_long_steps_follow_one_another_without_a_gap_and_are_planned_late(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -223,9 +147,7 @@ async def test_long_steps_follow_one_another_without_a_gap_and_are_planned_late(
 
 async def test_what_needs_no_step_is_delivered_without_one() -> None:
     async with open_engine(FakeExecutor()) as engine:
-        bad = AddRequest(
-            request_id="bad", attempt=1, prompt_token_ids=[], sampling=SamplingParams(seed=1)
-        )
+        bad = attrs.evolve(add("bad"), prompt_token_ids=[])
         engine.server.handle_event(Received(FRONTEND, bad))
         await trio.testing.wait_all_tasks_blocked()
         (error,) = [o for o in engine.channel.outputs if o.request_id == "bad"]

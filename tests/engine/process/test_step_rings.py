@@ -16,6 +16,7 @@ from triolet.engine.process.step_rings import (
     RING_SLOTS,
     STEP_SLOT_BYTES,
     StepRings,
+    open_step_rings,
 )
 from triolet.engine.step_messages import (
     CORE_TO_WORKER,
@@ -54,7 +55,7 @@ class Worker:
 @contextmanager
 def open_rings(workers: int) -> Iterator[tuple[StepRings, list[Worker]]]:
     with check_no_leaks(), ExitStack() as owned:
-        rings = owned.enter_context(StepRings(workers, TIMEOUT_S))
+        rings = owned.enter_context(open_step_rings(workers, TIMEOUT_S))
         played = []
         for rank in range(workers):
             fds = rings.worker_fds(rank)
@@ -224,7 +225,7 @@ async def test_more_steps_than_fit_are_refused_and_name_who_lags() -> None:
 
 
 async def test_once_the_workers_have_their_ends_ours_are_closed() -> None:
-    with check_no_leaks(), StepRings(2, TIMEOUT_S) as rings:
+    with check_no_leaks(), open_step_rings(2, TIMEOUT_S) as rings:
         fds = [fd for rank in (0, 1) for fd in rings.worker_fds(rank)]
         assert set(fds) <= holdings().fds.keys()
         rings.close_workers_ends()
