@@ -17,9 +17,9 @@ import numpy as np
 from ...engine.host import cores
 from ...engine.kernels.library import open_library
 from ...engine.step_messages import Mask, NewRow, RowSampling, Step
+from ...engine.worker.executor_interface import StepOutcome
 from ...engine.worker.input_batch import InputBatch
 from ...engine.worker.native.sampling import NativeSampling
-from ...engine.worker.step_outcome import StepOutcome
 from ..steps.machine import look_at_machine
 from .words import argument_parser
 

@@ -45,7 +45,7 @@ from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
 from .qwen3_moe import load_qwen3_moe_layer
-from .tensor_names import rename_of
+from .weight_folder import rename_of
 
 META = torch.device("meta")
 DTYPES = MappingProxyType(

@@ -19,12 +19,11 @@ from ...kernels.model import (
     int32s,
 )
 from ...step_messages import Step, StepResult
-from ..executor_interface import WaitMask
+from ..executor_interface import StepOutcome, WaitMask
 from ..input_batch import EmbedSpan, InputBatch, StepInputs
-from ..step_outcome import StepOutcome
-from ..thread_choice import ThreadChoice
 from .decode_streak import DecodeStreak, decodes_only
 from .sampling import Draw, NativeSampling
+from .thread_choice import ThreadChoice
 
 
 @attrs.frozen(eq=False)

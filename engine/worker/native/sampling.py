@@ -25,10 +25,9 @@ from ...kernels.sampler import (
     ScoreCall,
 )
 from ...step_messages import Mask, RowLogprobs, Step
-from ..executor_interface import WaitMask
+from ..executor_interface import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome, WaitMask
 from ..input_batch import HeldRow, InputBatch, PromptSpan, StepInputs
-from ..step_outcome import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome
-from ..torch.exact_math import GREEDY_BELOW, exact_log
+from ..numerics import GREEDY_BELOW, exact_log
 
 Array = NDArray[numpy.generic]
 Floats = NDArray[numpy.float32]

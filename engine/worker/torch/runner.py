@@ -14,8 +14,8 @@ from ...model.attention import KvCache
 from ...model.decoder import ForwardBatch
 from ...model.registry import DTYPES, Model
 from ...step_messages import Mask, Step, StepResult
+from ..executor_interface import NOT_NUMBERS, StepOutcome
 from ..input_batch import EmbedSpan, InputBatch, Sampling, StepInputs
-from ..step_outcome import NOT_NUMBERS, StepOutcome
 from .logprobs import logprobs_of
 from .sampler import SampledRow, sample_tokens, unpack_mask
 

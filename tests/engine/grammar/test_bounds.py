@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.grammar.ascii_classes import with_ascii_classes
 from triolet.engine.grammar.bounds import (
     CASELESS_CLASSES_MAX,
     CHAIN_MAX,
@@ -26,6 +25,7 @@ from triolet.engine.grammar.bounds import (
     check_schema,
 )
 from triolet.engine.grammar.schema_patterns import patterns_together
+from triolet.engine.grammar.text import with_ascii_classes
 
 
 def nested(depth: int) -> dict[str, Any]:

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from triolet.engine.kernels.binding import Kernels, NativeFault, check_structures
+from triolet.engine.kernels.binding import (
+    Kernels,
+    NativeFault,
+    address_of,
+    check_structures,
+    take_memory,
+)
 from triolet.engine.kernels.layout import (
     ARCHITECTURES,
     Layout,
@@ -23,7 +29,6 @@ from triolet.engine.kernels.layout import (
     layout_fault,
 )
 from triolet.engine.kernels.library import machine_isas, open_library
-from triolet.engine.kernels.memory import address_of, take_memory
 from triolet.engine.kernels.model import ForwardStep, int32s
 from triolet.engine.kernels.sampler import SamplerKernels
 from triolet.engine.kernels.sampler import check_structures as check_sampler_structures
@@ -33,7 +38,7 @@ from triolet.engine.model.registry import plan_weights
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.model_config import config as model_config
 from triolet.engine.model_config.config import ModelConfig, load_model_config
-from triolet.engine.worker.torch.exact_math import exact_log
+from triolet.engine.worker.numerics import exact_log
 
 from ..model.reference import SIZES
 from ..model.tiny_models import CPU, TINY, random_tokens, write_config, write_model

@@ -12,6 +12,7 @@ import pytest
 from triolet.engine.config import ISAS
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.kernels import build as build_module
+from triolet.engine.kernels.binding import HUGE_PAGE_BYTES, address_of, take_memory
 from triolet.engine.kernels.build import (
     FOLDER,
     ISA_FLAGS,
@@ -29,7 +30,6 @@ from triolet.engine.kernels.library import (
     native_fault,
     open_library,
 )
-from triolet.engine.kernels.memory import HUGE_PAGE_BYTES, address_of, take_memory
 
 V3 = "avx avx2 fma f16c bmi1 bmi2 movbe abm"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"

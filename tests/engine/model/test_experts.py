@@ -8,10 +8,10 @@ from torch.nn import functional
 
 from triolet.engine.model.decoder import GatedMlp
 from triolet.engine.model.experts import ExpertsMlp
-from triolet.engine.model.fused_experts import separate_experts
 from triolet.engine.model.layers import make_linear, padded_rows
 from triolet.engine.model.loader import read_tensor
 from triolet.engine.model.safetensors_reader import TensorEntry, open_safetensors
+from triolet.engine.model.weight_folder import separate_experts
 from triolet.engine.model_config.experts import EXPERTS_MAX
 
 from .tiny_models import CPU, safetensors_bytes

@@ -12,12 +12,13 @@ from triolet.engine.errors import ModelFolderError
 from triolet.engine.model.layer_weights import LayerWeights
 from triolet.engine.model.loader import DummyWeights, PlannedWeights, open_folder_weights
 from triolet.engine.model.registry import plan_weights
-from triolet.engine.model.tensor_names import rename_of, text_tensor
 from triolet.engine.model.weight_folder import (
     INDEX_FILE,
     SINGLE_FILE,
     numerics_files,
     open_weight_folder,
+    rename_of,
+    text_tensor,
     weight_files,
 )
 from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL, load_model_config

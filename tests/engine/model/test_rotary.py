@@ -9,7 +9,6 @@ from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from triolet.engine.model.rotary import RotaryTable, rotate
-from triolet.engine.model.rotary_frequencies import rotary_frequencies, rotary_scale
 from triolet.engine.model_config.folder import Fields
 from triolet.engine.model_config.rope import (
     LinearScaling,
@@ -17,6 +16,8 @@ from triolet.engine.model_config.rope import (
     Rope,
     YarnScaling,
     read_rope,
+    rotary_frequencies,
+    rotary_scale,
 )
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from triolet.engine.kernels.library import machine_isas, native_fault, open_library
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, Step
+from triolet.engine.worker.executor_interface import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome
 from triolet.engine.worker.input_batch import InputBatch, PromptSpan
 from triolet.engine.worker.native.sampling import NativeSampling
-from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome
 from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 

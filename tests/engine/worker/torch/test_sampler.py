@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
+from triolet.engine.worker.executor_interface import ALL_FORBIDDEN, NOT_NUMBERS
+from triolet.engine.worker.numerics import exact_log
 from triolet.engine.worker.torch import sampler
-from triolet.engine.worker.torch.exact_math import exact_log
 from triolet.engine.worker.torch.logprobs import logprobs_of
-from triolet.engine.worker.torch.philox import philox4x32
-from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens, unpack_mask
+from triolet.engine.worker.torch.sampler import SampledRow, philox4x32, sample_tokens, unpack_mask
 
 from .. import specified_sampler
 from ..sampling_cases import DISTRIBUTIONS, exact, fits, held_row, rows, sampling
