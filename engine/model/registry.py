@@ -26,7 +26,6 @@ from ..model_config.config import (
     QWEN3,
     QWEN3_MOE,
     ModelConfig,
-    load_model_config,
 )
 from .attention import AttentionPlan, AttentionShape, KvCache
 from .decoder import DecoderLayer, ForwardBatch
@@ -103,20 +102,6 @@ def compute_dtype(config: ModelConfig, *, bitwise: bool) -> torch.dtype:
     return torch.float32 if bitwise else DTYPES[config.dtype]
 
 
-def check_model_folder(folder: pathlib.Path) -> ModelConfig:
-    """Everything about a folder that can be known without reading a weight's values.
-
-    Opens config and weight files, allocates nothing of a weight's size, imports and runs nothing
-    of the folder. Raises `ModelFolderError` for whatever is wrong: any input gives one or other.
-    """
-    config = load_model_config(folder)
-    dtype = compute_dtype(config, bitwise=True)
-    planned = plan_weights(config)
-    with open_weights(folder, config, dtype=dtype, device=META, progress=_ignore) as weights:
-        weights.check(planned)
-    return config
-
-
 def open_weights(
     folder: pathlib.Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device,
     progress: Progress,
@@ -187,7 +172,3 @@ def device_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return memory_bytes()
-
-
-def _ignore(fraction: float) -> None:
-    """Nothing is loaded, so nobody waits for it."""

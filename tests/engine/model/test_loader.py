@@ -9,8 +9,7 @@ import torch
 import transformers
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.model.layer_weights import LayerWeights
-from triolet.engine.model.loader import DummyWeights, PlannedWeights, open_folder_weights
+from triolet.engine.model.loader import DummyWeights, open_folder_weights
 from triolet.engine.model.registry import plan_weights
 from triolet.engine.model.weight_folder import (
     INDEX_FILE,
@@ -52,30 +51,6 @@ def test_one_file(tmp_path: pathlib.Path) -> None:
     weight, fractions = take(tmp_path, "a", (2, 3))
     assert torch.equal(weight, A)
     assert fractions == [0.6]  # 24 of 40 bytes
-
-
-def test_shards(tmp_path: pathlib.Path) -> None:
-    write_shards(tmp_path)
-    assert torch.equal(take(tmp_path, "a", (2, 3))[0], A)
-    assert torch.equal(take(tmp_path, "b", (4,))[0], B)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "reason"),
-    [("c", (1,), "no tensor c"), ("a", (3, 2), r"shape \(2, 3\); the config implies \(3, 2\)")],
-)
-def test_what_does_not_fit_the_config_is_named(
-    tmp_path: pathlib.Path, name: str, shape: tuple[int, ...], reason: str
-) -> None:
-    (tmp_path / SINGLE_FILE).write_bytes(safetensors_bytes({"a": A}))
-    with pytest.raises(ModelFolderError, match=reason):
-        take(tmp_path, name, shape)
-
-
-def test_integers_are_no_weights(tmp_path: pathlib.Path) -> None:
-    (tmp_path / SINGLE_FILE).write_bytes(safetensors_bytes({"a": torch.ones(2, dtype=torch.int64)}))
-    with pytest.raises(ModelFolderError, match="no float"):
-        take(tmp_path, "a", (2,))
 
 
 def test_a_shard_without_its_tensor_is_named(tmp_path: pathlib.Path) -> None:
@@ -174,12 +149,6 @@ def test_a_bad_index_is_refused(tmp_path: pathlib.Path, content: str) -> None:
     assert caught.value.path.endswith(INDEX_FILE)
 
 
-def test_a_folder_without_weights_says_what_is_read(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ModelFolderError, match="only safetensors"):
-        weight_files(tmp_path)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -213,12 +182,3 @@ def test_a_family_takes_what_its_checkpoints_have(
         write_config(tmp_path, architectures=[model_class.__name__], **{**absent, **settings})
     )
     assert plan_weights(config) == expected
-
-
-def test_heads_are_normed_by_their_kind(tmp_path: pathlib.Path) -> None:
-    weights = PlannedWeights()
-    config = load_model_config(write_config(tmp_path))
-    layer = LayerWeights(config, 0, weights, "layer.", bitwise=True)
-    norm = layer.head_norm("q", "k")
-    assert weights.taken == {"layer.q.weight": (16,), "layer.k.weight": (16,)}
-    assert norm(torch.ones(16, 6, 16, device="meta")).shape == (16, 6, 16)

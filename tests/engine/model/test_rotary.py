@@ -17,7 +17,6 @@ from triolet.engine.model_config.rope import (
     YarnScaling,
     read_rope,
     rotary_frequencies,
-    rotary_scale,
 )
 
 CPU = torch.device("cpu")
@@ -50,16 +49,6 @@ def test_the_table_does_not_depend_on_its_length() -> None:
     at = torch.arange(0, 1500, 7)
     for mine, other in zip(table(1500).at(at), table(4000).at(at), strict=True):
         assert torch.equal(mine, other)
-
-
-def test_llama3_scaling_stretches_long_waves_alone() -> None:
-    scaling = Llama3Scaling(8.0, 1.0, 4.0, 64)
-    at = torch.tensor([40])
-    plain, scaled = table(64).at(at)[0][0, 0], table(64, scaling).at(at)[0][0, 0]
-    assert float(plain[0]) == float(scaled[0])
-    lowest = 40 * 10_000 ** (-2 * 7 / 16)
-    assert float(scaled[7]) == pytest.approx(math.cos(lowest / 8), abs=1e-6)
-    assert float(plain[7]) == pytest.approx(math.cos(lowest), abs=1e-6)
 
 
 LLAMA3 = {
@@ -105,19 +94,3 @@ def test_yarn_scales_the_rotation_itself() -> None:
     rope = Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 512, 1.5, truncate=True))
     turned = rotate(random(1, 1, 16), RotaryTable.of(16, 8, rope, device=CPU).at(torch.tensor([5])))
     assert float(turned.norm()) == pytest.approx(1.5 * float(random(1, 1, 16).norm()), rel=1e-5)
-
-
-def test_each_pair_turns_slower_than_the_one_before() -> None:
-    plain = rotary_frequencies(8, Rope(10_000.0, None))
-    assert plain == pytest.approx([1.0, 0.1, 0.01, 0.001])
-    halved = rotary_frequencies(8, Rope(10_000.0, LinearScaling(2.0)))
-    assert halved == [frequency / 2 for frequency in plain]
-
-
-def test_yarn_alone_scales_what_is_looked_up() -> None:
-    yarn = YarnScaling(
-        factor=4.0, beta_fast=32.0, beta_slow=1.0, original_max_position_embeddings=64,
-        attention_factor=1 + 0.1 * math.log(4), truncate=True,
-    )  # fmt: skip
-    assert rotary_scale(Rope(10_000.0, None)) == 1.0
-    assert rotary_scale(Rope(10_000.0, yarn)) == yarn.attention_factor
