@@ -5,7 +5,6 @@ memory, in huge pages where the operating system gives them. Must not know how m
 (`layout`) or what a model is made of.
 """
 
-import ctypes
 import mmap
 import os
 from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
@@ -209,13 +208,6 @@ class Kernels:
         code = functions.triolet_logits(byref(model), byref(batch), scratch, logits, threads)
         if code:
             raise NativeFault(code)
-
-
-def check_structures() -> None:
-    """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
-    assert ctypes.sizeof(LayerPointers) == 19 * 8
-    assert ctypes.sizeof(ModelWeights) == 22 * 4 + 5 * 8
-    assert ctypes.sizeof(StepBatch) == 6 * 4 + 7 * 8  # one of the six fills up
 
 
 def take_memory(size: int) -> Bytes:

@@ -4,12 +4,13 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy
+import pytest
 from numpy.typing import NDArray
 
 from triolet.engine.config import BLOCK_TOKENS
 from triolet.engine.kernels.binding import Kernels, take_memory
 from triolet.engine.kernels.layout import Layout
-from triolet.engine.kernels.library import open_library
+from triolet.engine.kernels.library import native_fault, open_library
 from triolet.engine.kernels.model import ForwardStep, NativeModel, int32s
 from triolet.engine.kernels.weights import (
     DummyTensors,
@@ -21,6 +22,7 @@ from triolet.engine.kernels.weights import (
 from triolet.engine.model.weight_folder import open_weight_folder, rename_of
 from triolet.engine.model_config.config import ModelConfig, load_model_config
 
+needs_kernels = pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
 BLOCKS = 160
 ROWS = 40
 TOKENS_MAX = 600

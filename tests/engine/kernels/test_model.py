@@ -1,24 +1,28 @@
-"""Forward passes: near the reference in every family, and the same bits in any company."""
+"""Forward passes: near the reference in every family, the same bits in any company; experts."""
 
 import pathlib
 import resource
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+import attrs
 import numpy
 import pytest
 import torch
 import transformers
 
 from triolet.engine.kernels.library import machine_isas
-from triolet.engine.kernels.model import rotation_table
-from triolet.engine.model_config.config import load_model_config
+from triolet.engine.kernels.model import NativeModel
+from triolet.engine.kernels.weights import DummyTensors, Stored
+from triolet.engine.model_config.config import QWEN3_MOE, load_model_config
 
 from ..model.reference import PROMPT_TOKENS, VOCABULARY, save_reference
 from ..model.test_family_logits import CASES
 from ..model.tiny_models import random_tokens, write_config
-from .small_models import BLOCKS, Driver, load_native
+from .small_models import BLOCKS, Driver, load_native, needs_kernels, pack_native
 
-pytestmark = pytest.mark.usefixtures("kernels_here")
+pytestmark = needs_kernels
 every_isa = pytest.mark.parametrize("isa", machine_isas())
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
 # But mixtures that choose: a near tie that falls the other way is no rounding error.
@@ -160,16 +164,6 @@ def test_logits_may_be_asked_for_later(tmp_path: pathlib.Path) -> None:
     assert numpy.array_equal(found, expected[[2, 0]])
 
 
-def test_positions_turn_each_half_of_a_head(tmp_path: pathlib.Path) -> None:
-    config = load_model_config(write_config(tmp_path, head_dim=16))
-    table = rotation_table(config, 40, config.rope)
-    assert table.shape == (40, 32)
-    angle = 39 * 10_000 ** (-2 * 3 / 16)
-    assert table[39, 3] == pytest.approx(numpy.cos(angle), abs=1e-6)
-    assert table[39, 16 + 3] == pytest.approx(numpy.sin(angle), abs=1e-6)
-    assert not table[:, 8:16].any()
-
-
 def test_the_cache_has_all_its_pages_when_it_is_asked_for(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path, num_hidden_layers=8), dummy=True, threads=2)
     size = BLOCKS * 8 * 2 * 2 * 16 * 32 * 2
@@ -184,3 +178,79 @@ def test_the_cache_has_all_its_pages_when_it_is_asked_for(tmp_path: pathlib.Path
 
 def resident_bytes() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+TOKENS_OF_EXPERTS = random_tokens(40, seed=4)
+NAN = float("nan")
+NONE_CHANGED: Mapping[str, float] = MappingProxyType({})
+
+
+@attrs.frozen(eq=False)
+class ChangedTensors:
+    """Dummies, but for tensors whose names end so: they have one value everywhere."""
+
+    values: Mapping[str, float]
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """The tensor."""
+        for end, value in self.values.items():
+            if name.endswith(end):
+                return Stored(numpy.full(shape, value, numpy.float32), "F32")
+        return DummyTensors().take(name, shape)
+
+
+def load(
+    folder: pathlib.Path, *, experts: int, chosen: int, isa: str = "", normalized: bool = True,
+    values: Mapping[str, float] = NONE_CHANGED,
+) -> NativeModel:  # fmt: skip
+    write_config(
+        folder, architectures=[QWEN3_MOE], num_experts=experts, num_experts_per_tok=chosen,
+        moe_intermediate_size=40, norm_topk_prob=normalized,
+    )  # fmt: skip
+    return pack_native(load_model_config(folder), ChangedTensors(values), isa=isa)
+
+
+def logits(model: NativeModel) -> numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float32]]:
+    return Driver(model, [[0, 1, 2]]).step([(0, 0, TOKENS_OF_EXPERTS)])
+
+
+@every_isa
+def test_of_equal_scores_the_first_experts_win_and_no_other_is_read(
+    tmp_path: pathlib.Path, isa: str
+) -> None:
+    equal = {"mlp.gate.weight": 0.0}
+    two = load(tmp_path, experts=2, chosen=2, isa=isa, values=equal)
+    spoilt = {f"experts.{number}.up_proj.weight": NAN for number in (2, 3, 4)}
+    five = load(tmp_path, experts=5, chosen=2, isa=isa, values={**equal, **spoilt})
+    assert numpy.array_equal(logits(five), logits(two))
+    assert not numpy.array_equal(logits(load(tmp_path, experts=2, chosen=1, isa=isa)), logits(two))
+
+
+def test_shares_that_are_not_normed_are_those_of_all_experts(tmp_path: pathlib.Path) -> None:
+    """Of two experts that score alike, the one that is chosen has half a say."""
+    equal = {"mlp.gate.weight": 0.0}
+    alone = load(tmp_path, experts=1, chosen=1, normalized=False, values=equal)
+    half = load(tmp_path, experts=2, chosen=1, normalized=False, values=equal)
+    doubled = load(tmp_path, experts=2, chosen=1, normalized=True, values=equal)
+    assert numpy.array_equal(logits(doubled), logits(alone))
+    assert not numpy.array_equal(logits(half), logits(alone))
+
+
+@every_isa
+def test_scores_that_are_no_numbers_spoil_their_own_row_alone(
+    tmp_path: pathlib.Path, isa: str
+) -> None:
+    model = load(tmp_path, experts=6, chosen=3, isa=isa)
+    expected = logits(model)
+    spoilt = load(tmp_path, experts=6, chosen=3, isa=isa)
+    # Token 9 of the packed head, in which embeddings are looked up: its first channel.
+    weights = spoilt._kept[0]
+    assert isinstance(weights, numpy.ndarray)
+    head = spoilt._weights.head - weights.__array_interface__["data"][0]
+    weights[head:].view(numpy.uint16)[2 * 9] = 0x7FC0
+    assert 9 not in TOKENS_OF_EXPERTS
+    driver = Driver(spoilt, [[0, 1, 2], [3]])
+    found = driver.step([(1, 0, [9, 10]), (0, 0, TOKENS_OF_EXPERTS)])
+    assert numpy.isnan(found[0]).all()
+    kept = [token for token in range(expected.shape[1]) if token != 9]
+    assert numpy.array_equal(found[2:, kept], expected[:, kept])

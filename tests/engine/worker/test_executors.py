@@ -11,7 +11,6 @@ import torch
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.engine.kernels.library import native_fault
 from triolet.engine.messages import BootPhase
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.step_messages import Mask, NewRow, RowSampling, Step, StepResult, WorkerReady
@@ -21,12 +20,13 @@ from triolet.engine.worker.native.executor import NativeExecutor
 from triolet.engine.worker.null.executor import NullExecutor
 from triolet.engine.worker.torch.executor import TorchExecutor
 
+from ..kernels.small_models import needs_kernels
 from ..model.tiny_models import write_config, write_model
 
 NATIVE = pytest.param(
     NativeExecutor,
     id="native",
-    marks=pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels"),
+    marks=needs_kernels,
 )
 computing = pytest.mark.parametrize("kind", [pytest.param(TorchExecutor, id="torch"), NATIVE])
 Kind = type[TorchExecutor] | type[NativeExecutor]
@@ -176,7 +176,7 @@ def test_a_null_worker_loads_no_tensor_library() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
+@needs_kernels
 def test_a_native_worker_computes_without_torch() -> None:
     """From load to sampled tokens: a restart costs what a process imports."""
     code = """

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from triolet.engine.kernels.library import native_fault
 from triolet.engine.model.decoder import Decoder
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step, StepResult
 from triolet.engine.worker.input_batch import StepInconsistent
@@ -16,7 +15,7 @@ from triolet.engine.worker.native.runner import NativeRunner
 from triolet.engine.worker.torch import runner as model_runner
 from triolet.engine.worker.torch.runner import ModelRunner
 
-from ..kernels.small_models import load_native
+from ..kernels.small_models import load_native, needs_kernels
 from ..model.tiny_models import load_dummy, random_tokens, write_config
 
 PROMPT = random_tokens(40, seed=4)
@@ -34,10 +33,9 @@ def no_mask() -> Mask:
 Runner = ModelRunner | NativeRunner
 MakeRunner = Callable[[], Runner]
 SIZES: dict[str, Any] = {"rows": 4, "blocks": 40, "block_tokens": 16, "length": 128}
-no_kernels = pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
 
 
-@pytest.fixture(params=["torch", pytest.param("native", marks=no_kernels)])
+@pytest.fixture(params=["torch", pytest.param("native", marks=needs_kernels)])
 def make_runner(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> MakeRunner:
     if request.param == "torch":
         model = load_dummy(tmp_path)

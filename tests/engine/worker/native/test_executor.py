@@ -12,10 +12,11 @@ from triolet.engine.model_config.config import load_model_config
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor, native_fault
 
+from ...kernels.small_models import needs_kernels
 from ...model.tiny_models import write_config
 from ..test_executors import boot, first_step, ready, settings_of
 
-pytestmark = pytest.mark.skipif(bool(library.native_fault()), reason="no compiler, no kernels")
+pytestmark = needs_kernels
 
 
 def test_its_name_and_times(tmp_path: pathlib.Path) -> None:

@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.kernels.library import native_fault
 from triolet.engine.step_messages import Mask, RowEmbeds, RowLogprobs, Step
 from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
 from triolet.engine.worker.native.decode_streak import UNSETTLED_MAX, DecodeStreak, decodes_only
 from triolet.engine.worker.native.runner import NativeRunner
 
-from ...kernels.small_models import BLOCKS, ROWS, load_native
+from ...kernels.small_models import BLOCKS, ROWS, load_native, needs_kernels
 from ...model.tiny_models import write_config
 from ..test_input_batch import asking as asking_for
 from ..test_input_batch import compute, make_batch
@@ -34,7 +33,7 @@ def make_runner(tmp_path: pathlib.Path) -> MakeRunner:
     )
 
 
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
+@needs_kernels
 def test_a_streak_of_decodes_is_what_single_steps_are(make_runner: MakeRunner) -> None:
     """Penalties, forbidden words, logprobs and masks, with and without a neighbour's prompt."""
     asking = sampling(

@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from triolet.engine.kernels.library import machine_isas, native_fault
+from triolet.engine.kernels.library import machine_isas
 from triolet.engine.step_messages import Mask, Step
 from triolet.engine.worker.executor_interface import NOT_NUMBERS, StepOutcome
 from triolet.engine.worker.input_batch import PromptSpan
 from triolet.engine.worker.torch.logprobs import logprobs_of
 from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 
+from ...kernels.small_models import needs_kernels
 from ..sampling_cases import NativeDriver, random_logits, sampling
 from ..specified_sampler import Place, specified
 
-pytestmark = pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
+pytestmark = needs_kernels
 every_isa = pytest.mark.parametrize("isa", machine_isas())
 
 
