@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
+from triolet.engine.model.decoder import Decoder
 from triolet.engine.model.registry import (
-    Model,
     compute_dtype,
     load_model,
     plan_weights,
@@ -33,7 +33,7 @@ from triolet.engine.model_config.config import (
 from .tiny_models import CPU, TINY, Driver, load_dummy, safetensors_bytes, write_config, write_model
 
 
-def load(folder: pathlib.Path) -> Model:
+def load(folder: pathlib.Path) -> Decoder:
     config = load_model_config(folder)
     return load_model(
         folder, config, load_format="auto", bitwise=True, positions=8, device=CPU,
