@@ -32,7 +32,7 @@ ROOMS = {
         "process",
     ],
     "engine.worker": [
-        "thread_choice", "kv_plan", "step_outcome", "executor_interface", "input_batch", "numerics",
+        "kv_plan", "executor_interface", "input_batch", "numerics",
         "null", "torch", "native", "step_loop", "executors", "process", "native_process",
     ],
     "runtime": [

@@ -16,10 +16,10 @@ import numpy as np
 
 from ...engine.host import cores
 from ...engine.kernels.library import open_library
-from ...engine.step_messages import Mask, NewRow, RowSampling, Step
+from ...engine.step_messages import NewRow, RowSampling, Step
+from ...engine.worker.executor_interface import StepOutcome
 from ...engine.worker.input_batch import InputBatch
 from ...engine.worker.native.sampling import NativeSampling
-from ...engine.worker.step_outcome import StepOutcome
 from ..steps.machine import look_at_machine
 from .words import argument_parser
 
@@ -50,11 +50,6 @@ CASES = (
 )
 
 
-def no_mask() -> Mask:
-    """No row asks for one."""
-    raise AssertionError("no row is masked")
-
-
 def measure(sampling: RowSampling, logits: np.ndarray, threads: int) -> list[tuple[float, float]]:
     """Milliseconds of each run: wall and CPU."""
     batch = InputBatch(rows_max=ROWS, blocks=ROWS, block_tokens=2**20, vocab_size=VOCAB)
@@ -72,8 +67,8 @@ def measure(sampling: RowSampling, logits: np.ndarray, threads: int) -> list[tup
         for row in range(ROWS)
     ]
     positions, tokens = np.zeros(ROWS, np.int32), np.zeros(ROWS, np.int32)
-    draw = native.prepare(list(range(ROWS)), positions, tokens)
     ours = logits.copy()
+    draw = native.prepare(list(range(ROWS)), ours, positions=positions, tokens=tokens)
     spent_ms = []
     for number in range(RUNS + 2):
         step = Step(
@@ -88,7 +83,9 @@ def measure(sampling: RowSampling, logits: np.ndarray, threads: int) -> list[tup
         positions[:] = number
         np.copyto(ours, logits)  # the call edits them
         began_s, cpu_s = time.perf_counter(), time.process_time()
-        found = native.draw(draw, step, ours, outcome=StepOutcome(), wait_mask=no_mask)
+        native.begin(draw)
+        native.draw(draw)
+        found = native.end(draw, StepOutcome())
         wall_ms = (time.perf_counter() - began_s) * 1e3
         spent_ms.append((wall_ms, (time.process_time() - cpu_s) * 1e3))
         batch.finish_step(step, found)

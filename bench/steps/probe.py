@@ -2,19 +2,23 @@
 
 Each figure is the best of some tries, because neighbours on a machine only ever slow it down; and
 memory is read in two ways, because processors differ in which one they are quicker at.
-Without the shared object memory is read by the C library's search for a byte that is not there, by
-one thread, and the peak stays unknown. Must not know models or what floors are made of.
+They are measured by `probe.cpp`, compiled here with the flags of the instruction set that the
+kernels use. Without kernels or a compiler memory is read by the C library's search for a byte that
+is not there, by one thread, and the peak stays unknown.
 """
 
 import ctypes
 import math
 import mmap
+import pathlib
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
 
 import attrs
 
+from ...engine.kernels.build import CompilerMissing, build, library_name
 from ...engine.kernels.library import NativeUnavailable, open_library
 
 # Eight times the cache of the largest processors that we know two cores of.
@@ -50,14 +54,13 @@ class Probe:
         self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._buffer = (ctypes.c_char * read_bytes).from_buffer(self._memory)
         ctypes.memset(self._buffer, 1, read_bytes)  # pages of zeros would all be one page
+        self._functions: ctypes.CDLL | None = None
+        self.isa = ""
         try:
-            library = open_library()
-        except NativeUnavailable:
-            self._functions: ctypes.CDLL | None = None
-            self.isa = ""
+            self.isa = open_library().isa
+            self._functions = _compile(self.isa)
+        except (NativeUnavailable, CompilerMissing):
             return
-        self.isa = library.isa
-        self._functions = library.functions
         self._functions.triolet_probe_read.argtypes = (
             ctypes.c_void_p,
             ctypes.c_int64,
@@ -99,6 +102,14 @@ class Probe:
             self._functions.triolet_probe_read(self._buffer, size, threads, several)
         else:
             self._memory.find(b"\0")
+
+
+def _compile(isa: str) -> ctypes.CDLL:
+    """The functions of `probe.cpp`. Raises `CompilerMissing`."""
+    with tempfile.TemporaryDirectory(prefix="triolet-probe-") as target:
+        path = pathlib.Path(target)
+        build(path, (isa,), folder=pathlib.Path(__file__).parent)
+        return ctypes.CDLL(str(path / library_name(isa)))
 
 
 def _best(tries: int, work: Callable[[], object]) -> float:

@@ -2,7 +2,7 @@
 
 Used on both sides of the wire: a frontend checks before it sends anything, an engine compiles what
 any frontend sent. Whatever llguidance does not implement it reports, and that report is the reason
-of the refusal. Must not know vocabularies: masks are `matched_grammar`'s.
+of the refusal. Must not know vocabularies: masks are `matcher`'s.
 """
 
 import json
@@ -14,11 +14,10 @@ from llguidance.gbnf_to_lark import gbnf_to_lark
 
 from ..errors import InvalidParameter
 from ..structured_outputs import GrammarKind, StructuredOutputs
-from .ascii_classes import with_ascii_classes
 from .bounds import RULES_MAX, check_lark, check_pattern, check_schema
 
 # Work and memory of one grammar. Fuel of a step and items of a step bound one mask: the first to
-# about 10 ms, the second to 200 ms (`matched_grammar` bounds them together; grammars in use have
+# about 10 ms, the second to 200 ms (`matcher` bounds them together; grammars in use have
 # under 2000); a lexer state has up to 2 kB. The first fuel and the sizes bound the compilation.
 LIMITS = LLParserLimits(
     initial_lexer_fuel=500_000,
@@ -44,6 +43,8 @@ _CONVERTED = "%llguidance {}\n"
 _JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 # Of llguidance's report, which may quote the whole grammar.
 REASON_CHARACTERS_MAX = 300
+# What `\d` and `\w` mean in a JSON Schema's patterns (ECMA 262).
+_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
 # Where in the text that we made of a client's; of no use to the client.
 _EXCERPT = re.compile(r"\s*(\d+ \||\^|<non-verbose/>)")
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
@@ -145,3 +146,35 @@ def _choices(text: str) -> list[str]:
     if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
         raise refused("choices must be an array of strings")
     return choices
+
+
+def with_ascii_classes(pattern: str) -> str:
+    """The pattern with `\\d` and `\\w` written out as ASCII; their complements stay what they are.
+
+    llguidance takes them for all digits and letters of the newest Unicode: text that other readers,
+    of an older Unicode or of none, refuse. A pattern that is broken comes back broken in the same
+    way.
+    """
+    parts: list[str] = []
+    in_class = escaped = False
+    for character in pattern:
+        if escaped:
+            ranges = _CLASSES.get(character)
+            if ranges is None:
+                parts.append("\\" + character)
+            else:
+                parts.append(ranges if in_class else f"[{ranges}]")
+            escaped = False
+        elif character == "\\":
+            escaped = True
+        else:
+            # One at the beginning of a class is a member of it.
+            member = character == "]" and in_class and parts[-1] in ("[", "[^")
+            if character == "^" and in_class and parts[-1] == "[":
+                parts[-1] = "[^"
+                continue
+            in_class = member or (character != "]" and (in_class or character == "["))
+            parts.append(character)
+    if escaped:
+        parts.append("\\")
+    return "".join(parts)

@@ -1,19 +1,25 @@
-"""The library's functions and structures as Python sees them: `model.h`, field by field.
+"""The kernels' functions, structures and memory as Python sees them: `model.h`, field by field.
 
-Pointers are addresses of arrays that the caller keeps alive. Must not know how memory is laid out
+Pointers are addresses of arrays that the caller keeps alive; weights, keys and values lie in mapped
+memory, in huge pages where the operating system gives them. Must not know how memory is laid out
 (`layout`) or what a model is made of.
 """
 
-import ctypes
+import mmap
 import os
 from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
 from types import MappingProxyType
 
 import attrs
+import numpy
+from numpy.typing import NDArray
 
 from .library import NativeLibrary
 from .sampler import SampleCall
 
+Bytes = NDArray[numpy.uint8]
+# A huge page of x86-64; kernels walk hundreds of megabytes, and a page of 4 KiB costs a look-up.
+HUGE_PAGE_BYTES = 2 * 2**20
 FORMATS = MappingProxyType({"BF16": 0, "F32": 1, "F16": 2, "F64": 3})
 # What `triolet_forward` refuses before it touches anything, by its return code.
 FAULTS = MappingProxyType(
@@ -59,8 +65,8 @@ LAYER_PARTS = (
 )
 
 
-class LayerWeights(Structure):
-    """One layer; null where a family has no such part."""
+class LayerPointers(Structure):
+    """One layer, `LayerWeights` of `model.h`; null where a family has no such part."""
 
     _fields_ = (
         *((name, c_void_p) for name in LAYER_PARTS),
@@ -95,7 +101,7 @@ class ModelWeights(Structure):
         ("attention_scale", c_float),
         ("embedding_scale", c_float),
         ("logit_softcap", c_float),
-        ("layer", POINTER(LayerWeights)),
+        ("layer", POINTER(LayerPointers)),
         ("embedding", c_void_p),
         ("head", c_void_p),
         ("norm", c_void_p),
@@ -204,8 +210,26 @@ class Kernels:
             raise NativeFault(code)
 
 
-def check_structures() -> None:
-    """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
-    assert ctypes.sizeof(LayerWeights) == 19 * 8
-    assert ctypes.sizeof(ModelWeights) == 22 * 4 + 5 * 8
-    assert ctypes.sizeof(StepBatch) == 6 * 4 + 7 * 8  # one of the six fills up
+def take_memory(size: int) -> Bytes:
+    """`size` zero bytes that begin at a huge page; freed when the last view of them is gone.
+
+    Untouched pages cost nothing. Raises `MemoryError` or `OSError` where there is no room.
+    """
+    mapped = mmap.mmap(-1, max(size, 1) + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
+    advise_huge_pages(mapped)
+    whole = numpy.frombuffer(mapped, dtype=numpy.uint8)
+    begin = -address_of(whole) % HUGE_PAGE_BYTES
+    return whole[begin : begin + size]
+
+
+def advise_huge_pages(mapped: mmap.mmap) -> None:
+    """Ask for huge pages; a kernel without them is as right and slower."""
+    try:
+        mapped.madvise(mmap.MADV_HUGEPAGE)
+    except OSError:
+        return
+
+
+def address_of(array: NDArray[numpy.generic]) -> int:
+    """Where the array's first item is."""
+    return int(array.__array_interface__["data"][0])

@@ -58,22 +58,26 @@ def source_hash(isa: str, folder: pathlib.Path = FOLDER) -> str:
     return whole.hexdigest()[:16]
 
 
-def build(target: pathlib.Path = FOLDER, isas: tuple[str, ...] = tuple(ISA_FLAGS)) -> None:
+def build(
+    target: pathlib.Path = FOLDER, isas: tuple[str, ...] = tuple(ISA_FLAGS), *,
+    folder: pathlib.Path = FOLDER,
+) -> None:  # fmt: skip
     """Compile the objects of `isas` into `target`, side by side; each appears when it is whole.
 
-    Raises `CompilerMissing`.
+    They are of the C++ files in `folder`, which may include the kernels' headers. Raises
+    `CompilerMissing`.
     """
     name = os.environ.get("CXX", "g++").split()
     if not name or shutil.which(name[0]) is None:
         raise CompilerMissing(f"no C++ compiler: {name} is not on the path")
     target.mkdir(parents=True, exist_ok=True)
-    files = [str(path) for path in sources() if path.suffix == ".cpp"]
+    files = [str(path) for path in sources(folder) if path.suffix == ".cpp"]
     running: dict[str, subprocess.Popen[str]] = {}
     try:
         for isa in isas:
-            hash_flag = f'-DTRIOLET_SOURCE_HASH="{source_hash(isa)}"'
+            hash_flag = f'-DTRIOLET_SOURCE_HASH="{source_hash(isa, folder)}"'
             isa_flag = f'-DTRIOLET_ISA="{isa}"'
-            command = [*name, *FLAGS, *ISA_FLAGS[isa], hash_flag, isa_flag, *files]
+            command = [*name, *FLAGS, *ISA_FLAGS[isa], hash_flag, isa_flag, f"-I{FOLDER}", *files]
             running[isa] = subprocess.Popen(
                 [*command, "-o", str(_partial(target, isa))], stderr=subprocess.PIPE, text=True
             )

@@ -10,12 +10,19 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
-from ..model.rotary_frequencies import rotary_frequencies, rotary_scale
 from ..model_config.config import GELU_TANH, ModelConfig
-from ..model_config.rope import Rope
-from .binding import LAYER_PARTS, Kernels, LayerWeights, ModelWeights, StepBatch
+from ..model_config.rope import Rope, rotary_frequencies, rotary_scale
+from .binding import (
+    LAYER_PARTS,
+    Bytes,
+    Kernels,
+    LayerPointers,
+    ModelWeights,
+    StepBatch,
+    address_of,
+    take_memory,
+)
 from .layout import BF16_BYTES, Layout, Sizes, kv_values
-from .memory import Bytes, address_of, take_memory
 from .sampler import SampleCall
 
 # Between two messages of progress: half a second's on a slow machine.
@@ -106,7 +113,7 @@ class NativeModel:
         sizes, layout = Sizes.of(config), Layout.of(config)
         rotations = rotation_tables(config, positions)
         cache = take_memory(blocks * kv_values(config) * BF16_BYTES)
-        layers = (LayerWeights * config.layers)()
+        layers = (LayerPointers * config.layers)()
         pointers = _part_pointers(layout, memory)
         for index, layer in enumerate(layers):
             for name in LAYER_PARTS:

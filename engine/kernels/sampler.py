@@ -3,7 +3,6 @@
 Pointers are addresses of arrays that the caller keeps alive. Must not know requests or steps.
 """
 
-import ctypes
 from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
 
 import attrs
@@ -130,10 +129,3 @@ class SamplerKernels:
         noise = numpy.empty(len(words), numpy.float64)
         self.library.functions.triolet_noise(words.ctypes.data, noise.ctypes.data, len(words))
         return noise
-
-
-def check_structures() -> None:
-    """Sizes are those of the C++ side, whose fields are 4 or 8 bytes in the same order."""
-    assert ROW_PARAMETERS.itemsize == 7 * 8 + 12 * 4
-    assert ctypes.sizeof(SampleCall) == 14 * 8 + 4 * 4
-    assert ctypes.sizeof(ScoreCall) == 7 * 8 + 4 * 4

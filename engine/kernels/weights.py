@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..model.weight_folder import WeightFolder
 from ..model_config.config import ModelConfig
-from .binding import FORMATS, Kernels
+from .binding import FORMATS, Bytes, Kernels, address_of
 from .layout import (
     NO_PLACE,
     Indices,
@@ -31,7 +31,6 @@ from .layout import (
     head_channels,
     identity,
 )
-from .memory import Bytes, address_of
 
 # Standard deviation of dummy biases: enough to be seen in any logit.
 DUMMY_BIAS = 0.1

@@ -3,7 +3,7 @@
 Norms are stored less 1, embeddings are scaled up, the gate is a GELU, and layers with a window turn
 their heads by another base than those that see all; the config says so (`model_config`), and the
 frame does it. Of models that also see (4B and up) the text part is served, whose tensors have
-another prefix: `tensor_names` finds them.
+another prefix: `weight_folder` finds them.
 """
 
 from .decoder import DecoderLayer, SelfAttention, attention_shape

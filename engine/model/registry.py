@@ -7,13 +7,11 @@ is, before a value is read. Must not know steps, requests or processes.
 
 import math
 import pathlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
-from torch import Tensor
 
 from ..errors import ModelFolderError
 from ..host import memory_bytes
@@ -26,16 +24,13 @@ from ..model_config.config import (
     QWEN3,
     QWEN3_MOE,
     ModelConfig,
-    load_model_config,
 )
-from .attention import AttentionPlan, AttentionShape, KvCache
-from .decoder import DecoderLayer, ForwardBatch
+from .decoder import Decoder, DecoderLayer
 from .gemma3 import load_gemma3_layer
 from .layer_weights import LayerWeights, load_decoder
 from .llama import load_llama_layer
 from .loader import (
     DummyWeights,
-    FolderWeights,
     PlannedWeights,
     Progress,
     WeightSource,
@@ -45,44 +40,12 @@ from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
 from .qwen3_moe import load_qwen3_moe_layer
-from .tensor_names import rename_of
+from .weight_folder import rename_of
 
 META = torch.device("meta")
 DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 )
-
-
-class Model(Protocol):
-    """What the model runner needs of a loaded model of any architecture."""
-
-    @property
-    def config(self) -> ModelConfig:
-        """The architecture that was loaded."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of weights, activations and cache."""
-
-    @property
-    def device(self) -> torch.device:
-        """Where it is."""
-
-    @property
-    def attention_shape(self) -> AttentionShape:
-        """What the cache and the attention plan are made for."""
-
-    def plan_attention(
-        self, block_tables: Tensor, rows: Sequence[int], positions: Sequence[int], *,
-        block_tokens: int,
-    ) -> AttentionPlan:  # fmt: skip
-        """Plan one step: token i belongs to row `rows[i]` of `block_tables`, at `positions[i]`."""
-
-    def hidden(self, batch: ForwardBatch, cache: KvCache) -> Tensor:
-        """Compute one step's tokens into `cache`; the last layer's state of each, and padding."""
-
-    def logits(self, hidden: Tensor, tokens_R: Tensor) -> Tensor:
-        """The logits, (R, V) float32, of some of these tokens, as indices into `hidden`."""
 
 
 LAYER_LOADERS: MappingProxyType[str, Callable[[LayerWeights], DecoderLayer]] = MappingProxyType(
@@ -103,32 +66,6 @@ def compute_dtype(config: ModelConfig, *, bitwise: bool) -> torch.dtype:
     return torch.float32 if bitwise else DTYPES[config.dtype]
 
 
-def check_model_folder(folder: pathlib.Path) -> ModelConfig:
-    """Everything about a folder that can be known without reading a weight's values.
-
-    Opens config and weight files, allocates nothing of a weight's size, imports and runs nothing
-    of the folder. Raises `ModelFolderError` for whatever is wrong: any input gives one or other.
-    """
-    config = load_model_config(folder)
-    dtype = compute_dtype(config, bitwise=True)
-    planned = plan_weights(config)
-    with open_weights(folder, config, dtype=dtype, device=META, progress=_ignore) as weights:
-        weights.check(planned)
-    return config
-
-
-def open_weights(
-    folder: pathlib.Path, config: ModelConfig, *, dtype: torch.dtype, device: torch.device,
-    progress: Progress,
-) -> AbstractContextManager[FolderWeights]:  # fmt: skip
-    """The folder's weights by the names that a model of this config asks for.
-
-    Raises `ModelFolderError` on entering.
-    """
-    rename = rename_of(config.architecture)
-    return open_folder_weights(folder, dtype=dtype, device=device, progress=progress, rename=rename)
-
-
 def plan_weights(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that a model of this config takes."""
     planned = PlannedWeights()
@@ -147,7 +84,7 @@ def plan_weights(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 def load_model(
     folder: pathlib.Path, config: ModelConfig, *, load_format: str, bitwise: bool, positions: int,
     device: torch.device, progress: Progress,
-) -> Model:  # fmt: skip
+) -> Decoder:  # fmt: skip
     """Load the model of `folder`, or its dummy twin from `config.json` alone ("dummy").
 
     Raises `ModelFolderError`, also for weights that exceed the device's memory. `progress` gets
@@ -159,7 +96,13 @@ def load_model(
         source: WeightSource = DummyWeights(dtype, device)
         if load_format != "dummy":
             source = weights = stack.enter_context(
-                open_weights(folder, config, dtype=dtype, device=device, progress=progress)
+                open_folder_weights(
+                    folder,
+                    dtype=dtype,
+                    device=device,
+                    progress=progress,
+                    rename=rename_of(config.architecture),
+                )
             )
             weights.check(planned)
         needed = sum(math.prod(shape) for shape in planned.values()) * dtype.itemsize
@@ -187,7 +130,3 @@ def device_memory_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[1]
     return memory_bytes()
-
-
-def _ignore(fraction: float) -> None:
-    """Nothing is loaded, so nobody waits for it."""

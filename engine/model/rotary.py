@@ -9,9 +9,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from ..model_config.rope import Rope
+from ..model_config.rope import Rope, rotary_frequencies, rotary_scale
 from .layers import PIECE_ITEMS
-from .rotary_frequencies import rotary_frequencies, rotary_scale
 
 # float64 angles: at position 100 000 a float32 angle is off by up to 0.004.
 ANGLE_DTYPE = torch.float64

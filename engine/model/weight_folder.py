@@ -9,14 +9,15 @@ import pathlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 
 import attrs
 
 from ..errors import ModelFolderError
-from ..model_config.config import CONFIG_FILE
+from ..model_config.config import CONFIG_FILE, GEMMA3_MULTIMODAL
+from ..model_config.experts import EXPERTS_MAX
 from ..model_config.folder import read_object
-from .fused_experts import separate_experts
-from .safetensors_reader import FLOATS, SafetensorsFile, TensorEntry, open_safetensors
+from .safetensors_reader import FLOATS, ITEM_BYTES, SafetensorsFile, TensorEntry, open_safetensors
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -27,6 +28,11 @@ INDEX_BYTES_MAX = 64 * 2**20
 _SHARD_NAME = re.compile(r"[^/\\]+\.safetensors")
 # What checkpoints carry that no model takes: tables that are computed, and a head beside a tie.
 _UNUSED = re.compile(r"\.rotary_emb\.inv_freq$|^lm_head\.weight$")
+# Experts' matrices as one tensor of all of them.
+GATE_UP, DOWN = ".experts.gate_up_proj", ".experts.down_proj"
+# The text part's tensors as published, and as `transformers` saved them for a time.
+_TEXT_PART = re.compile(r"^(?:language_model\.model|model\.language_model)\.")
+_VISION_PART = re.compile(r"^(?:model\.)?(?:vision_tower|multi_modal_projector)\.")
 # The model's name of a tensor by its name in the files; None for one that the model has no use for.
 Rename = Callable[[str], str | None]
 
@@ -149,3 +155,44 @@ def _read_index(folder: pathlib.Path) -> dict[str, str] | None:
                 f"names a shard {name!r:.80}, which is no .safetensors file of the folder",
             )
     return shards
+
+
+def separate_experts(entry: TensorEntry) -> list[TensorEntry]:
+    """One entry for each matrix in a fused tensor, under the published names; else `entry` itself.
+
+    The published form has a tensor for each projection of each expert; the other one, which
+    `transformers` computes with and can save, has two for a layer: `experts.gate_up_proj` (experts,
+    gate's rows then up's, inputs) and `experts.down_proj` (experts, outputs, inputs). Values are in
+    row order, so each expert's matrix is a range of the file, and is read alone. A fused tensor of
+    impossible shape stays as it is: no model asks for it, which is then the fault that is reported.
+    """
+    if not entry.name.endswith((GATE_UP, DOWN)) or len(entry.shape) != 3:
+        return [entry]
+    experts, rows, columns = entry.shape
+    parts = ("gate_proj", "up_proj") if entry.name.endswith(GATE_UP) else ("down_proj",)
+    if experts > EXPERTS_MAX or rows % len(parts):
+        return [entry]
+    prefix = entry.name.rpartition(".")[0]
+    shape = (rows // len(parts), columns)
+    size = shape[0] * shape[1] * ITEM_BYTES[entry.dtype]
+    names = [f"{prefix}.{expert}.{part}.weight" for expert in range(experts) for part in parts]
+    begins = (entry.begin + size * index for index in range(len(names)))
+    return [
+        attrs.evolve(entry, name=name, shape=shape, begin=begin, end=begin + size)
+        for name, begin in zip(names, begins, strict=True)
+    ]
+
+
+def text_tensor(name: str) -> str | None:
+    """The name in the text part of a tensor of the whole; None for what only pictures need."""
+    if _VISION_PART.match(name):
+        return None
+    return _TEXT_PART.sub("model.", name).removeprefix("language_model.")
+
+
+_RENAMES: MappingProxyType[str, Rename] = MappingProxyType({GEMMA3_MULTIMODAL: text_tensor})
+
+
+def rename_of(architecture: str) -> Rename:
+    """How the files of an architecture name what its model takes."""
+    return _RENAMES.get(architecture, same_name)

@@ -1,4 +1,4 @@
-"""What a model's config says about rotary embedding: its base, and how long waves are stretched.
+"""Rotary embedding by the config: its base, how long waves are stretched, and the frequencies.
 
 Fields are named and defaulted as `transformers` does, in folders of its old form (`rope_scaling`
 beside `rope_theta`) and its new one (`rope_parameters`). A variant whose angles depend on how long
@@ -16,6 +16,8 @@ POSITIONS_MAX = 2**27  # no published model comes near
 THETA_DEFAULT = 10_000.0
 # Gemma 3's, of layers that see all; of those with a window it is the usual one.
 GLOBAL_THETA_DEFAULT = 1_000_000.0
+# Bounds of YaRN's blend that coincide are held so far apart, in channels, as `transformers` does.
+BLEND_CHANNELS_MIN = 0.001
 SERVED = "default, linear, dynamic, llama3 and yarn"
 
 
@@ -175,3 +177,59 @@ def _yarn(rope: Fields, max_positions: int) -> YarnScaling:
 
 def _attention_scale(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+def rotary_scale(rope: Rope) -> float:
+    """What cosines and sines are multiplied by."""
+    return rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
+
+
+def rotary_frequencies(head_size: int, rope: Rope) -> list[float]:
+    """Angle from one position to the next, in radians, of each pair of channels."""
+    plain = [rope.theta ** (-2.0 * pair / head_size) for pair in range(head_size // 2)]
+    match rope.scaling:
+        case None:
+            return plain
+        case LinearScaling(factor=factor):
+            return [frequency / factor for frequency in plain]
+        case Llama3Scaling() as scaling:
+            return [_llama3_frequency(frequency, scaling) for frequency in plain]
+        case YarnScaling() as scaling:
+            first, last = _yarn_blend(head_size, rope.theta, scaling)
+            return [
+                _yarn_frequency(frequency, (pair - first) / (last - first), scaling.factor)
+                for pair, frequency in enumerate(plain)
+            ]
+
+
+def _llama3_frequency(frequency: float, scaling: Llama3Scaling) -> float:
+    """Short waves as they are, long ones stretched, between them a blend."""
+    wavelength = 2 * math.pi / frequency
+    turns = scaling.original_max_position_embeddings / wavelength
+    if turns > scaling.high_freq_factor:
+        return frequency
+    if turns < scaling.low_freq_factor:
+        return frequency / scaling.factor
+    share = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    return (1 - share) * frequency / scaling.factor + share * frequency
+
+
+def _yarn_frequency(frequency: float, place: float, factor: float) -> float:
+    """`place` is 0 where the blend begins, 1 where it ends: all stretched from there on."""
+    stretched = min(1.0, max(0.0, place))
+    return frequency / factor * stretched + frequency * (1 - stretched)
+
+
+def _yarn_blend(head_size: int, theta: float, scaling: YarnScaling) -> tuple[float, float]:
+    """The pairs, as fractions, between which channels go over from plain to stretched."""
+
+    def pair_of(turns: float) -> float:
+        """The pair that turns so often in the original length."""
+        wavelength = scaling.original_max_position_embeddings / (turns * 2 * math.pi)
+        return head_size * math.log(wavelength) / (2 * math.log(theta))
+
+    first, last = pair_of(scaling.beta_fast), pair_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, head_size - 1)
+    return first, last + BLEND_CHANNELS_MIN if first == last else last

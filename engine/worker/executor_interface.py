@@ -1,4 +1,4 @@
-"""What a worker's step loop needs of whatever computes: the seam between executors.
+"""The interface of executors, and the outcome of a step, which all of them collect alike.
 
 Implementations are listed in `executors`. Must not know rings, tasks or processes.
 """
@@ -7,16 +7,21 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+import attrs
+
 from ..messages import BootPhase
-from ..step_messages import Mask, Step, StepResult, WorkerReady
+from ..step_messages import Mask, RowLogprobs, Step, StepResult, WorkerReady
 
 # Called with a phase (`messages.BootPhase`) and the fraction of it that is done, from the loading
 # thread. Phases come in order, and each that is begun is reported as done, with 1.
 Progress = Callable[[str, float], None]
 # Blocks until the mask of the step in hand is there.
 WaitMask = Callable[[], Mask]
-# Sleeps so many seconds, or raises as soon as the worker is told to stop.
+# Sleeps so many seconds, or raises as soon as the worker has to stop.
 Pause = Callable[[float], None]
+# Why a row fails.
+NOT_NUMBERS = "a logit is not a finite number"
+ALL_FORBIDDEN = "every token is forbidden"
 
 
 @contextmanager
@@ -46,3 +51,35 @@ class WorkerExecutor(Protocol):
         Whatever it raises is reported for this step; the rows are then as if it had computed
         nothing, and only a step that forgets them makes sense.
         """
+
+
+@attrs.define(eq=False)
+class StepOutcome:
+    """Logprobs and failures of one step; a row that fails has nothing else in the result."""
+
+    logprobs: list[RowLogprobs] = attrs.field(factory=list, init=False)
+    _failed: dict[int, str] = attrs.field(factory=dict, init=False)
+
+    def fail(self, row: int, reason: str) -> None:
+        """Note that a row cannot go on; its first reason counts. Reported if it was to sample."""
+        self._failed.setdefault(row, reason)
+
+    def result(
+        self, number: int, rows: list[int], tokens: list[int], *, compute_s: float = 0.0,
+        sample_s: float = 0.0,
+    ) -> StepResult:  # fmt: skip
+        """`tokens` are of `rows`, those that sampled."""
+        if not self._failed:
+            return StepResult(
+                number, rows, tokens, compute_s, logprobs=self.logprobs, sample_s=sample_s
+            )
+        kept = [index for index, row in enumerate(rows) if row not in self._failed]
+        return StepResult(
+            number,
+            [rows[index] for index in kept],
+            [tokens[index] for index in kept],
+            compute_s,
+            logprobs=[item for item in self.logprobs if item.row not in self._failed],
+            failed_rows=[(row, self._failed[row]) for row in rows if row in self._failed],
+            sample_s=sample_s,
+        )

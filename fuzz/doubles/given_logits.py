@@ -120,6 +120,7 @@ def torch_runner(rows: int, vocab_size: int) -> GivenRunner:
     import torch
 
     from ...engine.model.attention import AttentionShape
+    from ...engine.model.decoder import Decoder
     from ...engine.worker.torch.runner import ModelRunner
 
     @attrs.define(eq=False, kw_only=True)
@@ -147,5 +148,7 @@ def torch_runner(rows: int, vocab_size: int) -> GivenRunner:
         device=torch.device("cpu"),
         attention_shape=AttentionShape(heads=1, kv_heads=1, size=16),
     )
-    runner = ModelRunner.of(model, rows=rows, blocks=1, block_tokens=LENGTH_MAX, length=LENGTH_MAX)
+    runner = ModelRunner.of(
+        cast(Decoder, model), rows=rows, blocks=1, block_tokens=LENGTH_MAX, length=LENGTH_MAX
+    )
     return GivenRunner("torch", runner, model)

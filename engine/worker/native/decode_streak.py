@@ -1,8 +1,9 @@
-"""The same rows, each computing the token that it sampled last, step after step: the usual case.
+"""Decode streak: the same rows, each computing the token that it sampled last, step after step.
 
 Sans-IO: what a step needs lies in arrays that are made once and counted on, so that a step costs
-next to no Python whatever the number of rows. The rows held stay the truth: they are told
-now and then what was sampled, and a streak may end after any step. Must not know kernels or masks.
+next to no Python whatever the number of rows. The rows held stay the truth: they get what was
+sampled now and then, and a streak may end after any step. `NativeRunner` makes the calls of a
+streak once, too, since they only point to its arrays.
 """
 
 import attrs
@@ -28,15 +29,17 @@ def decodes_only(step: Step) -> bool:
 class DecodeStreak:
     """Rows in their order, and of each the values for the next step of the streak.
 
-    `token_ids` are the rows' last tokens: whoever samples writes there. `begins` are their places
-    in their sequences, and `outputs` how many tokens of output each row has. The rows held lag
-    behind until `settle`, because to touch each of them is what would cost most of a step.
+    `token_ids` are the rows' last tokens: sampling writes there. `begins` are their places in
+    their sequences, and `outputs` how many tokens of output each row has. The rows held lag behind
+    until `settle`, because to touch each of them is what would cost most of a step; but where one
+    of them looks at its tokens (`lags` is false), each step settles.
     """
 
     rows: list[int]
     token_ids: Integers
     begins: Integers
     outputs: Integers
+    lags: bool
     # Both, and as many ones.
     _counters: Integers
     _ones: Integers
@@ -51,7 +54,7 @@ class DecodeStreak:
     _unsettled: list[list[int]] = attrs.field(factory=list, init=False)
 
     @classmethod
-    def of(cls, step: Step, batch: InputBatch) -> "DecodeStreak":
+    def of(cls, step: Step, batch: InputBatch, *, lags: bool = True) -> "DecodeStreak":
         """Of a step that decodes only, whose differences `batch` has applied."""
         held = [batch.rows[row] for row in step.rows]
         full_at = {
@@ -69,6 +72,7 @@ class DecodeStreak:
             token_ids=int32s([row.token_ids[-1] for row in held]),
             begins=counters[0],
             outputs=counters[1],
+            lags=lags,
             counters=counters,
             ones=numpy.ones_like(counters),
             held=held,
@@ -113,14 +117,14 @@ class DecodeStreak:
     def finish_step(self, tokens: list[int]) -> None:
         """Note what was sampled; the same values are in `token_ids`."""
         self._unsettled.append(tokens)
-        if len(self._unsettled) == UNSETTLED_MAX:
+        if not self.lags or len(self._unsettled) == UNSETTLED_MAX:
             self.settle()
         self._steps += 1
         # One addition of equal types: half of what costs most here.
         numpy.add(self._counters, self._ones, out=self._counters)
 
     def settle(self) -> None:
-        """Let the rows held have all tokens; before anybody else looks at them."""
+        """Let the rows held have all tokens; before anything else looks at them."""
         if not self._unsettled:
             return
         for held, tokens in zip(self._held, zip(*self._unsettled, strict=True), strict=True):

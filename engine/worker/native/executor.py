@@ -13,15 +13,13 @@ import attrs
 from ...config import BLOCK_TOKENS, EngineSettings
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
-from ...kernels.binding import Kernels
+from ...kernels.binding import Bytes, Kernels, take_memory
 from ...kernels.layout import BF16_BYTES, Layout, kv_values, layout_fault
 from ...kernels.library import NativeLibrary, NativeUnavailable, open_library
-from ...kernels.memory import Bytes, take_memory
 from ...kernels.model import NativeModel
 from ...kernels.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
 from ...messages import BootPhase
-from ...model.tensor_names import rename_of
-from ...model.weight_folder import open_weight_folder
+from ...model.weight_folder import open_weight_folder, rename_of
 from ...model_config.config import ModelConfig, load_model_config
 from ...step_messages import Step, StepResult, WorkerReady
 from ..executor_interface import Progress, WaitMask, boot_phase

@@ -19,23 +19,11 @@ from ...kernels.model import (
     int32s,
 )
 from ...step_messages import Step, StepResult
-from ..executor_interface import WaitMask
+from ..executor_interface import StepOutcome, WaitMask
 from ..input_batch import EmbedSpan, InputBatch, StepInputs
-from ..step_outcome import StepOutcome
-from ..thread_choice import ThreadChoice
 from .decode_streak import DecodeStreak, decodes_only
 from .sampling import Draw, NativeSampling
-
-
-@attrs.frozen(eq=False)
-class _Streak:
-    """Steps that are the same again and again, and their calls, made once."""
-
-    rows: DecodeStreak
-    forward: PreparedStep
-    draw: Draw
-    # Whether the rows held must have every token at once.
-    told_always: bool
+from .thread_choice import ThreadChoice
 
 
 @attrs.define(eq=False)
@@ -48,8 +36,10 @@ class NativeRunner:
     _block_tables: Integers
     _sampling: NativeSampling
     _choice: ThreadChoice
-    # If the last step only decoded, what the next one needs if it is the same again.
-    _streak: _Streak | None = attrs.field(default=None, init=False)
+    # If the last step only decoded: its rows, and its pass and draws, which the next one uses if it
+    # is the same again.
+    _streak: DecodeStreak | None = attrs.field(default=None, init=False)
+    _calls: tuple[PreparedStep, Draw] | None = attrs.field(default=None, init=False)
 
     @classmethod
     def of(cls, model: NativeModel, *, rows: int, blocks: int, block_tokens: int, length: int,
@@ -76,58 +66,62 @@ class NativeRunner:
         and `ValueError` for a row that outgrows its table.
         """
         begin = time.perf_counter()
-        if self._streak is not None and self._streak.rows.goes_on(step):
-            self._streak.rows.take_step(step, self._batch)
+        streak = self._streak
+        if streak is not None and streak.goes_on(step):
+            streak.take_step(step, self._batch)
             self._write_tables(step)
-            return self._decode(self._streak, step, wait_mask, begin)
-        if self._streak is not None:
-            self._streak.rows.settle()
-            self._streak = None
+            return self._decode(streak, step, wait_mask, begin)
+        if streak is not None:
+            streak.settle()
+            self._streak = self._calls = None
         self._batch.apply(step)
         self._write_tables(step)
         self._sampling.take_step(step)
         if decodes_only(step):
-            self._streak = self._begin_streak(step)
+            lags = not self._sampling.looks_at(step.rows)
+            self._streak = DecodeStreak.of(step, self._batch, lags=lags)
             return self._decode(self._streak, step, wait_mask, begin)
         return self._compute(step, wait_mask, begin)
 
-    def _begin_streak(self, step: Step) -> _Streak:
-        rows = DecodeStreak.of(step, self._batch)
-        one_each = numpy.arange(len(step.rows), dtype=numpy.int32)
-        forward = ForwardStep(
-            token_ids=rows.token_ids,
-            rows=int32s(step.rows),
-            begins=rows.begins,
+    def _prepare_calls(self, streak: DecodeStreak) -> tuple[PreparedStep, Draw]:
+        one_each = numpy.arange(len(streak.rows), dtype=numpy.int32)
+        step = ForwardStep(
+            token_ids=streak.token_ids,
+            rows=int32s(streak.rows),
+            begins=streak.begins,
             counts=numpy.ones_like(one_each),
             block_tables=self._block_tables,
             logit_tokens=one_each,
         )
-        draw = self._sampling.prepare(step.rows, rows.outputs, rows.token_ids)
-        told_always = self._sampling.looks_at(step.rows)
-        return _Streak(rows, self._model.prepare(forward), draw, told_always)
+        forward = self._model.prepare(step)
+        draw = self._sampling.prepare(
+            streak.rows, forward.logits, positions=streak.outputs, tokens=streak.token_ids
+        )
+        return forward, draw
 
-    def _decode(self, streak: _Streak, step: Step, wait_mask: WaitMask, begin: float) -> StepResult:
+    def _decode(
+        self, streak: DecodeStreak, step: Step, wait_mask: WaitMask, begin: float
+    ) -> StepResult:
         """The next step of a streak: pass and draws in one call, unless a mask is to come."""
-        outcome, model = StepOutcome(), self._model
+        outcome, model, sampling = StepOutcome(), self._model, self._sampling
         count = len(step.rows)
-        model.threads = self._sampling.threads = self._choice.threads(count)
-        self._sampling.begin(streak.draw, streak.forward.logits)
+        model.threads = sampling.threads = self._choice.threads(count)
+        if self._calls is None:
+            self._calls = self._prepare_calls(streak)
+        forward, draw = self._calls
+        sampling.begin(draw)
         started = time.perf_counter()
         if step.masked:
-            model.compute(streak.forward)
+            model.compute(forward)
             forward_s = time.perf_counter() - started
-            self._sampling.put_masks(streak.draw, step, wait_mask())
-            self._sampling.sample_prepared(streak.draw)
+            sampling.put_masks(draw, step, wait_mask())
+            sampling.draw(draw)
         else:
-            forward_s = model.compute_and_draw(
-                streak.forward, streak.draw.call, self._sampling.scratch_address
-            )
+            forward_s = model.compute_and_draw(forward, draw.call, sampling.scratch_address)
         self._choice.note(count, model.threads, forward_s)
-        tokens = self._sampling.end(streak.draw, outcome)
+        tokens = sampling.end(draw, outcome)
         ended = time.perf_counter()
-        streak.rows.finish_step(tokens)
-        if streak.told_always:
-            streak.rows.settle()
+        streak.finish_step(tokens)
         return outcome.result(
             step.number,
             step.rows,

@@ -25,10 +25,9 @@ from ...kernels.sampler import (
     ScoreCall,
 )
 from ...step_messages import Mask, RowLogprobs, Step
-from ..executor_interface import WaitMask
+from ..executor_interface import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome, WaitMask
 from ..input_batch import HeldRow, InputBatch, PromptSpan, StepInputs
-from ..step_outcome import ALL_FORBIDDEN, NOT_NUMBERS, StepOutcome
-from ..torch.exact_math import GREEDY_BELOW, exact_log
+from ..numerics import GREEDY_BELOW, exact_log
 
 Array = NDArray[numpy.generic]
 Floats = NDArray[numpy.float32]
@@ -82,8 +81,6 @@ class Draw:
     failures: Integers
     no_failures: bytes  # as the bytes of `failures` are where there is none
     _kept: tuple[Array, ...]
-    # The logits that the call points to, if it was made already.
-    logits: Floats | None = attrs.field(default=None, init=False)
     # What else it points to in one step, and where logprobs that are asked for go.
     of_step: list[Array] = attrs.field(factory=list, init=False)
     columns: Columns | None = attrs.field(default=None, init=False)
@@ -149,43 +146,41 @@ class NativeSampling:
     ) -> list[int]:
         """A token for each of `inputs.samplings`; of a row that fails it means nothing."""
         draw = self.prepare(
-            [sampling.row for sampling in inputs.samplings],
-            numpy.array([item.position for item in inputs.samplings], numpy.int32),
-            numpy.zeros(len(inputs.samplings), numpy.int32),
+            inputs.sampled_rows(),
+            logits_RV,
+            positions=numpy.array([item.position for item in inputs.samplings], numpy.int32),
+            tokens=numpy.zeros(len(inputs.samplings), numpy.int32),
         )
-        return self.draw(draw, step, logits_RV, outcome=outcome, wait_mask=wait_mask)
+        self.begin(draw)
+        if step.masked:
+            self.put_masks(draw, step, wait_mask())
+        self.draw(draw)
+        return self.end(draw, outcome)
 
-    def prepare(self, rows: list[int], positions: Integers, tokens: Integers) -> Draw:
-        """For `draw`, as often as these rows sample together; arrays may be changed in between."""
+    def prepare(
+        self, rows: list[int], logits_RV: Floats, *, positions: Integers, tokens: Integers
+    ) -> Draw:
+        """A call for as many steps as these rows sample together, of which each is done in parts.
+
+        First `begin`, then `put_masks` where there are any, then `draw` or the call beside a pass,
+        then `end`. Values of the arrays may change between steps; tokens are left in `tokens`, too.
+        """
         call, failures = SampleCall(), numpy.zeros(len(rows), numpy.int32)
+        self._fill(call, logits_RV, len(rows))
         table_rows = numpy.array(rows, numpy.int32)
         call.table = _address(self._table)
         call.table_rows, call.positions = _address(table_rows), _address(positions)
         call.tokens, call.failures = _address(tokens), _address(failures)
-        nothing = failures.tobytes()
-        return Draw(call, rows, tokens, failures, nothing, (table_rows, positions))
+        kept = (logits_RV, table_rows, positions)
+        return Draw(call, rows, tokens, failures, failures.tobytes(), kept)
 
-    def draw(
-        self, draw: Draw, step: Step, logits_RV: Floats, *, outcome: StepOutcome,
-        wait_mask: WaitMask,
-    ) -> list[int]:  # fmt: skip
-        """A token of each row, left in `draw.tokens` too; of a row that fails it means nothing."""
-        self.begin(draw, logits_RV)
-        if step.masked:
-            self.put_masks(draw, step, wait_mask())
-        self.sample_prepared(draw)
-        return self.end(draw, outcome)
-
-    def sample_prepared(self, draw: Draw) -> None:
-        """The call itself, between `begin` and `end`, where it is not made with a pass."""
+    def draw(self, draw: Draw) -> None:
+        """The call itself, where it is not made with a pass."""
         self._kernels.sample(draw.call, self.scratch_address)
 
-    def begin(self, draw: Draw, logits_RV: Floats) -> None:
-        """Fill in the call for a step; its masks are put in later. `end` follows the call."""
+    def begin(self, draw: Draw) -> None:
+        """Fill in what is of one step; its masks are put in later."""
         rows, call = draw.rows, draw.call
-        if logits_RV is not draw.logits:
-            self._fill(call, logits_RV, len(rows))
-            draw.logits = logits_RV
         call.threads = self.threads
         call.forbidden = call.forbidden_ends = call.masks = call.mask_of = None
         draw.of_step = []

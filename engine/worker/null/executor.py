@@ -3,24 +3,24 @@
 For tests, demos and chaos: all of the engine but the arithmetic, in any number of workers, with
 token streams that are the same wherever and however often a request runs. A token depends on the
 seed, the output position and the previous token, so a stream that is continued with a token missing
-or repeated shows it. Must not import torch.
+or repeated shows it. Logprobs are a hash of the token's index and its id. Must not import torch.
 """
 
 import hashlib
 import pathlib
 import struct
 import zlib
+from collections.abc import Sequence
 
 import attrs
 
 from ...config import EngineSettings
 from ...messages import BootPhase
 from ...model_config.config import CONFIG_FILE, load_model_limits
-from ...step_messages import Mask, RowSampling, Step, StepResult, WorkerReady
+from ...step_messages import Mask, RowLogprobs, RowSampling, Step, StepResult, WorkerReady
 from ..executor_interface import Pause, Progress, WaitMask
 from ..input_batch import InputBatch, Sampling, StepInputs
 from ..kv_plan import plan_kv
-from .logprobs import with_null_logprobs
 
 # Low ids are special tokens in most vocabularies; an end of sequence by accident would end tests.
 SPECIAL_IDS = 8
@@ -126,3 +126,46 @@ def _allowed(step: Step, mask: Mask, sampling: Sampling, vocab_size: int) -> lis
     begin = step.masked.index(sampling.row) * columns
     words = mask.words[begin : begin + columns]
     return [i for i in range(vocab_size) if words[i // 8] >> (i % 8) & 1]
+
+
+def null_logprob(index: int, token_id: int) -> float:
+    """Of token `token_id` at index `index` of its row; a multiple of 1/16, exact in float32."""
+    return -((index * 31 + token_id * 7) % 512 + 1) / 16
+
+
+def null_rows(
+    row: int, first: int, token_ids: Sequence[int], alternatives: int, *, vocab_size: int
+) -> RowLogprobs:
+    """Successive tokens of a row; their alternatives are the ids that follow them."""
+    alternatives = min(alternatives, vocab_size)
+    ids, values, ranks = [], [], []
+    for index, token_id in enumerate(token_ids, first):
+        for column in [0, *range(alternatives)]:
+            ids.append((token_id + column) % vocab_size)
+            values.append(null_logprob(index, ids[-1]))
+        ranks.append(1 + index % 5)
+    return RowLogprobs(
+        row=row,
+        first=first,
+        width=1 + alternatives,
+        token_ids=struct.pack(f"<{len(ids)}i", *ids),
+        logprobs=struct.pack(f"<{len(ids)}f", *values),
+        ranks=struct.pack(f"<{len(ranks)}i", *ranks),
+    )
+
+
+def with_null_logprobs(
+    result: StepResult, inputs: StepInputs, lengths: dict[int, int], vocab_size: int
+) -> StepResult:
+    """The result with what its rows asked for; `lengths` are theirs before they sampled."""
+    for span in inputs.prompt_spans:
+        result.logprobs.append(
+            null_rows(span.row, span.first, span.targets, span.alternatives, vocab_size=vocab_size)
+        )
+    for sampling, token_id in zip(inputs.samplings, result.token_ids, strict=True):
+        if sampling.parameters.logprobs is not None:
+            first, count = lengths[sampling.row], sampling.parameters.logprobs
+            result.logprobs.append(
+                null_rows(sampling.row, first, [token_id], count, vocab_size=vocab_size)
+            )
+    return result

@@ -18,9 +18,9 @@ from ...errors import InvalidParameter
 from ...host import threads_default
 from ...messages import BootPhase
 from ...model.attention import kv_token_bytes
-from ...model.decoder import attention_shape
+from ...model.decoder import Decoder, attention_shape
 from ...model.layers import has_packed_linear
-from ...model.registry import Model, compute_dtype, device_memory_bytes, load_model, plan_weights
+from ...model.registry import compute_dtype, device_memory_bytes, load_model, plan_weights
 from ...model_config.config import ModelConfig, load_model_config
 from ...step_messages import Step, StepResult, WorkerReady
 from ..executor_interface import Progress, WaitMask, boot_phase
@@ -151,7 +151,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Model) -> str:
+def _numerics_id(settings: EngineSettings, config: ModelConfig, model: Decoder) -> str:
     device = model.device
     if device.type == "cuda":
         hardware = torch.cuda.get_device_name(device)

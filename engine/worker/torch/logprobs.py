@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from ...step_messages import RowLogprobs
-from .exact_math import exact_log
+from ..numerics import exact_log
 from .sampler import WEIGHT_ONE, exp_weights, order_keys
 
 
 @attrs.frozen(eq=False)
-class Logprobs:
+class ScoredTokens:
     """Of each row: its token and the alternatives, their logprobs, and the token's rank.
 
     Meaningless in rows that `finite_R` denies: a logit is NaN or +inf, or all are -inf.
@@ -43,7 +43,7 @@ class Logprobs:
         )
 
 
-def logprobs_of(logits_RV: Tensor, token_ids: Sequence[int], alternatives: int) -> Logprobs:
+def logprobs_of(logits_RV: Tensor, token_ids: Sequence[int], alternatives: int) -> ScoredTokens:
     """Logprobs of one token of each row and of the `alternatives` first in order (at most V)."""
     device = logits_RV.device
     largest_R1 = logits_RV.amax(-1, keepdim=True)
@@ -57,4 +57,4 @@ def logprobs_of(logits_RV: Tensor, token_ids: Sequence[int], alternatives: int) 
     first = keys_RV.topk(min(alternatives, logits_RV.shape[1]), dim=-1).indices
     ids_RC = torch.cat([own_R1, first], dim=1)
     shifted_RC = logits_RV.gather(1, ids_RC).double() - largest_R1.double()
-    return Logprobs(ids_RC.int(), (shifted_RC - log_sums_R1).float(), ranks_R.int(), finite_R)
+    return ScoredTokens(ids_RC.int(), (shifted_RC - log_sums_R1).float(), ranks_R.int(), finite_R)

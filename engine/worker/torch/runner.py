@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ...model.attention import KvCache
-from ...model.decoder import ForwardBatch
-from ...model.registry import DTYPES, Model
+from ...model.decoder import Decoder, ForwardBatch
+from ...model.registry import DTYPES
 from ...step_messages import Mask, Step, StepResult
+from ..executor_interface import NOT_NUMBERS, StepOutcome
 from ..input_batch import EmbedSpan, InputBatch, Sampling, StepInputs
-from ..step_outcome import NOT_NUMBERS, StepOutcome
 from .logprobs import logprobs_of
 from .sampler import SampledRow, sample_tokens, unpack_mask
 
@@ -28,7 +28,7 @@ PROMPT_LOGITS_MAX = 2**22
 class ModelRunner:
     """One model with its cache and the rows in it; one thread uses it."""
 
-    _model: Model
+    _model: Decoder
     _cache: KvCache
     _batch: InputBatch
     # (rows, blocks of a sequence of full length), int64, on the CPU: block ids of each row.
@@ -36,7 +36,7 @@ class ModelRunner:
 
     @classmethod
     def of(
-        cls, model: Model, *, rows: int, blocks: int, block_tokens: int, length: int
+        cls, model: Decoder, *, rows: int, blocks: int, block_tokens: int, length: int
     ) -> "ModelRunner":
         """Allocate cache and tables. `length` bounds the tokens of one row."""
         cache = KvCache.allocate(

@@ -3,7 +3,7 @@
 No generator state, no dependence on the batch: a request that is resumed elsewhere draws the same
 tokens. What follows is the specification, exact to the bit; this file is the readable form of it
 (torch, any device), `engine/kernels/sampler.cpp` the fast one. All arithmetic is IEEE, each
-operation rounded by itself: float32 where nothing else is said, and `log` is `exact_math`'s.
+operation rounded by itself: float32 where nothing else is said, and `log` is `exact_log`.
 
 1. A row fails if one of its logits is NaN or +inf. Logprobs (`logprobs.py`) are of these raw ones.
 2. Edits, in this order. Forbid (the logit becomes -inf): what is not in `allowed_token_ids`, if
@@ -44,9 +44,8 @@ import torch
 from torch import Tensor
 
 from ...step_messages import RowSampling
-from ..step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
-from .exact_math import GREEDY_BELOW, exact_log
-from .philox import philox4x32
+from ..executor_interface import ALL_FORBIDDEN, NOT_NUMBERS
+from ..numerics import GREEDY_BELOW, exact_log
 
 # Weights are fixed-point numbers with 40 bits; 2**22 of them still fit a signed 64-bit sum.
 WEIGHT_ONE = 2.0**40
@@ -68,6 +67,13 @@ HOPELESS = -27.0
 # torch's logarithms are far closer than this to the specified ones, so only tokens that near to
 # the best score are scored as specified: one, as a rule.
 SCORE_TOLERANCE = 1e-6
+ROUNDS = 10
+# Philox: multipliers and the key's increments (golden ratio and sqrt(3) - 1, times 2**32).
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
+_LOW_32_BITS = 0xFFFFFFFF
+
+Words4 = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 @attrs.frozen
@@ -308,3 +314,29 @@ def _random_bits(kept_RV: Tensor, rows: Sequence[SampledRow]) -> Tensor:
     bits = torch.zeros(grouped.shape, dtype=torch.int64, device=device)
     bits[row, group, :, lane] = torch.stack(words, dim=-1)
     return bits.view(count, -1)[:, :vocab_size]
+
+
+def philox4x32(counter: Words4, key: tuple[Tensor, Tensor]) -> Words4:
+    """Four words of 32 random bits for each element, a pure function of a key and a counter.
+
+    The generator of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3" (2011): no state,
+    no order, so any token's numbers can be had alone. Torch has no unsigned 32-bit products; 64-bit
+    signed ones wrap around and their halves are masked out. All tensors are int64 with values from
+    0 to 2**32 - 1 and broadcast against each other.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for number in range(ROUNDS):
+        if number:
+            k0 = (k0 + _INCREMENTS[0]) & _LOW_32_BITS
+            k1 = (k1 + _INCREMENTS[1]) & _LOW_32_BITS
+        first, second = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0 = _high(second) ^ c1 ^ k0
+        c1 = second & _LOW_32_BITS
+        c2 = _high(first) ^ c3 ^ k1
+        c3 = first & _LOW_32_BITS
+    return c0, c1, c2, c3
+
+
+def _high(product: Tensor) -> Tensor:
+    return (product >> 32) & _LOW_32_BITS

@@ -1,4 +1,4 @@
-"""What compiles within bounds passes; what would not is refused with a reason."""
+"""Forms within bounds become grammars; others are refused with a reason, ours or llguidance's."""
 
 import json
 import re
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.grammar.ascii_classes import with_ascii_classes
 from triolet.engine.grammar.bounds import (
     CASELESS_CLASSES_MAX,
     CHAIN_MAX,
@@ -26,6 +25,13 @@ from triolet.engine.grammar.bounds import (
     check_schema,
 )
 from triolet.engine.grammar.schema_patterns import patterns_together
+from triolet.engine.grammar.text import (
+    REASON_CHARACTERS_MAX,
+    check_grammar,
+    lark_text,
+    with_ascii_classes,
+)
+from triolet.engine.structured_outputs import GrammarKind, StructuredOutputs
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -345,3 +351,56 @@ def test_ascii_text_is_matched_as_before(parts: list[str], text: str) -> None:
     pattern = "".join(parts)
     matched = re.fullmatch(pattern, text) is not None
     assert (re.fullmatch(with_ascii_classes(pattern), text) is not None) == matched
+
+
+SERVED_FORMS = [
+    StructuredOutputs.json({"type": "object", "properties": {"a": {"type": "integer"}}}),
+    StructuredOutputs.json(True),
+    StructuredOutputs.json_object(),
+    StructuredOutputs.regex(r"\d{3}-[a-z]+"),
+    StructuredOutputs.choice(["a", 'quoted "b"', "\u00e9\U0001f600", "line\nbreak", ""]),
+    StructuredOutputs.grammar('start: "a" | B\nB: /[0-9]+/'),
+    StructuredOutputs.grammar('root ::= "a" | [0-9]+'),
+    StructuredOutputs.grammar('\n\n  start : "a"'),
+]
+REFUSED_FORMS = [
+    (StructuredOutputs.json({"not": {}}), "Unimplemented keys.*not"),
+    (StructuredOutputs.json({"type": "strin"}), "Invalid type"),
+    (StructuredOutputs.json({"type": "string", "format": "color"}), "Unknown format"),
+    (StructuredOutputs.json({"$ref": "http://example.com/a"}), "not present"),
+    (StructuredOutputs.json(False), "nsatisfiable|enum"),
+    (StructuredOutputs.json("{"), "not valid JSON"),
+    (StructuredOutputs.regex("(?=a)"), "look-around"),
+    (StructuredOutputs.regex("(" * 5000 + ")" * 5000), "regex"),
+    (StructuredOutputs.regex("["), "regex"),
+    (StructuredOutputs.grammar("start: missing"), "missing"),
+    (StructuredOutputs.grammar("root ::= " + "(" * 5000), "served"),
+    (StructuredOutputs.grammar("nonsense"), "served"),
+    (StructuredOutputs.grammar("root ::= a"), "not found"),
+    (StructuredOutputs.grammar("\n".join(f"a{i} ::= a{i + 1}" for i in range(600))), "512 rules"),
+    (StructuredOutputs.regex("(?i)" + r"\pL" * 100), "ignores the case"),
+    (StructuredOutputs(GrammarKind.CHOICE, "{}"), "array of strings"),
+    (StructuredOutputs(GrammarKind.CHOICE, "[1]"), "array of strings"),
+    (StructuredOutputs(GrammarKind.CHOICE, "["), "choices"),
+]
+
+
+@pytest.mark.parametrize("wanted", SERVED_FORMS, ids=lambda wanted: wanted.kind)
+def test_served(wanted: StructuredOutputs) -> None:
+    check_grammar(wanted)
+
+
+def test_times_are_bounded_and_data_is_not_touched() -> None:
+    timed = {"type": "string", "format": "time"}
+    schema = {"properties": {"a": timed, "b": {"const": timed}, "format": timed}}
+    lark = lark_text(StructuredOutputs.json(schema))
+    assert lark.count('"maxLength": 35') == 2
+    assert json.dumps({"const": timed}) in lark
+
+
+@pytest.mark.parametrize(("wanted", "reason"), REFUSED_FORMS, ids=lambda value: str(value)[-40:])
+def test_refused_with_the_reason(wanted: StructuredOutputs, reason: str) -> None:
+    with pytest.raises(InvalidParameter, match=reason) as caught:
+        check_grammar(wanted)
+    assert caught.value.parameter == "structured_outputs"
+    assert len(caught.value.reason) <= REASON_CHARACTERS_MAX + 30

@@ -4,13 +4,13 @@ import pathlib
 from collections.abc import Sequence
 
 import numpy
+import pytest
 from numpy.typing import NDArray
 
 from triolet.engine.config import BLOCK_TOKENS
-from triolet.engine.kernels.binding import Kernels
+from triolet.engine.kernels.binding import Kernels, take_memory
 from triolet.engine.kernels.layout import Layout
-from triolet.engine.kernels.library import open_library
-from triolet.engine.kernels.memory import take_memory
+from triolet.engine.kernels.library import native_fault, open_library
 from triolet.engine.kernels.model import ForwardStep, NativeModel, int32s
 from triolet.engine.kernels.weights import (
     DummyTensors,
@@ -19,10 +19,10 @@ from triolet.engine.kernels.weights import (
     TensorSource,
     plan_tensors,
 )
-from triolet.engine.model.tensor_names import rename_of
-from triolet.engine.model.weight_folder import open_weight_folder
+from triolet.engine.model.weight_folder import open_weight_folder, rename_of
 from triolet.engine.model_config.config import ModelConfig, load_model_config
 
+needs_kernels = pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
 BLOCKS = 160
 ROWS = 40
 TOKENS_MAX = 600

@@ -1,16 +1,24 @@
-"""The structures' sizes, and steps that the kernels refuse before they touch anything."""
+"""The binding: structures, layout, weights as they are packed, and steps that are refused."""
 
+import ctypes
 import pathlib
 from collections.abc import Callable
 from typing import Any
 
 import attrs
 import numpy
-import numpy as np
 import pytest
 import torch
 
-from triolet.engine.kernels.binding import Kernels, NativeFault, check_structures
+from triolet.engine.kernels.binding import (
+    Kernels,
+    LayerPointers,
+    ModelWeights,
+    NativeFault,
+    StepBatch,
+    address_of,
+    take_memory,
+)
 from triolet.engine.kernels.layout import (
     ARCHITECTURES,
     Layout,
@@ -18,26 +26,22 @@ from triolet.engine.kernels.layout import (
     all_head_channels,
     gate_up_rows,
     head_channels,
-    identity,
     kv_values,
     layout_fault,
 )
 from triolet.engine.kernels.library import machine_isas, open_library
-from triolet.engine.kernels.memory import address_of, take_memory
 from triolet.engine.kernels.model import ForwardStep, int32s
-from triolet.engine.kernels.sampler import SamplerKernels
-from triolet.engine.kernels.sampler import check_structures as check_sampler_structures
+from triolet.engine.kernels.sampler import ROW_PARAMETERS, SampleCall, SamplerKernels, ScoreCall
 from triolet.engine.kernels.weights import DummyTensors, plan_tensors
 from triolet.engine.model.loader import DTYPES
 from triolet.engine.model.registry import plan_weights
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.model_config import config as model_config
 from triolet.engine.model_config.config import ModelConfig, load_model_config
-from triolet.engine.worker.torch.exact_math import exact_log
+from triolet.engine.worker.numerics import exact_log
 
-from ..model.reference import SIZES
-from ..model.tiny_models import CPU, TINY, random_tokens, write_config, write_model
-from .small_models import BLOCKS, Driver, load_native
+from ..model.tiny_models import TINY, random_tokens, write_config, write_model
+from .small_models import BLOCKS, Driver, load_native, needs_kernels
 
 GOOD = ForwardStep(
     token_ids=int32s([5, 6, 7]),
@@ -63,12 +67,17 @@ BAD: dict[str, tuple[Callable[[ForwardStep], ForwardStep], int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.usefixtures("kernels_here")
 def test_structures_have_the_sizes_of_the_other_side() -> None:
-    check_structures()
+    """Whose fields are 4 or 8 bytes in the same order; one 4 of `StepBatch` fills up."""
+    assert ctypes.sizeof(LayerPointers) == 19 * 8
+    assert ctypes.sizeof(ModelWeights) == 22 * 4 + 5 * 8
+    assert ctypes.sizeof(StepBatch) == 6 * 4 + 7 * 8
+    assert ROW_PARAMETERS.itemsize == 7 * 8 + 12 * 4
+    assert ctypes.sizeof(SampleCall) == 14 * 8 + 4 * 4
+    assert ctypes.sizeof(ScoreCall) == 7 * 8 + 4 * 4
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 @pytest.mark.parametrize("case", list(BAD))
 def test_an_inconsistent_step_is_refused_and_changes_nothing(
     tmp_path: pathlib.Path, case: str
@@ -83,7 +92,7 @@ def test_an_inconsistent_step_is_refused_and_changes_nothing(
     assert numpy.array_equal(model.forward(GOOD), expected)
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 def test_logits_of_a_token_that_is_not_there_are_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     kept = attrs.evolve(GOOD, keeps_all=True)
@@ -92,7 +101,7 @@ def test_logits_of_a_token_that_is_not_there_are_refused(tmp_path: pathlib.Path)
         model.logits(kept, int32s([3]))
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 def test_logits_of_tokens_that_were_not_kept_are_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     model.forward(GOOD)
@@ -100,7 +109,7 @@ def test_logits_of_tokens_that_were_not_kept_are_refused(tmp_path: pathlib.Path)
         model.logits(GOOD, int32s([0]))
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path), dummy=True)
     many = attrs.evolve(GOOD, logit_tokens=int32s([1] * (model.logit_rows_max + 1)))
@@ -110,7 +119,7 @@ def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) ->
         model.forward(attrs.evolve(GOOD, token_ids=int32s([1] * (model.tokens_max + 1))))
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 def test_memory_that_cannot_have_pages_is_told() -> None:
     kernels = Kernels.of(open_library())
     memory = take_memory(3 * 4096)
@@ -121,12 +130,7 @@ def test_memory_that_cannot_have_pages_is_told() -> None:
         kernels.populate(nowhere, 8192, threads=1)
 
 
-@pytest.mark.usefixtures("kernels_here")
-def test_structures_have_the_sizes_of_the_library() -> None:
-    check_sampler_structures()
-
-
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 def test_scratch_grows_with_rows_and_threads() -> None:
     kernels = SamplerKernels.of(open_library())
     one = kernels.scratch_bytes(32000, 1)
@@ -134,12 +138,12 @@ def test_scratch_grows_with_rows_and_threads() -> None:
     assert kernels.scratch_bytes(32000, 2) == 2 * one
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 @pytest.mark.parametrize("isa", machine_isas())
 def test_noise_has_the_specified_bits(isa: str) -> None:
-    random = np.random.default_rng(3).integers(0, 2**32, 2000, np.uint32)
-    ends = np.array([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], np.uint32)
-    words = np.concatenate([random, ends])
+    random = numpy.random.default_rng(3).integers(0, 2**32, 2000, numpy.uint32)
+    ends = numpy.array([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], numpy.uint32)
+    words = numpy.concatenate([random, ends])
     expected = [-exact_log(-exact_log((word + 0.5) * 2.0**-32)) for word in words.tolist()]
     noise = SamplerKernels.of(open_library(isa)).noise(words)
     assert noise.tolist() == expected
@@ -175,10 +179,6 @@ def test_gate_and_up_alternate_in_groups() -> None:
     gate, up = gate_up_rows(20, 32)
     assert gate.tolist() == [*range(16), *[-1] * 16, 16, 17, 18, 19, *[-1] * 28]
     assert up.tolist() == [*[-1] * 16, *range(16), *[-1] * 16, 16, 17, 18, 19, *[-1] * 12]
-
-
-def test_identity_pads_with_nothing() -> None:
-    assert identity(2, 4).tolist() == [0, 1, -1, -1]
 
 
 def test_parts_do_not_overlap_and_depend_on_the_config_alone(tmp_path: pathlib.Path) -> None:
@@ -245,7 +245,7 @@ def test_the_tensors_asked_for_are_those_of_torch(
     assert plan_tensors(config) == plan_weights(config)
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 @pytest.mark.parametrize("stored", ["bfloat16", "float16", "float32", "float64"])
 def test_every_format_gives_the_same_weights(tmp_path: pathlib.Path, stored: str) -> None:
     safetensors = pytest.importorskip("safetensors.torch")
@@ -278,13 +278,11 @@ def test_dummies_depend_on_the_name_alone() -> None:
     assert float(bias.std()) == pytest.approx(0.1, rel=0.1)
 
 
-@pytest.mark.usefixtures("kernels_here")
+@needs_kernels
 def test_a_file_of_tied_weights_may_hold_the_head_and_it_is_not_used(
     tmp_path: pathlib.Path,
 ) -> None:
     write_model(tmp_path)
     assert TINY["tie_word_embeddings"]
-    assert CPU.type == "cpu"
     logits = Driver(load_native(tmp_path), [[0, 1]]).step([(0, 0, TOKENS)])
     assert logits.shape == (len(TOKENS), TINY["vocab_size"])
-    assert SIZES["hidden_size"] == TINY["hidden_size"]

@@ -11,7 +11,7 @@ import pytest
 
 from triolet.engine.config import ISAS
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.kernels import build as build_module
+from triolet.engine.kernels.binding import HUGE_PAGE_BYTES, address_of, take_memory
 from triolet.engine.kernels.build import (
     FOLDER,
     ISA_FLAGS,
@@ -29,7 +29,6 @@ from triolet.engine.kernels.library import (
     native_fault,
     open_library,
 )
-from triolet.engine.kernels.memory import HUGE_PAGE_BYTES, address_of, take_memory
 
 V3 = "avx avx2 fma f16c bmi1 bmi2 movbe abm"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
@@ -210,10 +209,6 @@ def test_the_command_refuses_an_instruction_set_that_there_is_not() -> None:
 
 def test_the_settings_know_every_set() -> None:
     assert tuple(ISA_FLAGS) == ISAS
-
-
-def test_the_checkout_is_where_the_build_puts_objects_by_default() -> None:
-    assert pathlib.Path(build_module.__file__).resolve().parent == FOLDER
 
 
 @pytest.mark.parametrize("size", [1, HUGE_PAGE_BYTES + 5])

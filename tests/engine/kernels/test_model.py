@@ -1,85 +1,36 @@
-"""Forward passes: near the reference in every family, and the same bits in any company."""
+"""Forward passes: near the reference in every family, the same bits in any company; experts."""
 
 import pathlib
 import resource
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+import attrs
 import numpy
 import pytest
 import torch
 import transformers
 
 from triolet.engine.kernels.library import machine_isas
-from triolet.engine.kernels.model import rotation_table
-from triolet.engine.model_config.config import load_model_config
+from triolet.engine.kernels.model import NativeModel
+from triolet.engine.kernels.weights import DummyTensors, Stored
+from triolet.engine.model_config.config import QWEN3_MOE, load_model_config
 
-from ..model.reference import PROMPT_TOKENS, SIZES, VOCABULARY, save_reference
+from ..model.reference import PROMPT_TOKENS, VOCABULARY, save_reference
+from ..model.test_family_logits import CASES
 from ..model.tiny_models import random_tokens, write_config
-from .small_models import BLOCKS, Driver, load_native
+from .small_models import BLOCKS, Driver, load_native, needs_kernels, pack_native
 
-pytestmark = pytest.mark.usefixtures("kernels_here")
+pytestmark = needs_kernels
 every_isa = pytest.mark.parametrize("isa", machine_isas())
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaForCausalLM", {"tie_word_embeddings": True}),
-    "llama with biases": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True}),
-    "llama 3 rope": (
-        "LlamaForCausalLM",
-        {
-            "rope_parameters": {
-                "rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0,
-                "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            }
-        },
-    ),
-    "heads of 80 channels": (
-        "LlamaForCausalLM", {"head_dim": 80, "num_attention_heads": 2, "num_key_value_heads": 1}
-    ),
-    "mistral's window": ("MistralForCausalLM", {"sliding_window": 30}),
-    "qwen2": ("Qwen2ForCausalLM", {}),
-    "qwen3, wide heads": ("Qwen3ForCausalLM", {"head_dim": 32, "tie_word_embeddings": True}),
-    "qwen3, a window": (
-        "Qwen3ForCausalLM",
-        {"head_dim": 20, "sliding_window": 30, "use_sliding_window": True, "max_window_layers": 2},
-    ),
-    "gemma3": (
-        "Gemma3ForCausalLM",
-        {"head_dim": 32, "sliding_window": 30, "sliding_window_pattern": 2},
-    ),
-    "gemma3, everything of its own": (
-        "Gemma3ForCausalLM",
-        {
-            "head_dim": 20, "sliding_window": 30, "tie_word_embeddings": False,
-            "query_pre_attn_scalar": 40, "final_logit_softcapping": 5.0,
-            "layer_types": ["full_attention", "sliding_attention", "full_attention"],
-            "rope_parameters": {
-                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3},
-            },
-        },
-    ),
-    # All experts for every token: a near tie that falls the other way is no rounding error.
-    "qwen3 moe": ("Qwen3MoeForCausalLM", {**EXPERTS, "num_experts_per_tok": 8, "head_dim": 32}),
-    "qwen3 moe, shares normed, and a dense layer": (
-        "Qwen3MoeForCausalLM",
-        {
-            **EXPERTS, "num_experts": 19, "num_experts_per_tok": 19, "head_dim": 32,
-            "norm_topk_prob": True, "mlp_only_layers": [1],
-        },
-    ),
-    "gemma3, the text part": (
-        "Gemma3ForConditionalGeneration",
-        {
-            "text_config": {**SIZES, "head_dim": 16, "sliding_window": 20},
-            "vision_config": {
-                "image_size": 8, "patch_size": 4, "num_hidden_layers": 1,
-                "num_attention_heads": 1, "hidden_size": 8, "intermediate_size": 8,
-            },
-            "mm_tokens_per_image": 4,
-        },
-    ),
-}  # fmt: skip
+# But mixtures that choose: a near tie that falls the other way is no rounding error.
+CLEAR_CASES = [
+    name
+    for name, (_, changes) in CASES.items()
+    if changes.get("num_experts") == changes.get("num_experts_per_tok")
+]
 # What layers are made of, for what is not compared with a reference.
 KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -93,11 +44,11 @@ TOKENS = random_tokens(PROMPT_TOKENS, seed=3, vocab_size=VOCABULARY)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("variant", list(VARIANTS))
+@pytest.mark.parametrize("case", CLEAR_CASES)
 def test_logits_are_nearer_to_the_reference_than_its_own_bf16(
-    tmp_path: pathlib.Path, variant: str
+    tmp_path: pathlib.Path, case: str
 ) -> None:
-    architecture, changes = VARIANTS[variant]
+    architecture, changes = CASES[case]
     reference = save_reference(tmp_path, getattr(transformers, architecture), **changes)
     with torch.no_grad():
         expected = reference(torch.tensor([TOKENS])).logits[0].numpy()
@@ -213,16 +164,6 @@ def test_logits_may_be_asked_for_later(tmp_path: pathlib.Path) -> None:
     assert numpy.array_equal(found, expected[[2, 0]])
 
 
-def test_positions_turn_each_half_of_a_head(tmp_path: pathlib.Path) -> None:
-    config = load_model_config(write_config(tmp_path, head_dim=16))
-    table = rotation_table(config, 40, config.rope)
-    assert table.shape == (40, 32)
-    angle = 39 * 10_000 ** (-2 * 3 / 16)
-    assert table[39, 3] == pytest.approx(numpy.cos(angle), abs=1e-6)
-    assert table[39, 16 + 3] == pytest.approx(numpy.sin(angle), abs=1e-6)
-    assert not table[:, 8:16].any()
-
-
 def test_the_cache_has_all_its_pages_when_it_is_asked_for(tmp_path: pathlib.Path) -> None:
     model = load_native(write_config(tmp_path, num_hidden_layers=8), dummy=True, threads=2)
     size = BLOCKS * 8 * 2 * 2 * 16 * 32 * 2
@@ -237,3 +178,79 @@ def test_the_cache_has_all_its_pages_when_it_is_asked_for(tmp_path: pathlib.Path
 
 def resident_bytes() -> int:
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+TOKENS_OF_EXPERTS = random_tokens(40, seed=4)
+NAN = float("nan")
+NONE_CHANGED: Mapping[str, float] = MappingProxyType({})
+
+
+@attrs.frozen(eq=False)
+class ChangedTensors:
+    """Dummies, but for tensors whose names end so: they have one value everywhere."""
+
+    values: Mapping[str, float]
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Stored:
+        """The tensor."""
+        for end, value in self.values.items():
+            if name.endswith(end):
+                return Stored(numpy.full(shape, value, numpy.float32), "F32")
+        return DummyTensors().take(name, shape)
+
+
+def load(
+    folder: pathlib.Path, *, experts: int, chosen: int, isa: str = "", normalized: bool = True,
+    values: Mapping[str, float] = NONE_CHANGED,
+) -> NativeModel:  # fmt: skip
+    write_config(
+        folder, architectures=[QWEN3_MOE], num_experts=experts, num_experts_per_tok=chosen,
+        moe_intermediate_size=40, norm_topk_prob=normalized,
+    )  # fmt: skip
+    return pack_native(load_model_config(folder), ChangedTensors(values), isa=isa)
+
+
+def logits(model: NativeModel) -> numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float32]]:
+    return Driver(model, [[0, 1, 2]]).step([(0, 0, TOKENS_OF_EXPERTS)])
+
+
+@every_isa
+def test_of_equal_scores_the_first_experts_win_and_no_other_is_read(
+    tmp_path: pathlib.Path, isa: str
+) -> None:
+    equal = {"mlp.gate.weight": 0.0}
+    two = load(tmp_path, experts=2, chosen=2, isa=isa, values=equal)
+    spoilt = {f"experts.{number}.up_proj.weight": NAN for number in (2, 3, 4)}
+    five = load(tmp_path, experts=5, chosen=2, isa=isa, values={**equal, **spoilt})
+    assert numpy.array_equal(logits(five), logits(two))
+    assert not numpy.array_equal(logits(load(tmp_path, experts=2, chosen=1, isa=isa)), logits(two))
+
+
+def test_shares_that_are_not_normed_are_those_of_all_experts(tmp_path: pathlib.Path) -> None:
+    """Of two experts that score alike, the one that is chosen has half a say."""
+    equal = {"mlp.gate.weight": 0.0}
+    alone = load(tmp_path, experts=1, chosen=1, normalized=False, values=equal)
+    half = load(tmp_path, experts=2, chosen=1, normalized=False, values=equal)
+    doubled = load(tmp_path, experts=2, chosen=1, normalized=True, values=equal)
+    assert numpy.array_equal(logits(doubled), logits(alone))
+    assert not numpy.array_equal(logits(half), logits(alone))
+
+
+@every_isa
+def test_scores_that_are_no_numbers_spoil_their_own_row_alone(
+    tmp_path: pathlib.Path, isa: str
+) -> None:
+    model = load(tmp_path, experts=6, chosen=3, isa=isa)
+    expected = logits(model)
+    spoilt = load(tmp_path, experts=6, chosen=3, isa=isa)
+    # Token 9 of the packed head, in which embeddings are looked up: its first channel.
+    weights = spoilt._kept[0]
+    assert isinstance(weights, numpy.ndarray)
+    head = spoilt._weights.head - weights.__array_interface__["data"][0]
+    weights[head:].view(numpy.uint16)[2 * 9] = 0x7FC0
+    assert 9 not in TOKENS_OF_EXPERTS
+    driver = Driver(spoilt, [[0, 1, 2], [3]])
+    found = driver.step([(1, 0, [9, 10]), (0, 0, TOKENS_OF_EXPERTS)])
+    assert numpy.isnan(found[0]).all()
+    kept = [token for token in range(expected.shape[1]) if token != 9]
+    assert numpy.array_equal(found[2:, kept], expected[:, kept])

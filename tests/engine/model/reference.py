@@ -13,7 +13,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from triolet.engine.model.registry import Model, load_model
+from triolet.engine.model.decoder import Decoder
+from triolet.engine.model.registry import load_model
 from triolet.engine.model_config.config import load_model_config
 
 from .tiny_models import CPU, Driver, random_tokens
@@ -59,7 +60,7 @@ def save_reference(
     return reference
 
 
-def load(folder: pathlib.Path, *, bitwise: bool) -> Model:
+def load(folder: pathlib.Path, *, bitwise: bool) -> Decoder:
     """Our model of the folder."""
     config = load_model_config(folder)
     return load_model(
@@ -104,7 +105,7 @@ def greedy_after(reference: Any, prompt: list[int], tokens: list[int]) -> list[i
     return likeliest
 
 
-def _logits(model: Model, tokens: list[int], chunk: int) -> Tensor:
+def _logits(model: Decoder, tokens: list[int], chunk: int) -> Tensor:
     driver = Driver(model, [list(range(13))])
     begins = range(0, len(tokens), chunk)
     return torch.cat([driver.step([(0, begin, tokens[begin : begin + chunk])]) for begin in begins])
@@ -115,7 +116,7 @@ def _assert_near(logits: Tensor, expected: Tensor) -> None:
     assert error < RELATIVE_ERROR_MAX, error
 
 
-def _greedy(model: Model, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+def _greedy(model: Decoder, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
     """All prompts in one batch, then a token of each in every step."""
     tables = [list(range(12 * row, 12 * row + 12)) for row in range(len(prompts))]
     driver = Driver(model, tables)

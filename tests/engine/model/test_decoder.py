@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from triolet.engine.model.attention import plan_attention
-from triolet.engine.model.decoder import ForwardBatch
-from triolet.engine.model.registry import Model
+from triolet.engine.model.decoder import Decoder, ForwardBatch
 from triolet.engine.model_config.config import GEMMA3, MISTRAL, QWEN2, QWEN3, QWEN3_MOE
 
 from .tiny_models import Driver, load_dummy, random_tokens
@@ -69,12 +68,12 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module", params=list(MODELS))
-def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Decoder:
     return load_dummy(tmp_path_factory.mktemp("model"), **MODELS[request.param])
 
 
 @pytest.fixture(scope="module")
-def expected(model: Model) -> Tensor:
+def expected(model: Decoder) -> Tensor:
     """The logits of the whole prompt, by one thread; no test changes them."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -84,11 +83,11 @@ def expected(model: Model) -> Tensor:
         torch.set_num_threads(threads)
 
 
-def whole_prompt(model: Model) -> Tensor:
+def whole_prompt(model: Decoder) -> Tensor:
     return Driver(model, [TABLE]).step([(0, 0, TOKENS)])
 
 
-def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Model, expected: Tensor) -> None:
+def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Decoder, expected: Tensor) -> None:
     for size in (1, 7, 16, 64):
         driver = Driver(model, [TABLE])
         parts = [
@@ -98,7 +97,7 @@ def test_a_chunked_prompt_gives_the_bits_of_a_whole_one(model: Model, expected: 
         assert torch.equal(torch.cat(parts), expected), f"chunks of {size}"
 
 
-def test_neighbours_do_not_change_bits(model: Model, expected: Tensor) -> None:
+def test_neighbours_do_not_change_bits(model: Decoder, expected: Tensor) -> None:
     for others in (1, 2, 7):
         tables = [list(range(10 * row, 10 * row + 10)) for row in range(others + 1)]
         driver = Driver(model, tables)
@@ -110,7 +109,9 @@ def test_neighbours_do_not_change_bits(model: Model, expected: Tensor) -> None:
         assert torch.equal(logits[begin : begin + LENGTH], expected), f"{others} neighbours"
 
 
-def test_decode_beside_prefill_gives_the_bits_of_a_prefill(model: Model, expected: Tensor) -> None:
+def test_decode_beside_prefill_gives_the_bits_of_a_prefill(
+    model: Decoder, expected: Tensor
+) -> None:
     driver = Driver(model, [TABLE, list(range(10, 20)), list(range(20, 30))])
     driver.step([(0, 0, TOKENS[:140])])
     for index in range(140, LENGTH):
@@ -121,13 +122,13 @@ def test_decode_beside_prefill_gives_the_bits_of_a_prefill(model: Model, expecte
         assert torch.equal(logits[row], expected[index]), index
 
 
-def test_the_block_table_does_not_change_bits(model: Model, expected: Tensor) -> None:
+def test_the_block_table_does_not_change_bits(model: Decoder, expected: Tensor) -> None:
     scattered = Driver(model, [[251, 3, 77, 4, 200, 9, 8, 7, 100, 1]]).step([(0, 0, TOKENS)])
     assert torch.equal(scattered, expected)
 
 
 def test_what_an_earlier_request_left_in_a_block_does_not_change_bits(
-    model: Model, expected: Tensor
+    model: Decoder, expected: Tensor
 ) -> None:
     driver = Driver(model, [TABLE])
     driver.step([(0, 0, random_tokens(160, seed=9))])
@@ -136,7 +137,7 @@ def test_what_an_earlier_request_left_in_a_block_does_not_change_bits(
 
 @pytest.mark.parametrize("threads", [2, 3])
 def test_the_number_of_threads_does_not_change_bits(
-    model: Model, expected: Tensor, threads: int
+    model: Decoder, expected: Tensor, threads: int
 ) -> None:
     torch.set_num_threads(threads)
     assert torch.equal(whole_prompt(model), expected)

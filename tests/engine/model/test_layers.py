@@ -1,11 +1,18 @@
-"""Layers alone: right by torch's own, and each row for itself in bitwise mode."""
+"""Layers, rotation and experts alone: right by torch's own, and each row for itself."""
 
+import math
+import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from triolet.engine.model.decoder import GatedMlp
+from triolet.engine.model.experts import ExpertsMlp
 from triolet.engine.model.layers import (
     PACKED_INPUTS_MAX,
     PIECE_ITEMS,
@@ -21,8 +28,22 @@ from triolet.engine.model.layers import (
     silu_and_multiply,
     softcap_,
 )
+from triolet.engine.model.loader import read_tensor
+from triolet.engine.model.rotary import RotaryTable, rotate
+from triolet.engine.model.safetensors_reader import TensorEntry, open_safetensors
+from triolet.engine.model.weight_folder import separate_experts
+from triolet.engine.model_config.experts import EXPERTS_MAX
+from triolet.engine.model_config.folder import Fields
+from triolet.engine.model_config.rope import (
+    LinearScaling,
+    Llama3Scaling,
+    Rope,
+    YarnScaling,
+    read_rope,
+    rotary_frequencies,
+)
 
-CPU = torch.device("cpu")
+from .tiny_models import CPU, safetensors_bytes
 
 
 def random(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -185,3 +206,175 @@ def test_without_the_private_operators_strips_do_it(
     assert not has_packed_linear()
     assert isinstance(make_linear(torch.ones(3, 4), bitwise=True), StripLinear)
     assert isinstance(make_linear(torch.ones(3, 4), bitwise=False), PlainLinear)
+
+
+def table(positions: int, scaling: LinearScaling | Llama3Scaling | None = None) -> RotaryTable:
+    return RotaryTable.of(16, positions, Rope(10_000.0, scaling), device=CPU)
+
+
+def test_rotation_turns_pairs_by_position_and_keeps_lengths() -> None:
+    x = random(3, 2, 16)
+    positions = torch.tensor([0, 1, 200])
+    turned = rotate(x, table(256).at(positions))
+    assert torch.equal(turned[0], x[0])
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), rtol=1e-5)
+    angle = 200 * 10_000 ** (-2 * 3 / 16)
+    first, second = float(x[2, 1, 3]), float(x[2, 1, 11])
+    expected = first * math.cos(angle) - second * math.sin(angle)
+    assert float(turned[2, 1, 3]) == pytest.approx(expected, abs=1e-5)
+    assert float(turned[2, 1, 11]) == pytest.approx(
+        second * math.cos(angle) + first * math.sin(angle), abs=1e-5
+    )
+
+
+def test_the_table_does_not_depend_on_its_length() -> None:
+    at = torch.arange(0, 1500, 7)
+    for mine, other in zip(table(1500).at(at), table(4000).at(at), strict=True):
+        assert torch.equal(mine, other)
+
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 512,
+}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"rope_type": "linear", "factor": 3.0},
+        {"rope_type": "dynamic", "factor": 3.0},
+        LLAMA3,
+        YARN,
+        {**YARN, "truncate": False, "beta_fast": 8, "beta_slow": 2},
+        {**YARN, "mscale": 1.0, "mscale_all_dim": 0.8},
+        {**YARN, "attention_factor": 1.25},
+        {"rope_type": "yarn", "factor": 2.0},
+        {**YARN, "original_max_position_embeddings": 4},  # the blend is squeezed to one end
+    ],
+    ids=lambda value: "-".join(map(str, value.values())),
+)
+@pytest.mark.parametrize("head_size", [16, 64])
+def test_frequencies_are_those_of_transformers(parameters: dict[str, Any], head_size: int) -> None:
+    values = {**parameters, "rope_theta": 50_000.0}
+    config: Any = LlamaConfig(
+        head_dim=head_size, max_position_embeddings=2048, rope_parameters=dict(values)
+    )
+    expected, scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, CPU)
+    rope = read_rope(Fields("config.json", {"rope_parameters": values}), 2048)
+    ours = torch.tensor(rotary_frequencies(head_size, rope))
+    assert torch.allclose(ours, expected, rtol=1e-5)
+    attention = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0
+    assert attention == pytest.approx(scale)
+
+
+def test_yarn_scales_the_rotation_itself() -> None:
+    rope = Rope(10_000.0, YarnScaling(4.0, 32.0, 1.0, 512, 1.5, truncate=True))
+    turned = rotate(random(1, 1, 16), RotaryTable.of(16, 8, rope, device=CPU).at(torch.tensor([5])))
+    assert float(turned.norm()) == pytest.approx(1.5 * float(random(1, 1, 16).norm()), rel=1e-5)
+
+
+HIDDEN, WIDTH, EXPERTS, CHOSEN = 24, 20, 7, 3
+
+
+ROUTER = random(EXPERTS, HIDDEN, seed=1)
+GATE_UP = random(EXPERTS, 2 * WIDTH, HIDDEN, seed=2)
+DOWN = random(EXPERTS, HIDDEN, WIDTH, seed=3)
+
+
+def make_mixture(*, normalized: bool, bitwise: bool = True) -> ExpertsMlp:
+    experts = [
+        GatedMlp(make_linear(gate_up, bitwise=bitwise), make_linear(down, bitwise=bitwise))
+        for gate_up, down in zip(GATE_UP, DOWN, strict=True)
+    ]
+    router = make_linear(ROUTER, bitwise=bitwise)
+    return ExpertsMlp(
+        router, experts, chosen=CHOSEN, normalized=normalized, bitwise=bitwise, dtype=torch.float32
+    )
+
+
+def textbook(x: torch.Tensor, *, normalized: bool) -> torch.Tensor:
+    """One token, one expert at a time, in float64."""
+    probabilities = functional.softmax(x.double() @ ROUTER.double().T, dim=-1)
+    total = torch.zeros(x.shape, dtype=torch.float64)
+    for token, row in enumerate(probabilities):
+        chosen = sorted(range(EXPERTS), key=lambda expert: -float(row[expert]))[:CHOSEN]
+        scale = float(row[chosen].sum()) if normalized else 1.0
+        for expert in chosen:
+            gate, up = (GATE_UP[expert].double() @ x[token].double()).chunk(2)
+            result = DOWN[expert].double() @ (functional.silu(gate) * up)
+            total[token] += result * float(row[expert]) / scale
+    return total
+
+
+def padded(x: torch.Tensor) -> torch.Tensor:
+    return functional.pad(x, (0, 0, 0, padded_rows(len(x)) - len(x)))
+
+
+@pytest.mark.parametrize("bitwise", [True, False])
+@pytest.mark.parametrize("normalized", [True, False])
+@pytest.mark.parametrize("tokens", [1, 5, 40])
+def test_the_weighted_sum_of_chosen_experts(tokens: int, normalized: bool, bitwise: bool) -> None:
+    x = random(tokens, HIDDEN, seed=tokens)
+    mixed = make_mixture(normalized=normalized, bitwise=bitwise)(padded(x), tokens)
+    assert mixed.shape == (padded_rows(tokens), HIDDEN)
+    expected = textbook(x, normalized=normalized)
+    assert torch.allclose(mixed[:tokens].double(), expected, atol=1e-4)
+    assert not mixed[tokens:].any()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_neighbours_at_the_same_experts_do_not_change_bits(threads: int) -> None:
+    mixture, x = make_mixture(normalized=True), random(70, HIDDEN, seed=9)
+    alone = torch.cat([mixture(padded(row[None]), 1)[:1] for row in x])
+    torch.set_num_threads(threads)
+    for begin, end in ((0, 70), (3, 20), (69, 70), (16, 48)):
+        assert torch.equal(mixture(padded(x[begin:end]), end - begin)[: end - begin],
+                           alone[begin:end])  # fmt: skip
+
+
+LAYER = "model.layers.3.mlp"
+
+
+def entry(name: str, *shape: int) -> TensorEntry:
+    size = torch.Size(shape).numel() * 4
+    return TensorEntry(name, "F32", shape, 8, 8 + size)
+
+
+def test_each_expert_is_a_range_of_the_file(tmp_path: pathlib.Path) -> None:
+    gate_up, down = torch.randn(3, 10, 4), torch.randn(3, 4, 5)
+    path = tmp_path / "model.safetensors"
+    names = (f"{LAYER}.experts.gate_up_proj", f"{LAYER}.experts.down_proj")
+    path.write_bytes(safetensors_bytes(dict(zip(names, (gate_up, down), strict=True))))
+    expected = {}
+    for number in range(3):
+        matrices = (gate_up[number, :5], gate_up[number, 5:], down[number])
+        for part, matrix in zip(("gate", "up", "down"), matrices, strict=True):
+            expected[f"{LAYER}.experts.{number}.{part}_proj.weight"] = matrix
+    with open_safetensors(path) as file:
+        parts = [part for name in names for part in separate_experts(file.entries[name])]
+        assert {part.name for part in parts} == set(expected)
+        for separate in parts:
+            read = read_tensor(file, separate, dtype=torch.float32, device=CPU)
+            assert torch.equal(read, expected[separate.name])
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        entry(f"{LAYER}.down_proj.weight", 4, 5),
+        entry(f"{LAYER}.experts.down_proj", 4, 5),
+        entry(f"{LAYER}.experts.gate_up_proj", 2, 5, 4),
+        entry(f"{LAYER}.experts.down_proj", EXPERTS_MAX + 1, 0, 4),
+    ],
+)
+def test_what_is_no_fused_tensor_stays_as_it_is(whole: TensorEntry) -> None:
+    assert separate_experts(whole) == [whole]
+
+
+def test_no_experts_are_no_tensors() -> None:
+    assert separate_experts(entry(f"{LAYER}.experts.down_proj", 0, 4, 5)) == []

@@ -1,23 +1,34 @@
-"""Weights from folders, one file or shards, and from names alone."""
+"""Weights from folders, one file or shards, every way in which a file may lie, and dummies."""
+
+from __future__ import annotations
 
 import json
 import pathlib
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.model.layer_weights import LayerWeights
-from triolet.engine.model.loader import DummyWeights, PlannedWeights, open_folder_weights
+from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.model.loader import DummyWeights, open_folder_weights, read_tensor
 from triolet.engine.model.registry import plan_weights
-from triolet.engine.model.tensor_names import rename_of, text_tensor
+from triolet.engine.model.safetensors_reader import HEADER_BYTES_MAX, open_safetensors
 from triolet.engine.model.weight_folder import (
     INDEX_FILE,
     SINGLE_FILE,
     numerics_files,
     open_weight_folder,
+    rename_of,
+    text_tensor,
     weight_files,
 )
 from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL, load_model_config
@@ -51,30 +62,6 @@ def test_one_file(tmp_path: pathlib.Path) -> None:
     weight, fractions = take(tmp_path, "a", (2, 3))
     assert torch.equal(weight, A)
     assert fractions == [0.6]  # 24 of 40 bytes
-
-
-def test_shards(tmp_path: pathlib.Path) -> None:
-    write_shards(tmp_path)
-    assert torch.equal(take(tmp_path, "a", (2, 3))[0], A)
-    assert torch.equal(take(tmp_path, "b", (4,))[0], B)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "reason"),
-    [("c", (1,), "no tensor c"), ("a", (3, 2), r"shape \(2, 3\); the config implies \(3, 2\)")],
-)
-def test_what_does_not_fit_the_config_is_named(
-    tmp_path: pathlib.Path, name: str, shape: tuple[int, ...], reason: str
-) -> None:
-    (tmp_path / SINGLE_FILE).write_bytes(safetensors_bytes({"a": A}))
-    with pytest.raises(ModelFolderError, match=reason):
-        take(tmp_path, name, shape)
-
-
-def test_integers_are_no_weights(tmp_path: pathlib.Path) -> None:
-    (tmp_path / SINGLE_FILE).write_bytes(safetensors_bytes({"a": torch.ones(2, dtype=torch.int64)}))
-    with pytest.raises(ModelFolderError, match="no float"):
-        take(tmp_path, "a", (2,))
 
 
 def test_a_shard_without_its_tensor_is_named(tmp_path: pathlib.Path) -> None:
@@ -173,12 +160,6 @@ def test_a_bad_index_is_refused(tmp_path: pathlib.Path, content: str) -> None:
     assert caught.value.path.endswith(INDEX_FILE)
 
 
-def test_a_folder_without_weights_says_what_is_read(tmp_path: pathlib.Path) -> None:
-    (tmp_path / "pytorch_model.bin").write_bytes(b"")
-    with pytest.raises(ModelFolderError, match="only safetensors"):
-        weight_files(tmp_path)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
     ("name", "changes"),
@@ -214,10 +195,138 @@ def test_a_family_takes_what_its_checkpoints_have(
     assert plan_weights(config) == expected
 
 
-def test_heads_are_normed_by_their_kind(tmp_path: pathlib.Path) -> None:
-    weights = PlannedWeights()
-    config = load_model_config(write_config(tmp_path))
-    layer = LayerWeights(config, 0, weights, "layer.", bitwise=True)
-    norm = layer.head_norm("q", "k")
-    assert weights.taken == {"layer.q.weight": (16,), "layer.k.weight": (16,)}
-    assert norm(torch.ones(16, 6, 16, device="meta")).shape == (16, 6, 16)
+TENSORS = {
+    "a": torch.arange(6, dtype=torch.float32).view(2, 3),
+    "b": torch.tensor([1.5, -2.25], dtype=torch.bfloat16),
+    "scalar": torch.tensor(3.0),
+    "empty": torch.empty(0, 4),
+}
+
+
+def file_of(header: object, values: bytes = b"") -> bytes:
+    head = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(head)) + head + values
+
+
+def entry(begin: int, end: int, **changes: Any) -> dict[str, Any]:
+    shape = [(end - begin) // 4]
+    return {"dtype": "F32", "shape": shape, "data_offsets": [begin, end], **changes}
+
+
+def test_reads_what_the_reference_writer_wrote(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "m.safetensors"
+    safetensors.torch.save_file(TENSORS, path, metadata={"format": "pt"})
+    with open_safetensors(path) as file:
+        assert set(file.entries) == set(TENSORS)
+        for name, tensor in TENSORS.items():
+            assert torch.equal(
+                read_tensor(file, file.entries[name], dtype=tensor.dtype, device=CPU), tensor
+            )
+
+
+def test_casts_and_outlives_the_file(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(safetensors_bytes(TENSORS))
+    with open_safetensors(path) as file:
+        b = read_tensor(file, file.entries["b"], dtype=torch.float32, device=CPU)
+        a = read_tensor(file, file.entries["a"], dtype=torch.float32, device=CPU)
+    a += 1  # its own memory: the file keeps its contents
+    assert b.tolist() == [1.5, -2.25]
+    assert a.data_ptr() % 64 == 0
+    assert path.read_bytes() == safetensors_bytes(TENSORS)
+
+
+def test_values_at_odd_offsets_are_read(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "m.safetensors"
+    header = {
+        "x": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]},
+        "y": {"dtype": "F32", "shape": [1], "data_offsets": [1, 5]},
+    }
+    path.write_bytes(file_of(header, b"\x07" + struct.pack("<f", 2.5)))
+    with open_safetensors(path) as file:
+        y = read_tensor(file, file.entries["y"], dtype=torch.float32, device=CPU)
+        assert y.tolist() == [2.5]
+
+
+BAD: dict[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", "empty"),
+    "no header": (lambda: b"\x01\x00", "truncated"),
+    "header longer than the file": (lambda: struct.pack("<Q", 100) + b"{}", "truncated"),
+    "header of an absurd length": (lambda: struct.pack("<Q", HEADER_BYTES_MAX + 1), "claims"),
+    "header that is no JSON": (lambda: file_of(b"{nope"), "not JSON"),
+    "header of brackets": (lambda: file_of(b"[" * 100_000), "not JSON"),
+    "header that is a list": (lambda: file_of([]), "not an object"),
+    "a name twice": (lambda: file_of(b'{"a": {}, "a": {}}'), "twice"),
+    "entry that is no object": (lambda: file_of({"a": 1}), "not an object"),
+    "unknown dtype": (lambda: file_of({"a": entry(0, 4, dtype="F8")}, b"0000"), "dtype"),
+    "dtype that is a list": (lambda: file_of({"a": entry(0, 4, dtype=[])}, b"0000"), "dtype"),
+    "negative size": (lambda: file_of({"a": entry(0, 4, shape=[-1])}, b"0000"), "shape"),
+    "size that is true": (lambda: file_of({"a": entry(0, 4, shape=[True])}, b"0000"), "shape"),
+    "no shape": (lambda: file_of({"a": entry(0, 4, shape=None)}, b"0000"), "shape"),
+    "too many dimensions": (lambda: file_of({"a": entry(0, 4, shape=[1] * 9)}, b"0000"), "shape"),
+    "offsets backwards": (lambda: file_of({"a": entry(0, 4, data_offsets=[4, 0])}), "offsets"),
+    "one offset": (lambda: file_of({"a": entry(0, 4, data_offsets=[4])}), "offsets"),
+    "fewer bytes than the shape": (
+        lambda: file_of({"a": entry(0, 4, shape=[2])}, b"0000"),
+        "needs",
+    ),
+    "values cut off": (lambda: file_of({"a": entry(0, 8)}, b"0000"), "truncated"),
+    "overlap": (lambda: file_of({"a": entry(0, 8), "b": entry(4, 12)}, b"0" * 12), "overlaps"),
+    "hole": (lambda: file_of({"a": entry(0, 4), "b": entry(8, 12)}, b"0" * 12), "hole"),
+    "rest": (lambda: file_of({"a": entry(0, 4)}, b"0" * 12), "after its last tensor"),
+}
+
+
+@pytest.mark.parametrize("case", list(BAD))
+def test_a_file_that_lies_is_refused_by_name(tmp_path: pathlib.Path, case: str) -> None:
+    make, reason = BAD[case]
+    path = tmp_path / "m.safetensors"
+    path.write_bytes(make())
+    with pytest.raises(ModelFolderError, match=reason) as caught, open_safetensors(path):
+        pass
+    assert caught.value.path == str(path)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+    with (
+        pytest.raises(ModelFolderError, match="No such file"),
+        open_safetensors(tmp_path / "gone.safetensors"),
+    ):
+        pass
+
+
+@given(data=st.data())
+def test_any_damage_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    content = bytearray(safetensors_bytes(TENSORS))
+    for _ in range(data.draw(st.integers(0, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    del content[data.draw(st.integers(0, len(content))) :]
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    path.write_bytes(content)
+    try:
+        with open_safetensors(path) as file:
+            for name, found in file.entries.items():
+                assert (
+                    read_tensor(file, file.entries[name], dtype=torch.float32, device=CPU).shape
+                    == found.shape
+                )
+    except ModelFolderError:
+        pass
+
+
+def test_the_folder_holds_a_whole_model() -> None:
+    folder = bundled_model_folder()
+    for name in (
+        *("config.json", "generation_config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    ):
+        assert (folder / name).is_file(), name
+    assert (folder / "model.safetensors").stat().st_size <= 8_000_000
+
+
+def test_the_path_costs_no_torch() -> None:
+    code = "import sys, triolet.engine.model.bundled as b; b.bundled_model_folder()\n"
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,9 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
+from triolet.engine.model.decoder import Decoder
 from triolet.engine.model.registry import (
-    Model,
-    check_model_folder,
     compute_dtype,
     load_model,
     plan_weights,
@@ -34,7 +33,7 @@ from triolet.engine.model_config.config import (
 from .tiny_models import CPU, TINY, Driver, load_dummy, safetensors_bytes, write_config, write_model
 
 
-def load(folder: pathlib.Path) -> Model:
+def load(folder: pathlib.Path) -> Decoder:
     config = load_model_config(folder)
     return load_model(
         folder, config, load_format="auto", bitwise=True, positions=8, device=CPU,
@@ -75,10 +74,6 @@ def test_every_architecture_of_the_config_can_be_loaded(
     assert Driver(model, [[0]]).step([(0, 0, [3, 4, 5])]).shape == (3, 101)
 
 
-def test_a_folder_is_checked_without_reading_a_value(tmp_path: pathlib.Path) -> None:
-    assert check_model_folder(write_model(tmp_path)) == load_model_config(tmp_path)
-
-
 def test_what_checkpoints_carry_beside_their_weights_is_no_fault(tmp_path: pathlib.Path) -> None:
     write_model(tmp_path)
     change_tensors(
@@ -90,7 +85,6 @@ def test_what_checkpoints_carry_beside_their_weights_is_no_fault(tmp_path: pathl
             }
         ),
     )
-    check_model_folder(tmp_path)
     assert Driver(load(tmp_path), [[0]]).step([(0, 0, [5])]).shape == (1, 101)
 
 
@@ -164,11 +158,9 @@ def test_a_broken_folder_is_refused_by_name(tmp_path: pathlib.Path, case: str) -
     break_it, reason = BREAKS[case]
     break_it(write_model(tmp_path))
     with pytest.raises(ModelFolderError, match=reason) as caught:
-        check_model_folder(tmp_path)
+        load(tmp_path)
     assert str(tmp_path) in caught.value.path
     assert "choose another model" in str(caught.value)
-    with pytest.raises(ModelFolderError, match=reason):
-        load(tmp_path)
 
 
 def test_a_missing_shard_is_named(tmp_path: pathlib.Path) -> None:
@@ -177,12 +169,12 @@ def test_a_missing_shard_is_named(tmp_path: pathlib.Path) -> None:
     names = plan_weights(load_model_config(tmp_path))
     shards = dict.fromkeys(names, "one.safetensors")
     (tmp_path / INDEX_FILE).write_text(json.dumps({"weight_map": shards}))
-    check_model_folder(tmp_path)
+    load(tmp_path)
     (tmp_path / INDEX_FILE).write_text(
         json.dumps({"weight_map": {**shards, NORM: "two.safetensors"}})
     )
     with pytest.raises(ModelFolderError, match=r"two\.safetensors: cannot be read: No such file"):
-        check_model_folder(tmp_path)
+        load(tmp_path)
 
 
 ODD: st.SearchStrategy[Any] = st.sampled_from(
@@ -228,8 +220,6 @@ def test_any_folder_is_a_model_or_a_documented_error(
         content[place] = value
     (folder / SINGLE_FILE).write_bytes(content)
     try:
-        check_model_folder(folder)
+        load(folder)
     except ModelFolderError as error:
         str(error).encode()
-    else:
-        load(folder)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from triolet.engine.model.attention import KvCache
-from triolet.engine.model.decoder import ForwardBatch
+from triolet.engine.model.decoder import Decoder, ForwardBatch
 from triolet.engine.model.loader import DummyWeights
-from triolet.engine.model.registry import Model, load_model, plan_weights
+from triolet.engine.model.registry import load_model, plan_weights
 from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.model_config.config import load_model_config
 
@@ -73,7 +73,7 @@ def write_model(folder: pathlib.Path, **changes: Any) -> pathlib.Path:
     return folder
 
 
-def load_dummy(folder: pathlib.Path, *, bitwise: bool = True, **changes: Any) -> Model:
+def load_dummy(folder: pathlib.Path, *, bitwise: bool = True, **changes: Any) -> Decoder:
     """A dummy model with the tiny config, changed."""
     config = load_model_config(write_config(folder, **changes))
     return load_model(
@@ -90,7 +90,7 @@ def load_dummy(folder: pathlib.Path, *, bitwise: bool = True, **changes: Any) ->
 class Driver:
     """Runs steps of a model over a cache of its own, with block tables that a test may choose."""
 
-    def __init__(self, model: Model, tables: Sequence[Sequence[int]], blocks: int = 256) -> None:
+    def __init__(self, model: Decoder, tables: Sequence[Sequence[int]], blocks: int = 256) -> None:
         self.model = model
         self.cache = KvCache.allocate(
             model.config.layers,

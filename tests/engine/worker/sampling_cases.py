@@ -1,4 +1,4 @@
-"""Rows for samplers: random and adversarial ones, and the distributions that draws must have."""
+"""Rows for samplers, both samplers over them, and the distributions that draws must have."""
 
 import math
 from collections import Counter
@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import attrs
 import numpy as np
+import torch
 from hypothesis import strategies as st
 
-from triolet.engine.step_messages import NewRow, RowSampling, Step
+from triolet.engine.kernels.library import open_library
+from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step
+from triolet.engine.worker.executor_interface import StepOutcome
 from triolet.engine.worker.input_batch import HeldRow, InputBatch
+from triolet.engine.worker.native.sampling import NativeSampling
+from triolet.engine.worker.torch.logprobs import logprobs_of
+from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens
 
 from .specified_sampler import Place
 
@@ -114,3 +121,113 @@ def fits(found: Counter[int], expected: Mapping[int, float]) -> bool:
     )
     freedom = max(1, len(classes) - 1)  # mean of the statistic; its deviation is sqrt(2 · freedom)
     return set(found) <= set(expected) and statistic < freedom + 5 * math.sqrt(2 * freedom)
+
+
+def random_logits(rows: int, vocab_size: int, seed: int = 0, spread: float = 3.0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    return (random.standard_normal((rows, vocab_size)) * spread).astype(np.float32)
+
+
+class NativeDriver:
+    """Rows that have their whole prompt computed, in a batch of their own."""
+
+    def __init__(self, places: list[Place], vocab_size: int, isa: str, threads: int = 1) -> None:
+        self.places, self.vocab_size = places, vocab_size
+        lengths = [len(place.prompt or [0]) + len(place.output) for place in places]
+        self.batch = InputBatch(
+            rows_max=len(places), blocks=1, block_tokens=2**20, vocab_size=vocab_size
+        )
+        self.native = NativeSampling.of(
+            self.batch, open_library(isa), threads=threads, length=max(lengths) + 100
+        )
+        self.step = Step(
+            number=1,
+            new=[
+                NewRow(
+                    row=row,
+                    token_ids=(place.prompt or [0]) + place.output,
+                    prompt_tokens=len(place.prompt or [0]),
+                    computed_tokens=0,
+                    block_ids=[0],
+                    sampling=place.sampling,
+                )
+                for row, place in enumerate(places)
+            ],
+            rows=list(range(len(places))),
+            token_counts=lengths,
+            samples=[True] * len(places),
+            masked=[row for row, place in enumerate(places) if place.allowed is not None],
+        )
+        self.logprobs: list[RowLogprobs] = []
+        self.failures: dict[int, str] = {}
+
+    def mask(self) -> Mask:
+        bits = np.zeros((len(self.step.masked), -(-self.vocab_size // 32) * 32), np.uint8)
+        for index, row in enumerate(self.step.masked):
+            bits[index, self.places[row].allowed or []] = 1
+        bits[:, self.vocab_size :] = 1  # what is beyond the vocabulary is of no meaning
+        return Mask(self.step.number, np.packbits(bits, bitorder="little").tobytes())
+
+    def sample(self, logits: np.ndarray) -> list[int | None]:
+        """One step; a token of each row, None where it fails. Later steps decode."""
+        inputs = self.batch.take_step(self.step)
+        self.native.take_step(self.step)
+        for sampled, place in zip(inputs.samplings, self.places, strict=True):
+            if place.position is not None:
+                sampled.position = place.position
+        padded = np.full((len(logits), self.native.stride), 1e30, np.float32)
+        padded[:, : self.vocab_size] = logits
+        outcome = StepOutcome()
+        tokens = self.native.sample(self.step, inputs, padded, outcome=outcome, wait_mask=self.mask)
+        self.batch.finish_step(self.step, tokens)
+        result = outcome.result(self.step.number, inputs.sampled_rows(), tokens)
+        self.logprobs, self.failures = result.logprobs, dict(result.failed_rows)
+        self.step = Step(
+            number=self.step.number + 1,
+            rows=self.step.rows,
+            token_counts=[1] * len(self.places),
+            samples=self.step.samples,
+            masked=self.step.masked,
+        )
+        found = dict(zip(result.rows, result.token_ids, strict=True))
+        return [found.get(row) for row in range(len(self.places))]
+
+
+@attrs.frozen
+class Found:
+    """Of one step: a token of each row, None where it fails; why; and logprobs that are asked."""
+
+    token_ids: list[int | None]
+    failures: dict[int, str]
+    logprobs: list[RowLogprobs]
+
+
+def sample(sampler: str, logits: np.ndarray, places: list[Place]) -> Found:
+    """By torch, or by the kernels of an instruction set."""
+    if sampler == "torch":
+        return _sample_by_torch(logits, places)
+    driver = NativeDriver(places, logits.shape[1], sampler)
+    return Found(driver.sample(logits), driver.failures, driver.logprobs)
+
+
+def _sample_by_torch(logits: np.ndarray, places: list[Place]) -> Found:
+    """As the runner of models does it."""
+    held = [held_row(place, logits.shape[1]) for place in places]
+    rows = [
+        SampledRow(row.sampling, place.index, row.seen, row.forbidden())
+        for row, place in zip(held, places, strict=True)
+    ]
+    forbidden = torch.zeros(logits.shape, dtype=torch.bool)
+    for index, place in enumerate(places):
+        if place.allowed is not None:
+            forbidden[index] = True
+            forbidden[index, place.allowed] = False
+    raw = torch.from_numpy(np.ascontiguousarray(logits, np.float32))
+    found = sample_tokens(raw.clone(), rows, forbidden)
+    tokens = [None if i in found.failures else token for i, token in enumerate(found.token_ids)]
+    logprobs = [
+        logprobs_of(raw[i : i + 1], [token], row.sampling.logprobs).message(i, len(row.token_ids))
+        for i, (token, row) in enumerate(zip(tokens, held, strict=True))
+        if token is not None and row.sampling.logprobs is not None
+    ]
+    return Found(tokens, found.failures, logprobs)

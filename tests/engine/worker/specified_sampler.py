@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 
 from triolet.engine.step_messages import RowSampling
-from triolet.engine.worker.torch.exact_math import exact_log
+from triolet.engine.worker.numerics import exact_log
 
 F = np.float32
 FORBIDDEN = F(-math.inf)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from triolet.engine.config import EngineSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.step_messages import RowLogprobs, StepResult
+from triolet.engine.worker.executor_interface import StepOutcome
 from triolet.engine.worker.kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
+from triolet.engine.worker.native.thread_choice import TRY_EVERY, ThreadChoice
 from triolet.engine.worker.numerics import file_digest, numerics_id, processor_name
-from triolet.engine.worker.step_outcome import StepOutcome
-from triolet.engine.worker.thread_choice import TRY_EVERY, ThreadChoice
 
 FACTS = {"executor": "torch", "dtype": "float32"}
 

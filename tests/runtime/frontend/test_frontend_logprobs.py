@@ -5,7 +5,7 @@ import pathlib
 import pytest
 
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.worker.null.logprobs import null_logprob
+from triolet.engine.worker.null.executor import null_logprob
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy

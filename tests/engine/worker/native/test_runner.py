@@ -1,29 +1,26 @@
-"""Steps through the kernels: chunks, neighbours, reused rows and blocks, logprobs of prompts."""
+"""Streaks of decodes are what single steps are, with everything that a row may ask for."""
 
 import functools
 import pathlib
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import attrs
-import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.kernels.library import native_fault
 from triolet.engine.step_messages import Mask, RowEmbeds, RowLogprobs, Step
 from triolet.engine.worker.input_batch import InputBatch, StepInconsistent
 from triolet.engine.worker.native.decode_streak import UNSETTLED_MAX, DecodeStreak, decodes_only
 from triolet.engine.worker.native.runner import NativeRunner
 
-from ...kernels.small_models import BLOCKS, ROWS, load_native
-from ...model.tiny_models import random_tokens, write_config
+from ...kernels.small_models import BLOCKS, ROWS, load_native, needs_kernels
+from ...model.tiny_models import write_config
 from ..test_input_batch import asking as asking_for
 from ..test_input_batch import compute, make_batch
 from ..test_input_batch import new_row as batch_row
-from ..torch.test_runner import PROMPT, new_row, no_mask, sampling
+from ..test_runners import PROMPT, new_row, sampling
 
 MakeRunner = Callable[[], NativeRunner]
 
@@ -36,70 +33,7 @@ def make_runner(tmp_path: pathlib.Path) -> MakeRunner:
     )
 
 
-def decode(runner: NativeRunner, row: int, count: int) -> list[int]:
-    tokens = []
-    for number in range(count):
-        step = Step(number=number, rows=[row], token_counts=[1], samples=[True])
-        tokens += runner.run(step, no_mask).token_ids
-    return tokens
-
-
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
-def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(make_runner: MakeRunner) -> None:
-    alone = make_runner()
-    mine = new_row(0, PROMPT, [0, 1, 2, 3, 4])
-    step = Step(number=1, new=[mine], rows=[0], token_counts=[len(PROMPT)], samples=[True])
-    expected = alone.run(step, no_mask).token_ids + decode(alone, 0, 23)
-    assert len(set(expected)) > 8
-
-    runner = make_runner()
-    other = new_row(3, random_tokens(60, 8), [9, 8, 7, 6, 5], sampling=sampling(9))
-    runner.run(Step(number=1, new=[other], rows=[3], token_counts=[50], samples=[False]), no_mask)
-    mine = new_row(1, PROMPT, [20, 31, 12])
-    step = Step(number=2, new=[mine], rows=[3, 1], token_counts=[10, 33], samples=[True, False])
-    assert runner.run(step, no_mask).rows == [3]
-    step = Step(number=3, rows=[1, 3], token_counts=[7, 1], samples=[True, True])
-    tokens = runner.run(step, no_mask).token_ids[:1]
-    runner.run(Step(number=4, finished=[3], grown=[(1, [21, 22]), (1, [39])]), no_mask)
-    assert tokens + decode(runner, 1, 23) == expected
-
-
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
-def test_what_contradicts_or_outgrows_is_refused(make_runner: MakeRunner) -> None:
-    runner = make_runner()
-    with pytest.raises(StepInconsistent):
-        runner.run(Step(number=1, rows=[0], token_counts=[1], samples=[True]), no_mask)
-    long = new_row(0, PROMPT, list(range(9)))
-    with pytest.raises(ValueError, match="9 blocks, more than a sequence may"):
-        runner.run(Step(number=2, new=[long]), no_mask)
-
-
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
-def test_prompts_are_scored_in_slices(make_runner: MakeRunner) -> None:
-    """As many logits at once as there is room for; the tokens' logprobs are the same."""
-
-    def scored(logit_rows: int) -> list[RowLogprobs]:
-        runner = make_runner()
-        model = runner._model
-        model._logits = model._logits[:logit_rows]
-        asking = new_row(
-            0, PROMPT, [0, 1, 2], sampling=sampling(prompt_logprobs=1, temperature=0.0)
-        )
-        step = Step(number=1, new=[asking], rows=[0], token_counts=[40], samples=[True])
-        result = runner.run(step, no_mask)
-        assert len(result.token_ids) == 1
-        return result.logprobs
-
-    [whole] = scored(64)
-    assert (whole.first, whole.width) == (1, 2)
-    ids = struct.unpack(f"<{2 * 39}i", whole.token_ids)
-    assert list(ids[::2]) == PROMPT[1:]
-    parts = scored(10)
-    assert [part.first for part in parts] == [1, 11, 21, 31]
-    assert b"".join(part.logprobs for part in parts) == whole.logprobs
-
-
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
+@needs_kernels
 def test_a_streak_of_decodes_is_what_single_steps_are(make_runner: MakeRunner) -> None:
     """Penalties, forbidden words, logprobs and masks, with and without a neighbour's prompt."""
     asking = sampling(
@@ -133,26 +67,6 @@ def test_a_streak_of_decodes_is_what_single_steps_are(make_runner: MakeRunner) -
         return found
 
     assert run(breaks=False) == run(breaks=True)
-
-
-@pytest.mark.skipif(bool(native_fault()), reason="no compiler, no kernels")
-def test_what_is_no_number_in_a_block_harms_nobody_who_has_it_next(
-    make_runner: MakeRunner,
-) -> None:
-    def streams(left_behind: int) -> list[list[int]]:
-        runner = make_runner()
-        runner._model._cache.view(numpy.uint16)[:] = left_behind
-        rows = [new_row(0, PROMPT, [0, 1, 2]), new_row(1, PROMPT[:3], [3, 4])]
-        step = Step(number=1, new=rows, rows=[0, 1], token_counts=[40, 3], samples=[True, True])
-        results = [runner.run(step, no_mask)]
-        for number in range(2, 9):
-            step = Step(number=number, rows=[0, 1], token_counts=[1, 1], samples=[True, True])
-            results.append(runner.run(step, no_mask))
-        assert not any(result.failed_rows for result in results)
-        return [result.token_ids for result in results]
-
-    no_number, infinity = 0x7FC0, 0x7F80  # as bfloat16
-    assert streams(no_number) == streams(infinity) == streams(0)
 
 
 EMBEDS = RowEmbeds(0, "bfloat16", bytes(8))

@@ -9,8 +9,13 @@ import pytest
 from triolet.engine.config import EngineSettings
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step
 from triolet.engine.worker.input_batch import StepInconsistent
-from triolet.engine.worker.null.executor import SPECIAL_IDS, NullExecutor, null_token
-from triolet.engine.worker.null.logprobs import null_logprob, null_rows
+from triolet.engine.worker.null.executor import (
+    SPECIAL_IDS,
+    NullExecutor,
+    null_logprob,
+    null_rows,
+    null_token,
+)
 
 
 def sampling(seed: int) -> RowSampling:

@@ -1,8 +1,6 @@
-"""The torch sampler against its specification, exact probabilities, and its own batch."""
+"""The torch sampler: wide vocabularies, masks, random bits, logarithms and logprobs."""
 
 import math
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,50 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from triolet.engine.worker.step_outcome import ALL_FORBIDDEN, NOT_NUMBERS
+from triolet.engine.worker.numerics import exact_log
 from triolet.engine.worker.torch import sampler
-from triolet.engine.worker.torch.exact_math import exact_log
 from triolet.engine.worker.torch.logprobs import logprobs_of
-from triolet.engine.worker.torch.philox import philox4x32
-from triolet.engine.worker.torch.sampler import SampledRow, sample_tokens, unpack_mask
+from triolet.engine.worker.torch.sampler import SampledRow, philox4x32, sample_tokens, unpack_mask
 
 from .. import specified_sampler
-from ..sampling_cases import DISTRIBUTIONS, exact, fits, held_row, rows, sampling
-from ..specified_sampler import Place, specified, specified_logprobs
+from ..sampling_cases import DISTRIBUTIONS, random_logits, sampling
+from ..specified_sampler import Place, specified
 
 DRAWS = 4000
+
+
+def torch_logits(*arguments: Any, **keywords: Any) -> Tensor:
+    return torch.from_numpy(random_logits(*arguments, **keywords))
 
 
 def sample(logits: Tensor, *rows: SampledRow, **keywords: Any) -> list[int]:
     found = sample_tokens(logits.clone(), rows, **keywords)
     assert not found.failures
     return found.token_ids
-
-
-def sample_place(logits: list[float], place: Place) -> int | None:
-    """One row, as the model runner samples it; None if it fails."""
-    held = held_row(place, len(logits))
-    row = SampledRow(held.sampling, held.output_tokens, held.seen, held.forbidden())
-    forbidden = None
-    if place.allowed is not None:
-        forbidden = torch.ones((1, len(logits)), dtype=torch.bool)
-        forbidden[0, place.allowed] = False
-    found = sample_tokens(torch.tensor([logits]), [row], forbidden)
-    return None if found.failures else found.token_ids[0]
-
-
-def random_logits(rows: int, vocab_size: int, seed: int = 0, spread: float = 3.0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn((rows, vocab_size), generator=generator) * spread
-
-
-# ---- the specification
-
-
-@given(case=rows())
-def test_as_specified(case: tuple[list[float], Place]) -> None:
-    logits, place = case
-    assert sample_place(logits, place) == specified(logits, place)
 
 
 def test_top_p_ends_where_the_sum_reaches_it() -> None:
@@ -79,15 +53,12 @@ def test_a_wide_vocabulary_is_as_specified_too(monkeypatch: pytest.MonkeyPatch) 
         {"min_p": 0.05, "temperature": 2.0},
     ]
     rows = [SampledRow(sampling(seed=9, **kind), i) for i, kind in enumerate(kinds)]
-    logits = random_logits(len(rows), 131, spread=1.0).round(decimals=1)
+    logits = torch_logits(len(rows), 131, spread=1.0).round(decimals=1)
     expected = [
         specified(x, Place(row.sampling, position=row.position))
         for x, row in zip(logits.tolist(), rows, strict=True)
     ]
     assert sample(logits, *rows) == expected
-
-
-# ---- greedy
 
 
 def test_greedy_takes_the_lowest_of_equals() -> None:
@@ -97,83 +68,11 @@ def test_greedy_takes_the_lowest_of_equals() -> None:
     assert sample(torch.zeros(1, 5000), greedy) == [0]
 
 
-# ---- rows that fail
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_without_numbers_fails_alone(temperature: float) -> None:
-    nan, inf = math.nan, math.inf
-    logits = torch.tensor(
-        [[1.0, 9.0, 0.0], [1.0, nan, 0.0], [inf, 9.0, 0.0], [-inf] * 3, [nan] * 3, [3e38, 0.0, 0.0]]
-    )
-    row = SampledRow(sampling(temperature=temperature, top_p=0.5), 0)
-    halving = SampledRow(sampling(temperature=temperature, repetition_penalty=0.5), 0, {0: 0})
-    found = sample_tokens(logits, [row] * 5 + [halving])
-    assert found.token_ids[0] == 1
-    assert found.failures == {
-        1: NOT_NUMBERS,
-        2: NOT_NUMBERS,
-        3: ALL_FORBIDDEN,
-        4: NOT_NUMBERS,
-        5: NOT_NUMBERS,
-    }
-
-
-def test_a_mask_that_forbids_everything_fails_its_row_alone() -> None:
-    forbidden = torch.tensor([[True, True], [False, True]])
-    row = SampledRow(sampling(), 0)
-    found = sample_tokens(torch.zeros(2, 2), [row, row], forbidden)
-    assert (found.failures, found.token_ids[1]) == ({0: ALL_FORBIDDEN}, 0)
-
-
-# ---- distributions
-
-
-@pytest.mark.parametrize("filters", DISTRIBUTIONS)
-@pytest.mark.parametrize("varied", ["position", "seed", "choice"])
-def test_distribution(filters: dict[str, Any], varied: str) -> None:
-    logits = random_logits(1, 30, seed=5, spread=1.5)[0]
-    rows = []
-    for draw in range(DRAWS):
-        number = {"seed": 77, "choice": 0, "position": 0, varied: draw}
-        position = number.pop("position")
-        rows.append(SampledRow(sampling(**number, **filters), position))
-    found = Counter(sample(logits.expand(DRAWS, 30), *rows))
-    assert fits(found, exact(logits.numpy(), **filters))
-
-
-def test_seeds_beyond_32_bits_count() -> None:
-    logits = torch.zeros(1, 1000)
-    drawn = {sample(logits, SampledRow(sampling(seed=seed), 0))[0] for seed in (1, 2**32 + 1)}
-    assert len(drawn) == 2
-
-
-# ---- independence of the batch
-
-
-def test_a_row_does_not_depend_on_its_batch() -> None:
-    logits = random_logits(40, 3000, seed=2)
-    kinds: Sequence[dict[str, Any]] = [
-        {},
-        {"temperature": 0.0},
-        {"top_k": 50},
-        {"top_p": 0.95},
-        {"top_p": 0.9999, "temperature": 3.0},
-        {"min_p": 0.05},
-        {"top_k": 2000, "top_p": 0.99},
-    ]
-    rows = [SampledRow(sampling(seed=i, **kinds[i % len(kinds)]), i) for i in range(40)]
-    alone = [sample(logits[i : i + 1], rows[i])[0] for i in range(40)]
-    assert sample(logits, *rows) == alone
-    assert sample(logits.flip(0), *reversed(rows)) == alone[::-1]
-    assert len(set(alone)) > 20
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1.0, 8.0])
 def test_cuda_draws_and_scores_what_a_cpu_does(spread: float) -> None:
-    logits = random_logits(60, 5000, seed=3, spread=spread)
+    logits = torch_logits(60, 5000, seed=3, spread=spread)
     filters: list[dict[str, Any]] = [*DISTRIBUTIONS, {"top_p": 0.95}, {"top_k": 2000, "top_p": 0.9}]
     rows = [
         SampledRow(sampling(seed=i, presence_penalty=0.3, **filters[i % len(filters)]), i, {i: 2})
@@ -185,18 +84,8 @@ def test_cuda_draws_and_scores_what_a_cpu_does(spread: float) -> None:
     assert found.message(0, 0) == expected.message(0, 0)
 
 
-# ---- suppression and masks
-
-
-def test_tokens_are_suppressed_until_min_tokens() -> None:
-    parameters = sampling(temperature=0.0, min_tokens=2, suppressed_until_min=[0])
-    outputs = [[1] * length for length in range(4)]
-    drawn = [sample_place([9.0, 1.0, 0.0], Place(parameters, [0], output)) for output in outputs]
-    assert drawn == [1, 1, 0, 0]
-
-
 def test_a_mask_forbids() -> None:
-    logits = random_logits(2, 70)
+    logits = torch_logits(2, 70)
     words = torch.zeros(2, 3, dtype=torch.int32)
     words[0, 1] = 1 << 5  # token 37
     words[1, 0] = -(2**31)  # token 31
@@ -289,24 +178,6 @@ def test_is_near_where_draws_are_decided(steps: int) -> None:
 )
 def test_bits(value: float, bits: str) -> None:
     assert abs(exact_log(value)) == float.fromhex(bits)
-
-
-LOGITS = st.lists(
-    st.sampled_from([-math.inf, -200.0, -0.0, 0.0, 1.0, 1.0]) | st.floats(-30, 30, width=32),
-    min_size=1,
-    max_size=20,
-).filter(lambda values: max(values) > -math.inf)
-
-
-@given(logits=LOGITS, token=st.integers(0, 19), alternatives=st.integers(0, 22))
-def test_as_specified_of_logprobs(logits: list[float], token: int, alternatives: int) -> None:
-    token %= len(logits)
-    found = logprobs_of(torch.tensor([logits]), [token], alternatives)
-    ids, values, rank = specified_logprobs(logits, token, alternatives)
-    assert found.token_ids_RC.tolist() == [ids]
-    assert found.logprobs_RC.tolist() == [values]
-    assert found.ranks_R.tolist() == [rank]
-    assert found.finite_R.tolist() == [True]
 
 
 def test_is_near_the_logarithm_of_softmax() -> None:

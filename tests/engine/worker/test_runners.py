@@ -1,4 +1,4 @@
-"""Steps through the real model: chunks, neighbours, reused rows and blocks, masks."""
+"""Steps through real models, by torch and by the kernels: chunks, neighbours, blocks, masks."""
 
 import math
 import pathlib
@@ -11,10 +11,12 @@ import pytest
 from triolet.engine.model.decoder import Decoder
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step, StepResult
 from triolet.engine.worker.input_batch import StepInconsistent
+from triolet.engine.worker.native.runner import NativeRunner
 from triolet.engine.worker.torch import runner as model_runner
 from triolet.engine.worker.torch.runner import ModelRunner
 
-from ...model.tiny_models import load_dummy, random_tokens
+from ..kernels.small_models import load_native, needs_kernels
+from ..model.tiny_models import load_dummy, random_tokens, write_config
 
 PROMPT = random_tokens(40, seed=4)
 
@@ -28,10 +30,18 @@ def no_mask() -> Mask:
     raise AssertionError("no row is masked")
 
 
-@pytest.fixture
-def make_runner(tmp_path: pathlib.Path) -> Callable[[], ModelRunner]:
-    model = load_dummy(tmp_path)
-    return lambda: ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+Runner = ModelRunner | NativeRunner
+MakeRunner = Callable[[], Runner]
+SIZES: dict[str, Any] = {"rows": 4, "blocks": 40, "block_tokens": 16, "length": 128}
+
+
+@pytest.fixture(params=["torch", pytest.param("native", marks=needs_kernels)])
+def make_runner(tmp_path: pathlib.Path, request: pytest.FixtureRequest) -> MakeRunner:
+    if request.param == "torch":
+        model = load_dummy(tmp_path)
+        return lambda: ModelRunner.of(model, **SIZES)
+    folder = write_config(tmp_path)
+    return lambda: NativeRunner.of(load_native(folder, dummy=True), **SIZES)
 
 
 def new_row(row: int, tokens: list[int], block_ids: list[int], **changes: Any) -> NewRow:
@@ -43,7 +53,7 @@ def new_row(row: int, tokens: list[int], block_ids: list[int], **changes: Any) -
     return NewRow(row=row, token_ids=tokens, block_ids=block_ids, **{**values, **changes})
 
 
-def decode(runner: ModelRunner, row: int, count: int, first: int = 100) -> list[int]:
+def decode(runner: Runner, row: int, count: int, first: int = 100) -> list[int]:
     tokens = []
     for number in range(first, first + count):
         step = Step(number=number, rows=[row], token_counts=[1], samples=[True])
@@ -53,7 +63,7 @@ def decode(runner: ModelRunner, row: int, count: int, first: int = 100) -> list[
     return tokens
 
 
-def alone(runner: ModelRunner, count: int, parameters: RowSampling | None = None) -> list[int]:
+def alone(runner: Runner, count: int, parameters: RowSampling | None = None) -> list[int]:
     """The undisturbed stream of PROMPT: whole prompt in one step, then decodes."""
     step = Step(
         number=1,
@@ -66,7 +76,7 @@ def alone(runner: ModelRunner, count: int, parameters: RowSampling | None = None
 
 
 def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
-    make_runner: Callable[[], ModelRunner],
+    make_runner: MakeRunner,
 ) -> None:
     expected = alone(make_runner(), 24)
     assert len(set(expected)) > 8
@@ -79,7 +89,7 @@ def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
     step = Step(number=3, rows=[1, 3], token_counts=[7, 1], samples=[True, True])
     tokens = runner.run(step, no_mask).token_ids[:1]
     step = Step(number=4, grown=[(1, [0, 39])], rows=[], token_counts=[], samples=[])
-    assert runner.run(step, no_mask) == StepResult(4, [], [])
+    assert not runner.run(step, no_mask).rows
     for number in range(5, 28):
         step = Step(number=number, rows=[3, 1], token_counts=[1, 1], samples=[True, True])
         if number > 15:  # the neighbour is gone
@@ -89,7 +99,7 @@ def test_a_stream_does_not_depend_on_chunks_neighbours_or_blocks(
     assert tokens == expected
 
 
-def test_a_replayed_row_continues_the_stream(make_runner: Callable[[], ModelRunner]) -> None:
+def test_a_replayed_row_continues_the_stream(make_runner: MakeRunner) -> None:
     expected = alone(make_runner(), 20)
     runner = make_runner()
     resumed = new_row(2, PROMPT + expected[:9], [5, 6, 7, 8, 9], prompt_tokens=len(PROMPT))
@@ -98,7 +108,7 @@ def test_a_replayed_row_continues_the_stream(make_runner: Callable[[], ModelRunn
     assert tokens == expected[9:]
 
 
-def test_computed_blocks_are_read_by_another_row(make_runner: Callable[[], ModelRunner]) -> None:
+def test_computed_blocks_are_read_by_another_row(make_runner: MakeRunner) -> None:
     runner = make_runner()
     expected = alone(runner, 5)
     shared = new_row(1, PROMPT, [0, 1, 30, 31], computed_tokens=32)
@@ -106,7 +116,7 @@ def test_computed_blocks_are_read_by_another_row(make_runner: Callable[[], Model
     assert runner.run(step, no_mask).token_ids + decode(runner, 1, 4) == expected
 
 
-def test_a_mask_is_awaited_and_obeyed(make_runner: Callable[[], ModelRunner]) -> None:
+def test_a_mask_is_awaited_and_obeyed(make_runner: MakeRunner) -> None:
     runner = make_runner()
     rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]
     words = bytearray(4 * 4)
@@ -124,7 +134,7 @@ def test_a_mask_is_awaited_and_obeyed(make_runner: Callable[[], ModelRunner]) ->
     assert tokens[0] == alone(make_runner(), 1)[0]
 
 
-def test_a_refused_step_changes_nothing(make_runner: Callable[[], ModelRunner]) -> None:
+def test_a_refused_step_changes_nothing(make_runner: MakeRunner) -> None:
     runner = make_runner()
     expected = alone(make_runner(), 12)
     tokens = alone(runner, 6)
@@ -133,7 +143,7 @@ def test_a_refused_step_changes_nothing(make_runner: Callable[[], ModelRunner]) 
     assert tokens + decode(runner, 0, 6) == expected
 
 
-def test_a_row_beyond_its_table_is_refused(make_runner: Callable[[], ModelRunner]) -> None:
+def test_a_row_beyond_its_table_is_refused(make_runner: MakeRunner) -> None:
     with pytest.raises(ValueError, match="more than a sequence may"):
         make_runner().run(Step(number=1, new=[new_row(0, [1], list(range(9)))]), no_mask)
 
@@ -153,7 +163,7 @@ def arrays(found: RowLogprobs) -> tuple[list[int], list[float], list[int]]:
     )
 
 
-def test_penalties_and_bad_words_follow_the_output(make_runner: Callable[[], ModelRunner]) -> None:
+def test_penalties_and_bad_words_follow_the_output(make_runner: MakeRunner) -> None:
     greedy = sampling(temperature=0.0)
     free = alone(make_runner(), 1, greedy)
     never = sampling(temperature=0.0, presence_penalty=1000.0)
@@ -164,7 +174,7 @@ def test_penalties_and_bad_words_follow_the_output(make_runner: Callable[[], Mod
     assert free[0] not in alone(make_runner(), 5, avoided)
 
 
-def test_logprobs_are_of_the_raw_logits(make_runner: Callable[[], ModelRunner]) -> None:
+def test_logprobs_are_of_the_raw_logits(make_runner: MakeRunner) -> None:
     biased = sampling(temperature=0.0, logprobs=2, logit_bias=[(90, 1000.0)])
     result = make_runner().run(first_step(new_row(1, PROMPT, [0, 1, 2], sampling=biased)), no_mask)
     assert result.token_ids == [90]
@@ -178,7 +188,7 @@ def test_logprobs_are_of_the_raw_logits(make_runner: Callable[[], ModelRunner]) 
 
 
 def test_a_prompt_is_scored_alike_whole_and_in_pieces(
-    make_runner: Callable[[], ModelRunner], monkeypatch: pytest.MonkeyPatch
+    make_runner: MakeRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scored = sampling(prompt_logprobs=1)
     row = new_row(1, PROMPT, [0, 1, 2], sampling=scored)
@@ -189,8 +199,11 @@ def test_a_prompt_is_scored_alike_whole_and_in_pieces(
     likeliest = [a == b for a, b in zip(values[::2], values[1::2], strict=True)]
     assert [rank == 1 for rank in ranks] == likeliest
 
-    monkeypatch.setattr(model_runner, "PROMPT_LOGITS_MAX", 7 * 101)
     runner = make_runner()
+    if isinstance(runner, NativeRunner):
+        runner._model._logits = runner._model._logits[:7]
+    else:
+        monkeypatch.setattr(model_runner, "PROMPT_LOGITS_MAX", 7 * 101)
     pieces = runner.run(first_step(row, token_counts=[17], samples=[False]), no_mask).logprobs
     assert [piece.first for piece in pieces] == [1, 8, 15]
     step = Step(number=2, rows=[1], token_counts=[23], samples=[True])
@@ -201,7 +214,7 @@ def test_a_prompt_is_scored_alike_whole_and_in_pieces(
 
 
 def test_a_row_that_may_not_sample_anything_fails_alone(
-    make_runner: Callable[[], ModelRunner],
+    make_runner: MakeRunner,
 ) -> None:
     runner = make_runner()
     rows = [new_row(row, PROMPT, [row * 5 + i for i in range(5)]) for row in range(2)]
@@ -220,7 +233,7 @@ def test_logits_that_are_no_numbers_fail_a_row_when_it_samples(tmp_path: pathlib
     model = load_dummy(tmp_path)
     assert isinstance(model, Decoder)
     model._norm._weight.fill_(math.nan)
-    runner = ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
+    runner = ModelRunner.of(model, **SIZES)
     row = new_row(1, PROMPT, [0, 1, 2], sampling=sampling(prompt_logprobs=1))
     first = runner.run(first_step(row, token_counts=[20], samples=[False]), no_mask)
     assert first == StepResult(1, [], [])
@@ -229,17 +242,21 @@ def test_logits_that_are_no_numbers_fail_a_row_when_it_samples(tmp_path: pathlib
     assert second.failed_rows == [(1, "a logit is not a finite number")]
 
 
-@pytest.mark.parametrize("bitwise", [True, False])
-def test_what_is_no_number_in_a_block_harms_nobody_who_has_it_next(
-    tmp_path: pathlib.Path, bitwise: bool
+def test_what_is_no_number_in_a_block_harms_no_row_that_has_it_next(
+    tmp_path: pathlib.Path, make_runner: MakeRunner
 ) -> None:
     """Rows of several lengths, so that some are filled up; blocks that grow; a prefix."""
 
-    def streams(left_behind: float) -> list[list[int]]:
-        model = load_dummy(tmp_path, bitwise=bitwise)
-        runner = ModelRunner.of(model, rows=4, blocks=40, block_tokens=16, length=128)
-        for memory in (*runner._cache.keys, *runner._cache.values):
-            memory.fill_(left_behind)
+    def streams(kind: str, left_behind: float) -> list[list[int]]:
+        runner = make_runner()
+        if isinstance(runner, ModelRunner):
+            model = load_dummy(tmp_path, bitwise=kind == "bitwise")
+            runner = ModelRunner.of(model, **SIZES)
+            for memory in (*runner._cache.keys, *runner._cache.values):
+                memory.fill_(left_behind)
+        else:
+            words = np.array([left_behind], np.float32).view(np.uint16)[1:]  # as bfloat16
+            runner._model._cache.view(np.uint16)[:] = words
         rows = [new_row(0, PROMPT, [0, 1, 2]), new_row(1, PROMPT[:3], [3]),
                 new_row(2, PROMPT[:17], [4, 5])]  # fmt: skip
         results = [runner.run(first_step(*rows), no_mask)]
@@ -253,4 +270,5 @@ def test_what_is_no_number_in_a_block_harms_nobody_who_has_it_next(
         assert not any(result.failed_rows for result in results)
         return [result.token_ids for result in results]
 
-    assert streams(math.nan) == streams(math.inf) == streams(0.0)
+    for kind in ("bitwise", "plain"):
+        assert streams(kind, math.nan) == streams(kind, math.inf) == streams(kind, 0.0)

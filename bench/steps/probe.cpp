@@ -1,5 +1,6 @@
 // What this machine can do at most: how fast it reads memory, how fast it multiplies bf16 values.
-// The floors of benchmarks are made of these two; nothing that serves calls them.
+// The floors of benchmarks are made of these two. Compiled when they are asked for, with the flags
+// of the kernels of one instruction set.
 #include "library.h"
 
 #include <omp.h>
