@@ -14,8 +14,8 @@ from triolet.nurseries.processes.process import Process, open_process, run_proce
 from triolet.nurseries.processes.process_pool import run_process_pool
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.supervision_policy import RestartType, SupervisionPolicy
-from triolet.nurseries.tasks.supervisor import supervise
+from triolet.nurseries.tasks.supervision_policy import SupervisionPolicy
+from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from triolet.nurseries.tasks.task_tree import find_background_tasks
 
 from ..checkpoints import (
@@ -107,14 +107,14 @@ async def test_supervisor(autojump_clock: Clock) -> None:
         await trio.lowlevel.checkpoint()
         task_status.started()
         await trio.sleep(0.5)
-        if run % 3:
-            raise ValueError("restart me")
+        raise ValueError("restart me") if run % 3 else LookupError("give me up")
 
     async def use() -> None:
         nonlocal runs
         runs = 0
         policy = SupervisionPolicy(Random(0))
-        await supervise(child, child="c", policy=policy, restart_type=RestartType.TRANSIENT)
+        with pytest.raises(RestartLimitExceeded):
+            await supervise(child, child="c", policy=policy, hopeless=(LookupError,))
         assert runs == 3
 
     assert await cancel_at_every_checkpoint(use, assert_no_background_task) >= 8
