@@ -16,8 +16,7 @@ from ..tasks.error_groups import single_errors_unwrapped
 from ..tasks.waiting import waiting_for
 from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
 from .orphans import child_pids
-from .process import Process, ProcessDied, ProcessSpec, open_process
-from .shutdown_ladder import LadderTimes
+from .process import LadderTimes, Process, ProcessDied, ProcessSpec, open_process
 from .spawned import Spawned
 
 T = TypeVar("T")

@@ -12,8 +12,7 @@ import trio
 
 from ..tasks.error_groups import single_errors_unwrapped
 from ..tasks.service import start_service
-from .process import Process, ProcessDied, ProcessSpec, run_process
-from .shutdown_ladder import LadderTimes
+from .process import LadderTimes, Process, ProcessDied, ProcessSpec, run_process
 
 T = TypeVar("T")
 

@@ -46,7 +46,6 @@ def spawn(
     module: str,
     *,
     ahead: Sequence[str] = (),
-    pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Spawned:
     """Start `python -m module` behind `boot`, in the thread that is to own it. Raises `OSError`.
@@ -70,7 +69,7 @@ def spawn(
             [sys.executable, "-P", "-m", BOOT_MODULE, module, *map(str, child_fds), *ahead],
             stdin=subprocess.DEVNULL,
             stdout=_STDERR_FD,  # a child's stray print must not get into its parent's output
-            pass_fds=(*child_fds, *pass_fds),
+            pass_fds=child_fds,
             process_group=0,  # the terminal's Ctrl-C does not reach it; it dies with its children
             env={**os.environ, **(environment or {})},
         )

@@ -19,8 +19,7 @@ from triolet.nurseries.processes.child import (
     run_until_stopped,
 )
 from triolet.nurseries.processes.last_words import LastWords
-from triolet.nurseries.processes.process import ProcessExit, open_process
-from triolet.nurseries.processes.shutdown_ladder import LadderTimes
+from triolet.nurseries.processes.process import LadderTimes, ProcessExit, open_process
 from triolet.nurseries.tasks.task_tree import find_background_task
 
 from ...leaks import check_no_leaks
