@@ -16,7 +16,7 @@ from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
-from ...nurseries.logs.lines import FORMATS, LEVELS, LogSettings
+from ...nurseries.logs import FORMATS, LEVELS, LogSettings
 from ...nurseries.processes.process import LadderTimes
 from ...runtime.config import (
     AdmissionLimits,
