@@ -13,7 +13,7 @@ import trio
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason, RequestEvent, RequestEventKind
 from ...engine.sampling_params import SamplingParams
-from ...nurseries.tasks.doorbell import Doorbell
+from ...nurseries.tasks.parking import Doorbell
 from ...runtime.frontend.generation import GenerationStream, Generator, Usage
 from ..errors import ApiError, engine_error, to_api_error
 from ..openai.response_events import Ending, Event, Status

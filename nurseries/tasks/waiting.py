@@ -6,7 +6,6 @@ Must not know who reads it; `task_tree` does.
 """
 
 from contextvars import ContextVar, Token
-from types import TracebackType
 
 import attrs
 import trio
@@ -32,12 +31,7 @@ class Wait:
         self.began_s = trio.current_time()
         self._token = _wait.set(self)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._token is not None
         _wait.reset(self._token)
 

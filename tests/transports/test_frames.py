@@ -6,8 +6,13 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from triolet.transports.codec import MalformedMessage
-from triolet.transports.frames import PACKED_FRAMES_MAX, frame_bytes, pack_frames, unpack_frames
+from triolet.transports.codec import (
+    PACKED_FRAMES_MAX,
+    MalformedMessage,
+    frame_bytes,
+    pack_frames,
+    unpack_frames,
+)
 
 
 @hypothesis.settings(deadline=None)

@@ -14,15 +14,13 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import attrs
 import trio
 
 from ..array import Frame
-from ..codec import Codec, CodecLimits, MalformedMessage
-from ..frames import frame_bytes, pack_frames, unpack_frames
+from ..codec import Codec, CodecLimits, MalformedMessage, frame_bytes, pack_frames, unpack_frames
 from .handshake import HANDSHAKE_MESSAGES
 from .passed_fds import (
     ANCILLARY_BYTES,
@@ -129,12 +127,7 @@ class ControlChannel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _send_datagram(self, parts: Sequence[Frame], fds: Sequence[int]) -> None:

@@ -21,7 +21,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import attrs
@@ -82,12 +81,7 @@ class _Side:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -4,7 +4,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.nurseries.tasks.doorbell import Doorbell
+from triolet.nurseries.tasks.parking import Doorbell
 
 
 async def test_a_ring_wakes_who_waits_and_is_spent() -> None:
