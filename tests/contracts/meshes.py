@@ -6,12 +6,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 
 import trio
 
+from triolet.fuzz.doubles.link_faults import NthFault
 from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered
 from triolet.transports.codec import Codec
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import RunnableChannel
 from triolet.transports.links.link_header import LinkSettings
-from triolet.transports.links.memory_channel import MemoryMesh, NthFault
+from triolet.transports.links.memory_channel import MemoryMesh
 from triolet.transports.links.zmq_channel import ZmqSettings, open_hub, open_spoke
 
 CODEC = Codec(Numbered)

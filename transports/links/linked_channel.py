@@ -134,7 +134,7 @@ class LinkedChannel:
 
     @property
     def peers(self) -> list[Peer]:
-        """Whoever has a link, up or not."""
+        """All that have a link, up or not."""
         return list(self._links)
 
     # ---- for the channel around it
@@ -323,3 +323,31 @@ class LinkedChannel:
                 changes.append(event)
         self._events = kept
         return isinstance(changes[0], PeerDown) if changes else is_up
+
+
+@attrs.define(eq=False)
+class CarriedChannel:
+    """Base of a channel that is its own carrier: `channel.Channel`, done by its links."""
+
+    links: LinkedChannel = attrs.field(init=False)
+
+    def send(self, peer: Peer, message: object) -> None:
+        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
+        self.links.send(peer, message)
+
+    async def receive(self) -> list[ChannelEvent]:
+        """See `channel.Channel.receive`."""
+        return await self.links.receive()
+
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        self.links.break_link(peer, reason)
+
+    def forget(self, peer: Peer) -> None:
+        """See `channel.Channel.forget`."""
+        self.links.forget(peer)
+
+    @property
+    def mishaps(self) -> Counter[Mishap]:
+        """See `channel.HubEnd.mishaps`."""
+        return self.links.mishaps

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.fuzz.doubles.link_pair import SETTINGS, LinkPair
 from triolet.transports.links.link import (
     Decision,
@@ -20,7 +21,6 @@ from triolet.transports.links.link import (
     Transmit,
 )
 from triolet.transports.links.link_header import FrameKind, Header, LinkSettings, Mishap
-from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 
 def header(kind: FrameKind, generation: int, sequence: int = 0, acknowledged: int = 0) -> Header:

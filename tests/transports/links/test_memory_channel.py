@@ -7,6 +7,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, Reader, join
 from triolet.tests.contracts.meshes import CODEC, memory_mesh, running
 from triolet.transports.links.channel import (
@@ -20,7 +21,7 @@ from triolet.transports.links.channel import (
 )
 from triolet.transports.links.link import Side
 from triolet.transports.links.link_header import LinkSettings
-from triolet.transports.links.memory_channel import FaultKind, MemoryMesh, NthFault
+from triolet.transports.links.memory_channel import MemoryMesh
 
 MESSAGES = 12
 
