@@ -42,8 +42,8 @@ from .zmq_thread import (
     Command,
     Connect,
     Disconnect,
-    Outbox,
-    Send,
+    LinkOutbox,
+    SendFrames,
     SocketThread,
     Unreachable,
 )
@@ -119,7 +119,7 @@ class HubChannel(_ZmqChannel):
 
     _endpoints: tuple[str, str]
     # {spoke: the way of the generation in use}; tests close one to lose a message.
-    outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
+    outboxes: dict[Peer, LinkOutbox] = attrs.field(factory=dict, init=False)
     # {identity of the generation in use: who and which}, sparing the decoding of each message's.
     _known: dict[bytes, tuple[Peer, int]] = attrs.field(factory=dict, init=False)
 
@@ -145,7 +145,7 @@ class HubChannel(_ZmqChannel):
         """See `linked_channel.Carrier`."""
         self.close(peer)
         identity = encode_identity(peer.rank, peer.epoch, generation)
-        self.outboxes[peer] = Outbox(identity, self.settings.outbox_max)
+        self.outboxes[peer] = LinkOutbox(identity, self.settings.outbox_max)
         self._known[identity] = (peer, generation)
 
     def close(self, peer: Peer) -> None:
@@ -161,7 +161,9 @@ class HubChannel(_ZmqChannel):
         outbox = self.outboxes[peer]
         assert isinstance(outbox.key, bytes)
         best_effort = header.kind is FrameKind.LINK_RESET
-        return self._input.submit(Send(outbox, _headed(header, outbox.key, frames), best_effort))
+        return self._input.submit(
+            SendFrames(outbox, _headed(header, outbox.key, frames), best_effort)
+        )
 
     # ---- arrivals, in the loop
 
@@ -216,8 +218,8 @@ class _SpokeLink:
 
     input_endpoint: str
     output_endpoint: str
-    input: Outbox
-    output: Outbox
+    input: LinkOutbox
+    output: LinkOutbox
     # What follows the header of every message.
     identity: bytes = b""
 
@@ -245,7 +247,7 @@ class SpokeChannel(_ZmqChannel):
             Endpoint.parse(endpoint)
         if not self.links.may_connect(peer):
             return False
-        nowhere = Outbox(None, 0, closed=True)
+        nowhere = LinkOutbox(None, 0, closed=True)
         self._hubs[peer] = _SpokeLink(input_endpoint, output_endpoint, nowhere, nowhere)
         return self.links.connect(peer)
 
@@ -257,8 +259,8 @@ class SpokeChannel(_ZmqChannel):
         hub = self._hubs[peer]
         hub.identity = encode_identity(self.peer_self.rank, self.peer_self.epoch, generation)
         way = _Way(peer, generation)
-        hub.input = Outbox(way, self.settings.outbox_max)
-        hub.output = Outbox(way, self.settings.outbox_max)
+        hub.input = LinkOutbox(way, self.settings.outbox_max)
+        hub.output = LinkOutbox(way, self.settings.outbox_max)
         self._input.submit(Connect(hub.input, hub.input_endpoint, hub.identity))
         self._output.submit(Connect(hub.output, hub.output_endpoint, hub.identity))
 
@@ -273,8 +275,8 @@ class SpokeChannel(_ZmqChannel):
         headed = _headed(header, hub.identity, frames)
         if header.kind is FrameKind.LINK_UP:
             # Repeated anyway, and a hub that is away fills no queue that matters.
-            return self._input.submit(Send(hub.input, headed, best_effort=True))
-        return self._output.submit(Send(hub.output, headed))
+            return self._input.submit(SendFrames(hub.input, headed, best_effort=True))
+        return self._output.submit(SendFrames(hub.output, headed))
 
     def _disconnect(self, peer: Peer) -> None:
         hub = self._hubs[peer]

@@ -24,8 +24,8 @@ from triolet.transports.links.zmq_thread import (
     Burst,
     Connect,
     Disconnect,
-    Outbox,
-    Send,
+    LinkOutbox,
+    SendFrames,
     SocketThread,
     Unreachable,
 )
@@ -98,13 +98,13 @@ async def run(thread: SocketThread, task_status: trio.TaskStatus[str]) -> None:
 
 async def test_frames_cross_in_order(context: zmq.Context[Socket]) -> None:
     async with ends(context) as pair:
-        outbox = Outbox("hub", 5000)
+        outbox = LinkOutbox("hub", 5000)
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
         for number in range(3000):
             # Within the high-water mark: the next hundred only when these have arrived.
             if number % 100 == 0:
                 await pair.pull.wait_for(number)
-            assert pair.push_thread.submit(Send(outbox, (b"%d" % number, b"body")))
+            assert pair.push_thread.submit(SendFrames(outbox, (b"%d" % number, b"body")))
         arrivals = await pair.pull.wait_for(3000)
     assert arrivals == [[b"%d" % number, b"body"] for number in range(3000)]
     assert pair.push.seen == []
@@ -116,9 +116,9 @@ async def test_what_is_submitted_before_the_thread_runs_is_kept(
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)
-    outbox = Outbox("hub", 10)
+    outbox = LinkOutbox("hub", 10)
     assert thread.submit(Connect(outbox, endpoint, b"E"))
-    assert thread.submit(Send(outbox, (b"early",)))
+    assert thread.submit(SendFrames(outbox, (b"early",)))
     pull = Arrivals()
     bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
     async with trio.open_nursery() as nursery:
@@ -131,8 +131,8 @@ async def test_what_is_submitted_before_the_thread_runs_is_kept(
 async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
     connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)
-    outbox = Outbox("hub", 2)
-    sent = [thread.submit(Send(outbox, (b"x",))) for _ in range(3)]
+    outbox = LinkOutbox("hub", 2)
+    sent = [thread.submit(SendFrames(outbox, (b"x",))) for _ in range(3)]
     assert sent == [True, True, False]
     assert thread.submit(Disconnect(outbox)), "orders have room"
 
@@ -141,12 +141,12 @@ async def test_an_unreachable_peer_is_told_once_and_the_rest_dropped(
     context: zmq.Context[Socket],
 ) -> None:
     async with ends(context) as pair:
-        nowhere, reachable = Outbox("nowhere", 100), Outbox("hub", 100)
+        nowhere, reachable = LinkOutbox("nowhere", 100), LinkOutbox("hub", 100)
         for number in range(3):
-            pair.push_thread.submit(Send(nowhere, (b"%d" % number,)))
-        pair.push_thread.submit(Send(nowhere, (b"reset",), best_effort=True))
+            pair.push_thread.submit(SendFrames(nowhere, (b"%d" % number,)))
+        pair.push_thread.submit(SendFrames(nowhere, (b"reset",), best_effort=True))
         pair.push_thread.submit(Connect(reachable, pair.endpoint, b"E"))
-        pair.push_thread.submit(Send(reachable, (b"others go on",)))
+        pair.push_thread.submit(SendFrames(reachable, (b"others go on",)))
         await pair.pull.wait_for(1)
         (arrival,) = await pair.push.wait_for(1)
     assert isinstance(arrival, Unreachable)
@@ -159,11 +159,11 @@ async def test_a_closed_outbox_sends_nothing_but_best_effort(
     context: zmq.Context[Socket],
 ) -> None:
     async with ends(context) as pair:
-        outbox = Outbox("hub", 100)
+        outbox = LinkOutbox("hub", 100)
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
         outbox.closed = True
-        pair.push_thread.submit(Send(outbox, (b"dropped",)))
-        pair.push_thread.submit(Send(outbox, (b"reset",), best_effort=True))
+        pair.push_thread.submit(SendFrames(outbox, (b"dropped",)))
+        pair.push_thread.submit(SendFrames(outbox, (b"reset",), best_effort=True))
         assert await pair.pull.wait_for(1) == [[b"reset"]]
 
 
@@ -172,9 +172,9 @@ async def test_a_large_frame_arrives_whole_and_starts_no_thread(
 ) -> None:
     filling = bytearray(range(256)) * 4096
     async with ends(context) as pair:
-        outbox = Outbox("hub", 100)
+        outbox = LinkOutbox("hub", 100)
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
-        pair.push_thread.submit(Send(outbox, (b"head", memoryview(filling))))
+        pair.push_thread.submit(SendFrames(outbox, (b"head", memoryview(filling))))
         assert await pair.pull.wait_for(1) == [[b"head", bytes(filling)]]
     assert not garbage.gc.is_alive(), "pyzmq's own, for frames that it does not copy"
 
@@ -221,7 +221,7 @@ async def test_what_is_noticed_while_sending_is_not_slept_over(
     async with trio.open_nursery() as nursery:
         await nursery.start(run, thread)
         for count in range(1, 4):
-            assert thread.submit(Send(Outbox("peer", 1), (b"x",)))
+            assert thread.submit(SendFrames(LinkOutbox("peer", 1), (b"x",)))
             await arrivals.wait_for(count)
         nursery.cancel_scope.cancel("the test is over")
 

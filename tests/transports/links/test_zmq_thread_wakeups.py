@@ -15,7 +15,7 @@ import attrs
 import pytest
 import trio
 
-from triolet.transports.links.zmq_thread import Burst, Outbox, Send, SocketThread
+from triolet.transports.links.zmq_thread import Burst, LinkOutbox, SendFrames, SocketThread
 
 from ..statement_steps import Steps, Wanted, taken_apart
 
@@ -131,11 +131,11 @@ class World:
 def _submit_all(schedule: tuple[int, ...]) -> list[object]:
     """What the thread has sent in the end."""
     world = World()
-    outbox = Outbox("peer", MESSAGES)
+    outbox = LinkOutbox("peer", MESSAGES)
 
     def loop() -> Steps:
         for number in range(MESSAGES):
-            yield from SUBMIT(world.bridge, Send(outbox, (bytes([number]),)))
+            yield from SUBMIT(world.bridge, SendFrames(outbox, (bytes([number]),)))
             yield from RING(world.bridge)
 
     world.interleave(loop(), world.thread(), schedule)
