@@ -19,9 +19,7 @@ from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from triolet.nurseries.tasks.task_tree import find_background_tasks
 
 from ..checkpoints import (
-    act_at_nth_checkpoint,
     cancel_at_every_checkpoint,
-    cancel_at_nth_checkpoint,
 )
 from ..leaks import check_no_leaks
 from ..nurseries.child_programs import DEADLINE_S, HASTY, receive_ready, spec_of, tell
@@ -32,25 +30,6 @@ Clock = trio.testing.MockClock
 def assert_no_background_task() -> None:
     """Every nursery was left, so that nobody is there any more."""
     assert find_background_tasks() == []
-
-
-async def test_the_helper_reaches_each_checkpoint_once() -> None:
-    seen: list[int] = []
-
-    async def three_checkpoints() -> None:
-        for number in range(3):
-            await trio.lowlevel.checkpoint()
-            seen.append(number)
-
-    assert await cancel_at_every_checkpoint(three_checkpoints) == 3
-    assert seen == [0, 0, 1, 0, 1, 2]
-
-
-async def test_the_helper_acts_once_and_says_whether_it_did() -> None:
-    acts: list[str] = []
-    assert await act_at_nth_checkpoint(trio.lowlevel.checkpoint, 1, lambda: acts.append("act"))
-    assert acts == ["act"]
-    assert not await cancel_at_nth_checkpoint(trio.lowlevel.checkpoint, 1000)
 
 
 async def test_background_task() -> None:

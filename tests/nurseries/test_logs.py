@@ -194,17 +194,6 @@ async def test_a_long_line_is_cut(pipe: tuple[int, int]) -> None:
     assert data.endswith(b" ...\n")
 
 
-def test_lines_come_in_order_over_all_levels() -> None:
-    queue = LogQueue(100)
-    for level, line in ((INFO, b"a\n"), (DEBUG, b"b\n"), (INFO, b"c\n"), (ERROR, b"d\n")):
-        queue.put(level, line)
-    assert queue.take(4) == b"a\nb\n"
-    assert queue.take(1) == b"c\n", "at least one, whole"
-    assert queue.take(100) == b"d\n"
-    assert queue.take(100) == b""
-    assert not queue
-
-
 def test_the_least_important_goes_first_and_of_it_the_oldest() -> None:
     queue = LogQueue(8)
     for level, line in ((DEBUG, b"1\n"), (INFO, b"2\n"), (DEBUG, b"3\n"), (ERROR, b"4\n")):

@@ -53,23 +53,15 @@ class RingGeometry:
     slots: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_MAX)])
     slot_bytes: int = attrs.field(validator=attrs.validators.ge(1))
 
-    # Computed once.
-    _first_slot: int = attrs.field(init=False)
-    _stride: int = attrs.field(init=False)
-    total_bytes: int = attrs.field(init=False)
-
-    @_first_slot.default
-    def _first_slot_default(self) -> int:
-        return CACHE_LINE_BYTES * (1 + self.readers)
-
-    @_stride.default
-    def _stride_default(self) -> int:
+    @property
+    def _stride(self) -> int:
         lines = -(-(SLOT_HEADER_BYTES + self.slot_bytes) // CACHE_LINE_BYTES)
         return lines * CACHE_LINE_BYTES
 
-    @total_bytes.default
-    def _total_bytes_default(self) -> int:
-        return self._first_slot + self.slots * self._stride
+    @property
+    def total_bytes(self) -> int:
+        """Of the whole memory."""
+        return self.slot_offset(self.slots - 1) + self._stride
 
     def consumed_offset(self, rank: int) -> int:
         """Where the count of this reader is."""
@@ -77,7 +69,8 @@ class RingGeometry:
 
     def slot_offset(self, sequence: int) -> int:
         """Where the slot of the message with this sequence number begins."""
-        return self._first_slot + (sequence % self.slots) * self._stride
+        first = CACHE_LINE_BYTES * (1 + self.readers)
+        return first + (sequence % self.slots) * self._stride
 
 
 class RingMemory:

@@ -186,7 +186,7 @@ async def exit_of(module: str, act: str) -> ProcessExit:
     ("module", "act", "code", "words"),
     [
         ("obedient", "ask", EXIT_STOPPED, ""),
-        ("fails", "go", EXIT_FAILED, "ValueError: told to fail"),
+        ("obedient", "go", EXIT_FAILED, "ValueError: ordered to fail"),
         ("slow_to_stop", "ask", EXIT_STOP_OVERDUE, "but:\noverdue (pid"),
     ],
 )
@@ -199,7 +199,7 @@ async def test_exit_codes_of_real_children(module: str, act: str, code: int, wor
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "word", "code"), [("fails", "go", EXIT_FAILED), ("on_order", "exit 7", 7)]
+    ("module", "word", "code"), [("obedient", "go", EXIT_FAILED), ("on_order", "exit 7", 7)]
 )
 async def test_a_signal_to_every_process_of_the_tree_stops_no_child(
     module: str, word: str, code: int

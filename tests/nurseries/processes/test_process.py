@@ -80,20 +80,14 @@ async def test_a_death_in_the_block_is_seen_and_described(
             process.kill_group()
 
 
-async def test_sigterm_ignored_ends_in_sigkill() -> None:
+@pytest.mark.parametrize("module", ["deaf", "keeps_lock"])
+async def test_a_process_that_cannot_be_asked_ends_in_sigkill(module: str) -> None:
+    """It ignores all it can, or C code keeps its interpreter lock for good."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("deaf"), ladder=HASTY) as process:
+        async with open_process(spec_of(module), ladder=HASTY) as process:
             await receive_ready(process)
         assert process.exit is not None
         assert process.exit.describe() == "was killed by SIGKILL"
-
-
-async def test_the_interpreter_lock_held_for_good_ends_in_sigkill() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("keeps_lock"), ladder=HASTY) as process:
-            await receive_ready(process)
-        assert process.exit is not None
-        assert process.exit.signal == signal.SIGKILL
 
 
 async def test_a_child_killed_before_its_block_does_anything() -> None:
@@ -326,8 +320,3 @@ async def test_the_death_tells_the_last_words() -> None:
         assert seen.signal == signal.SIGSEGV
         assert "Segmentation fault" in seen.last_words
         assert "its last words:\nFatal Python error" in str(ProcessDied(seen))
-
-
-def test_descriptions_need_no_process() -> None:
-    nobody_knows = ProcessExit("engine 0", 7, None, None)
-    assert str(ProcessDied(nobody_knows)).startswith("engine 0 (pid 7) is gone")
