@@ -1,8 +1,8 @@
 """Process that was started ahead of its use, kept until it is taken over.
 
-Who keeps it owns it as any other: its death is seen, and the block that is left ends it. Taken
-over, it goes on in the block of its new owner (`ProcessSpec.spawned`). What it said meanwhile
-is still in its control socket, for its new owner to read.
+Its keeper owns it like any other: its death is noticed, and leaving the block ends it. Taken over,
+it goes on in the block of its new owner (`ProcessSpec.spawned`), who also reads what it has sent
+meanwhile on its control socket.
 """
 
 from collections.abc import Awaitable, Callable, Sequence

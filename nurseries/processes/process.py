@@ -1,4 +1,4 @@
-"""One OS process, owned by the block that opened it: spawn, ready, wait, ladder, reap.
+"""Child process, owned by the block that opened it: spawn, ready, wait, shut down, reap.
 
 Leaving the block means that the process, and all of its process group, is gone and reaped. Spawning
 is a plain `Popen` in the thread that runs the loop, because the child's death notice is bound to
@@ -169,7 +169,7 @@ class Process:
     def hand_over(self) -> Spawned:
         """Let go of a living process: its owner is the block that gets it as `ProcessSpec.spawned`.
 
-        This object is of no use from now on, and its block has nothing left to end. Nobody may
+        This object is of no use from now on, and its block has nothing left to end. No task may
         wait with it for the exit, or use its control socket, when the loop goes on.
         """
         assert self.exit is None, "a dead process cannot be handed over"

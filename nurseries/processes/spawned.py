@@ -1,9 +1,9 @@
-"""Freshly spawned child process: its pid and four descriptors, to be taken over by an owner.
+"""Spawned child process: its pid and four descriptors, to be taken over by an owner.
 
-Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can have started
-a child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by
-the block that would have spawned it. Until then the kernel's death notice and the death pipe end
-it with its parent, as ever.
+Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can start a
+child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by the
+block that would have spawned it. Until then the kernel's death notice and the death pipe end it
+with its parent, like any other.
 """
 
 import os

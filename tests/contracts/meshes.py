@@ -61,7 +61,7 @@ def _endpoints() -> tuple[str, str]:
 async def zmq_mesh(
     settings: ZmqSettings | None = None, endpoints: tuple[str, str] | None = None
 ) -> AsyncIterator[Mesh]:
-    """The real one, over abstract Unix sockets unless told otherwise."""
+    """The real one, over abstract Unix sockets unless others are given."""
     async with AsyncExitStack() as stack:
         input_endpoint, output_endpoint = endpoints or _endpoints()
         hub = await stack.enter_async_context(

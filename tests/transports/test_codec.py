@@ -118,7 +118,7 @@ def test_messages_survive_whole(message: Outer) -> None:
         ([], None),
     ],
 )
-def test_what_is_known_of_a_malformed_message_is_told(fields: object, known: object) -> None:
+def test_what_is_known_comes_with_the_error(fields: object, known: object) -> None:
     codec = Codec(Empty, Question)
     with pytest.raises(MalformedMessage, match="Question") as caught:
         codec.decode(_wire(1, fields))

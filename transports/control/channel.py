@@ -1,4 +1,4 @@
-"""Control channel of a process and its child: messages with descriptors, over one socketpair.
+"""Control channel of a parent and its child: messages with descriptors, over one socketpair.
 
 SOCK_SEQPACKET keeps messages apart and sends each whole or not at all, so a send that is cancelled
 has sent nothing. A message that is too large for a datagram goes in a sealed memfd beside it.

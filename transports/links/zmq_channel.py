@@ -10,7 +10,7 @@ header and identity in front; a message of the link's own is these two alone. Th
 spoke's in both directions: a PULL does not see who sent. Each generation has new sockets at the
 spoke and a new identity, so that what an older one left in a pipe cannot arrive in it.
 
-Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves. Knows no message.
+Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -346,7 +346,7 @@ async def open_spoke(
 
 @asynccontextmanager
 async def _open_context() -> AsyncIterator[zmq.Context[Socket]]:
-    """One context per channel: ending it ends nobody else's sockets."""
+    """One context per channel: ending it ends no other channel's sockets."""
     context: zmq.Context[Socket] = zmq.Context(io_threads=1)
     try:
         yield context

@@ -105,7 +105,7 @@ class HeldSockets(Protocol):
     def receive(self, socket: Socket, limit: int) -> list[Received]:
         """The messages that are there, oldest first, at most `limit`.
 
-        With fewer there was no other, and the socket's descriptor tells of the next one.
+        With fewer there was no other, and the socket's descriptor reports the next one.
         """
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ def _send(socket: Socket, frames: Sequence[Frame], identity: bytes | None = None
 
 
 def _put(socket: Socket, frames: Sequence[Frame], identity: bytes | None) -> None:
-    # Whoever takes the first part of a message takes the others, too: only the first can fail.
+    # A pipe that takes the first part of a message takes the others: only the first can fail.
     if identity is not None:
         socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
     if len(frames) == 1:

@@ -1,4 +1,4 @@
-"""Layout of a step ring: where its words are, and the descriptors that its two sides are given.
+"""Memory of a step ring: its layout, and the descriptors of its two sides.
 
     0           magic, version, readers, slots (4 bytes each), slot_bytes (8)
     64 (1 + r)  consumed count of reader r (8 bytes, a cache line of its own), stored by it alone
@@ -6,7 +6,7 @@
 
 The memory is a memfd whose size is sealed: a mapping of it can never fault. All its pages are
 reserved at creation, so that a machine short of memory says so there and not by SIGBUS in a step.
-Counts are single aligned 8-byte stores. Must not know who waits and how: `shm_ring` does.
+Counts are single aligned 8-byte stores. Waiting is `shm_ring`'s.
 """
 
 import fcntl

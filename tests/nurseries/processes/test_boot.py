@@ -43,7 +43,7 @@ print(subprocess.run([sys.executable, "-c", *sys.argv[1:]], close_fds=False).ret
 
 
 @pytest.mark.slow
-async def test_an_import_that_fails_is_told() -> None:
+async def test_an_import_that_fails_is_in_the_last_words() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec_of("fails_at_import"), ladder=PATIENT) as process:
             seen = await process.wait_exited()
@@ -52,7 +52,7 @@ async def test_an_import_that_fails_is_told() -> None:
 
 
 @pytest.mark.slow
-async def test_a_module_that_is_not_there_is_told() -> None:
+async def test_a_missing_module_is_in_the_last_words() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(ProcessSpec("ghost", "triolet.no_such"), ladder=PATIENT) as process:
             seen = await process.wait_exited()
@@ -137,7 +137,7 @@ def test_what_is_there_is_not_looked_at_again() -> None:
     before = make_cycle()
     keeps = [Node()]
     settle_heap()
-    assert before() is None, "a cycle that nobody holds was frozen"
+    assert before() is None, "a cycle without a holder was frozen"
     assert all(item is not keeps[0] for item in gc.get_objects()), "it is still looked at"
     assert gc.get_freeze_count() > 0
 

@@ -153,7 +153,7 @@ async def test_without_its_death_monitor_no_child_lives(parent: Parent) -> None:
     assert await parent.run(main) == EXIT_FAILED
 
 
-async def test_a_dead_parent_is_told_apart_from_one_that_asks(parent: Parent) -> None:
+async def test_a_dead_parent_is_not_one_that_asks(parent: Parent) -> None:
     async with open_process(spec_of("deaf")) as stranger:
         stranger.send_signal(signal.SIGKILL)
         await stranger.wait_exited()

@@ -120,7 +120,7 @@ async def test_a_wait_that_was_given_up_tells_no_other_of_its_death() -> None:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait_process_gone, dies.pidfd)
                     await trio.testing.wait_all_tasks_blocked()
-                    given_up.cancel("somebody else waits for it now")
+                    given_up.cancel("another task waits for it now")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_process_gone, lives.pidfd)
                 await trio.testing.wait_all_tasks_blocked()
@@ -165,7 +165,7 @@ trio.run(main)
 
 
 @pytest.mark.slow
-def test_an_orphan_that_nobody_told_of_is_reaped_and_an_own_child_is_not() -> None:
+def test_an_orphan_is_reaped_and_an_own_child_is_not() -> None:
     completed = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240
     )
@@ -194,5 +194,5 @@ def test_the_children_are_listed_while_they_are_there() -> None:
     assert process.pid not in child_pids(os.getpid())
 
 
-def test_nobody_has_none() -> None:
+def test_an_unknown_pid_has_no_children() -> None:
     assert child_pids(2**22 + 1) == []

@@ -210,7 +210,7 @@ async def test_one_that_was_started_ahead_is_taken_over_and_stopped() -> None:
 
 
 @pytest.mark.slow
-async def test_one_that_nobody_took_over_goes_with_its_parent() -> None:
+async def test_one_that_was_not_taken_over_goes_with_its_parent() -> None:
     spec = attrs.evolve(spec_of("takes_ahead"), ahead=("obedient",))
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec, ladder=PATIENT) as process:
@@ -221,7 +221,7 @@ async def test_one_that_nobody_took_over_goes_with_its_parent() -> None:
 
 
 @pytest.mark.slow
-async def test_one_that_cannot_start_is_told_when_it_is_taken_over() -> None:
+async def test_one_that_cannot_start_is_noticed_when_it_is_taken_over() -> None:
     spec = attrs.evolve(
         spec_of("takes_ahead", child_of_child="taken"), ahead=("no_such_module_anywhere",)
     )

@@ -120,7 +120,7 @@ async def test_who_was_cancelled_here_is_not_woken_elsewhere(nursery: trio.Nurse
     assert woken == [True]
 
 
-async def test_a_sleeper_is_a_circle_of_nobody() -> None:
+async def test_a_sleeper_leaves_no_reference_cycle() -> None:
     gc.disable()
     try:
         places = []

@@ -150,7 +150,7 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_a_service_that_starts_when_its_start_is_cancelled_already_ends() -> None:
-    """Were it shielded by then, nobody would ever cancel it."""
+    """Were it shielded by then, it would never be cancelled."""
 
     async def start_late(*, task_status: trio.TaskStatus[None]) -> None:
         try:

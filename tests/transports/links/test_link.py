@@ -157,7 +157,7 @@ def test_acknowledgements_go_alone_after_some_messages_or_some_time() -> None:
     link.handle_header(header(FrameKind.DATA, 1, 5), 4.0)
     assert link.handle_send(4.0) == header(FrameKind.DATA, 1, 1, 5)
     link.handle_header(header(FrameKind.ACK, 1, 5, 1), 4.0)
-    assert link.next_deadline() == math.inf, "it was told by the way"
+    assert link.next_deadline() == math.inf, "DATA acknowledges, too"
 
 
 def test_a_lost_tail_is_found_by_a_probe() -> None:

@@ -135,7 +135,7 @@ async def test_only_a_link_up_makes_a_hub_know_a_peer() -> None:
     assert hub.carrier.open == {PEER: 1}
 
 
-async def test_forgetting_fences_older_epochs_of_the_rank_and_nobody_else() -> None:
+async def test_forgetting_fences_older_epochs_of_the_rank_and_no_others() -> None:
     hub = Hub()
     hub.channel.forget(PEER)
     for stray in (PEER, Peer("engine", 0, 4)):
@@ -214,7 +214,7 @@ async def test_the_inbox_has_a_bound_that_costs_only_the_flooding_peer() -> None
     hub.up()
     for number in range(1, 9):
         hub.data(number)
-    reason = "nobody takes the messages of this channel"
+    reason = "the messages of this channel are not read"
     assert hub.channel.mishaps[Mishap.OVERFLOW] == 1
     # PEER never came up for the reader, so it does not go down; OTHER lost nothing.
     assert await hub.channel.receive() == [PeerUp(OTHER, 1), Received(OTHER, Word("1"))]
@@ -259,7 +259,7 @@ async def test_a_reader_breaks_only_a_generation_that_it_knows() -> None:
     assert await hub.channel.receive() == [PeerUp(PEER, 2)]
 
 
-async def test_a_flapping_peer_that_nobody_reads_stays_within_the_bound() -> None:
+async def test_a_flapping_peer_without_a_reader_stays_within_the_bound() -> None:
     hub = Hub(events_max=4)
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]

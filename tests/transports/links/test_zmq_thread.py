@@ -140,7 +140,7 @@ async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
     assert thread.submit(Disconnect(outbox)), "orders have room"
 
 
-async def test_an_unreachable_peer_is_told_once_and_the_rest_dropped(
+async def test_an_unreachable_peer_is_reported_once_and_the_rest_dropped(
     context: zmq.Context[Socket],
 ) -> None:
     async with ends(context) as pair:

@@ -162,7 +162,7 @@ def _receive_all(schedule: tuple[int, ...]) -> list[object]:
 
 
 @pytest.mark.parametrize("run", [_submit_all, _receive_all])
-def test_nobody_sleeps_while_something_is_there(
+def test_neither_side_sleeps_while_something_is_there(
     run: Callable[[tuple[int, ...]], list[object]],
 ) -> None:
     whole = [bytes([number]) for number in range(MESSAGES)]
