@@ -9,8 +9,7 @@ import pytest
 import trio
 import zmq
 
-from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join
-from triolet.tests.contracts.meshes import CODEC, running
+from triolet.tests.contracts.channel import CODEC, HUB, SPOKES, Mesh, Numbered, join, running
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint

@@ -21,7 +21,7 @@ from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
 from triolet.runtime.messages import EngineMembership
-from triolet.tests.contracts.meshes import running
+from triolet.tests.contracts.channel import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.links.link import Side
 

@@ -12,8 +12,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
-from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join
-from triolet.tests.contracts.meshes import memory_mesh, running
+from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join, memory_mesh, running
 from triolet.transports.array import Frame
 from triolet.transports.codec import Codec, CodecLimits, MessageTooLarge
 from triolet.transports.links.channel import (

@@ -9,8 +9,16 @@ import pytest
 import trio
 import zmq
 
-from triolet.tests.contracts.channel import HUB, SPOKES, Numbered, Reader, join
-from triolet.tests.contracts.meshes import CODEC, running, zmq_mesh
+from triolet.tests.contracts.channel import (
+    CODEC,
+    HUB,
+    SPOKES,
+    Numbered,
+    Reader,
+    join,
+    running,
+    zmq_mesh,
+)
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint, encode_identity
 from triolet.transports.links.channel import PeerDown, PeerNotConnected, PeerUp
