@@ -16,7 +16,7 @@ import trio
 
 from ..engine.errors import EngineError
 from ..engine.messages import Drain, TreeReply, TreeRequest
-from ..nurseries.logs.writer import open_log
+from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import settle_heap
 from ..nurseries.tasks.service import open_service

@@ -13,8 +13,8 @@ import attrs
 
 from ..engine.config import EngineSettings, check_at_least, check_type
 from ..engine.errors import InvalidParameter
-from ..nurseries.logs.lines import LogSettings
-from ..nurseries.processes.shutdown_ladder import LadderTimes
+from ..nurseries.logs import LogSettings
+from ..nurseries.processes.process import LadderTimes
 from ..nurseries.tasks.supervision_policy import SupervisionPolicy
 from .errors import RETRY_AFTER_S
 

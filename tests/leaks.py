@@ -5,6 +5,7 @@ For tests of any room: `with check_no_leaks(): …` around the whole life of wha
 """
 
 import os
+import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,9 +31,27 @@ class Holdings:
     threads: dict[int, str]
 
 
+def open_fds() -> set[str]:
+    """The numbers of this process's descriptors."""
+    return set(os.listdir("/proc/self/fd"))
+
+
 def holdings() -> Holdings:
     """Look it up now. Zombies are children, too."""
     return Holdings(descriptors(os.getpid()), children_of(os.getpid()), _threads())
+
+
+@contextmanager
+def no_room_for_descriptors() -> Iterator[None]:
+    """This process has as many open as it may have."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 @contextmanager

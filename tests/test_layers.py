@@ -24,7 +24,7 @@ BELOW = {
 # only those before it, and itself.
 ROOMS = {
     "nurseries": ["tasks", "logs", "processes"],
-    "transports": ["array", "endpoint", "codec", "frames", "credits", "links", "control", "rings"],
+    "transports": ["array", "endpoint", "codec", "credits", "links", "control", "rings"],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
         "sampling_params", "model_config", "config", "messages", "step_messages", "step_recorder",

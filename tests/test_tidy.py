@@ -55,7 +55,7 @@ RUN_BY_TESTS = {
 FIREWALLS = {
     "triolet.nurseries.tasks.supervisor": "a supervisor's work is failures",
     "triolet.nurseries.processes.child": "last words of a child that fails",
-    "triolet.nurseries.logs.writer": "a mistaken log call must not end who logs",
+    "triolet.nurseries.logs": "a mistaken log call must not end who logs",
     "triolet.runtime.llm": "an error crosses to the thread that asked, and is raised there",
     "triolet.api.serving.connection": "a bad connection fails alone",
     "triolet.api.websocket.session": "a bad lane fails alone",

@@ -1,7 +1,7 @@
-"""A flat block of numbers inside a message, that can travel beside it without being copied.
+"""Array of numbers in a message: a flat buffer that travels beside it without being copied.
 
 Sans-IO: plain data. The codec puts a large `Array` into a frame of its own and decodes it as a view
-of the received frame; a small one goes inline. Must not know torch or numpy: they read and fill
+of the received frame; a small one goes inline. No torch and no numpy here: they read and fill
 `data` by the buffer protocol (`torch.frombuffer`, as bytes first where bfloat16 is meant).
 """
 

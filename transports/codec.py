@@ -1,12 +1,12 @@
-"""Turns attrs messages into frames and back, with every type checked on the way in.
+"""Codec of messages: attrs objects to frames and back, with every type checked on the way in.
 
 Sans-IO: bytes in, objects out. One decoder per kind of message; the first byte of the first frame
-is the kind, its place in the list that both sides were given. What a decoded message holds is of
+is the kind, its place in the list that both sides have. What a decoded message holds is of
 the declared types, and its class's own validators have run; all else is `MalformedMessage`, which
 the receiver counts and drops. Nothing is looked up by a name from the wire.
 
-A message that somebody waits for an answer to may be malformed, too, and be answered: its class
-then names, as `known_when_malformed`, another one with some of its fields, which is read instead.
+A malformed message may have to be answered: its class then names, as `known_when_malformed`,
+another one with some of its fields, which is read instead.
 
 Messages are msgpack maps, so that a field appended with a default is compatible both ways: an old
 receiver skips it, a new one takes the default. Converters of attrs fields do not run on decoding,
@@ -15,9 +15,12 @@ receiver skips it, a new one takes the default. Converters of attrs fields do no
     first frame   kind (1 byte), msgpack map of the message's fields
     frame k       data of one `Array` of at least ARRAY_FRAME_BYTES, in the order of encoding
 
-Must not know sockets, who sends, or what a message means.
+Carriers without frames (a datagram of the control channel) take them packed into one run of bytes:
+
+    count (4 bytes) · size of each frame (8 bytes each) · the frames, back to back; little-endian
 """
 
+import struct
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -34,6 +37,11 @@ ARRAY_FRAME_BYTES = 64 * 1024
 KINDS_MAX = 256
 # Reasons go to logs; they may quote what came over the wire.
 REASON_CHARACTERS_MAX = 300
+# Packed frames: a count beyond this is nonsense, whatever a codec allows; it bounds what one header
+# makes us read.
+PACKED_FRAMES_MAX = 1024
+_COUNT = struct.Struct("<I")
+_SIZE_BYTES = 8
 
 
 @attrs.frozen
@@ -142,7 +150,7 @@ class Codec:
                 _frames_out.reset(token)
         else:
             self._encoder.encode_into(message, head, room + 1)
-        size = len(head) - room if len(frames) == 1 else sum(map(_size, frames)) - room
+        size = len(head) - room if len(frames) == 1 else sum(map(frame_bytes, frames)) - room
         if size > self.limits.bytes_max:
             raise MessageTooLarge(type(message).__name__, size, self.limits.bytes_max, "bytes")
         if len(frames) > self.limits.frames_max:
@@ -159,7 +167,7 @@ class Codec:
         if not 0 < len(frames) <= self.limits.frames_max:
             raise MalformedMessage(f"{len(frames)} frames, limit {self.limits.frames_max}")
         head = memoryview(frames[0])
-        size = head.nbytes - room if len(frames) == 1 else sum(map(_size, frames)) - room
+        size = head.nbytes - room if len(frames) == 1 else sum(map(frame_bytes, frames)) - room
         if size > self.limits.bytes_max:
             raise MalformedMessage(f"{size} bytes, limit {self.limits.bytes_max}")
         kind = head[room] if head.nbytes > room else -1
@@ -189,8 +197,34 @@ class Codec:
         return known
 
 
-def _size(frame: Frame) -> int:
+def frame_bytes(frame: Frame) -> int:
+    """Size of one frame in bytes, whichever buffer type it is."""
     return frame.nbytes if isinstance(frame, memoryview) else len(frame)
+
+
+def pack_frames(frames: Sequence[Frame]) -> list[Frame]:
+    """A header and the frames themselves, to be written one after the other; nothing is copied."""
+    sizes = [frame_bytes(frame) for frame in frames]
+    return [struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes), *frames]
+
+
+def unpack_frames(data: Frame) -> list[Frame]:
+    """The frames in `data`, as views of it. Raises `MalformedMessage` unless they fill it."""
+    view = memoryview(data)
+    if view.nbytes < _COUNT.size:
+        raise MalformedMessage(f"{view.nbytes} bytes are no packed frames")
+    (count,) = _COUNT.unpack_from(view)
+    start = _COUNT.size + count * _SIZE_BYTES
+    if count > PACKED_FRAMES_MAX or start > view.nbytes:
+        raise MalformedMessage(f"a header for {count} frames in {view.nbytes} bytes")
+    sizes = struct.unpack_from(f"<{count}Q", view, _COUNT.size)
+    if start + sum(sizes) != view.nbytes:
+        raise MalformedMessage(f"frames of {sum(sizes)} bytes in {view.nbytes - start}")
+    frames: list[Frame] = []
+    for size in sizes:
+        frames.append(view[start : start + size])
+        start += size
+    return frames
 
 
 def _encode_array(value: object) -> object:

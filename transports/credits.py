@@ -1,8 +1,8 @@
-"""Decides when the consumer of a stream grants its producer more room.
+"""Credit window of a stream: when its consumer grants the producer more room.
 
 Sans-IO: numbers in, numbers out. *Credit* is the absolute index up to which the producer may go
 (exclusive), so a grant may be repeated, lost before a later one, or come twice, and means the same.
-The window is how far the producer may be ahead of the consumer. Must not know what is counted.
+The window is how far the producer may be ahead of the consumer.
 """
 
 import attrs

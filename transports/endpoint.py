@@ -1,4 +1,4 @@
-"""Names of places and of link ends: where a socket is bound, and which generation of whom it is.
+"""Endpoints of sockets, and identities of the spokes' link generations.
 
 Sans-IO: text and bytes only. `zmq_sockets` binds and connects, `zmq_channel` reads identities.
 
@@ -84,7 +84,7 @@ class Endpoint:
 
     @property
     def is_local(self) -> bool:
-        """True for an abstract Unix socket: no heartbeats, the kernel tells of a lost peer."""
+        """True for an abstract Unix socket: no heartbeats, the kernel reports a lost peer."""
         return self.port is None
 
     def __str__(self) -> str:

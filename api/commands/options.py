@@ -11,7 +11,7 @@ import attrs
 from cyclopts import Parameter
 
 from ...engine.config import EngineSettings
-from ...nurseries.logs.lines import LogSettings
+from ...nurseries.logs import LogSettings
 from ...runtime.config import SupervisionSettings
 from ..settings import GRACE_S, RESUME_KEEP_S
 

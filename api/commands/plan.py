@@ -16,8 +16,8 @@ from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
-from ...nurseries.logs.lines import FORMATS, LEVELS, LogSettings
-from ...nurseries.processes.shutdown_ladder import LadderTimes
+from ...nurseries.logs import FORMATS, LEVELS, LogSettings
+from ...nurseries.processes.process import LadderTimes
 from ...runtime.config import (
     AdmissionLimits,
     InputLimits,

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from ...engine.messages import BootPhase
-from ...nurseries.logs.lines import HUMAN
+from ...nurseries.logs import HUMAN
 from ...runtime.events import (
     ChildFailed,
     ChildGone,

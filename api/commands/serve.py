@@ -12,7 +12,7 @@ from functools import partial
 
 import trio
 
-from ...nurseries.logs.writer import open_log
+from ...nurseries.logs import open_log
 from ...nurseries.processes.orphans import become_subreaper, run_reaper
 from ...nurseries.tasks.service import start_service
 from ...runtime.events import OnEvent, Stopped

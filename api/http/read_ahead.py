@@ -11,8 +11,8 @@ import attrs
 import trio
 
 from ...nurseries.tasks.background import BackgroundTask, start_background_task_soon
-from ...nurseries.tasks.doorbell import Doorbell
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.parking import Doorbell
 from .stream import RECEIVE_BYTES, BoundedStream
 
 

@@ -9,7 +9,7 @@ import logging
 
 import trio
 
-from ...nurseries.logs.lines import log_fields
+from ...nurseries.logs import log_fields
 from ..application import Application
 from ..errors import ApiError, internal_error
 from ..http.client_addresses import LOCAL

@@ -10,7 +10,7 @@ import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from ...nurseries.tasks.doorbell import Doorbell
+from ...nurseries.tasks.parking import Doorbell
 from ..limits import SocketLimits
 from ..openai.response_events import Event
 from .frames import FrameStream

@@ -254,7 +254,7 @@ async def send_channel(input_endpoint: str, output_endpoint: str, count: str) ->
 
 
 def _behind(spoke: SpokeChannel) -> bool:
-    link = spoke._links._links[HUB]
+    link = spoke.links._links[HUB]
     return link._sent - link._acknowledged > UNACKNOWLEDGED_MAX
 
 

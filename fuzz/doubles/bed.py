@@ -24,7 +24,8 @@ from ...runtime.text.input_processor import InputProcessor
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ...transports.links.link_header import LinkSettings
-from ...transports.links.memory_channel import MemoryHub, MemoryMesh, NthFault
+from ...transports.links.memory_channel import MemoryHub, MemoryMesh
+from .link_faults import NthFault
 
 ME = Peer("frontend", 0, 1)
 

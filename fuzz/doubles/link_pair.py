@@ -21,7 +21,7 @@ from ...transports.links.link import (
     Transmit,
 )
 from ...transports.links.link_header import Header, LinkSettings
-from ...transports.links.memory_channel import NthFault
+from .link_faults import NthFault
 
 # Small counts reach every branch; the times are the real ones.
 SETTINGS = LinkSettings(ack_messages=3)

@@ -19,9 +19,15 @@ from ...engine.messages import (
 )
 from ...engine.step_messages import CORE_TO_WORKER, WORKER_TO_CORE, WorkerInit, WorkerReady
 from ...transports.array import ITEM_BYTES, Array, Frame
-from ...transports.codec import ARRAY_FRAME_BYTES, Codec, CodecLimits, MalformedMessage
+from ...transports.codec import (
+    ARRAY_FRAME_BYTES,
+    Codec,
+    CodecLimits,
+    MalformedMessage,
+    pack_frames,
+    unpack_frames,
+)
 from ...transports.control.handshake import HANDSHAKE_MESSAGES
-from ...transports.frames import pack_frames, unpack_frames
 from ..drawing import draw_message
 from ..fuzzer import Fuzzer
 from ..mutation import mutate

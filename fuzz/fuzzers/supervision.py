@@ -1,6 +1,6 @@
 """Fuzzes the restart policy against a slow and separate reading of its rules.
 
-Invariant: never more restarts in a period than allowed, none late, and only where the type says so.
+Invariant: never more restarts in a period than allowed, none late, none after a hopeless exit.
 """
 
 from collections import Counter, defaultdict
@@ -13,9 +13,7 @@ from ...nurseries.tasks.supervision_policy import (
     JITTER,
     Decision,
     Escalate,
-    Forget,
     Restart,
-    RestartType,
     SupervisionPolicy,
 )
 from ..fuzzer import Fuzzer
@@ -39,8 +37,6 @@ class Exit:
     """The child's run is over."""
 
     child: str
-    restart_type: RestartType
-    abnormal: bool
     hopeless: bool
 
 
@@ -67,8 +63,7 @@ def _draw_event(chance: Random) -> Event:
         case "wait":
             return Wait(chance.choice(WAITS_S))
         case _:
-            restart_type = chance.choice([RestartType.PERMANENT, *RestartType])
-            return Exit(child, restart_type, chance.random() < 0.7, chance.random() < 0.03)
+            return Exit(child, chance.random() < 0.03)
 
 
 @attrs.define(eq=False)
@@ -95,13 +90,7 @@ def check(events: Sequence[Event], make_policy: MakePolicy) -> Counter[str]:
                 policy.handle_ready(child, now)
                 readings[child].ready_at = now
             case Exit():
-                decision = policy.handle_exit(
-                    event.child,
-                    event.restart_type,
-                    abnormal=event.abnormal,
-                    now=now,
-                    hopeless=event.hopeless,
-                )
+                decision = policy.handle_exit(event.child, now, hopeless=event.hopeless)
                 reached[type(decision).__name__] += 1
                 _check_decision(policy, readings[event.child], event, decision, now=now)
                 if not isinstance(decision, Restart):
@@ -113,12 +102,8 @@ def check(events: Sequence[Event], make_policy: MakePolicy) -> Counter[str]:
 def _check_decision(
     policy: SupervisionPolicy, reading: _Reading, event: Exit, decision: Decision, *, now: float
 ) -> None:
-    was_ready = reading.ready_at is not None
     counted = [at for at in reading.restarts if at > now - policy.restart_period_s]
-    normal = event.restart_type is RestartType.TRANSIENT and was_ready and not event.abnormal
-    if event.restart_type is RestartType.TEMPORARY or normal:
-        assert decision == Forget(event.child)
-    elif event.hopeless or len(counted) >= policy.restart_limit:
+    if event.hopeless or len(counted) >= policy.restart_limit:
         assert decision == Escalate(event.child, len(counted))
     else:
         assert isinstance(decision, Restart)
@@ -156,21 +141,11 @@ def _make(policy_type: type[SupervisionPolicy], **changes: float) -> MakePolicy:
 class _OneMore(SupervisionPolicy):
     """Planted: counts one restart less than there were."""
 
-    def handle_exit(
-        self,
-        child: str,
-        restart_type: RestartType,
-        *,
-        abnormal: bool,
-        now: float,
-        hopeless: bool = False,
-    ) -> Decision:
+    def handle_exit(self, child: str, now: float, *, hopeless: bool = False) -> Decision:
         record = self._record(child)
         if len(record.restarts) == self.restart_limit:
             record.restarts.popleft()
-        return super().handle_exit(
-            child, restart_type, abnormal=abnormal, now=now, hopeless=hopeless
-        )
+        return super().handle_exit(child, now, hopeless=hopeless)
 
 
 class _Hasty(SupervisionPolicy):
@@ -180,28 +155,16 @@ class _Hasty(SupervisionPolicy):
         return self.backoff_min_s
 
 
-class _Cheerful(SupervisionPolicy):
-    """Planted: an exit before it was ready counts as normal."""
+class _Hopeful(SupervisionPolicy):
+    """Planted: a hopeless exit counts as any other."""
 
-    def handle_exit(
-        self,
-        child: str,
-        restart_type: RestartType,
-        *,
-        abnormal: bool,
-        now: float,
-        hopeless: bool = False,
-    ) -> Decision:
-        if self._record(child).ready_at is None:
-            self.handle_ready(child, now)
-        return super().handle_exit(
-            child, restart_type, abnormal=abnormal, now=now, hopeless=hopeless
-        )
+    def handle_exit(self, child: str, now: float, *, hopeless: bool = False) -> Decision:
+        return super().handle_exit(child, now)
 
 
 FUZZER = Fuzzer[Event, MakePolicy](
     name="supervision",
-    invariant="never more restarts in a period than allowed, each in time, by the restart type",
+    invariant="never more restarts in a period than allowed, each in time, none if hopeless",
     draw=draw,
     check=check,
     target=_make(SupervisionPolicy),
@@ -209,8 +172,8 @@ FUZZER = Fuzzer[Event, MakePolicy](
         "one restart too many": _make(_OneMore),
         "a quiet run is not rewarded": _make(SupervisionPolicy, quiet_s=1e9),
         "failed starts do not back off": _make(_Hasty),
-        "an end before ready passes for normal": _make(_Cheerful),
+        "a hopeless exit is followed by a restart": _make(_Hopeful),
     },
     smoke_rounds=60,
-    reaches=frozenset({"Restart", "Forget", "Escalate"}),
+    reaches=frozenset({"Restart", "Escalate"}),
 )

@@ -1,4 +1,4 @@
-"""First module of every child process: arms its death notice and signals, then runs its own code.
+"""First module of every child process: death signal and signal handlers, then its own module.
 
     python -m triolet.nurseries.processes.boot MODULE CONTROL_FD DEATH_FD WORDS_FD [AHEAD_MODULE …]
 

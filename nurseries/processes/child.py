@@ -1,4 +1,4 @@
-"""The child's side of a process: one trio run that ends when its parent says so, or is gone.
+"""Child's side of a process: one trio run that ends when its parent orders it, or is gone.
 
 An ordered stop is the end of the death pipe. It cancels the main function, and if that does not end
 within a bound, the process ends without it. Only an ordered stop exits with code 0; anything else

@@ -1,9 +1,9 @@
-"""Notices death in both directions: of a child by its parent, of the parent by its child.
+"""Death monitors in both directions: of a child by its parent, of the parent by its child.
 
 Only a readable pidfd proves a death. The parent's side waits for just that. The child's side has
 two witnesses, because each has a blind spot: the death pipe ends also when the parent merely asks,
 and stays open after its death if a copy of the parent's end leaked into some fork; the parent's
-pidfd knows nothing of asking.
+pidfd does not show an order to stop.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Keeps the garbage collector's pauses away from a process that serves.
+"""Settings of the garbage collector that keep its pauses away from a process that serves.
 
 Python looks for cycles again and again in everything that lives: the modules, which never die, and
 the thousands of small objects that a server keeps for a while on purpose. With the collector's own

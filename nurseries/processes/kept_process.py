@@ -1,8 +1,8 @@
 """Process that was started ahead of its use, kept until it is taken over.
 
-Who keeps it owns it as any other: its death is seen, and the block that is left ends it. Taken
-over, it goes on in the block of its new owner (`ProcessSpec.spawned`). What it said meanwhile
-is still in its control socket, for its new owner to read.
+Its keeper owns it like any other: its death is noticed, and leaving the block ends it. Taken over,
+it goes on in the block of its new owner (`ProcessSpec.spawned`), who also reads what it has sent
+meanwhile on its control socket.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,8 +16,7 @@ from ..tasks.error_groups import single_errors_unwrapped
 from ..tasks.waiting import waiting_for
 from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
 from .orphans import child_pids
-from .process import Process, ProcessDied, ProcessSpec, open_process
-from .shutdown_ladder import LadderTimes
+from .process import LadderTimes, Process, ProcessDied, ProcessSpec, open_process
 from .spawned import Spawned
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""Last words: a little memory that outlives the process which writes into it.
+"""Last words of a child: a memfd that outlives the process which writes into it.
 
 The parent makes it before the child exists and reads it after the child's death; the child's fault
 handler and its unhandled error write there. It is a memfd: no file, no name, freed by the kernel

@@ -1,4 +1,4 @@
-"""Orphaned processes: a subreaper adopts those below it and reads their exits; children of a pid.
+"""Orphaned processes: a subreaper adopts those below it and reads their exits.
 
 Without it a grandchild whose parent died becomes a child of init, and in a container where the root
 is pid 1, or init does not reap, a zombie for ever. A subreaper adopts it instead, and then owes it

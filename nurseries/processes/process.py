@@ -1,10 +1,9 @@
-"""One OS process, owned by the block that opened it: spawn, ready, wait, ladder, reap.
+"""Child process, owned by the block that opened it: spawn, ready, wait, shut down, reap.
 
 Leaving the block means that the process, and all of its process group, is gone and reaped. Spawning
 is a plain `Popen` in the thread that runs the loop, because the child's death notice is bound to
 the *thread* which forked it: a helper thread that idles out would take the child with it. All
-signals and the exit go through a pidfd, so that no stranger with a reused pid is ever hit. Must
-not know what the process does nor what is said on its control socket.
+signals and the exit go through a pidfd, so that no stranger with a reused pid is ever hit.
 """
 
 import os
@@ -12,6 +11,7 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TypeVar
 
 import attrs
@@ -21,26 +21,28 @@ from ..tasks.error_groups import single_errors_unwrapped
 from ..tasks.waiting import waiting_for
 from .death_watch import is_exiting, wait_process_gone
 from .last_words import LastWords
-from .shutdown_ladder import (
-    Ask,
-    Decision,
-    Kill,
-    LadderTimes,
-    ReportStuck,
-    ShutdownLadder,
-    Terminate,
-)
 from .spawned import Spawned, spawn
 
 T = TypeVar("T")
 
 
 @attrs.frozen
+class LadderTimes:
+    """Seconds to wait on each step before the next one; their sum bounds every shutdown."""
+
+    ask_s: float = attrs.field(default=0.5, validator=attrs.validators.ge(0))
+    terminate_s: float = attrs.field(default=1.0, validator=attrs.validators.ge(0))
+    # A killed process gives its memory back before it is gone: seconds for a hundred GiB, or on a
+    # machine that is short of processors.
+    kill_s: float = attrs.field(default=10.0, validator=attrs.validators.ge(0))
+
+
+@attrs.frozen
 class ProcessSpec:
     """What to start. `name` is for people and the tree, `module` is run as `python -m` would.
 
-    `rank` is the place in a pool. `pass_fds` stay open in the child under the same numbers.
-    `environment` is added to ours. The child's module search path never has the current folder.
+    `rank` is the place in a pool. `environment` is added to ours. The child's module search path
+    never has the current folder.
 
     `ahead` are modules that the child will want as children of its own: they start with it, before
     its imports. `spawned` is such a one, there already: it is taken over instead of a spawn.
@@ -49,7 +51,6 @@ class ProcessSpec:
     name: str
     module: str
     rank: int = attrs.field(default=0, kw_only=True)
-    pass_fds: tuple[int, ...] = attrs.field(default=(), kw_only=True)
     environment: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     ahead: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     spawned: Spawned | None = attrs.field(default=None, kw_only=True)
@@ -165,14 +166,10 @@ class Process:
         """Whether an exit with code 0 is what was wanted."""
         return self._death_fd < 0
 
-    def last_words(self) -> str:
-        """What the process wrote of its own failure so far; "" mostly."""
-        return self.exit.last_words if self.exit is not None else self._words.read()
-
     def hand_over(self) -> Spawned:
         """Let go of a living process: its owner is the block that gets it as `ProcessSpec.spawned`.
 
-        This object is of no use from now on, and its block has nothing left to end. Nobody may
+        This object is of no use from now on, and its block has nothing left to end. No task may
         wait with it for the exit, or use its control socket, when the loop goes on.
         """
         assert self.exit is None, "a dead process cannot be handed over"
@@ -290,9 +287,7 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
 def _spawn(spec: ProcessSpec) -> Process:
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError("a process must be spawned from the thread that runs the loop")
-    spawned = spec.spawned or spawn(
-        spec.module, ahead=spec.ahead, pass_fds=spec.pass_fds, environment=spec.environment
-    )
+    spawned = spec.spawned or spawn(spec.module, ahead=spec.ahead, environment=spec.environment)
     control = socket.socket(fileno=spawned.control_fd)
     control.setblocking(False)
     words = LastWords(spawned.words_fd)
@@ -302,28 +297,22 @@ def _spawn(spec: ProcessSpec) -> Process:
 async def shut_down_process(process: Process, times: LadderTimes) -> None:
     """Bring a process to its end, rung by rung; `open_process` does so when its block is left.
 
+    Asking means ending the death pipe: a child in good order then cancels its work and exits with
+    code 0; one that still imports its modules does so on SIGTERM. A process in uninterruptible
+    sleep outlives even SIGKILL, so the last wait is bounded, too.
+
     Raises `ProcessStuck` after the last rung. Shielded from cancellation, bounded by `times`.
     """
-    ladder = ShutdownLadder(times)
-    with trio.CancelScope(shield=True):  # bounded by the ladder
-        decision = ladder.begin(trio.current_time())
-        while process.exit is None:
-            _carry_out(process, decision)
-            with trio.move_on_at(ladder.next_deadline()):
-                await process.wait_exited()
-                break
-            decision = ladder.handle_timeout(trio.current_time())
-
-
-def _carry_out(process: Process, decision: Decision | None) -> None:
-    match decision:
-        case Ask():
-            process.ask_to_stop()
-        case Terminate():
-            process.send_signal(signal.SIGTERM)
-        case Kill():
-            process.kill_group()
-        case ReportStuck(waited_s=waited_s):
-            raise ProcessStuck(process.spec.name, process.pid, waited_s)
-        case None:
-            pass
+    rungs = (
+        (process.ask_to_stop, times.ask_s),
+        (partial(process.send_signal, signal.SIGTERM), times.terminate_s),
+        (process.kill_group, times.kill_s),
+    )
+    with trio.CancelScope(shield=True):  # bounded by the times
+        for take, wait_s in rungs:
+            if process.exit is None:
+                take()
+                with trio.move_on_after(wait_s):
+                    await process.wait_exited()
+    if process.exit is None:
+        raise ProcessStuck(process.spec.name, process.pid, times.kill_s)

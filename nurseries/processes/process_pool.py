@@ -1,7 +1,6 @@
-"""A ranked pool of processes that stand and fall together: all ready or none, one dead, all down.
+"""Pool of ranked processes that stand and fall together: all ready or none, one dead, all down.
 
-The pool knows no restart: its owner dies of a lost rank, and the owner's supervisor starts a new
-pool.
+It restarts nothing: its owner dies of a lost rank, and the owner's supervisor starts a new pool.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,8 +11,7 @@ import trio
 
 from ..tasks.error_groups import single_errors_unwrapped
 from ..tasks.service import start_service
-from .process import Process, ProcessDied, ProcessSpec, run_process
-from .shutdown_ladder import LadderTimes
+from .process import LadderTimes, Process, ProcessDied, ProcessSpec, run_process
 
 T = TypeVar("T")
 

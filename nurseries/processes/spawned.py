@@ -1,9 +1,9 @@
-"""Freshly spawned child process: its pid and four descriptors, to be taken over by an owner.
+"""Spawned child process: its pid and four descriptors, to be taken over by an owner.
 
-Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can have started
-a child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by
-the block that would have spawned it. Until then the kernel's death notice and the death pipe end
-it with its parent, as ever.
+Needs no loop, so that `boot` can spawn, too: a process whose own imports take long can start a
+child of its own before them, which then imports beside it (*ahead*). Such a child is adopted by the
+block that would have spawned it. Until then the kernel's death notice and the death pipe end it
+with its parent, like any other.
 """
 
 import os
@@ -46,7 +46,6 @@ def spawn(
     module: str,
     *,
     ahead: Sequence[str] = (),
-    pass_fds: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
 ) -> Spawned:
     """Start `python -m module` behind `boot`, in the thread that is to own it. Raises `OSError`.
@@ -70,7 +69,7 @@ def spawn(
             [sys.executable, "-P", "-m", BOOT_MODULE, module, *map(str, child_fds), *ahead],
             stdin=subprocess.DEVNULL,
             stdout=_STDERR_FD,  # a child's stray print must not get into its parent's output
-            pass_fds=(*child_fds, *pass_fds),
+            pass_fds=child_fds,
             process_group=0,  # the terminal's Ctrl-C does not reach it; it dies with its children
             env={**os.environ, **(environment or {})},
         )

@@ -1,8 +1,8 @@
-"""Starts a background task: the one way to do so in this house.
+"""Background tasks: named, with a handle that cancels them and waits for their end.
 
-Every background task is a child of a nursery, has a name by which it is found in the live tree,
-a cancel scope of its own, and a handle that can cancel it with a reason and wait for its end.
-The handle travels in the task's context, so that `task_tree` finds it without any registry.
+All are started here. Each is a child of a nursery, has a name by which it is found in the live
+tree, and a cancel scope of its own. The handle travels in the task's context, so that `task_tree`
+finds it without any registry.
 """
 
 from collections.abc import Awaitable, Callable
@@ -35,7 +35,7 @@ class BackgroundTask:
     """
 
     name: str
-    # What the live tree shows while the task itself says nothing of its waits; see `waiting`.
+    # What the live tree shows while the task marks no wait of its own; see `waiting`.
     waits_for: str = ""
     takes_along: trio.CancelScope | None = attrs.field(default=None, repr=False)
     value: Any = attrs.field(default=None, init=False)
@@ -43,7 +43,7 @@ class BackgroundTask:
     cancelled: bool = attrs.field(default=False, init=False)
 
     # The trio task that runs it, None before its first step and after its last. Children of that
-    # task inherit its context, and with it the handle; comparing with `task` tells them apart.
+    # task inherit its context, and with it the handle; `task` is not theirs.
     task: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     _scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False, repr=False)
     _ended: trio.Event = attrs.field(factory=trio.Event, init=False, repr=False)

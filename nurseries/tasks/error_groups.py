@@ -1,4 +1,4 @@
-"""Unwraps error groups of one element at the public edges of this room.
+"""Error groups of one element, unwrapped at the public edges of this room.
 
 Strict nurseries wrap even a single error, once per nursery. A caller who wrote no nursery should
 not have to know how many are inside: it gets the bare error, or a group if there are truly several.

@@ -1,10 +1,11 @@
-"""Hot path: one task sleeps until it is woken, again and again, as cheaply as trio allows.
+"""Hot path: `ParkingPlace` and `Doorbell`, waits of one task that are as cheap as trio allows.
 
-`wait_task_rescheduled` makes three objects for each wait and an outcome for each wake-up. Here the
-order to sleep is made once, by trio's own function, and given to trio by every task that parks; and
-all are woken with the same outcome. What pays for it (`triolet.bench frontend`, best of 40
-rounds each, in turns, one token of a stream in lockstep): 3.9 µs of CPU at 128 streams and 5.2 at
-32; with `wait_task_rescheduled` in its place 5.5 and 6.8.
+A `ParkingPlace` holds one sleeping task until it is woken; a `Doorbell` keeps a ring for a wait
+that comes later. `wait_task_rescheduled` makes three objects for each wait and an outcome for each
+wake-up. Here the order to sleep is made once, by trio's own function, and given to trio by every
+task that parks; and all are woken with the same outcome. What pays for it (`triolet.bench
+frontend`, best of 40 rounds each, in turns, one token of a stream in lockstep): 3.9 µs of CPU at
+128 streams and 5.2 at 32; with `wait_task_rescheduled` in its place 5.5 and 6.8.
 
 That one order may be given again is not promised by trio: it is done with versions that were tried,
 and with a newer one each wait gets its own, as `wait_task_rescheduled` does.
@@ -17,7 +18,14 @@ from typing import Any
 import attrs
 import trio
 from trio import BusyResourceError
-from trio.lowlevel import Abort, Task, current_task, reschedule, wait_task_rescheduled
+from trio.lowlevel import (
+    Abort,
+    Task,
+    checkpoint,
+    current_task,
+    reschedule,
+    wait_task_rescheduled,
+)
 
 # The newest trio that `tests/nurseries/tasks/test_parking.py` has passed with.
 TRIO_TRIED = (0, 35)
@@ -89,3 +97,32 @@ class ParkingPlace:
         task, self._task = self._task, None
         if task is not None and task.custom_sleep_data is self:
             reschedule(task, _WOKEN)
+
+
+@attrs.define(eq=False)
+class Doorbell:
+    """Reusable event for one waiting task: set by `ring`, cleared by the wait that it ends.
+
+    A ring without a waiter is kept for the next wait; several are one.
+    """
+
+    _is_rung: bool = attrs.field(default=False, init=False)
+    _place: ParkingPlace = attrs.field(factory=ParkingPlace, init=False)
+
+    def ring(self) -> None:
+        """Wake the task that waits, or end the next wait at once."""
+        if not self._is_rung:
+            self._is_rung = True
+            self._place.wake()
+
+    async def wait(self) -> None:
+        """Return when it was rung since the last wait; one task at a time.
+
+        A checkpoint in every case. Cancellation loses no ring.
+        """
+        assert not self._place.is_taken, "one task waits at a bell"
+        if self._is_rung:
+            await checkpoint()
+        else:
+            await self._place.park()
+        self._is_rung = False

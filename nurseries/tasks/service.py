@@ -1,9 +1,8 @@
-"""A service: a background task which the body of a block uses, and which therefore outlives it.
+"""Service: a background task which the body of a block uses, and which therefore outlives it.
 
-In a plain nursery a cancellation reaches everybody at once, and the body that still wants to send
-an abort finds its sender gone. Here the body goes first and its services after. Where a whole
-nursery needs a task and all may end side by side, `start_service` starts it there. Must not know
-what the services serve.
+In a plain nursery a cancellation reaches all tasks at once, and a body that still has to send an
+abort finds its sender gone. Here the body ends first and its services after. Where a whole nursery
+needs a task and all may end side by side, `start_service` starts it there.
 """
 
 import math

@@ -1,34 +1,25 @@
-"""Decides what happens to a supervised child that has ended.
+"""Restart policy of a supervisor: restart after a delay, or escalate.
 
 Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is decided here.
 
-The words are Erlang/OTP's. A *permanent* child is always restarted, a *transient* one only after
-an abnormal exit, a *temporary* one never. More than `restart_limit` restarts of one child within
-`restart_period_s` seconds means that restarting does not help, so we escalate. A *hopeless* exit
-(the child itself says that no successor could do better) escalates at once.
+The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a restart. More than
+`restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does
+not help, so the policy escalates. A *hopeless* exit (the child itself says that no successor could
+do better) escalates at once.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
-smallest one; a run in between repeats the last. Before it is ready no exit is normal.
+smallest one; a run in between repeats the last.
 """
 
-import enum
 from collections import deque
 from random import Random
 
 import attrs
 
-# Share by which a delay is lengthened or shortened at random, so that children which fell together
-# do not rise together.
+# Share by which a delay is lengthened or shortened at random, so that children which died together
+# do not start together.
 JITTER = 0.2
-
-
-class RestartType(enum.Enum):
-    """Which exits call for a restart."""
-
-    PERMANENT = "permanent"  # every exit
-    TRANSIENT = "transient"  # an abnormal exit only
-    TEMPORARY = "temporary"  # none
 
 
 @attrs.frozen
@@ -40,21 +31,14 @@ class Restart:
 
 
 @attrs.frozen
-class Forget:
-    """The child is over and shall not come back."""
-
-    child: str
-
-
-@attrs.frozen
 class Escalate:
-    """Restarting does not help: fail, and let our own supervisor decide."""
+    """Restarting does not help: the supervisor fails, and its own one decides."""
 
     child: str
     restarts: int
 
 
-Decision = Restart | Forget | Escalate
+Decision = Restart | Escalate
 
 
 @attrs.define(eq=False)
@@ -96,26 +80,11 @@ class SupervisionPolicy:
         """The current run of `child` serves from now on."""
         self._record(child).ready_at = now
 
-    def handle_exit(
-        self,
-        child: str,
-        restart_type: RestartType,
-        *,
-        abnormal: bool,
-        now: float,
-        hopeless: bool = False,
-    ) -> Decision:
-        """The current run of `child` is over; `abnormal` if it failed. Ends the run."""
+    def handle_exit(self, child: str, now: float, *, hopeless: bool = False) -> Decision:
+        """The current run of `child` is over."""
         record = self._record(child)
         uptime_s = None if record.ready_at is None else now - record.ready_at
         record.ready_at = None
-        abnormal = abnormal or uptime_s is None
-
-        normal_end = restart_type is RestartType.TRANSIENT and not abnormal
-        if restart_type is RestartType.TEMPORARY or normal_end:
-            del self._children[child]
-            return Forget(child)
-
         while record.restarts and record.restarts[0] <= now - self.restart_period_s:
             record.restarts.popleft()
         if hopeless or len(record.restarts) == self.restart_limit:
@@ -123,10 +92,6 @@ class SupervisionPolicy:
             return Escalate(child, restarts=len(record.restarts))
         record.restarts.append(now)
         return Restart(child, at=now + self._next_delay_s(record, uptime_s))
-
-    def statistics(self) -> dict[str, int]:
-        """Restarts of each child that still count against the limit, as of its last exit."""
-        return {child: len(record.restarts) for child, record in self._children.items()}
 
     def _next_delay_s(self, record: _ChildRecord, uptime_s: float | None) -> float:
         if uptime_s is not None and uptime_s >= self.quiet_s:

@@ -1,17 +1,17 @@
 """Supervisor: runs a child again and again, as its policy decides, until it is given up.
 
-The child is any async function that says when it is ready: a process, a pool, a loop. What is
-decided after an exit is `supervision_policy`'s affair; this only carries it out.
+The child is any async function that says when it is ready: a process, a pool, a loop. The decision
+after an exit is `supervision_policy`'s.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any, assert_never
+from typing import Any, NoReturn, assert_never
 
 import attrs
 import trio
 
 from .error_groups import single_error
-from .supervision_policy import Escalate, Forget, Restart, RestartType, SupervisionPolicy
+from .supervision_policy import Escalate, Restart, SupervisionPolicy
 from .waiting import waiting_for
 
 
@@ -31,10 +31,7 @@ class RestartLimitExceeded(Exception):
 
 @attrs.frozen
 class ChildEnded(Exception):
-    """A child returned that never should, or one returned before it had said that it was ready.
-
-    To a supervisor this is a failure as good as any other.
-    """
+    """A child returned, which to a supervisor is a failure like any other."""
 
     child: str
 
@@ -47,37 +44,25 @@ async def supervise(
     *args: object,
     child: str,
     policy: SupervisionPolicy,
-    restart_type: RestartType = RestartType.PERMANENT,
     hopeless: tuple[type[Exception], ...] = (),
-) -> None:
-    """Run `async_fn(*args, task_status=…)` until the policy forgets or gives up the child.
+) -> NoReturn:
+    """Run `async_fn(*args, task_status=…)` until the policy gives up the child.
 
-    A permanent child never returns by itself. A failure of a type in `hopeless` is never followed
-    by a restart.
+    A failure of a type in `hopeless` is never followed by a restart.
 
     *Raises* `RestartLimitExceeded` from the last failure; what is no `Exception` comes through.
 
     *Cancellation* is not a failure: the run is cancelled, nothing is restarted.
     """
     while True:
-        status = _Status(child, policy)
-        failure = await _run_once(async_fn, args, status)
-        abnormal = failure is not None
-        if failure is None and (restart_type is RestartType.PERMANENT or not status.ready):
-            failure = ChildEnded(child)
+        failure = await _run_once(async_fn, args, _Status(child, policy))
         decision = policy.handle_exit(
-            child,
-            restart_type,
-            abnormal=abnormal,
-            now=trio.current_time(),
-            hopeless=isinstance(failure, hopeless),
+            child, trio.current_time(), hopeless=isinstance(failure, hopeless)
         )
         match decision:
             case Restart(at=at):
                 with waiting_for(f"the time to restart {child}"):
                     await trio.sleep_until(at)
-            case Forget():
-                return
             case Escalate(restarts=restarts):
                 raise RestartLimitExceeded(child, restarts) from failure
             case _:
@@ -86,14 +71,14 @@ async def supervise(
 
 async def _run_once(
     async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...], status: "_Status"
-) -> Exception | None:
+) -> Exception:
     try:
         await async_fn(*args, task_status=status)
     except Exception as error:  # the one place that may: a supervisor's work is failures
         bare = single_error(error)
         assert isinstance(bare, Exception)  # a group that is an Exception holds nothing else
         return bare
-    return None
+    return ChildEnded(status.child)
 
 
 @attrs.define(eq=False)

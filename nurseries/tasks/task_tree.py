@@ -1,8 +1,7 @@
-"""The live tree of tasks and processes, as data: what runs, what it waits for, since when.
+"""Live tree of tasks and processes, as data: what runs, what it waits for, since when.
 
 A snapshot is taken by walking trio's nurseries; nothing is instrumented and nothing kept, so a
-task costs nothing until it is looked at. Snapshots are plain values that may cross a wire. Must not
-know who shows them: the command line, an admin call or a test.
+task costs nothing until it is looked at. Snapshots are plain values that may cross a wire.
 """
 
 import re

@@ -1,12 +1,10 @@
-"""Says what a task waits for, so that the live tree can show it while it lasts.
+"""Marks of what a task waits for, shown by the live tree while the wait lasts.
 
 The mark lives in the task's own context: nothing to register, nothing to forget. A mark costs about
 a microsecond, as much as a lock: around the wait for a burst of messages it cannot be measured.
-Must not know who reads it; `task_tree` does.
 """
 
 from contextvars import ContextVar, Token
-from types import TracebackType
 
 import attrs
 import trio
@@ -32,12 +30,7 @@ class Wait:
         self.began_s = trio.current_time()
         self._token = _wait.set(self)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         assert self._token is not None
         _wait.reset(self._token)
 
@@ -57,7 +50,7 @@ def waiting_for(what: str) -> Wait:
 def always_waits_for(what: str) -> None:
     """Mark the current task as one that waits for `what` ("frames") whenever it says nothing else.
 
-    For a task whose waits are in a room that knows no tree: it cannot be said since when it waits.
+    For a task whose waits are in a room below this one; the tree cannot show since when it waits.
     """
     _wait.set(Wait(what, task=trio.lowlevel.current_task()))
 
@@ -68,7 +61,7 @@ def waits_no_more() -> None:
 
 
 def wait_of(task: trio.lowlevel.Task) -> Wait | None:
-    """What `task` waits for, innermost first; None if it has not said so."""
+    """What `task` waits for, innermost first; None without a mark."""
     wait = task.context.get(_wait)
     if wait is None or wait.task is not task:
         return None  # inherited from the task that started this one

@@ -17,6 +17,7 @@ from ...engine.errors import BootRefused
 from ...engine.messages import TreeReply, TreeRequest, WorkersChanged
 from ...nurseries.processes.death_watch import wait_process_gone
 from ...nurseries.processes.process import (
+    LadderTimes,
     Process,
     ProcessDied,
     ProcessSpec,
@@ -24,7 +25,6 @@ from ...nurseries.processes.process import (
     open_process,
     shut_down_process,
 )
-from ...nurseries.processes.shutdown_ladder import LadderTimes
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...nurseries.tasks.waiting import waiting_for

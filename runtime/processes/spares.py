@@ -16,8 +16,7 @@ import trio
 
 from ...nurseries.processes.kept_process import KeptProcess, keep_process
 from ...nurseries.processes.orphans import child_pids
-from ...nurseries.processes.process import ProcessSpec, ProcessStuck
-from ...nurseries.processes.shutdown_ladder import LadderTimes
+from ...nurseries.processes.process import LadderTimes, ProcessSpec, ProcessStuck
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.task_tree import ProcessTree

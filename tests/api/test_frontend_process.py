@@ -37,8 +37,7 @@ from triolet.runtime.processes.membership import EngineDirectory
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
 
-from ..leaks import check_no_leaks
-from ..transports.control.test_passed_fds import no_room_for_descriptors
+from ..leaks import check_no_leaks, no_room_for_descriptors
 
 # A test that is not over by then hangs.
 DEADLINE_S = 60.0

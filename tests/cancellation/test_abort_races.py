@@ -16,12 +16,12 @@ import trio.testing
 from triolet.engine.messages import AbortRequests, RequestKey
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.errors import NoEngine
 from triolet.tests.checkpoints import cancel_at_nth_checkpoint
 from triolet.tests.contracts.engines import write_sizes
 from triolet.tests.runtime.model_folders import byte_level_tokenizer, write_folder
 from triolet.transports.links.link import Side
-from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 TOKENS = 6
 PARAMS = SamplingParams(max_tokens=TOKENS, seed=7, ignore_eos=True)

@@ -9,8 +9,7 @@ import pytest
 import trio
 import zmq
 
-from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join
-from triolet.tests.contracts.meshes import CODEC, running
+from triolet.tests.contracts.channel import CODEC, HUB, SPOKES, Mesh, Numbered, join, running
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
@@ -23,7 +22,13 @@ from triolet.transports.links.zmq_sockets import (
     Socket,
     SocketSettings,
 )
-from triolet.transports.links.zmq_thread import Arrival, Connect, Outbox, Send, SocketThread
+from triolet.transports.links.zmq_thread import (
+    Arrival,
+    Connect,
+    LinkOutbox,
+    SendFrames,
+    SocketThread,
+)
 
 SETTINGS = SocketSettings(high_water=1000, linger_ms=0)
 # Only a failing test meets it.
@@ -113,8 +118,8 @@ async def test_cancelled_before_it_begins() -> None:
 async def test_cancelled_while_the_thread_is_busy(where: str) -> None:
     sockets = Scripted(hold_open=where == "open", hold_send=where == "send")
     thread = SocketThread(NAME, sockets, ignore)
-    outbox = Outbox("peer", 10)
-    thread.submit(Send(outbox, ()))
+    outbox = LinkOutbox("peer", 10)
+    thread.submit(SendFrames(outbox, ()))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run, thread, trio.TASK_STATUS_IGNORED)
         assert await trio.to_thread.run_sync(sockets.reached.wait, DEADLINE_S)
@@ -127,16 +132,16 @@ async def test_cancelled_while_the_thread_is_busy(where: str) -> None:
 async def test_cancelled_while_idle_and_what_was_queued_is_sent() -> None:
     sockets = Scripted()
     thread = SocketThread(NAME, sockets, ignore)
-    outbox = Outbox("peer", 5000)
+    outbox = LinkOutbox("peer", 5000)
     async with trio.open_nursery() as nursery:
         assert await nursery.start(run, thread) == "somewhere"
         for _ in range(1000):
-            assert thread.submit(Send(outbox, ()))
+            assert thread.submit(SendFrames(outbox, ()))
         nursery.cancel_scope.cancel("the test cancels it with a full outbox")
     assert sockets.closed
     assert sockets.sent == 1000
     # Nobody is there any more; submitting is harmless.
-    thread.submit(Send(outbox, ()))
+    thread.submit(SendFrames(outbox, ()))
     assert sockets.sent == 1000
 
 
@@ -148,7 +153,7 @@ async def test_an_error_in_the_thread_reaches_the_nursery() -> None:
     ):
         async with trio.open_nursery() as nursery:
             await nursery.start(run, thread)
-            thread.submit(Send(Outbox("peer", 10), ()))
+            thread.submit(SendFrames(LinkOutbox("peer", 10), ()))
     assert sockets.closed
 
 
@@ -166,9 +171,9 @@ async def test_an_error_of_the_handler_ends_the_thread(context: zmq.Context[Sock
 
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     push = SocketThread(NAME, ConnectedSockets(context, zmq.PUSH, SETTINGS), ignore)
-    outbox = Outbox("hub", 10)
+    outbox = LinkOutbox("hub", 10)
     push.submit(Connect(outbox, endpoint, b"E"))
-    push.submit(Send(outbox, (b"x",)))
+    push.submit(SendFrames(outbox, (b"x",)))
     pull = SocketThread(NAME, BoundSocket(context, zmq.PULL, endpoint, SETTINGS), fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(ValueError, match="from the handler"), flatten_subgroups=True

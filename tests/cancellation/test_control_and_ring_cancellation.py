@@ -20,7 +20,7 @@ from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.rings.ring_memory import create_ring
 from triolet.transports.rings.shm_ring import RingReader, RingWriter
 
-from ..transports.control.test_passed_fds import open_fds
+from ..leaks import open_fds
 
 # No operation here has more steps; the loops end earlier, when nothing was left to cancel.
 STEPS_MAX = 60

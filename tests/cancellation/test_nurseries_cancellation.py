@@ -14,14 +14,12 @@ from triolet.nurseries.processes.process import Process, open_process, run_proce
 from triolet.nurseries.processes.process_pool import run_process_pool
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.supervision_policy import RestartType, SupervisionPolicy
-from triolet.nurseries.tasks.supervisor import supervise
+from triolet.nurseries.tasks.supervision_policy import SupervisionPolicy
+from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from triolet.nurseries.tasks.task_tree import find_background_tasks
 
 from ..checkpoints import (
-    act_at_nth_checkpoint,
     cancel_at_every_checkpoint,
-    cancel_at_nth_checkpoint,
 )
 from ..leaks import check_no_leaks
 from ..nurseries.child_programs import DEADLINE_S, HASTY, receive_ready, spec_of, tell
@@ -32,25 +30,6 @@ Clock = trio.testing.MockClock
 def assert_no_background_task() -> None:
     """Every nursery was left, so that nobody is there any more."""
     assert find_background_tasks() == []
-
-
-async def test_the_helper_reaches_each_checkpoint_once() -> None:
-    seen: list[int] = []
-
-    async def three_checkpoints() -> None:
-        for number in range(3):
-            await trio.lowlevel.checkpoint()
-            seen.append(number)
-
-    assert await cancel_at_every_checkpoint(three_checkpoints) == 3
-    assert seen == [0, 0, 1, 0, 1, 2]
-
-
-async def test_the_helper_acts_once_and_says_whether_it_did() -> None:
-    acts: list[str] = []
-    assert await act_at_nth_checkpoint(trio.lowlevel.checkpoint, 1, lambda: acts.append("act"))
-    assert acts == ["act"]
-    assert not await cancel_at_nth_checkpoint(trio.lowlevel.checkpoint, 1000)
 
 
 async def test_background_task() -> None:
@@ -107,14 +86,14 @@ async def test_supervisor(autojump_clock: Clock) -> None:
         await trio.lowlevel.checkpoint()
         task_status.started()
         await trio.sleep(0.5)
-        if run % 3:
-            raise ValueError("restart me")
+        raise ValueError("restart me") if run % 3 else LookupError("give me up")
 
     async def use() -> None:
         nonlocal runs
         runs = 0
         policy = SupervisionPolicy(Random(0))
-        await supervise(child, child="c", policy=policy, restart_type=RestartType.TRANSIENT)
+        with pytest.raises(RestartLimitExceeded):
+            await supervise(child, child="c", policy=policy, hopeless=(LookupError,))
         assert runs == 3
 
     assert await cancel_at_every_checkpoint(use, assert_no_background_task) >= 8

@@ -1,16 +1,20 @@
-"""What every channel promises: checks that run on the real channel and on the fake.
+"""What every channel promises: checks, and makers of meshes over ZeroMQ and in memory.
 
 A *maker* opens a mesh of one hub and some spokes, all tasks running, nothing connected yet.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TypeVar
 
 import attrs
 import pytest
 import trio
 
+from triolet.fuzz.doubles.link_faults import NthFault
+from triolet.transports.codec import Codec
+from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import (
     Channel,
     ChannelEvent,
@@ -20,8 +24,12 @@ from triolet.transports.links.channel import (
     PeerNotConnected,
     PeerUp,
     Received,
+    RunnableChannel,
     SpokeEnd,
 )
+from triolet.transports.links.link_header import LinkSettings
+from triolet.transports.links.memory_channel import MemoryMesh
+from triolet.transports.links.zmq_channel import ZmqSettings, open_hub, open_spoke
 
 HUB = Peer("frontend", 0, 7)
 SPOKES = (Peer("engine", 0, 3), Peer("engine", 1, 3))
@@ -282,3 +290,76 @@ CHECKS = (
     check_cancelled_receive_loses_nothing,
     check_successor_of_a_forgotten_peer,
 )
+
+
+CODEC = Codec(Numbered)
+
+
+@asynccontextmanager
+async def running(*channels: RunnableChannel) -> AsyncIterator[None]:
+    """Both tasks of each channel, until the block ends."""
+    async with trio.open_nursery() as nursery:
+        for channel in channels:
+            await nursery.start(_run_input, channel)
+            await nursery.start(_run_output, channel)
+        yield
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def _run_input(channel: RunnableChannel, task_status: trio.TaskStatus[str]) -> None:
+    await channel.run_input(task_status=task_status)
+
+
+async def _run_output(channel: RunnableChannel, task_status: trio.TaskStatus[str]) -> None:
+    await channel.run_output(task_status=task_status)
+
+
+@asynccontextmanager
+async def memory_mesh(
+    *faults: NthFault, settings: LinkSettings | None = None
+) -> AsyncIterator[Mesh]:
+    """The fake, with faults if wanted."""
+    mesh = MemoryMesh(CODEC, CODEC, settings or LinkSettings(), list(faults))
+    hub = mesh.open_hub(HUB)
+    spokes = tuple(mesh.open_spoke(peer) for peer in SPOKES)
+    async with running(hub, *spokes):
+        yield Mesh(hub, spokes)
+
+
+def _endpoints() -> tuple[str, str]:
+    run_id = secrets.token_hex(8)
+    return (
+        abstract_endpoint(run_id, "frontend", 0, 7, socket="input"),
+        abstract_endpoint(run_id, "frontend", 0, 7, socket="output"),
+    )
+
+
+@asynccontextmanager
+async def zmq_mesh(
+    settings: ZmqSettings | None = None, endpoints: tuple[str, str] | None = None
+) -> AsyncIterator[Mesh]:
+    """The real one, over abstract Unix sockets unless others are given."""
+    async with AsyncExitStack() as stack:
+        input_endpoint, output_endpoint = endpoints or _endpoints()
+        hub = await stack.enter_async_context(
+            open_hub(
+                HUB,
+                CODEC,
+                CODEC,
+                input_endpoint=input_endpoint,
+                output_endpoint=output_endpoint,
+                settings=settings,
+            )
+        )
+        spokes = [
+            await stack.enter_async_context(open_spoke(peer, CODEC, CODEC, settings=settings))
+            for peer in SPOKES
+        ]
+        await stack.enter_async_context(running(hub, *spokes))
+        yield Mesh(hub, tuple(spokes))
+
+
+def tcp_mesh() -> AbstractAsyncContextManager[Mesh]:
+    """The real one over TCP, on ports that the kernel chooses."""
+    anywhere = "tcp://127.0.0.1:0"
+    return zmq_mesh(endpoints=(anywhere, anywhere))

@@ -18,6 +18,7 @@ from triolet.runtime.events import ignore_event
 from triolet.runtime.messages import EngineMembership
 from triolet.runtime.processes.engine_fleet import EngineFleet
 from triolet.runtime.processes.membership import FrontendDirectory
+from triolet.tests.contracts.channel import running
 from triolet.tests.contracts.engine import (
     DEADLINE_S,
     EOS,
@@ -28,7 +29,6 @@ from triolet.tests.contracts.engine import (
     Caller,
     byte_tokenizer,
 )
-from triolet.tests.contracts.meshes import running
 from triolet.transports.codec import Codec
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import Peer

@@ -2,8 +2,7 @@
 
 import pytest
 
-from triolet.tests.contracts.channel import CHECKS, MakeMesh
-from triolet.tests.contracts.meshes import memory_mesh, tcp_mesh, zmq_mesh
+from triolet.tests.contracts.channel import CHECKS, MakeMesh, memory_mesh, tcp_mesh, zmq_mesh
 
 
 @pytest.mark.parametrize("make_mesh", [memory_mesh, zmq_mesh, tcp_mesh])

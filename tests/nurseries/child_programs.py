@@ -9,8 +9,7 @@ from pathlib import Path
 import trio
 import trio.testing
 
-from triolet.nurseries.processes.process import Process, ProcessSpec
-from triolet.nurseries.processes.shutdown_ladder import LadderTimes
+from triolet.nurseries.processes.process import LadderTimes, Process, ProcessSpec
 
 CHILDREN = Path(__file__).parent / "children"
 

@@ -1,6 +1,8 @@
-"""The codec: messages survive whole, everything else is `MalformedMessage` and nothing worse."""
+"""The codec: messages, arrays and packed frames survive whole; the rest is `MalformedMessage`."""
 
+import array
 import enum
+import struct
 from typing import ClassVar
 
 import attrs
@@ -9,14 +11,18 @@ import hypothesis.strategies as st
 import msgspec
 import pytest
 
-from triolet.transports.array import Array, Frame
+from triolet.transports.array import DIMENSIONS_MAX, ITEM_BYTES, Array, Frame
 from triolet.transports.codec import (
     ARRAY_FRAME_BYTES,
+    PACKED_FRAMES_MAX,
     REASON_CHARACTERS_MAX,
     Codec,
     CodecLimits,
     MalformedMessage,
     MessageTooLarge,
+    frame_bytes,
+    pack_frames,
+    unpack_frames,
 )
 
 
@@ -112,7 +118,7 @@ def test_messages_survive_whole(message: Outer) -> None:
         ([], None),
     ],
 )
-def test_what_is_known_of_a_malformed_message_is_told(fields: object, known: object) -> None:
+def test_what_is_known_comes_with_the_error(fields: object, known: object) -> None:
     codec = Codec(Empty, Question)
     with pytest.raises(MalformedMessage, match="Question") as caught:
         codec.decode(_wire(1, fields))
@@ -218,33 +224,6 @@ def test_malformed(frames: list[Frame], reason: str) -> None:
     assert len(caught.value.reason) <= REASON_CHARACTERS_MAX
 
 
-@hypothesis.settings(deadline=None)
-@hypothesis.given(
-    st.lists(st.binary(max_size=64), max_size=3),
-    st.none() | st.integers(0, 2),
-)
-def test_any_bytes_are_a_message_or_malformed(frames: list[bytes], kind: int | None) -> None:
-    if frames and kind is not None:
-        frames[0] = bytes((kind,)) + frames[0]
-    try:
-        message = CODEC.decode(frames)
-    except MalformedMessage:
-        return
-    assert type(message) in CODEC.message_types
-    assert CODEC.decode(CODEC.encode(message)) is not None
-
-
-@hypothesis.settings(deadline=None)
-@hypothesis.given(outers, st.data())
-def test_a_flipped_bit_is_a_message_or_malformed(message: Outer, data: st.DataObject) -> None:
-    wire = bytearray(CODEC.encode(message)[0])
-    wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    try:
-        assert type(CODEC.decode([wire])) in CODEC.message_types
-    except MalformedMessage:
-        pass
-
-
 def test_limits_hold_on_both_sides() -> None:
     small = Codec(Outer, Empty, Tensors, limits=CodecLimits(bytes_max=100, frames_max=1))
     message = Outer(inner=Inner("x"), raw=bytes(100))
@@ -294,6 +273,76 @@ def test_classes_that_would_lose_something_are_refused() -> None:
         Codec(Empty, Empty)
 
 
-def test_errors_read_well() -> None:
-    assert str(MalformedMessage("why")) == "malformed message: why"
-    assert str(MessageTooLarge("Outer", 9, 8, "bytes")) == "Outer would have 9 bytes, more than 8"
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.lists(st.binary(max_size=20), max_size=5))
+def test_frames_survive(frames: list[bytes]) -> None:
+    assert unpack_frames(b"".join(pack_frames(frames))) == frames
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\1\0\0",
+        b"\1\0\0\0",
+        struct.pack("<IQ", 1, 1),
+        struct.pack("<IQ", 1, 2**64 - 1) + b"x",
+        struct.pack("<I", 0) + b"x",
+        struct.pack(f"<I{PACKED_FRAMES_MAX + 1}Q", PACKED_FRAMES_MAX + 1, *[0] * 1025),
+    ],
+)
+def test_what_is_no_packed_frames(data: bytes) -> None:
+    with pytest.raises(MalformedMessage):
+        unpack_frames(data)
+
+
+def test_packing_copies_nothing() -> None:
+    frame = bytearray(b"abc")
+    assert pack_frames([frame])[1] is frame
+
+
+def test_sizes_are_in_bytes_for_every_buffer() -> None:
+    assert frame_bytes(memoryview(bytes(8)).cast("Q")) == 8
+    assert frame_bytes(b"abc") == 3
+
+
+@pytest.mark.parametrize("dtype", ITEM_BYTES)
+def test_sizes_follow_from_dtype_and_shape(dtype: str) -> None:
+    size = 6 * ITEM_BYTES[dtype]
+    assert Array(dtype, (2, 3), bytes(size)).data.nbytes == size
+    with pytest.raises(ValueError, match="has"):
+        Array(dtype, (2, 3), bytes(size + 1))
+
+
+def test_scalars_and_empty_arrays() -> None:
+    assert Array("int64", (), bytes(8)).shape == ()
+    assert Array("float32", (3, 0), b"").data.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [("complex64", (1,)), ("int8", (-1, -1)), ("__class__", ()), ("int8", (1,) * 9)],
+)
+def test_refuses(dtype: str, shape: tuple[int, ...]) -> None:
+    assert len(shape) != 9 or DIMENSIONS_MAX < 9
+    with pytest.raises(ValueError):
+        Array(dtype, shape, b"\0")
+
+
+def test_views_the_buffer_instead_of_copying_it() -> None:
+    numbers = array.array("f", [1.0, 2.0])
+    seen = Array("float32", (2,), memoryview(numbers))
+    numbers[0] = 3.0
+    assert seen.data.cast("f").tolist() == [3.0, 2.0]
+
+
+def test_refuses_a_buffer_with_gaps() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        Array("int8", (2,), memoryview(b"abcd")[::2])
+
+
+def test_compares_by_value() -> None:
+    assert Array("int8", (2,), b"ab") == Array("int8", (2,), bytearray(b"ab"))
+    assert Array("int8", (2,), b"ab") != Array("int8", (1, 2), b"ab")
+    assert Array("int8", (2,), b"ab") != b"ab"
+    assert repr(Array("int8", (2,), b"ab")) == "Array('int8', (2,), 2 bytes)"

@@ -20,7 +20,7 @@ def test_grants(window: int, start: int, reports: list[int], grants: list[int | 
     credit = CreditWindow(window, start)
     assert credit.credit == start + window
     for index, grant in zip(reports, grants, strict=True):
-        assert (index >= credit.grants_at) == (grant is not None), "who reports only then is told"
+        assert (index >= credit.grants_at) == (grant is not None), "a report below it is not needed"
         assert credit.handle_consumed(index) == grant
 
 

@@ -1,4 +1,4 @@
-"""Control channel of a process and its child: messages with descriptors, over one socketpair.
+"""Control channel of a parent and its child: messages with descriptors, over one socketpair.
 
 SOCK_SEQPACKET keeps messages apart and sends each whole or not at all, so a send that is cancelled
 has sent nothing. A message that is too large for a datagram goes in a sealed memfd beside it.
@@ -14,15 +14,13 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import attrs
 import trio
 
 from ..array import Frame
-from ..codec import Codec, CodecLimits, MalformedMessage
-from ..frames import frame_bytes, pack_frames, unpack_frames
+from ..codec import Codec, CodecLimits, MalformedMessage, frame_bytes, pack_frames, unpack_frames
 from .handshake import HANDSHAKE_MESSAGES
 from .passed_fds import (
     ANCILLARY_BYTES,
@@ -129,12 +127,7 @@ class ControlChannel:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _send_datagram(self, parts: Sequence[Frame], fds: Sequence[int]) -> None:

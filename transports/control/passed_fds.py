@@ -1,9 +1,8 @@
-"""File descriptors that travel beside a message, and memory that is handed over sealed.
+"""File descriptors beside a message (SCM_RIGHTS), and payloads in sealed memory.
 
-Every received descriptor is close-on-exec and belongs to whoever got the list; whatever goes wrong
-on the way in closes all that came. A payload in a memfd is sealed by its sender: its size and bytes
-cannot change any more, so that reading it can neither fault nor see two contents. Must not know
-what is in the messages.
+Every received descriptor is close-on-exec and belongs to the caller that got the list; any error on
+the way in closes all that came. A payload in a memfd is sealed by its sender: its size and bytes
+cannot change any more, so that reading it can neither fault nor see two contents.
 """
 
 import array

@@ -1,11 +1,11 @@
-"""The seam between whoever speaks and whatever carries: peers, events, and what a channel promises.
+"""Interface of channels: peers, events, and what a channel promises to those who send and receive.
 
 A *channel* joins this process to many *peers* at once (a frontend to all engines, an engine to all
 frontends). It numbers messages, notices gaps, starts a new *generation* of the link when one is
-found, and says so with `PeerUp`: what the two sides then still need from each other is their
-affair (RESYNC), because only they know it. Must not know what the messages mean.
+found, and says so with `PeerUp`: the two sides then say again what they need (RESYNC).
 
-Real: `zmq_channel`. Verified fake: `memory_channel`. Both pass `tests/contracts/channel.py`.
+`zmq_channel` joins processes, `memory_channel` tasks of one process. Both pass
+`tests/contracts/channel.py`.
 """
 
 from collections import Counter
@@ -82,7 +82,7 @@ class PeerNotConnected(Exception):
 
 
 class Channel(Protocol):
-    """Both ends of the mesh look the same to the floors above."""
+    """What both ends of a mesh have in common."""
 
     def send(self, peer: Peer, message: object) -> None:
         """Queue one message; never waits, any task of the loop may call it.
@@ -129,7 +129,7 @@ class HubEnd(RunnableChannel, Protocol):
 
     @property
     def mishaps(self) -> Counter[Mishap]:
-        """What went amiss on all links so far, whoever's fault it was."""
+        """What went amiss on all links so far."""
 
     @property
     def endpoints(self) -> tuple[str, str]:

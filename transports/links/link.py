@@ -1,4 +1,4 @@
-"""One end of a link: numbers messages, notices loss, and starts a new generation when one is found.
+"""State machine of a link's end: numbers messages, finds losses, starts a new generation on one.
 
 Sans-IO: headers and times in, decisions out. `linked_channel` carries the decisions out, and
 `link_header` says what the kinds of header mean.
@@ -9,7 +9,7 @@ is a duplicate and dropped; higher is a *gap* and ends the generation: a spoke t
 the next generation, a hub asks for it with LINK_RESET, repeated until a later LINK_UP has come.
 A lost *tail* leaves no gap, so what stays unacknowledged for long is followed by a PROBE, which
 carries the number of the last message; probes without an answer end the generation too. Nothing is
-ever sent again: what a new generation needs, only the floors above know.
+ever sent again: what a new generation needs is for the floors above to say.
 
 An idle link costs nothing: when all is acknowledged in both directions there is no deadline.
 
@@ -67,7 +67,7 @@ MOVES: dict[LinkState, frozenset[LinkState]] = {
 
 @attrs.frozen
 class OpenGeneration:
-    """Make ready to carry this generation, and let go of what carried an older one."""
+    """Make ready to carry this generation; what carried an older one is let go."""
 
     generation: int
 
@@ -102,7 +102,7 @@ Decision = OpenGeneration | Transmit | Deliver | ReportUp | ReportDown
 
 
 _NOTHING: tuple[Decision, ...] = ()
-# What nearly every message comes to; `linked_channel` knows it by identity.
+# The answer to nearly every message; `linked_channel` compares it by identity.
 DELIVER_ALONE: tuple[Decision, ...] = (Deliver(),)
 _LISTENING = frozenset({LinkState.OPENING, LinkState.UP})
 _HUB_ONLY = frozenset({FrameKind.LINK_ACCEPT, FrameKind.LINK_RESET})
@@ -121,13 +121,13 @@ class Link:
     # The generation that is up, being opened, or just over; 0 before the first. Never decreases.
     generation: int = attrs.field(default=0, init=False)
 
-    # Numbers of this generation. acknowledged <= sent; told <= received.
+    # Numbers of this generation. acknowledged <= sent; ack_sent <= received.
     _sent: int = attrs.field(default=0, init=False)
     _acknowledged: int = attrs.field(default=0, init=False)
     _received: int = attrs.field(default=0, init=False)
-    _told: int = attrs.field(default=0, init=False)  # the last `acknowledged` we have sent
+    _ack_sent: int = attrs.field(default=0, init=False)  # the last `acknowledged` we have sent
 
-    # math.inf unless something received is not yet told / something sent is unacknowledged.
+    # math.inf unless something received / something sent is not yet acknowledged.
     _ack_at: float = attrs.field(default=math.inf, init=False)
     _probe_at: float = attrs.field(default=math.inf, init=False)
     _probes: int = attrs.field(default=0, init=False)  # in a row without an answer
@@ -296,7 +296,7 @@ class Link:
 
     def _reset_numbers(self, generation: int) -> None:
         self.generation = generation
-        self._sent = self._acknowledged = self._received = self._told = self._probes = 0
+        self._sent = self._acknowledged = self._received = self._ack_sent = self._probes = 0
         self._ack_at = self._probe_at = math.inf
 
     # ---- within a generation
@@ -320,7 +320,7 @@ class Link:
                 return _NOTHING
             return self._handle_gap(header, now)
         self._received += 1
-        if self._received - self._told >= self.settings.ack_messages:
+        if self._received - self._ack_sent >= self.settings.ack_messages:
             return (*DELIVER_ALONE, Transmit(self._make_header(FrameKind.ACK)))
         if self._ack_at == math.inf:
             self._ack_at = now + self.settings.ack_delay_s
@@ -357,7 +357,7 @@ class Link:
 
     def _make_header(self, kind: FrameKind) -> Header:
         """Of this generation; by the way it acknowledges all that was received."""
-        self._told = self._received
+        self._ack_sent = self._received
         self._ack_at = math.inf
         return Header(kind, self.generation, self._sent, self._received)
 
@@ -382,10 +382,10 @@ class Link:
     def check_invariants(self) -> None:
         """For tests, after every event."""
         assert 0 <= self._acknowledged <= self._sent
-        assert 0 <= self._told <= self._received
+        assert 0 <= self._ack_sent <= self._received
         assert 0 <= self.generation <= GENERATION_MAX
         up = self.state is LinkState.UP
-        assert (self._ack_at < math.inf) == (up and self._told < self._received)
+        assert (self._ack_at < math.inf) == (up and self._ack_sent < self._received)
         assert (self._probe_at < math.inf) == (up and self._acknowledged < self._sent)
         repeating = self.state in {LinkState.OPENING, LinkState.RESETTING, LinkState.RESTING}
         assert (self._repeat_at < math.inf) == repeating

@@ -1,4 +1,4 @@
-"""Header of every message on a link; a link's settings, and what it counts.
+"""Header of the messages on a link; settings of a link; mishaps that are counted.
 
 Sans-IO: bytes to a `Header` and back, and values. What to do about a header is `link`'s.
 """
@@ -111,4 +111,4 @@ class Mishap(enum.StrEnum):
     GENERATION_ENDED = "generation_ended"
     MALFORMED = "malformed"  # header or message that could not be read
     STRAY = "stray"  # from a peer that is not, or no longer, ours
-    OVERFLOW = "overflow"  # a generation ended because nobody received
+    OVERFLOW = "overflow"  # a generation ended because its reader took no events

@@ -1,11 +1,9 @@
-"""What every channel of links does, whatever carries the frames: links, events, deadlines.
+"""Channel over links, for any carrier of frames: links, events, deadlines.
 
 A `LinkedChannel` owns one `Link` per peer, carries out what the links decide, and keeps the events
 for the one task that receives. A *carrier* below it moves frames: ZeroMQ (`zmq_channel`) or memory
 (`memory_channel`). Nothing here waits but `receive` and `run_deadlines`, so that nothing is ever
 half done when a task is cancelled. All of it belongs to the loop's thread.
-
-Must not know sockets and threads, nor what messages mean.
 """
 
 import math
@@ -36,7 +34,7 @@ from .link_header import FrameKind, Header, LinkSettings, Mishap
 EVENTS_MAX = 131072
 # Links of one hub: a rank per engine; more peers than this are strays and are ignored.
 PEERS_MAX = 4096
-_NO_READER = "nobody takes the messages of this channel"
+_NO_READER = "the messages of this channel are not read"
 
 
 class Carrier(Protocol):
@@ -77,7 +75,7 @@ class LinkedChannel:
     _fences: dict[tuple[str, int], int] = attrs.field(factory=dict, init=False)
     # Bounded by events_max plus two events per peer (`_make_room`).
     _events: deque[ChannelEvent] = attrs.field(factory=deque, init=False)
-    # Who waits for events. Parked by hand, as a step of an engine wakes it for every burst.
+    # The task that waits for events. Parked by hand, as a step of an engine wakes it often.
     _receiver: trio.lowlevel.Task | None = attrs.field(default=None, init=False)
     # Its deadline is never later than the earliest of the links'; it may be earlier.
     _deadline_scope: trio.CancelScope = attrs.field(factory=trio.CancelScope, init=False)
@@ -134,7 +132,7 @@ class LinkedChannel:
 
     @property
     def peers(self) -> list[Peer]:
-        """Whoever has a link, up or not."""
+        """All that have a link, up or not."""
         return list(self._links)
 
     # ---- for the channel around it
@@ -188,7 +186,7 @@ class LinkedChannel:
             self._carry_out(peer, link, decisions, ())
 
     def count_malformed(self) -> None:
-        """A frame came that is no header of ours, or came from nobody."""
+        """A frame came without a sound header, or without a sender."""
         self.mishaps[Mishap.MALFORMED] += 1
 
     async def run_deadlines(self) -> NoReturn:
@@ -323,3 +321,31 @@ class LinkedChannel:
                 changes.append(event)
         self._events = kept
         return isinstance(changes[0], PeerDown) if changes else is_up
+
+
+@attrs.define(eq=False)
+class CarriedChannel:
+    """Base of a channel that is its own carrier: `channel.Channel`, done by its links."""
+
+    links: LinkedChannel = attrs.field(init=False)
+
+    def send(self, peer: Peer, message: object) -> None:
+        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
+        self.links.send(peer, message)
+
+    async def receive(self) -> list[ChannelEvent]:
+        """See `channel.Channel.receive`."""
+        return await self.links.receive()
+
+    def break_link(self, peer: Peer, reason: str) -> None:
+        """See `channel.Channel.break_link`."""
+        self.links.break_link(peer, reason)
+
+    def forget(self, peer: Peer) -> None:
+        """See `channel.Channel.forget`."""
+        self.links.forget(peer)
+
+    @property
+    def mishaps(self) -> Counter[Mishap]:
+        """See `channel.HubEnd.mishaps`."""
+        return self.links.mishaps

@@ -1,73 +1,32 @@
-"""Channels inside one process: the verified fake of `zmq_channel`, with faults on demand.
+"""Channels inside one process, for engines in the process of their frontend, and for tests.
 
-The same links, events and deadlines (`linked_channel`), the same header and codec bytes; only the
-sockets are missing. A `MemoryMesh` joins hubs and spokes; `mesh.faults` drop, double or delay the
-n-th frame on its way. A frame that arrives is handled by the receiver's task, never inside the
-sender's `send`. For tests and for an engine in the same process.
+The same links, events and deadlines as over ZeroMQ (`linked_channel`), the same header and codec
+bytes; only the sockets are missing. A `MemoryMesh` joins hubs and spokes. A message that arrives is
+handled by the receiver's task, never inside the sender's `send`.
 """
 
-import enum
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from typing import NoReturn, TypeVar
+from typing import NoReturn, Protocol, TypeVar
 
 import attrs
 import trio
 
 from ..array import Frame
 from ..codec import Codec
-from .channel import ChannelEvent, Peer
+from .channel import Peer
 from .link import Side
-from .link_header import FrameKind, Header, LinkSettings, Mishap, decode_header
-from .linked_channel import LinkedChannel
+from .link_header import FrameKind, Header, LinkSettings, decode_header
+from .linked_channel import CarriedChannel, LinkedChannel
 
 T = TypeVar("T")
 
 
-class FaultKind(enum.Enum):
-    """What happens to the n-th frame."""
-
-    DROP = "drop"
-    DOUBLE = "double"
-    DELAY = "delay"  # it arrives after `NthFault.delay_frames` later ones
-
-
-@attrs.define(eq=False)
-class NthFault:
-    """One fault on the way to one side. Pure: `pass_on` says what arrives in place of a frame.
-
-    `reached` tells whether the fault has happened: loop over n until a run passes without it.
-    """
-
-    kind: FaultKind
-    receiver: Side
-    nth: int
-    delay_frames: int = 2
-    reached: bool = attrs.field(default=False, init=False)
-    _seen: int = attrs.field(default=0, init=False)
-    _held: deque[tuple[int, object]] = attrs.field(factory=deque, init=False)  # bound: one
+class FrameFault(Protocol):
+    """What a test puts in the way of messages; see `fuzz.doubles.link_faults`."""
 
     def pass_on(self, receiver: Side, frame: T) -> list[T]:
-        """What is delivered now; a delayed frame is held until enough others have passed."""
-        if receiver is not self.receiver:
-            return [frame]
-        self._seen += 1
-        if self._seen != self.nth:
-            return [frame, *self._release()]
-        self.reached = True
-        match self.kind:
-            case FaultKind.DROP:
-                return []
-            case FaultKind.DOUBLE:
-                return [frame, frame]
-            case FaultKind.DELAY:
-                self._held.append((self._seen + self.delay_frames, frame))
-                return []
-
-    def _release(self) -> list[T]:
-        if self._held and self._held[0][0] <= self._seen:
-            return [self._held.popleft()[1]]  # type: ignore[list-item]  # what we were given
-        return []
+        """What is delivered to this side in place of `frame`: mostly itself."""
 
 
 @attrs.define(eq=False)
@@ -77,7 +36,7 @@ class MemoryMesh:
     hub_to_spoke: Codec
     spoke_to_hub: Codec
     settings: LinkSettings = attrs.field(factory=LinkSettings)
-    faults: list[NthFault] = attrs.field(factory=list)
+    faults: Sequence[FrameFault] = ()
     _hubs: dict[str, "MemoryHub"] = attrs.field(factory=dict, init=False)  # by input endpoint
     _spokes: dict[Peer, "MemorySpoke"] = attrs.field(factory=dict, init=False)
 
@@ -158,35 +117,13 @@ def _copy(sender: Peer, header: Header, frames: Sequence[Frame]) -> _Frames:
 
 
 @attrs.define(eq=False)
-class _MemoryChannel:
-    """What both ends share: the channel's face. Subclassed below only to be a carrier."""
+class _MemoryChannel(CarriedChannel):
+    """What both ends share; a subclass is their carrier."""
 
     peer_self: Peer
     mesh: MemoryMesh
     room: int = attrs.field(default=0, init=False)  # headers travel beside
-    links: LinkedChannel = attrs.field(init=False)
     mailbox: _Mailbox = attrs.field(init=False)
-
-    def send(self, peer: Peer, message: object) -> None:
-        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
-        self.links.send(peer, message)
-
-    async def receive(self) -> list[ChannelEvent]:
-        """See `channel.Channel.receive`."""
-        return await self.links.receive()
-
-    def break_link(self, peer: Peer, reason: str) -> None:
-        """See `channel.Channel.break_link`."""
-        self.links.break_link(peer, reason)
-
-    def forget(self, peer: Peer) -> None:
-        """See `channel.Channel.forget`."""
-        self.links.forget(peer)
-
-    @property
-    def mishaps(self) -> Counter[Mishap]:
-        """See `channel.HubEnd.mishaps`."""
-        return self.links.mishaps
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """See `channel.RunnableChannel`; here it hands over everything that arrives."""

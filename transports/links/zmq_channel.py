@@ -10,10 +10,9 @@ header and identity in front; a message of the link's own is these two alone. Th
 spoke's in both directions: a PULL does not see who sent. Each generation has new sockets at the
 spoke and a new identity, so that what an older one left in a pipe cannot arrive in it.
 
-Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves. Knows no message.
+Decides nothing: `link` does, `linked_channel` carries out, `zmq_thread` moves.
 """
 
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NoReturn
@@ -25,7 +24,7 @@ import zmq
 from ..array import Frame
 from ..codec import Codec
 from ..endpoint import IDENTITY_BYTES, BadIdentity, Endpoint, decode_identity, encode_identity
-from .channel import ChannelEvent, Peer
+from .channel import Peer
 from .link import Side
 from .link_header import (
     HEADER_BYTES,
@@ -33,10 +32,9 @@ from .link_header import (
     Header,
     LinkSettings,
     MalformedHeader,
-    Mishap,
     decode_header,
 )
-from .linked_channel import LinkedChannel
+from .linked_channel import CarriedChannel, LinkedChannel
 from .zmq_sockets import BoundSocket, ConnectedSockets, Socket, SocketSettings
 from .zmq_thread import (
     Arrival,
@@ -44,15 +42,15 @@ from .zmq_thread import (
     Command,
     Connect,
     Disconnect,
-    Outbox,
-    Send,
+    LinkOutbox,
+    SendFrames,
     SocketThread,
     Unreachable,
 )
 
 # What a message begins with: header, then identity.
 _ROOM = HEADER_BYTES + IDENTITY_BYTES
-# Who connects to a hub, unless it is told otherwise; an identity carries no role.
+# The role of those who connect to a hub; an identity carries none.
 _SPOKE_ROLE = "engine"
 
 
@@ -75,38 +73,16 @@ class _Way:
 
 
 @attrs.define(eq=False)
-class _ZmqChannel:
-    """What both ends share: the channel's face. Subclassed below only to be a carrier."""
+class _ZmqChannel(CarriedChannel):
+    """What both ends share; a subclass is their carrier."""
 
     settings: ZmqSettings
     context: zmq.Context[Socket]
     codec_in: Codec
     codec_out: Codec
     room: int = attrs.field(default=_ROOM, init=False)
-    _links: LinkedChannel = attrs.field(init=False)
     _input: SocketThread = attrs.field(init=False)
     _output: SocketThread = attrs.field(init=False)
-
-    def send(self, peer: Peer, message: object) -> None:
-        """See `channel.Channel.send`; also raises what `Codec.encode` does."""
-        self._links.send(peer, message)
-
-    async def receive(self) -> list[ChannelEvent]:
-        """See `channel.Channel.receive`."""
-        return await self._links.receive()
-
-    def break_link(self, peer: Peer, reason: str) -> None:
-        """See `channel.Channel.break_link`."""
-        self._links.break_link(peer, reason)
-
-    def forget(self, peer: Peer) -> None:
-        """See `channel.Channel.forget`."""
-        self._links.forget(peer)
-
-    @property
-    def mishaps(self) -> Counter[Mishap]:
-        """See `channel.HubEnd.mishaps`."""
-        return self._links.mishaps
 
     async def run_input(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """See `channel.RunnableChannel`; a hub's raises `EndpointInUse` in a group.
@@ -121,7 +97,7 @@ class _ZmqChannel:
         Owns the PULL, or the PUSHes.
         """
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._links.run_deadlines)
+            nursery.start_soon(self.links.run_deadlines)
             await self._output.run(task_status=task_status)
         raise AssertionError("neither returns")
 
@@ -141,16 +117,15 @@ def _headed(header: Header, identity: bytes, frames: Sequence[Frame]) -> Sequenc
 class HubChannel(_ZmqChannel):
     """`channel.HubEnd` over ZeroMQ; open it with `open_hub`."""
 
-    peer_role: str
     _endpoints: tuple[str, str]
     # {spoke: the way of the generation in use}; tests close one to lose a message.
-    outboxes: dict[Peer, Outbox] = attrs.field(factory=dict, init=False)
+    outboxes: dict[Peer, LinkOutbox] = attrs.field(factory=dict, init=False)
     # {identity of the generation in use: who and which}, sparing the decoding of each message's.
     _known: dict[bytes, tuple[Peer, int]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
-        self._links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
+        self.links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
         router = BoundSocket(self.context, zmq.ROUTER, self._endpoints[0], settings.sockets)
         pull = BoundSocket(self.context, zmq.PULL, self._endpoints[1], settings.sockets)
         self._input = SocketThread("input-socket-thread", router, self._handle_input)
@@ -170,7 +145,7 @@ class HubChannel(_ZmqChannel):
         """See `linked_channel.Carrier`."""
         self.close(peer)
         identity = encode_identity(peer.rank, peer.epoch, generation)
-        self.outboxes[peer] = Outbox(identity, self.settings.outbox_max)
+        self.outboxes[peer] = LinkOutbox(identity, self.settings.outbox_max)
         self._known[identity] = (peer, generation)
 
     def close(self, peer: Peer) -> None:
@@ -186,7 +161,9 @@ class HubChannel(_ZmqChannel):
         outbox = self.outboxes[peer]
         assert isinstance(outbox.key, bytes)
         best_effort = header.kind is FrameKind.LINK_RESET
-        return self._input.submit(Send(outbox, _headed(header, outbox.key, frames), best_effort))
+        return self._input.submit(
+            SendFrames(outbox, _headed(header, outbox.key, frames), best_effort)
+        )
 
     # ---- arrivals, in the loop
 
@@ -195,7 +172,7 @@ class HubChannel(_ZmqChannel):
             identity = arrival.outbox.key
             assert isinstance(identity, bytes)
             peer, generation = self._peer_of(identity)
-            self._links.handle_broken(peer, generation, f"{peer}: {arrival.reason}")
+            self.links.handle_broken(peer, generation, f"{peer}: {arrival.reason}")
             return
         # LINK_UPs come this way and nothing else; from elsewhere one would not show that the ROUTER
         # can reach its sender.
@@ -204,9 +181,9 @@ class HubChannel(_ZmqChannel):
             opened = self._open(message[1]) if len(message) == 2 else None
             is_sender = opened is not None and bytes(message[1][HEADER_BYTES:]) == message[0]
             if opened is None or not is_sender or opened[1].kind is not FrameKind.LINK_UP:
-                self._links.count_malformed()
+                self.links.count_malformed()
             else:
-                self._links.handle_frames(*opened, ())
+                self.links.handle_frames(*opened, ())
 
     def _handle_output(self, arrival: Arrival) -> None:
         assert isinstance(arrival, Burst)
@@ -215,10 +192,10 @@ class HubChannel(_ZmqChannel):
             frames = (message,) if isinstance(message, bytes) else message
             opened = self._open(frames[0])
             if opened is None or opened[1].kind is FrameKind.LINK_UP:
-                self._links.count_malformed()
+                self.links.count_malformed()
             else:
                 arrived.append((*opened, frames))
-        self._links.handle_burst(arrived)
+        self.links.handle_burst(arrived)
 
     def _open(self, frame: Frame) -> tuple[Peer, Header] | None:
         """Who sent what begins with this frame, and its header; None if they are not sound."""
@@ -232,7 +209,7 @@ class HubChannel(_ZmqChannel):
 
     def _peer_of(self, identity: bytes) -> tuple[Peer, int]:
         rank, epoch, generation = decode_identity(identity)
-        return Peer(self.peer_role, rank, epoch), generation
+        return Peer(_SPOKE_ROLE, rank, epoch), generation
 
 
 @attrs.define(eq=False)
@@ -241,8 +218,8 @@ class _SpokeLink:
 
     input_endpoint: str
     output_endpoint: str
-    input: Outbox
-    output: Outbox
+    input: LinkOutbox
+    output: LinkOutbox
     # What follows the header of every message.
     identity: bytes = b""
 
@@ -256,7 +233,7 @@ class SpokeChannel(_ZmqChannel):
 
     def __attrs_post_init__(self) -> None:
         settings = self.settings
-        self._links = LinkedChannel(Side.SPOKE, self, self.codec_in, self.codec_out, settings.link)
+        self.links = LinkedChannel(Side.SPOKE, self, self.codec_in, self.codec_out, settings.link)
         dealers = ConnectedSockets(self.context, zmq.DEALER, settings.sockets)
         pushes = ConnectedSockets(self.context, zmq.PUSH, settings.sockets)
         self._input = SocketThread("input-socket-thread", dealers, self._handle_arrival)
@@ -268,11 +245,11 @@ class SpokeChannel(_ZmqChannel):
         """See `channel.SpokeEnd.connect`. Raises `BadEndpoint`."""
         for endpoint in (input_endpoint, output_endpoint):
             Endpoint.parse(endpoint)
-        if not self._links.may_connect(peer):
+        if not self.links.may_connect(peer):
             return False
-        nowhere = Outbox(None, 0, closed=True)
+        nowhere = LinkOutbox(None, 0, closed=True)
         self._hubs[peer] = _SpokeLink(input_endpoint, output_endpoint, nowhere, nowhere)
-        return self._links.connect(peer)
+        return self.links.connect(peer)
 
     # ---- linked_channel.Carrier
 
@@ -282,8 +259,8 @@ class SpokeChannel(_ZmqChannel):
         hub = self._hubs[peer]
         hub.identity = encode_identity(self.peer_self.rank, self.peer_self.epoch, generation)
         way = _Way(peer, generation)
-        hub.input = Outbox(way, self.settings.outbox_max)
-        hub.output = Outbox(way, self.settings.outbox_max)
+        hub.input = LinkOutbox(way, self.settings.outbox_max)
+        hub.output = LinkOutbox(way, self.settings.outbox_max)
         self._input.submit(Connect(hub.input, hub.input_endpoint, hub.identity))
         self._output.submit(Connect(hub.output, hub.output_endpoint, hub.identity))
 
@@ -298,8 +275,8 @@ class SpokeChannel(_ZmqChannel):
         headed = _headed(header, hub.identity, frames)
         if header.kind is FrameKind.LINK_UP:
             # Repeated anyway, and a hub that is away fills no queue that matters.
-            return self._input.submit(Send(hub.input, headed, best_effort=True))
-        return self._output.submit(Send(hub.output, headed))
+            return self._input.submit(SendFrames(hub.input, headed, best_effort=True))
+        return self._output.submit(SendFrames(hub.output, headed))
 
     def _disconnect(self, peer: Peer) -> None:
         hub = self._hubs[peer]
@@ -315,7 +292,7 @@ class SpokeChannel(_ZmqChannel):
         if isinstance(arrival, Unreachable):
             way = arrival.outbox.key
             assert isinstance(way, _Way)
-            self._links.handle_broken(way.peer, way.generation, f"{way.peer}: {arrival.reason}")
+            self.links.handle_broken(way.peer, way.generation, f"{way.peer}: {arrival.reason}")
             return
         way = arrival.key
         assert isinstance(way, _Way)
@@ -325,8 +302,8 @@ class SpokeChannel(_ZmqChannel):
             try:
                 arrived.append((way.peer, decode_header(frames[0]), frames))
             except MalformedHeader:
-                self._links.count_malformed()
-        self._links.handle_burst(arrived)
+                self.links.count_malformed()
+        self.links.handle_burst(arrived)
 
 
 @asynccontextmanager
@@ -337,7 +314,6 @@ async def open_hub(
     *,
     input_endpoint: str,
     output_endpoint: str,
-    peer_role: str = _SPOKE_ROLE,
     settings: ZmqSettings | None = None,
 ) -> AsyncIterator[HubChannel]:
     """A hub's channel. Nothing is bound before `run_input` and `run_output` have started.
@@ -353,7 +329,6 @@ async def open_hub(
             context,
             codec_in,
             codec_out,
-            peer_role=peer_role,
             endpoints=(input_endpoint, output_endpoint),
         )
 
@@ -371,7 +346,7 @@ async def open_spoke(
 
 @asynccontextmanager
 async def _open_context() -> AsyncIterator[zmq.Context[Socket]]:
-    """One context per channel: ending it ends nobody else's sockets."""
+    """One context per channel: ending it ends no other channel's sockets."""
     context: zmq.Context[Socket] = zmq.Context(io_threads=1)
     try:
         yield context

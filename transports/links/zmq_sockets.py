@@ -1,19 +1,18 @@
-"""Every ZeroMQ socket of the house, with every option that matters written out.
+"""ZeroMQ sockets of a channel, with every option that matters written out.
 
-Functions that make one socket each, and the two ways in which an owner thread holds them: one that
-is bound (a hub's) or several that are connected (a spoke's). All of it runs in the owner thread of
-`zmq_thread` only; nothing here blocks. Foreign errors are translated here: above this module nobody
-catches `zmq.ZMQError`.
+An owner thread (`zmq_thread`) holds one that is bound (a hub's) or several that are connected (a
+spoke's). All of this runs in that thread; nothing here blocks, and `zmq.ZMQError` is translated
+here.
 
 What the options are for: a *mandatory* ROUTER says when a peer is gone instead of dropping; the
 high-water marks are fuses at twice what a link may have unacknowledged, so that a full pipe means a
-broken peer; local sockets take connections of our own user only; there is no ROUTER_HANDOVER, so
-that nobody takes over a living peer's identity.
+broken peer; local sockets take connections of our own user only; there is no ROUTER_HANDOVER, by
+which another peer could take over a living one's identity.
 
 Nearly every message is one frame, and asking libzmq whether another follows costs four times as
 much as receiving. So the first byte of a message, which its sender leaves below 128, says it by its
-highest bit. A peer that lies about it only spoils what it sends itself: frames that nothing
-announced are messages of their own, and no header; after an announcement libzmq is asked.
+highest bit. A wrong bit spoils only what its sender sends: frames that were not announced are
+messages of their own, and no header; after an announcement libzmq is asked.
 """
 
 import errno
@@ -63,12 +62,12 @@ Received = bytes | list[Frame]
 
 @attrs.frozen
 class EndpointInUse(Exception):
-    """Somebody else is bound there: for a local endpoint, a process of the same run and epoch."""
+    """The endpoint is taken: for a local one, by a process of the same run and epoch."""
 
     endpoint: str
 
     def __str__(self) -> str:
-        return f"{self.endpoint} is bound by somebody else"
+        return f"{self.endpoint} is in use"
 
 
 @attrs.frozen
@@ -106,14 +105,64 @@ class HeldSockets(Protocol):
     def receive(self, socket: Socket, limit: int) -> list[Received]:
         """The messages that are there, oldest first, at most `limit`.
 
-        With fewer there was no other, and the socket's descriptor tells of the next one.
+        With fewer there was no other, and the socket's descriptor reports the next one.
         """
 
     def close(self) -> None:
         """Close all, leaving what is unsent to the bounded linger."""
 
 
-def _make(context: zmq.Context[Socket], kind: int, settings: SocketSettings) -> Socket:
+def bind_socket(
+    context: zmq.Context[Socket], kind: int, text: str, settings: SocketSettings
+) -> tuple[Socket, str]:
+    """A hub's socket, and where it is bound: a ROUTER (its way out) or a PULL (its way in).
+
+    By the ROUTER only LINK_UPs come in. Raises `BadEndpoint`, `EndpointInUse`, `OSError`.
+    """
+    endpoint = Endpoint.parse(text)
+    socket = _make(context, kind, endpoint, settings)
+    if kind == zmq.ROUTER:
+        socket.setsockopt(zmq.RCVHWM, _LINK_UP_HIGH_WATER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
+    socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+    if endpoint.is_local:
+        uid = os.getuid() if settings.allowed_uid is None else settings.allowed_uid
+        socket.setsockopt(zmq.IPC_FILTER_UID, uid)
+    try:
+        socket.bind(text)
+    except zmq.ZMQError as error:
+        socket.close(linger=0)
+        if error.errno == errno.EADDRINUSE:
+            raise EndpointInUse(text) from error
+        raise OSError(error.errno, error.strerror, text) from error
+    # libzmq names an abstract socket by its whole padded address; ours needs no asking.
+    if endpoint.is_local:
+        return socket, text
+    return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
+
+
+def connect_socket(
+    context: zmq.Context[Socket], kind: int, text: str, identity: bytes, *, settings: SocketSettings
+) -> Socket:
+    """A spoke's socket to one hub in one generation: a DEALER (its way in) or a PUSH (out).
+
+    By the DEALER only LINK_UPs go out; a PULL does not see the identity.
+    """
+    endpoint = Endpoint.parse(text)
+    socket = _make(context, kind, endpoint, settings)
+    if kind == zmq.DEALER:
+        socket.setsockopt(zmq.SNDHWM, _CONTROL_HIGH_WATER)
+    socket.setsockopt(zmq.ROUTING_ID, identity)
+    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+    socket.connect(text)
+    return socket
+
+
+def _make(
+    context: zmq.Context[Socket], kind: int, endpoint: Endpoint, settings: SocketSettings
+) -> Socket:
     """Options that all sockets share."""
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, settings.linger_ms)
@@ -122,86 +171,12 @@ def _make(context: zmq.Context[Socket], kind: int, settings: SocketSettings) -> 
     socket.setsockopt(zmq.MAXMSGSIZE, _FRAME_BYTES_MAX)
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.IMMEDIATE, 0)
-    return socket
-
-
-def _set_heartbeat(socket: Socket, endpoint: Endpoint) -> None:
-    """Over TCP only: between processes of one host the kernel tells, and idling costs nothing."""
+    # Over TCP only: between processes of one host the kernel reports a lost peer.
     if not endpoint.is_local:
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_INTERVAL_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TTL, _HEARTBEAT_TIMEOUT_MS)
-
-
-def _bind(socket: Socket, text: str, settings: SocketSettings) -> str:
-    """Bind, closing the socket if that fails. Raises `BadEndpoint`, `EndpointInUse`, `OSError`."""
-    try:
-        endpoint = Endpoint.parse(text)
-        _set_heartbeat(socket, endpoint)
-        socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-        if endpoint.is_local:
-            uid = os.getuid() if settings.allowed_uid is None else settings.allowed_uid
-            socket.setsockopt(zmq.IPC_FILTER_UID, uid)
-        socket.bind(text)
-        # libzmq names an abstract socket by its whole padded address; ours needs no asking.
-        if endpoint.is_local:
-            return text
-        return socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
-    except zmq.ZMQError as error:
-        socket.close(linger=0)
-        if error.errno == errno.EADDRINUSE:
-            raise EndpointInUse(text) from error
-        raise OSError(error.errno, error.strerror, text) from error
-    except BaseException:
-        socket.close(linger=0)
-        raise
-
-
-def _connect(socket: Socket, text: str) -> Socket:
-    endpoint = Endpoint.parse(text)
-    _set_heartbeat(socket, endpoint)
-    socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-    socket.connect(text)
     return socket
-
-
-def bind_router(
-    context: zmq.Context[Socket], endpoint: str, settings: SocketSettings
-) -> tuple[Socket, str]:
-    """A hub's way out, by identity; only LINK_UPs come in. The socket and where it is bound."""
-    socket = _make(context, zmq.ROUTER, settings)
-    socket.setsockopt(zmq.RCVHWM, _LINK_UP_HIGH_WATER)
-    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
-    return socket, _bind(socket, endpoint, settings)
-
-
-def bind_pull(
-    context: zmq.Context[Socket], endpoint: str, settings: SocketSettings
-) -> tuple[Socket, str]:
-    """A hub's way in, fair-queued over its spokes. The socket and where it is bound."""
-    socket = _make(context, zmq.PULL, settings)
-    return socket, _bind(socket, endpoint, settings)
-
-
-def connect_dealer(
-    context: zmq.Context[Socket], endpoint: str, identity: bytes, settings: SocketSettings
-) -> Socket:
-    """A spoke's way in from one hub in one generation; only LINK_UPs go out."""
-    socket = _make(context, zmq.DEALER, settings)
-    socket.setsockopt(zmq.SNDHWM, _CONTROL_HIGH_WATER)
-    socket.setsockopt(zmq.ROUTING_ID, identity)
-    return _connect(socket, endpoint)
-
-
-def connect_push(
-    context: zmq.Context[Socket], endpoint: str, identity: bytes, settings: SocketSettings
-) -> Socket:
-    """A spoke's way out to one hub in one generation; a PULL does not see the identity."""
-    socket = _make(context, zmq.PUSH, settings)
-    socket.setsockopt(zmq.ROUTING_ID, identity)
-    return _connect(socket, endpoint)
 
 
 def _send(socket: Socket, frames: Sequence[Frame], identity: bytes | None = None) -> str:
@@ -222,7 +197,7 @@ def _send(socket: Socket, frames: Sequence[Frame], identity: bytes | None = None
 
 
 def _put(socket: Socket, frames: Sequence[Frame], identity: bytes | None) -> None:
-    # Whoever takes the first part of a message takes the others, too: only the first can fail.
+    # A pipe that takes the first part of a message takes the others: only the first can fail.
     if identity is not None:
         socket.send(identity, zmq.NOBLOCK | zmq.SNDMORE)
     if len(frames) == 1:
@@ -301,8 +276,7 @@ class BoundSocket:
 
     def open(self) -> str:
         """See `HeldSockets.open`; raises what binding does."""
-        bind = bind_router if self.kind == zmq.ROUTER else bind_pull
-        self._socket, bound = bind(self.context, self.endpoint, self.settings)
+        self._socket, bound = bind_socket(self.context, self.kind, self.endpoint, self.settings)
         return bound
 
     def connect(self, key: Hashable, endpoint: str, identity: bytes) -> Socket:
@@ -349,8 +323,7 @@ class ConnectedSockets:
 
     def connect(self, key: Hashable, endpoint: str, identity: bytes) -> Socket:
         """See `HeldSockets.connect`."""
-        connect = connect_dealer if self.kind == zmq.DEALER else connect_push
-        socket = connect(self.context, endpoint, identity, self.settings)
+        socket = connect_socket(self.context, self.kind, endpoint, identity, settings=self.settings)
         self._sockets[key] = socket
         return socket
 

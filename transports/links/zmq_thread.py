@@ -1,24 +1,24 @@
-"""The bridge: one owner thread for the ZeroMQ sockets of one role, as one child task of a nursery.
+"""Bridge between trio and ZeroMQ: one owner thread for the sockets of one role, run by one task.
 
-Sockets are made, used and closed in the thread; nobody else touches them. Each side has a deque of
-what the other one is to do, and a bell, an eventfd, that is rung at most once per sleep: so neither
-ever waits for the other. The thread sleeps in one `poll` on its bell ("there are commands", or
-"stop") and the descriptors of its sockets, the task in the loop's, as for any descriptor.
+Sockets are made, used and closed in the thread alone. Each side has a deque of what the other one
+is to do, and a bell, an eventfd, that is rung at most once per sleep: so neither ever waits for the
+other. The thread sleeps in one `poll` on its bell ("there are commands", or "stop") and the
+descriptors of its sockets; the task in the loop's, as for any descriptor.
 
 The loop rings when its tasks have done all that they can do now, just before it looks for what came
 from outside: rung at the first command, the thread would take the GIL in the middle of their work,
 and wait for it again at each further one (measured: a fifth of a frontend's CPU for a request).
-A loop that never sleeps gives the GIL away in each turn only for a microsecond: the thread, told
-so, wakes up too late, and begins its 5 ms of patience anew (CPython forces a switch only after 5 ms
-without one; seen: two messages sent in five seconds). So the loop itself pauses for a thread that
-has made no round for as long.
+A loop that never sleeps gives the GIL away in each turn only for a microsecond: the thread wakes up
+too late, and begins its 5 ms of patience anew (CPython forces a switch only after 5 ms without one;
+seen: two messages sent in five seconds). So the loop itself pauses for a thread that has made no
+round for as long.
 
-A socket's descriptor tells of a change, not of a state: it is quiet once whatever it told of was
-noticed, by any call. So every socket is asked what it has after all else was done, and only when
-none has anything does the thread sleep.
+A socket's descriptor reports a change, not a state: it is quiet once the change was noticed, by any
+call. So every socket is asked what it has after all else was done, and only when none has anything
+does the thread sleep.
 
 It never waits for a peer either: a send that would block is the end of that peer's link generation
-(POLLOUT on a ROUTER is always set while any peer has room). Must not know links, headers or codecs.
+(POLLOUT on a ROUTER is always set while any peer has room).
 """
 
 import math
@@ -54,8 +54,8 @@ _MAKE_WAY_S = 100e-6
 
 
 @attrs.define(eq=False)
-class Outbox:
-    """One link generation's way out through one thread.
+class LinkOutbox:
+    """Messages of one link generation that are on their way out through one thread.
 
     `queued` is written by the loop, `sent` by the thread: queued - sent commands are on the way.
     """
@@ -72,7 +72,7 @@ class Outbox:
 class Connect:
     """Make the socket of this outbox."""
 
-    outbox: Outbox
+    outbox: LinkOutbox
     endpoint: str
     identity: bytes
 
@@ -81,19 +81,19 @@ class Connect:
 class Disconnect:
     """Close the socket of this outbox and drop what is queued for it."""
 
-    outbox: Outbox
+    outbox: LinkOutbox
 
 
 @attrs.define(eq=False)
-class Send:
-    """Send one message. `best_effort`: even if the outbox is closed, and failing is no news."""
+class SendFrames:
+    """Send one message. `best_effort`: even if the outbox is closed, and a failure is ignored."""
 
-    outbox: Outbox
+    outbox: LinkOutbox
     frames: Sequence[Frame]
     best_effort: bool = False
 
 
-Command = Connect | Disconnect | Send
+Command = Connect | Disconnect | SendFrames
 
 
 @attrs.define(eq=False)
@@ -108,7 +108,7 @@ class Burst:
 class Unreachable:
     """The peer of this outbox could not be sent to; nothing more will be."""
 
-    outbox: Outbox
+    outbox: LinkOutbox
     reason: str
 
 
@@ -152,7 +152,7 @@ class SocketThread:
     sockets: HeldSockets
     handle: Callable[[Arrival], None]
 
-    # Bounded per outbox (`Outbox.bound`), plus Connect and Disconnect, paced by links' rests.
+    # Bounded per outbox (`LinkOutbox.bound`), plus Connect and Disconnect, paced by links' rests.
     _commands: deque[Command] = attrs.field(factory=deque, init=False)
     # Bounded by what the peers may have unacknowledged (`LinkSettings.unacknowledged_max` each).
     _arrivals: deque[Arrival] = attrs.field(factory=deque, init=False)
@@ -176,7 +176,7 @@ class SocketThread:
         Before `run` has started commands are kept; after it has ended they go nowhere.
         """
         outbox = command.outbox
-        if type(command) is Send:
+        if type(command) is SendFrames:
             if outbox.queued - outbox.sent >= outbox.bound:
                 return False
             outbox.queued += 1
@@ -194,7 +194,7 @@ class SocketThread:
 
         Never returns unless cancelled. Raises (in a group, as nurseries do) what the thread or
         `handle` raised. Resource handling: when it is left, the thread is joined and its sockets
-        are closed; what was submitted before that is sent as far as nobody has to be waited for.
+        are closed; what was submitted before that is sent as far as that needs no waiting.
         """
         with _open_bell() as self._thread_bell, _open_bell() as self._task_bell:
             ringer = Ringer(self)
@@ -247,7 +247,7 @@ class SocketThread:
             for socket in self.sockets.sockets().values():
                 poller.register(socket, select.POLLIN)
             os.eventfd_write(self._task_bell, 1)
-            largest = _RECEIVES_PER_ROUND  # as if: what came before we slept was not told of
+            largest = _RECEIVES_PER_ROUND  # as if: what came before we slept was not reported
             while not self._stopping:
                 largest = self._round(poller, largest)
             self._send_commands(poller, math.inf)
@@ -288,12 +288,12 @@ class SocketThread:
         while commands and done < limit:
             done += 1
             command = commands.popleft()
-            if type(command) is Send:
+            if type(command) is SendFrames:
                 self._send(command)
             else:
                 self._change(command, poller)
 
-    def _send(self, command: Send) -> None:
+    def _send(self, command: SendFrames) -> None:
         outbox = command.outbox
         outbox.sent += 1
         if outbox.closed and not command.best_effort:

@@ -1,4 +1,4 @@
-"""Layout of a step ring: where its words are, and the descriptors that its two sides are given.
+"""Memory of a step ring: its layout, and the descriptors of its two sides.
 
     0           magic, version, readers, slots (4 bytes each), slot_bytes (8)
     64 (1 + r)  consumed count of reader r (8 bytes, a cache line of its own), stored by it alone
@@ -6,7 +6,7 @@
 
 The memory is a memfd whose size is sealed: a mapping of it can never fault. All its pages are
 reserved at creation, so that a machine short of memory says so there and not by SIGBUS in a step.
-Counts are single aligned 8-byte stores. Must not know who waits and how: `shm_ring` does.
+Counts are single aligned 8-byte stores. Waiting is `shm_ring`'s.
 """
 
 import fcntl
@@ -15,7 +15,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import attrs
@@ -54,23 +53,15 @@ class RingGeometry:
     slots: int = attrs.field(validator=[attrs.validators.ge(1), attrs.validators.le(SLOTS_MAX)])
     slot_bytes: int = attrs.field(validator=attrs.validators.ge(1))
 
-    # Computed once.
-    _first_slot: int = attrs.field(init=False)
-    _stride: int = attrs.field(init=False)
-    total_bytes: int = attrs.field(init=False)
-
-    @_first_slot.default
-    def _first_slot_default(self) -> int:
-        return CACHE_LINE_BYTES * (1 + self.readers)
-
-    @_stride.default
-    def _stride_default(self) -> int:
+    @property
+    def _stride(self) -> int:
         lines = -(-(SLOT_HEADER_BYTES + self.slot_bytes) // CACHE_LINE_BYTES)
         return lines * CACHE_LINE_BYTES
 
-    @total_bytes.default
-    def _total_bytes_default(self) -> int:
-        return self._first_slot + self.slots * self._stride
+    @property
+    def total_bytes(self) -> int:
+        """Of the whole memory."""
+        return self.slot_offset(self.slots - 1) + self._stride
 
     def consumed_offset(self, rank: int) -> int:
         """Where the count of this reader is."""
@@ -78,7 +69,8 @@ class RingGeometry:
 
     def slot_offset(self, sequence: int) -> int:
         """Where the slot of the message with this sequence number begins."""
-        return self._first_slot + (sequence % self.slots) * self._stride
+        first = CACHE_LINE_BYTES * (1 + self.readers)
+        return first + (sequence % self.slots) * self._stride
 
 
 class RingMemory:
@@ -136,12 +128,7 @@ class RingParts:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -1,4 +1,4 @@
-"""Step ring in shared memory: one writer, a few readers, each gets every message, in order.
+"""Step ring in shared memory: one writer, several readers, each gets every message, in order.
 
     writer                                   reader r
     payload, then its header  ----->  slot
@@ -7,7 +7,7 @@
 
 The eventfd's two system calls order the memory, so a reader that was woken sees the whole message;
 a message half written by a writer that died is never announced. The consumed counts make "full"
-exact: a write succeeds or raises `RingFull` at once, naming who lags. A reader that died never
+exact: a write succeeds or raises `RingFull` at once, naming those that lag. A dead reader never
 blocks the writer for longer than the ring has slots; what to do then is the caller's decision.
 
 A payload larger than a slot goes in a sealed memfd through a side socket, before the slot that
@@ -21,7 +21,6 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Self
 
 import attrs
@@ -82,12 +81,7 @@ class _Side:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

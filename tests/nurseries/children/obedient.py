@@ -1,4 +1,4 @@
-"""A child in good order: says that it is ready, then works until it is told to stop."""
+"""A child in good order: says that it is ready, and works; it fails as soon as it gets a word."""
 
 import trio
 
@@ -7,7 +7,8 @@ from triolet.nurseries.processes.child import ChildFds, run_child
 
 async def main(fds: ChildFds) -> None:
     fds.control.send(b"ready")
-    await trio.sleep_forever()
+    await trio.lowlevel.wait_readable(fds.control)
+    raise ValueError("ordered to fail")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A child without trio that does what it is told on its control socket; it ends with the pipe."""
+"""A child without trio that obeys words on its control socket; it ends with the death pipe."""
 
 import ctypes
 import os

@@ -1,4 +1,4 @@
-"""A child that finds a child of its own there already; takes it over unless told not to."""
+"""A child that finds a child of its own there already; takes it over if `CHILD_OF_CHILD` is set."""
 
 import os
 

@@ -1,21 +1,31 @@
-"""A child is armed and can leave last words before anything of its own is imported."""
+"""Before a child's own code: death signal, last words, and the garbage collector's settings."""
 
+import gc
 import os
 import signal
 import socket
 import subprocess
 import sys
+import weakref
+from collections.abc import Iterator
 
 import pytest
 import trio
 
 from triolet.nurseries.processes.boot import EXIT_ORPHANED, maker_of
+from triolet.nurseries.processes.heap import (
+    MIDDLE_PER_OLD,
+    YOUNG_OBJECTS,
+    YOUNG_PER_MIDDLE,
+    relax_collector,
+    settle_heap,
+    settle_modules,
+)
+from triolet.nurseries.processes.last_words import LAST_WORDS_BYTES_MAX, LastWords, write_last_words
 from triolet.nurseries.processes.process import ProcessSpec, open_process
 
 from ...leaks import check_no_leaks
 from ..child_programs import CHILDREN, DEADLINE_S, PATIENT, receive_ready, spec_of
-
-pytestmark = pytest.mark.slow
 
 ARM = """
 import ctypes, sys
@@ -32,7 +42,8 @@ print(subprocess.run([sys.executable, "-c", *sys.argv[1:]], close_fds=False).ret
 """
 
 
-async def test_an_import_that_fails_is_told() -> None:
+@pytest.mark.slow
+async def test_an_import_that_fails_is_in_the_last_words() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(spec_of("fails_at_import"), ladder=PATIENT) as process:
             seen = await process.wait_exited()
@@ -40,13 +51,15 @@ async def test_an_import_that_fails_is_told() -> None:
     assert "No module named 'no_such_module_anywhere'" in seen.last_words
 
 
-async def test_a_module_that_is_not_there_is_told() -> None:
+@pytest.mark.slow
+async def test_a_missing_module_is_in_the_last_words() -> None:
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         async with open_process(ProcessSpec("ghost", "triolet.no_such"), ladder=PATIENT) as process:
             seen = await process.wait_exited()
     assert "No module named triolet.no_such" in seen.last_words
 
 
+@pytest.mark.slow
 async def test_the_module_is_the_main_program_already_armed() -> None:
     """`armed_at_import` looks in its first line what the kernel was asked for."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
@@ -55,6 +68,7 @@ async def test_the_module_is_the_main_program_already_armed() -> None:
     assert (armed, name, arguments) == ("9", "__main__", "4")
 
 
+@pytest.mark.slow
 async def test_the_current_folder_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(CHILDREN)
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
@@ -74,12 +88,14 @@ def output_of(program: str, *arguments: str, fd: int) -> list[int]:
     return [int(word) for word in completed.stdout.split()]
 
 
+@pytest.mark.slow
 def test_the_maker_of_a_socketpair_is_known_at_both_ends() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         assert maker_of(ours.fileno()) == maker_of(theirs.fileno()) == os.getpid()
 
 
+@pytest.mark.slow
 def test_arming_asks_for_sigkill_and_returns_the_parent() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -87,8 +103,102 @@ def test_arming_asks_for_sigkill_and_returns_the_parent() -> None:
         assert output_of(ARM, str(fd), fd=fd) == [os.getpid(), signal.SIGKILL]
 
 
+@pytest.mark.slow
 def test_a_parent_that_died_before_the_arming_is_noticed() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         fd = theirs.fileno()
         assert output_of(WITH_ANOTHER_PARENT, ARM, str(fd), fd=fd) == [EXIT_ORPHANED]
+
+
+@pytest.fixture(autouse=True)
+def collector_restored() -> Iterator[None]:
+    """Leave this process as it was."""
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+class Node:
+    """Something that may be in a cycle."""
+
+    def __init__(self) -> None:
+        self.other: Node | None = None
+
+
+def make_cycle() -> "weakref.ref[Node]":
+    node, other = Node(), Node()
+    node.other, other.other = other, node
+    return weakref.ref(node)
+
+
+def test_what_is_there_is_not_looked_at_again() -> None:
+    before = make_cycle()
+    keeps = [Node()]
+    settle_heap()
+    assert before() is None, "a cycle without a holder was frozen"
+    assert all(item is not keeps[0] for item in gc.get_objects()), "it is still looked at"
+    assert gc.get_freeze_count() > 0
+
+
+def test_cycles_that_come_later_are_collected_without_being_asked() -> None:
+    settle_heap()
+    cycle = make_cycle()
+    for _ in range(2):  # the second time it is not the youngest any more
+        kept: list[list[int]] = [[] for _ in range(YOUNG_OBJECTS + 1)]
+        del kept
+    assert cycle() is None
+    assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
+
+
+def test_modules_are_not_looked_at_again_and_nothing_is_collected() -> None:
+    cycle = make_cycle()
+    keeps = [Node()]
+    settle_modules()
+    assert cycle() is not None
+    assert all(item is not keeps[0] for item in gc.get_objects())
+
+
+def test_a_relaxed_collector_still_collects() -> None:
+    relax_collector()
+    assert gc.isenabled()
+    assert gc.get_threshold() == (YOUNG_OBJECTS, YOUNG_PER_MIDDLE, MIDDLE_PER_OLD)
+
+
+@pytest.fixture
+def words() -> Iterator[LastWords]:
+    with check_no_leaks():
+        words = LastWords.create()
+        yield words
+        words.close()
+        words.close()
+
+
+def test_what_is_written_is_read_and_writing_goes_on(words: LastWords) -> None:
+    assert words.read() == ""
+    write_last_words(words.fd, "first ")
+    assert words.read() == "first "
+    write_last_words(words.fd, "tränen")
+    assert words.read() == "first tränen"
+
+
+def test_a_text_too_long_keeps_its_end(words: LastWords) -> None:
+    write_last_words(words.fd, "start")
+    write_last_words(words.fd, "x" * LAST_WORDS_BYTES_MAX + "the error")
+    read = words.read()
+    assert len(read) == LAST_WORDS_BYTES_MAX
+    assert read.startswith("startx")
+    assert read.endswith("the error")
+    write_last_words(words.fd, "no room left")
+    assert words.read() == read
+
+
+def test_the_memory_cannot_grow(words: LastWords) -> None:
+    with pytest.raises(PermissionError):
+        os.pwrite(words.fd, b"x", LAST_WORDS_BYTES_MAX)
+
+
+def test_half_a_character_is_shown_not_raised(words: LastWords) -> None:
+    os.write(words.fd, "ä".encode()[:1])
+    assert words.read() == "�"

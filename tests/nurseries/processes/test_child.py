@@ -19,8 +19,7 @@ from triolet.nurseries.processes.child import (
     run_until_stopped,
 )
 from triolet.nurseries.processes.last_words import LastWords
-from triolet.nurseries.processes.process import ProcessExit, open_process
-from triolet.nurseries.processes.shutdown_ladder import LadderTimes
+from triolet.nurseries.processes.process import LadderTimes, ProcessExit, open_process
 from triolet.nurseries.tasks.task_tree import find_background_task
 
 from ...leaks import check_no_leaks
@@ -154,7 +153,7 @@ async def test_without_its_death_monitor_no_child_lives(parent: Parent) -> None:
     assert await parent.run(main) == EXIT_FAILED
 
 
-async def test_a_dead_parent_is_told_apart_from_one_that_asks(parent: Parent) -> None:
+async def test_a_dead_parent_is_not_one_that_asks(parent: Parent) -> None:
     async with open_process(spec_of("deaf")) as stranger:
         stranger.send_signal(signal.SIGKILL)
         await stranger.wait_exited()
@@ -187,7 +186,7 @@ async def exit_of(module: str, act: str) -> ProcessExit:
     ("module", "act", "code", "words"),
     [
         ("obedient", "ask", EXIT_STOPPED, ""),
-        ("fails", "go", EXIT_FAILED, "ValueError: told to fail"),
+        ("obedient", "go", EXIT_FAILED, "ValueError: ordered to fail"),
         ("slow_to_stop", "ask", EXIT_STOP_OVERDUE, "but:\noverdue (pid"),
     ],
 )
@@ -200,7 +199,7 @@ async def test_exit_codes_of_real_children(module: str, act: str, code: int, wor
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("module", "word", "code"), [("fails", "go", EXIT_FAILED), ("on_order", "exit 7", 7)]
+    ("module", "word", "code"), [("obedient", "go", EXIT_FAILED), ("on_order", "exit 7", 7)]
 )
 async def test_a_signal_to_every_process_of_the_tree_stops_no_child(
     module: str, word: str, code: int

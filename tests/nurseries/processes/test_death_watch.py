@@ -1,7 +1,9 @@
-"""A death is noticed in both directions, and only a death."""
+"""Deaths are noticed in both directions; orphans are reaped by the subreaper, and only they."""
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,6 +18,7 @@ from triolet.nurseries.processes.death_watch import (
     monitor_parent,
     wait_process_gone,
 )
+from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import open_process
 
 from ...leaks import check_no_leaks
@@ -117,7 +120,7 @@ async def test_a_wait_that_was_given_up_tells_no_other_of_its_death() -> None:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(wait_process_gone, dies.pidfd)
                     await trio.testing.wait_all_tasks_blocked()
-                    given_up.cancel("somebody else waits for it now")
+                    given_up.cancel("another task waits for it now")
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_process_gone, lives.pidfd)
                 await trio.testing.wait_all_tasks_blocked()
@@ -127,3 +130,69 @@ async def test_a_wait_that_was_given_up_tells_no_other_of_its_death() -> None:
                 await trio.testing.wait_all_tasks_blocked(0.01)
                 assert len(nursery.child_tasks) == 1
                 nursery.cancel_scope.cancel("nothing came of it")
+
+
+PROGRAM = """
+import os, subprocess, sys
+from pathlib import Path
+import trio
+from triolet.nurseries.tasks.background import start_background_task
+from triolet.nurseries.processes.orphans import become_subreaper, reap_orphans, run_reaper
+
+GRANDCHILD = "import subprocess; p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True)"
+
+async def main():
+    own = subprocess.Popen(["sleep", "60"])
+    own.kill()  # dead and not reaped while the reaper works
+    parent = subprocess.Popen([sys.executable, "-c", GRANDCHILD], stdout=subprocess.PIPE)
+    orphan = int(parent.stdout.readline())
+    mine = {own.pid, parent.pid}
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, run_reaper, lambda: mine, name="reaper")
+        parent.wait()
+        os.kill(orphan, 9)
+        await trio.sleep(0.2)  # the owners take their time
+        own.wait()
+        with trio.fail_after(60):
+            while Path(f"/proc/{orphan}").exists():
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel("the orphan is gone")
+    print("own", own.returncode, "orphan gone", reap_orphans(mine))
+
+become_subreaper()
+trio.run(main)
+"""
+
+
+@pytest.mark.slow
+def test_an_orphan_is_reaped_and_an_own_child_is_not() -> None:
+    completed = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=240
+    )
+    assert completed.stdout.strip() == "own -9 orphan gone True", completed.stderr
+
+
+@pytest.mark.slow
+def test_a_process_without_children_has_none_to_reap() -> None:
+    program = (
+        "from triolet.nurseries.processes.orphans import reap_orphans; print(reap_orphans(set()))"
+    )
+    completed = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240
+    )
+    assert completed.stdout.strip() == "True", completed.stderr
+
+
+@pytest.mark.slow
+def test_the_children_are_listed_while_they_are_there() -> None:
+    before = set(child_pids(os.getpid()))
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            assert set(child_pids(os.getpid())) - before == {process.pid}
+        finally:
+            process.kill()
+    assert process.pid not in child_pids(os.getpid())
+
+
+def test_an_unknown_pid_has_no_children() -> None:
+    assert child_pids(2**22 + 1) == []

@@ -1,4 +1,4 @@
-"""Processes that are kept until somebody takes them over: taken, dead, stopped, or silent."""
+"""Processes started ahead: taken over, dead, stopped or silent, or gone with their parent."""
 
 import os
 import signal
@@ -13,6 +13,7 @@ from triolet.nurseries.processes.death_watch import is_stopped
 from triolet.nurseries.processes.kept_process import KeptProcess, keep_process
 from triolet.nurseries.processes.orphans import child_pids
 from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+from triolet.nurseries.processes.spawned import Spawned
 
 from ...leaks import check_no_leaks
 from ..child_programs import (
@@ -28,8 +29,6 @@ from ..child_programs import (
     tell,
     wait_pid_gone,
 )
-
-pytestmark = pytest.mark.slow
 
 
 @attrs.define(eq=False)
@@ -62,6 +61,7 @@ async def open_keeper(spec: ProcessSpec, warm_up_s: float = DEADLINE_S) -> Async
             nursery.cancel_scope.cancel("the test is over")
 
 
+@pytest.mark.slow
 async def test_one_that_is_taken_over_goes_on_with_what_it_had_said() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         kept = await keeper.wait_warm()
@@ -77,6 +77,7 @@ async def test_one_that_is_taken_over_goes_on_with_what_it_had_said() -> None:
             assert (await process.wait_exited()).code == 0
 
 
+@pytest.mark.slow
 async def test_one_may_be_taken_before_it_is_warm() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         while keeper.kept is None:
@@ -87,6 +88,7 @@ async def test_one_may_be_taken_before_it_is_warm() -> None:
             await receive_ready(process)
 
 
+@pytest.mark.slow
 async def test_its_death_ends_the_keeping() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         kept = await keeper.wait_warm()
@@ -95,6 +97,7 @@ async def test_its_death_ends_the_keeping() -> None:
         assert kept.take() is None
 
 
+@pytest.mark.slow
 async def test_a_dead_one_is_not_taken_before_anybody_has_noticed() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         kept = await keeper.wait_warm()
@@ -104,6 +107,7 @@ async def test_a_dead_one_is_not_taken_before_anybody_has_noticed() -> None:
         await keeper.over.wait()
 
 
+@pytest.mark.slow
 async def test_a_stopped_one_is_not_taken_and_is_ended() -> None:
     async with open_keeper(spec_of("obedient")) as keeper:
         kept = await keeper.wait_warm()
@@ -114,6 +118,7 @@ async def test_a_stopped_one_is_not_taken_and_is_ended() -> None:
         assert kept.process.exit is not None
 
 
+@pytest.mark.slow
 async def test_one_whose_own_child_is_stopped_is_not_taken() -> None:
     spec = attrs.evolve(spec_of("waits_with_ahead"), ahead=("obedient",))
     async with open_keeper(spec) as keeper:
@@ -127,6 +132,7 @@ async def test_one_whose_own_child_is_stopped_is_not_taken() -> None:
         await wait_pid_gone(child)
 
 
+@pytest.mark.slow
 async def test_one_that_says_nothing_is_ended() -> None:
     async with open_keeper(spec_of("obedient"), warm_up_s=0.0) as keeper:
         await keeper.over.wait()
@@ -135,6 +141,7 @@ async def test_one_that_says_nothing_is_ended() -> None:
         assert keeper.kept.process.exit is not None
 
 
+@pytest.mark.slow
 async def test_one_that_is_being_ended_is_not_taken() -> None:
     spec = spec_of("slow_to_stop")
     async with open_keeper(spec, warm_up_s=0.0) as keeper:
@@ -155,6 +162,7 @@ async def open_waiter() -> AsyncIterator[tuple[Process, int]]:
             yield process, int(await receive_ready(process))
 
 
+@pytest.mark.slow
 async def test_what_was_started_ahead_is_handed_on_after_the_wait() -> None:
     async with open_waiter() as (process, child):
         tell(process, "go")
@@ -163,6 +171,7 @@ async def test_what_was_started_ahead_is_handed_on_after_the_wait() -> None:
     await wait_pid_gone(child)
 
 
+@pytest.mark.slow
 async def test_the_death_of_what_was_started_ahead_ends_the_wait() -> None:
     async with open_waiter() as (process, child):
         os.kill(child, signal.SIGKILL)
@@ -171,9 +180,52 @@ async def test_the_death_of_what_was_started_ahead_ends_the_wait() -> None:
         assert "was killed by SIGKILL" in how.cause
 
 
+@pytest.mark.slow
 async def test_an_order_to_stop_while_it_waits_ends_both_in_order() -> None:
     async with open_waiter() as (process, child):
         process.ask_to_stop()
         assert (await process.wait_exited()).code == 0
         with pytest.raises(ProcessLookupError):
             os.kill(child, 0)  # before its parent was
+
+
+def test_five_numbers_are_an_argument() -> None:
+    spawned = Spawned(pid=9, pidfd=3, control_fd=4, death_fd=5, words_fd=6)
+    assert Spawned.decode(spawned.encode()) == spawned
+    for bad in ("", "1,2,3", "1,2,3,4,5,6", "1,2,3,4,x"):
+        with pytest.raises((ValueError, TypeError)):
+            Spawned.decode(bad)
+
+
+@pytest.mark.slow
+async def test_one_that_was_started_ahead_is_taken_over_and_stopped() -> None:
+    spec = attrs.evolve(spec_of("takes_ahead", child_of_child="taken"), ahead=("obedient",))
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as process:
+            pid, word = (await receive_ready(process)).split(maxsplit=1)
+            assert word, "it has said that it is ready"
+            process.ask_to_stop()
+            assert (await process.wait_exited()).code == 0
+            await wait_pid_gone(int(pid))
+
+
+@pytest.mark.slow
+async def test_one_that_was_not_taken_over_goes_with_its_parent() -> None:
+    spec = attrs.evolve(spec_of("takes_ahead"), ahead=("obedient",))
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as process:
+            pid = int(await receive_ready(process))
+            process.kill_group()
+            await process.wait_exited()
+            await wait_pid_gone(pid)
+
+
+@pytest.mark.slow
+async def test_one_that_cannot_start_is_noticed_when_it_is_taken_over() -> None:
+    spec = attrs.evolve(
+        spec_of("takes_ahead", child_of_child="taken"), ahead=("no_such_module_anywhere",)
+    )
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_process(spec, ladder=PATIENT) as process:
+            words = (await receive_ready(process)).split()
+            assert len(words) == 1, "it has said nothing"

@@ -1,5 +1,6 @@
 """A process is owned by its block: real children, real signals, nothing left afterwards."""
 
+import math
 import os
 import signal
 from functools import partial
@@ -9,6 +10,7 @@ import trio
 
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
+    LadderTimes,
     Process,
     ProcessDied,
     ProcessExit,
@@ -18,7 +20,6 @@ from triolet.nurseries.processes.process import (
     run_process,
     shut_down_process,
 )
-from triolet.nurseries.processes.shutdown_ladder import LadderTimes
 from triolet.nurseries.tasks.background import start_background_task
 
 from ...leaks import check_no_leaks, process_exists
@@ -34,9 +35,6 @@ from ..child_programs import (
 )
 
 pytestmark = pytest.mark.slow
-
-# Above the largest pid that Linux gives out.
-UNUSED_PID = 2**22 + 1
 
 
 async def test_leaving_the_block_asks_and_reaps() -> None:
@@ -82,20 +80,14 @@ async def test_a_death_in_the_block_is_seen_and_described(
             process.kill_group()
 
 
-async def test_sigterm_ignored_ends_in_sigkill() -> None:
+@pytest.mark.parametrize("module", ["deaf", "keeps_lock"])
+async def test_a_process_that_cannot_be_asked_ends_in_sigkill(module: str) -> None:
+    """It ignores all it can, or C code keeps its interpreter lock for good."""
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("deaf"), ladder=HASTY) as process:
+        async with open_process(spec_of(module), ladder=HASTY) as process:
             await receive_ready(process)
         assert process.exit is not None
         assert process.exit.describe() == "was killed by SIGKILL"
-
-
-async def test_the_interpreter_lock_held_for_good_ends_in_sigkill() -> None:
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with open_process(spec_of("keeps_lock"), ladder=HASTY) as process:
-            await receive_ready(process)
-        assert process.exit is not None
-        assert process.exit.signal == signal.SIGKILL
 
 
 async def test_a_child_killed_before_its_block_does_anything() -> None:
@@ -179,24 +171,6 @@ async def test_the_child_gets_its_environment_and_no_fd_of_others() -> None:
             assert len((await receive_word(process)).split()) == 3 + 3 + 1
 
 
-async def test_passed_fds_keep_their_numbers() -> None:
-    read_fd, write_fd = os.pipe()
-    try:
-        spec = ProcessSpec(
-            "passed",
-            "on_order",
-            pass_fds=(read_fd,),
-            environment=spec_of("on_order").environment,
-        )
-        async with open_process(spec) as process:
-            await receive_ready(process)
-            tell(process, "fds")
-            assert str(read_fd) in (await receive_word(process)).split()
-    finally:
-        os.close(read_fd)
-        os.close(write_fd)
-
-
 async def test_a_stray_print_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     async with open_process(spec_of("on_order"), ladder=PATIENT) as process:
         await receive_ready(process)
@@ -247,22 +221,44 @@ async def test_a_process_that_cannot_be_spawned_leaves_nothing() -> None:
 
 
 class HangingInTheKernel(Process):
-    """A process that no signal reaches."""
+    """A process that nothing reaches, and when each rung was tried."""
+
+    tried: list[tuple[float, str]]
+
+    def ask_to_stop(self) -> None:
+        self.tried.append((trio.current_time(), "ask"))
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Nothing happens."""
+        self.tried.append((trio.current_time(), number.name))
+
+    def kill_group(self) -> None:
+        self.tried.append((trio.current_time(), "kill"))
 
 
-async def test_a_stuck_process_is_reported() -> None:
+async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
+    mock_clock: trio.testing.MockClock,
+) -> None:
     async with open_process(spec_of("deaf"), ladder=HASTY) as process:
         await receive_ready(process)
-        # It has moved to our group, as it were: that of its own pid is empty.
         hanging = HangingInTheKernel(
-            process.spec, UNUSED_PID, process.pidfd, process.control, LastWords(-1), -1
+            process.spec, process.pid, process.pidfd, process.control, LastWords(-1), -1
         )
-        with trio.fail_after(DEADLINE_S), pytest.raises(ProcessStuck, match="left behind"):
-            await shut_down_process(hanging, LadderTimes(ask_s=0, terminate_s=0, kill_s=0))
-        assert hanging.exit is None
+        hanging.tried = []
+        mock_clock.autojump_threshold = 0
+        began_s = trio.current_time()
+        with pytest.raises(ProcessStuck, match=r"2 s after SIGKILL.*left behind"):
+            await shut_down_process(hanging, LadderTimes(ask_s=0.5, terminate_s=1, kill_s=2))
+        waited = [(at - began_s, rung) for at, rung in hanging.tried]
+        assert waited == [(0, "ask"), (0.5, "SIGTERM"), (1.5, "kill")]
+        assert trio.current_time() - began_s == 3.5
+        mock_clock.autojump_threshold = math.inf
+        process.kill_group()
+        await process.wait_exited()
+
+
+def test_negative_times_are_refused() -> None:
+    with pytest.raises(ValueError, match="ask_s"):
+        LadderTimes(ask_s=-1)
 
 
 async def test_run_process_starts_when_ready_and_raises_the_death() -> None:
@@ -323,10 +319,4 @@ async def test_the_death_tells_the_last_words() -> None:
             seen = await process.wait_exited()
         assert seen.signal == signal.SIGSEGV
         assert "Segmentation fault" in seen.last_words
-        assert process.last_words() == seen.last_words
         assert "its last words:\nFatal Python error" in str(ProcessDied(seen))
-
-
-def test_descriptions_need_no_process() -> None:
-    nobody_knows = ProcessExit("engine 0", 7, None, None)
-    assert str(ProcessDied(nobody_knows)).startswith("engine 0 (pid 7) is gone")

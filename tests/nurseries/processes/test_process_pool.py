@@ -76,7 +76,7 @@ async def test_code_0_is_a_death_as_well() -> None:
         await own()
 
 
-async def test_deaths_at_one_time_are_told_as_one() -> None:
+async def test_deaths_at_one_time_are_raised_as_one() -> None:
     async def own() -> None:
         async with trio.open_nursery() as nursery:
             ranks = await start_pool(nursery, "on_order", "on_order", "on_order")

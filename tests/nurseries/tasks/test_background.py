@@ -145,7 +145,7 @@ async def test_a_cancelled_task_takes_those_along_who_would_wait_for_it() -> Non
     assert nursery.cancel_scope.cancelled_caught
 
 
-async def test_a_task_that_ends_by_itself_takes_nobody_along() -> None:
+async def test_a_task_that_ends_by_itself_takes_no_others_along() -> None:
     async with trio.open_nursery() as nursery:
         start_background_task_soon(
             nursery, trio.lowlevel.checkpoint, name="one", takes_along=nursery.cancel_scope

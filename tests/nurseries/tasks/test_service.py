@@ -1,8 +1,9 @@
-"""The body of the block ends before the service that it uses."""
+"""Services outlive the body of their block; a single error comes bare out of nurseries."""
 
 import pytest
 import trio
 
+from triolet.nurseries.tasks.error_groups import single_error, single_errors_unwrapped
 from triolet.nurseries.tasks.service import (
     ServiceEnded,
     open_service,
@@ -149,7 +150,7 @@ async def test_a_start_that_fails_or_is_cancelled_leaves_nothing() -> None:
 
 
 async def test_a_service_that_starts_when_its_start_is_cancelled_already_ends() -> None:
-    """Were it shielded by then, nobody would ever cancel it."""
+    """Were it shielded by then, it would never be cancelled."""
 
     async def start_late(*, task_status: trio.TaskStatus[None]) -> None:
         try:
@@ -201,3 +202,43 @@ async def test_a_nursery_that_is_cancelled_with_its_service_ends_quietly() -> No
 async def test_a_service_of_a_nursery_may_return() -> None:
     async with trio.open_nursery() as nursery:
         start_service_soon(nursery, trio.lowlevel.checkpoint, name="sender")
+
+
+async def test_a_single_error_of_nested_nurseries_comes_bare_with_its_cause() -> None:
+    cause = KeyError("first")
+
+    async def fail() -> None:
+        raise ValueError("then") from cause
+
+    with pytest.raises(ValueError, match="then") as caught, single_errors_unwrapped():
+        async with trio.open_nursery(), trio.open_nursery() as nursery:
+            nursery.start_soon(fail)
+    assert caught.value.__cause__ is cause
+    assert not isinstance(caught.value.__context__, BaseExceptionGroup)
+
+
+def test_several_errors_stay_a_group() -> None:
+    group = ExceptionGroup("two", [ValueError(), KeyError()])
+    with pytest.raises(ExceptionGroup) as caught, single_errors_unwrapped():
+        raise group
+    assert caught.value is group
+
+
+def test_bare_errors_and_success_pass() -> None:
+    with single_errors_unwrapped():
+        pass
+    with pytest.raises(ValueError, match="bare"), single_errors_unwrapped():
+        raise ValueError("bare")
+
+
+def test_single_error_goes_as_deep_as_there_is_one() -> None:
+    two = ExceptionGroup("two", [ValueError(), KeyError()])
+    assert single_error(ExceptionGroup("outer", [two])) is two
+
+
+async def test_a_cancellation_alone_reaches_its_scope() -> None:
+    with trio.CancelScope() as scope, single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            scope.cancel("over")
+    assert scope.cancelled_caught

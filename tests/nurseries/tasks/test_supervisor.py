@@ -1,4 +1,4 @@
-"""The supervisor restarts as decided, escalates from the last failure, and obeys cancellation."""
+"""Supervision: what the policy decides, and that the supervisor carries it out."""
 
 from collections.abc import Sequence
 from random import Random
@@ -7,7 +7,13 @@ import attrs
 import pytest
 import trio
 
-from triolet.nurseries.tasks.supervision_policy import SupervisionPolicy
+from triolet.nurseries.tasks.supervision_policy import (
+    JITTER,
+    Decision,
+    Escalate,
+    Restart,
+    SupervisionPolicy,
+)
 from triolet.nurseries.tasks.supervisor import ChildEnded, RestartLimitExceeded, supervise
 
 Clock = trio.testing.MockClock
@@ -22,7 +28,7 @@ class Middle(Random):
 
 @attrs.define
 class Runs:
-    """A child whose runs are told beforehand: what each raises, None to return."""
+    """A child whose runs are given: what each raises, None to return."""
 
     endings: Sequence[BaseException | None]
     uptime_s: float = 2.0
@@ -38,8 +44,8 @@ class Runs:
             raise ending
 
 
-def policy_of(limit: int = 3) -> SupervisionPolicy:
-    return SupervisionPolicy(Middle(), restart_limit=limit)
+def policy_of(**settings: float) -> SupervisionPolicy:
+    return SupervisionPolicy(Middle(), **settings)  # type: ignore[arg-type]
 
 
 async def test_restarts_to_the_limit_and_raises_from_the_last_failure(
@@ -64,7 +70,7 @@ async def test_a_hopeless_failure_escalates_at_once(autojump_clock: Clock) -> No
 async def test_a_permanent_child_that_returns_has_failed(autojump_clock: Clock) -> None:
     runs = Runs([None, None])
     with pytest.raises(RestartLimitExceeded) as caught:
-        await supervise(runs.run, child="engine 0", policy=policy_of(limit=1))
+        await supervise(runs.run, child="engine 0", policy=policy_of(restart_limit=1))
     assert len(runs.starts_s) == 2
     assert isinstance(caught.value.__cause__, ChildEnded)
 
@@ -75,7 +81,7 @@ async def test_a_failure_in_a_nursery_of_the_childs_comes_bare(autojump_clock: C
             raise ValueError("deep inside")
 
     with pytest.raises(RestartLimitExceeded) as caught:
-        await supervise(child, child="engine 0", policy=policy_of(limit=0))
+        await supervise(child, child="engine 0", policy=policy_of(restart_limit=0))
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -98,5 +104,81 @@ async def test_a_run_that_starts_twice_is_a_failure(autojump_clock: Clock) -> No
         task_status.started()
 
     with pytest.raises(RestartLimitExceeded) as caught:
-        await supervise(child, child="engine 0", policy=policy_of(limit=0))
+        await supervise(child, child="engine 0", policy=policy_of(restart_limit=0))
     assert "said twice" in str(caught.value.__cause__)
+
+
+def exit_after(policy: SupervisionPolicy, uptime_s: float | None, now: float) -> Decision:
+    """One run: not ready at all, or an exit `uptime_s` after it was."""
+    if uptime_s is not None:
+        policy.handle_ready("engine 0", now - uptime_s)
+    return policy.handle_exit("engine 0", now)
+
+
+def delay_s(decision: Decision, now: float) -> float:
+    assert isinstance(decision, Restart)
+    return round(decision.at - now, 9)
+
+
+@pytest.mark.parametrize(
+    ("exits", "escalates"),
+    [
+        ([0, 1], False),  # intensity - 1
+        ([0, 1, 2], False),  # at the intensity
+        ([0, 1, 2, 3], True),  # + 1
+        ([0, 1, 2, 59.9], True),
+        ([0, 1, 2, 60], False),  # the first restart has left the period
+        ([0, 30, 60, 90, 120, 150], False),
+    ],
+)
+def test_the_intensity_is_exact(exits: list[float], escalates: bool) -> None:
+    policy = policy_of(restart_limit=3, restart_period_s=60)
+    decisions = [exit_after(policy, None, now) for now in exits]
+    assert all(isinstance(decision, Restart) for decision in decisions[:-1])
+    assert (decisions[-1] == Escalate("engine 0", restarts=3)) == escalates
+
+
+def test_a_hopeless_exit_is_never_followed_by_a_restart() -> None:
+    policy = policy_of()
+    exit_after(policy, None, 0)
+    assert policy.handle_exit("engine 0", 1, hopeless=True) == Escalate("engine 0", restarts=1)
+
+
+def test_children_are_counted_each_by_itself_and_anew_after_an_escalation() -> None:
+    policy = policy_of(restart_limit=1)
+    assert isinstance(policy.handle_exit("engine 0", 0), Restart)
+    assert isinstance(policy.handle_exit("engine 1", 0), Restart)
+    assert isinstance(policy.handle_exit("engine 0", 0), Escalate)
+    assert isinstance(policy.handle_exit("engine 0", 0), Restart)
+
+
+@pytest.mark.parametrize(
+    ("uptimes", "delays"),
+    [
+        ([None] * 8, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),  # never ready
+        ([0.9] * 3, [0.1, 0.2, 0.4]),  # below the minimum uptime
+        ([None, None, 1.0, 1.0], [0.1, 0.2, 0.2, 0.2]),  # started well, died early
+        ([None, None, 60.0, None], [0.1, 0.2, 0.1, 0.2]),  # a quiet run begins again
+        ([5.0, 5.0], [0.1, 0.1]),
+    ],
+)
+def test_failed_starts_double_the_delay(uptimes: list[float | None], delays: list[float]) -> None:
+    policy = policy_of()
+    seen = []
+    for number, uptime_s in enumerate(uptimes):
+        now = 1000.0 * number
+        seen.append(delay_s(exit_after(policy, uptime_s, now), now))
+        policy.check_invariants()
+    assert seen == delays
+
+
+def test_the_jitter_stays_within_its_share() -> None:
+    policy = SupervisionPolicy(Random(0), restart_limit=1000)
+    delays = [delay_s(exit_after(policy, 5, 0), 0) / 0.1 for _ in range(200)]
+    assert 1 - JITTER <= min(delays) < 0.9
+    assert 1.1 < max(delays) <= 1 + JITTER
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(ValueError, match="backoff_max_s"):
+        policy_of(backoff_min_s=10, backoff_max_s=5)

@@ -20,13 +20,13 @@ from triolet.engine.messages import (
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
 from triolet.runtime.frontend.core_client import CoreClient
 from triolet.runtime.messages import EngineMembership
-from triolet.tests.contracts.meshes import running
+from triolet.tests.contracts.channel import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
 from triolet.transports.links.link import Side
-from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 PARAMS = SamplingParams(max_tokens=12, seed=7, ignore_eos=True)
 # More frames than one request sends in either direction; the loop ends before.

@@ -12,10 +12,10 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import open_bed
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.errors import Overloaded
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
 from triolet.transports.links.link import Side
-from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 COUNT = 3
 PARAMS = SamplingParams(n=COUNT, max_tokens=16, seed=3, ignore_eos=True)

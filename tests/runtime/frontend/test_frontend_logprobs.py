@@ -7,10 +7,10 @@ import pytest
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.worker.null.executor import null_logprob
 from triolet.fuzz.doubles.bed import open_bed
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
 from triolet.transports.links.link import Side
-from triolet.transports.links.memory_channel import FaultKind, NthFault
 
 PROMPT = list(range(20, 60))
 TOKENS = 12

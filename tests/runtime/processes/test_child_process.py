@@ -21,8 +21,7 @@ from triolet.engine.messages import (
     TreeRequest,
     WorkersChanged,
 )
-from triolet.nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck
-from triolet.nurseries.processes.shutdown_ladder import LadderTimes
+from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessSpec, ProcessStuck
 from triolet.runtime.events import (
     ChildGone,
     ChildPhaseEnded,

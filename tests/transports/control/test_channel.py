@@ -1,4 +1,4 @@
-"""The control channel: messages whole and in order, descriptors never lost, either end may go."""
+"""The control channel: messages whole and in order, descriptors never lost, sealed memory."""
 
 import array
 import os
@@ -14,9 +14,14 @@ import trio.testing
 from triolet.transports.codec import CodecLimits, MalformedMessage, MessageTooLarge
 from triolet.transports.control.channel import INLINE_BYTES_MAX, ControlChannel
 from triolet.transports.control.handshake import Ready
-from triolet.transports.control.passed_fds import PASSED_FDS_MAX, close_fds, seal_in_memfd
+from triolet.transports.control.passed_fds import (
+    PASSED_FDS_MAX,
+    close_fds,
+    read_sealed,
+    seal_in_memfd,
+)
 
-from .test_passed_fds import no_room_for_descriptors, open_fds
+from ...leaks import no_room_for_descriptors, open_fds
 
 
 @attrs.frozen
@@ -235,3 +240,40 @@ def test_only_seqpacket_sockets_will_do() -> None:
     left, right = socket.socketpair()
     with left, right, pytest.raises(ValueError, match="SEQPACKET"):
         ControlChannel(left)
+
+
+def test_closing_goes_on_past_a_closed_one() -> None:
+    left, right = os.pipe()
+    os.close(left)
+    close_fds([left, right])
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(right)
+
+
+def test_sealed_memory_reads_back_and_cannot_change() -> None:
+    fd = seal_in_memfd([b"one", memoryview(b"two"), b""], "test")
+    assert read_sealed(fd, 6) == b"onetwo"
+    assert read_sealed(fd, 6) == b"onetwo"
+    with pytest.raises(PermissionError):
+        os.write(fd, b"x")
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 0)
+    with pytest.raises(MalformedMessage, match="limit 5"):
+        read_sealed(fd, 5)
+    os.close(fd)
+
+
+def test_nothing_else_passes_for_sealed_memory() -> None:
+    pipe = os.pipe()
+    loose = os.memfd_create("loose", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    for fd, reason in ((pipe[0], "no memfd"), (loose, "not sealed")):
+        with pytest.raises(MalformedMessage, match=reason):
+            read_sealed(fd, 100)
+    close_fds([*pipe, loose])
+
+
+def test_sealing_what_cannot_be_written_leaves_nothing_open() -> None:
+    before = open_fds()
+    with pytest.raises(TypeError):
+        seal_in_memfd(["text"], "test")  # type: ignore[list-item]
+    assert open_fds() == before

@@ -31,7 +31,7 @@ from triolet.transports.control.handshake import (
 )
 from triolet.transports.control.passed_fds import close_fds
 
-from .test_passed_fds import open_fds
+from ...leaks import open_fds
 
 HELLO = Hello("worker", 7)
 HALF = Progress("loading", 0.5)
@@ -58,33 +58,6 @@ def test_the_way_it_should_go() -> None:
     assert side.handle_message(READY, 106) == READY
     assert side.handle_timeout(1e9) is None
     assert side.dropped == []
-
-
-@pytest.mark.parametrize(
-    ("before", "message"),
-    [
-        ([], HALF),
-        ([], READY),
-        ([], REFUSED),
-        ([], Init(b"")),
-        ([], "another object"),
-        ([HELLO], HELLO),
-        ([HELLO], Hello("worker", 8)),
-        ([HELLO], Init(b"")),
-        ([HELLO, READY], READY),
-        ([HELLO, READY], HALF),
-        ([HELLO, REFUSED], READY),
-        ([Hello("worker", 8)], HELLO),
-    ],
-)
-def test_an_unexpected_message_is_dropped_and_moves_nothing(
-    before: list[object], message: object
-) -> None:
-    side = side_after(*before)
-    as_it_was = (side.state, side.phase, side.next_deadline())
-    assert side.handle_message(message, 109) is None
-    assert (side.state, side.phase, side.next_deadline()) == as_it_was
-    assert len(side.dropped) == 1
 
 
 def test_reasons_and_phases_are_bounded() -> None:

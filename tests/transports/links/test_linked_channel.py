@@ -1,5 +1,7 @@
-"""What all channels share: fences, bounds, deadlines. The carrier is a list."""
+"""Links of a channel: fences, bounds and deadlines over a list; n-th faults over memory."""
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -9,9 +11,13 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
+from triolet.tests.contracts.channel import HUB, SPOKES, Mesh, Numbered, join, memory_mesh, running
 from triolet.transports.array import Frame
 from triolet.transports.codec import Codec, CodecLimits, MessageTooLarge
 from triolet.transports.links.channel import (
+    Channel,
+    ChannelEvent,
     Misread,
     Peer,
     PeerDown,
@@ -22,6 +28,7 @@ from triolet.transports.links.channel import (
 from triolet.transports.links.link import Side
 from triolet.transports.links.link_header import FrameKind, Header, LinkSettings, Mishap
 from triolet.transports.links.linked_channel import LinkedChannel
+from triolet.transports.links.memory_channel import MemoryMesh
 
 PEER = Peer("engine", 0, 5)
 OTHER = Peer("engine", 1, 5)
@@ -101,7 +108,7 @@ class Question:
     known_when_malformed: ClassVar[type] = Name
 
 
-async def test_what_is_known_of_a_malformed_message_is_told_and_counted_as_one() -> None:
+async def test_a_misread_message_is_known_counted_and_no_change_of_the_link() -> None:
     codec = Codec(Question)
     channel = LinkedChannel(Side.HUB, ListCarrier(), codec, codec)
     channel.handle_frames(PEER, Header(FrameKind.LINK_UP, 1, 0, 0), ())
@@ -112,6 +119,10 @@ async def test_what_is_known_of_a_malformed_message_is_told_and_counted_as_one()
     assert isinstance(misread, Misread)
     assert (misread.peer, misread.error.known) == (PEER, Name("mine"))
     assert channel.mishaps[Mishap.MALFORMED] == 1
+    channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 2, 0), [spoiled])
+    channel.forget(PEER)
+    with trio.fail_after(60):
+        assert await channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
 
 
 async def test_only_a_link_up_makes_a_hub_know_a_peer() -> None:
@@ -123,7 +134,7 @@ async def test_only_a_link_up_makes_a_hub_know_a_peer() -> None:
     assert hub.carrier.open == {PEER: 1}
 
 
-async def test_forgetting_fences_older_epochs_of_the_rank_and_nobody_else() -> None:
+async def test_forgetting_fences_older_epochs_of_the_rank_and_no_others() -> None:
     hub = Hub()
     hub.channel.forget(PEER)
     for stray in (PEER, Peer("engine", 0, 4)):
@@ -153,18 +164,6 @@ async def test_forgetting_between_reads_keeps_ups_and_downs_in_turn() -> None:
     hub.data(1, generation=2)
     hub.channel.forget(PEER)
     assert await hub.channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
-
-
-async def test_a_misread_message_is_no_change_of_the_link() -> None:
-    codec = Codec(Question)
-    channel = LinkedChannel(Side.HUB, ListCarrier(), codec, codec)
-    channel.handle_frames(PEER, Header(FrameKind.LINK_UP, 1, 0, 0), ())
-    assert await channel.receive() == [PeerUp(PEER, 1)]
-    spoiled = b"\x00" + msgspec.msgpack.encode({"text": "mine", "size": "large"})
-    channel.handle_frames(PEER, Header(FrameKind.DATA, 1, 1, 0), [spoiled])
-    channel.forget(PEER)
-    with trio.fail_after(60):
-        assert await channel.receive() == [PeerDown(PEER, "the peer was forgotten")]
 
 
 async def test_a_message_that_cannot_be_decoded_is_counted_and_the_link_goes_on() -> None:
@@ -214,7 +213,7 @@ async def test_the_inbox_has_a_bound_that_costs_only_the_flooding_peer() -> None
     hub.up()
     for number in range(1, 9):
         hub.data(number)
-    reason = "nobody takes the messages of this channel"
+    reason = "the messages of this channel are not read"
     assert hub.channel.mishaps[Mishap.OVERFLOW] == 1
     # PEER never came up for the reader, so it does not go down; OTHER lost nothing.
     assert await hub.channel.receive() == [PeerUp(OTHER, 1), Received(OTHER, Word("1"))]
@@ -259,7 +258,7 @@ async def test_a_reader_breaks_only_a_generation_that_it_knows() -> None:
     assert await hub.channel.receive() == [PeerUp(PEER, 2)]
 
 
-async def test_a_flapping_peer_that_nobody_reads_stays_within_the_bound() -> None:
+async def test_a_flapping_peer_without_a_reader_stays_within_the_bound() -> None:
     hub = Hub(events_max=4)
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
@@ -320,3 +319,85 @@ async def test_one_task_receives_and_a_cancelled_one_makes_room() -> None:
         nursery.cancel_scope.cancel("the test cancels who waits")
     hub.up()
     assert await hub.channel.receive() == [PeerUp(PEER, 1)]
+
+
+MESSAGES = 12
+
+
+async def talk(mesh: Mesh) -> dict[Peer, list[ChannelEvent]]:
+    """What both ends saw until long after nothing more happened."""
+    ends = {HUB: mesh.hub, SPOKES[0]: mesh.spokes[0]}
+    events: dict[Peer, list[ChannelEvent]] = {peer: [] for peer in ends}
+
+    async def read(own: Peer) -> None:
+        other = SPOKES[0] if own == HUB else HUB
+        while True:
+            for event in await ends[own].receive():
+                events[own].append(event)
+                if isinstance(event, PeerUp):
+                    say_all(ends[own], other)
+
+    with trio.move_on_after(30):  # of the mock clock
+        async with trio.open_nursery() as nursery:
+            for own in ends:
+                nursery.start_soon(read, own)
+    return events
+
+
+def say_all(end: Channel, other: Peer) -> None:
+    """As the floors above do: whatever is missing is said again in each generation.
+
+    The link may be down again already; its next PeerUp starts anew.
+    """
+    with contextlib.suppress(PeerNotConnected):
+        for number in range(MESSAGES):
+            end.send(other, Numbered(number))
+
+
+def check_history(history: list[ChannelEvent]) -> int:
+    """The last generation; each brought its numbers in order, once, and the last brought all."""
+    generation, expected = 0, 0
+    up = False
+    for event in history:
+        match event:
+            case PeerUp():
+                assert not up
+                assert event.generation > generation
+                generation, expected, up = event.generation, 0, True
+            case PeerDown():
+                assert up
+                up = False
+            case Received(message=message):
+                assert up
+                assert message == Numbered(expected)
+                expected += 1
+    assert up
+    assert expected == MESSAGES
+    return generation
+
+
+@pytest.mark.parametrize("kind", list(FaultKind))
+@pytest.mark.parametrize("receiver", list(Side))
+async def test_the_nth_frame(kind: FaultKind, receiver: Side, autojump_clock: MockClock) -> None:
+    for nth in itertools.count(1):
+        fault = NthFault(kind, receiver, nth)
+        async with memory_mesh(fault, settings=LinkSettings(ack_messages=4)) as mesh:
+            mesh.spokes[0].connect(HUB, *mesh.hub.endpoints)
+            events = await talk(mesh)
+        last = {check_history(history) for history in events.values()}
+        assert len(last) == 1, "both ends are in one generation"
+        if not fault.reached:
+            assert nth > MESSAGES
+            assert last == {1}
+            break
+
+
+async def test_a_spoke_that_is_gone_is_noticed_by_sending() -> None:
+    mesh = MemoryMesh(CODEC, Codec(Numbered))
+    hub, spoke = mesh.open_hub(HUB), mesh.open_spoke(SPOKES[0])
+    async with running(hub, spoke):
+        reader, _ = await join(Mesh(hub, (spoke,)))
+        mesh.remove_spoke(SPOKES[0])
+        hub.send(SPOKES[0], Word("lost"))
+        down = await reader.expect(PeerDown, SPOKES[0])
+        assert down.reason.endswith("it is not connected")

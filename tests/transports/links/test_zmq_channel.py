@@ -9,8 +9,16 @@ import pytest
 import trio
 import zmq
 
-from triolet.tests.contracts.channel import HUB, SPOKES, Numbered, Reader, join
-from triolet.tests.contracts.meshes import CODEC, running, zmq_mesh
+from triolet.tests.contracts.channel import (
+    CODEC,
+    HUB,
+    SPOKES,
+    Numbered,
+    Reader,
+    join,
+    running,
+    zmq_mesh,
+)
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint, encode_identity
 from triolet.transports.links.channel import PeerDown, PeerNotConnected, PeerUp
@@ -99,7 +107,7 @@ async def hub_and_context(
 
 async def send_until_down(hub: HubChannel, message: Numbered) -> None:
     with trio.fail_after(DEADLINE_S):
-        while hub._links._links[SPOKE].is_up:
+        while hub.links._links[SPOKE].is_up:
             hub.send(SPOKE, message)
             await trio.lowlevel.checkpoint()
     with pytest.raises(PeerNotConnected):
@@ -180,7 +188,7 @@ async def test_what_is_no_message_is_counted() -> None:
         spoke.push_frame(Header(FrameKind.DATA, 1, 2, 0), coded(Numbered(3)))
         assert await reader.numbers(SPOKE, 1) == [3]
         assert hub.mishaps[Mishap.MALFORMED] == 5 + 8
-        assert hub._links._links[SPOKE].generation == 1
+        assert hub.links._links[SPOKE].generation == 1
 
 
 async def test_a_lost_tail_is_found_by_both_ends() -> None:
@@ -241,7 +249,7 @@ async def test_a_bad_endpoint_is_refused_where_it_is_given() -> None:
     async with open_spoke(SPOKE, CODEC, CODEC) as spoke:
         with pytest.raises(BadEndpoint):
             spoke.connect(HUB, "ipc://@good", "bad")
-        assert spoke._links.peers == []
+        assert spoke.links.peers == []
 
 
 async def test_nothing_is_left_behind() -> None:

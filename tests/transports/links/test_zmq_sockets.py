@@ -18,10 +18,8 @@ from triolet.transports.links.zmq_sockets import (
     Received,
     Socket,
     SocketSettings,
-    bind_pull,
-    bind_router,
-    connect_dealer,
-    connect_push,
+    bind_socket,
+    connect_socket,
 )
 
 SETTINGS = SocketSettings(high_water=10, linger_ms=0)
@@ -55,10 +53,10 @@ def endpoint() -> str:
 
 
 def test_options(context: zmq.Context[Socket], endpoint: str) -> None:
-    router, bound = bind_router(context, endpoint, SETTINGS)
+    router, bound = bind_socket(context, zmq.ROUTER, endpoint, SETTINGS)
     assert bound == endpoint
-    dealer = connect_dealer(context, endpoint, b"E-identity", SETTINGS)
-    push = connect_push(context, endpoint, b"E-identity", SETTINGS)
+    dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-identity", settings=SETTINGS)
+    push = connect_socket(context, zmq.PUSH, endpoint, b"E-identity", settings=SETTINGS)
     for socket in (router, dealer, push):
         assert socket.getsockopt(zmq.LINGER) == 0
         assert socket.get(zmq.MAXMSGSIZE) != -1
@@ -72,61 +70,63 @@ def test_options(context: zmq.Context[Socket], endpoint: str) -> None:
 def test_tcp_has_heartbeats_and_a_port_of_the_kernels_choice(
     context: zmq.Context[Socket],
 ) -> None:
-    pull, bound = bind_pull(context, "tcp://127.0.0.1:0", SETTINGS)
+    pull, bound = bind_socket(context, zmq.PULL, "tcp://127.0.0.1:0", SETTINGS)
     assert pull.getsockopt(zmq.HEARTBEAT_IVL) == 1000
     assert bound.startswith("tcp://127.0.0.1:")
     assert not bound.endswith(":0")
 
 
 def test_a_second_binder_is_refused(context: zmq.Context[Socket], endpoint: str) -> None:
-    bind_pull(context, endpoint, SETTINGS)
-    with pytest.raises(EndpointInUse, match="bound by somebody else"):
-        bind_pull(context, endpoint, SETTINGS)
+    bind_socket(context, zmq.PULL, endpoint, SETTINGS)
+    with pytest.raises(EndpointInUse, match="in use"):
+        bind_socket(context, zmq.PULL, endpoint, SETTINGS)
 
 
 def test_a_path_on_disk_is_refused(context: zmq.Context[Socket]) -> None:
     with pytest.raises(BadEndpoint):
-        bind_router(context, "ipc:///tmp/a-file", SETTINGS)
+        bind_socket(context, zmq.ROUTER, "ipc:///tmp/a-file", SETTINGS)
 
 
 def test_an_address_that_is_not_ours_is_an_os_error(context: zmq.Context[Socket]) -> None:
     with pytest.raises(OSError, match="tcp://192"):
-        bind_pull(context, "tcp://192.0.2.1:0", SETTINGS)
+        bind_socket(context, zmq.PULL, "tcp://192.0.2.1:0", SETTINGS)
 
 
 def test_a_foreign_user_is_refused(context: zmq.Context[Socket], endpoint: str) -> None:
     foreign = SocketSettings(linger_ms=0, allowed_uid=os.getuid() + 1)
-    pull, _ = bind_pull(context, endpoint, foreign)
+    pull, _ = bind_socket(context, zmq.PULL, endpoint, foreign)
     monitor = pull.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_ACCEPT_FAILED)
-    connect_push(context, endpoint, b"E-foreign", SETTINGS)
+    connect_socket(context, zmq.PUSH, endpoint, b"E-foreign", settings=SETTINGS)
     assert monitor.poll(PATIENCE_MS), "the connection arrives"
     assert recv_monitor_message(monitor)["event"] == zmq.EVENT_ACCEPT_FAILED
     pull.disable_monitor()
 
 
-def test_a_router_says_who_is_not_there(context: zmq.Context[Socket], endpoint: str) -> None:
+def test_a_router_reports_a_peer_that_is_not_there(
+    context: zmq.Context[Socket], endpoint: str
+) -> None:
     held = BoundSocket(context, zmq.ROUTER, endpoint, SETTINGS)
     assert held.open() == endpoint
-    assert held.send(b"E-nobody", (b"frame",)) == "it is not connected"
-    dealer = connect_dealer(context, endpoint, b"E-somebody", SETTINGS)
+    assert held.send(b"E-absent", (b"frame",)) == "it is not connected"
+    dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-present", settings=SETTINGS)
     dealer.send(b"hello")
     (router,) = held.sockets().values()
     assert router.poll(PATIENCE_MS)
-    assert held.send(b"E-somebody", (b"frame",)) == ""
+    assert held.send(b"E-present", (b"frame",)) == ""
     assert dealer.poll(PATIENCE_MS)
     assert dealer.recv_multipart() == [b"frame"]
     held.close()
     assert router.closed
 
 
-def test_a_full_pipe_is_told_and_not_waited_for(
+def test_a_full_pipe_is_reported_and_not_waited_for(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
     held = ConnectedSockets(context, zmq.PUSH, SETTINGS)
     assert held.open() == ""
     assert held.send("hub", (b"frame",)) == "it is not connected"
     held.connect("hub", endpoint, b"E-identity")
-    # Nobody is bound there: the pipe takes what its high-water mark allows.
+    # No hub is bound there: the pipe takes what its high-water mark allows.
     reasons = [held.send("hub", (b"frame",)) for _ in range(11)]
     assert reasons == [*[""] * 10, "its pipe is full"]
     gone = held.disconnect("hub")
@@ -166,7 +166,7 @@ def test_a_lie_about_further_frames_spoils_only_what_the_liar_sends(
 ) -> None:
     pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
     pull.open()
-    liar = connect_push(context, endpoint, b"E-liar", SETTINGS)
+    liar = connect_socket(context, zmq.PUSH, endpoint, b"E-liar", settings=SETTINGS)
     liar.send(b"\xffannounced")
     liar.send_multipart([b"not", b"announced"])
     liar.send(b"after")
@@ -178,16 +178,16 @@ def test_a_routers_messages_begin_with_who_sent_them(
 ) -> None:
     router = BoundSocket(context, zmq.ROUTER, endpoint, SETTINGS)
     router.open()
-    dealer = connect_dealer(context, endpoint, b"E-somebody", SETTINGS)
+    dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-present", settings=SETTINGS)
     dealer.send(b"hello")
     dealer.send_multipart([b"one", b"two"])
-    assert receive(router, 2) == [[b"E-somebody", b"hello"], [b"E-somebody", b"one", b"two"]]
+    assert receive(router, 2) == [[b"E-present", b"hello"], [b"E-present", b"one", b"two"]]
 
 
 def test_no_more_is_received_than_wanted(context: zmq.Context[Socket], endpoint: str) -> None:
     pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
     pull.open()
-    push = connect_push(context, endpoint, b"E-identity", SETTINGS)
+    push = connect_socket(context, zmq.PUSH, endpoint, b"E-identity", settings=SETTINGS)
     for number in range(5):
         push.send(b"%d" % number)
     (socket,) = pull.sockets().values()

@@ -1,8 +1,9 @@
-"""The bridge itself: bursts, bounds, drops, and that nothing waits. Its end: tests/cancellation."""
+"""The bridge: bursts, bounds, drops, nothing waits, and the loop's pauses for its thread."""
 
 import secrets
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import pytest
@@ -20,12 +21,14 @@ from triolet.transports.links.zmq_sockets import (
     SocketSettings,
 )
 from triolet.transports.links.zmq_thread import (
+    PATIENCE_S,
     Arrival,
     Burst,
     Connect,
     Disconnect,
-    Outbox,
-    Send,
+    LinkOutbox,
+    Ringer,
+    SendFrames,
     SocketThread,
     Unreachable,
 )
@@ -98,13 +101,13 @@ async def run(thread: SocketThread, task_status: trio.TaskStatus[str]) -> None:
 
 async def test_frames_cross_in_order(context: zmq.Context[Socket]) -> None:
     async with ends(context) as pair:
-        outbox = Outbox("hub", 5000)
+        outbox = LinkOutbox("hub", 5000)
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
         for number in range(3000):
             # Within the high-water mark: the next hundred only when these have arrived.
             if number % 100 == 0:
                 await pair.pull.wait_for(number)
-            assert pair.push_thread.submit(Send(outbox, (b"%d" % number, b"body")))
+            assert pair.push_thread.submit(SendFrames(outbox, (b"%d" % number, b"body")))
         arrivals = await pair.pull.wait_for(3000)
     assert arrivals == [[b"%d" % number, b"body"] for number in range(3000)]
     assert pair.push.seen == []
@@ -116,9 +119,9 @@ async def test_what_is_submitted_before_the_thread_runs_is_kept(
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)
-    outbox = Outbox("hub", 10)
+    outbox = LinkOutbox("hub", 10)
     assert thread.submit(Connect(outbox, endpoint, b"E"))
-    assert thread.submit(Send(outbox, (b"early",)))
+    assert thread.submit(SendFrames(outbox, (b"early",)))
     pull = Arrivals()
     bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
     async with trio.open_nursery() as nursery:
@@ -131,22 +134,22 @@ async def test_what_is_submitted_before_the_thread_runs_is_kept(
 async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
     connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)
-    outbox = Outbox("hub", 2)
-    sent = [thread.submit(Send(outbox, (b"x",))) for _ in range(3)]
+    outbox = LinkOutbox("hub", 2)
+    sent = [thread.submit(SendFrames(outbox, (b"x",))) for _ in range(3)]
     assert sent == [True, True, False]
     assert thread.submit(Disconnect(outbox)), "orders have room"
 
 
-async def test_an_unreachable_peer_is_told_once_and_the_rest_dropped(
+async def test_an_unreachable_peer_is_reported_once_and_the_rest_dropped(
     context: zmq.Context[Socket],
 ) -> None:
     async with ends(context) as pair:
-        nowhere, reachable = Outbox("nowhere", 100), Outbox("hub", 100)
+        nowhere, reachable = LinkOutbox("nowhere", 100), LinkOutbox("hub", 100)
         for number in range(3):
-            pair.push_thread.submit(Send(nowhere, (b"%d" % number,)))
-        pair.push_thread.submit(Send(nowhere, (b"reset",), best_effort=True))
+            pair.push_thread.submit(SendFrames(nowhere, (b"%d" % number,)))
+        pair.push_thread.submit(SendFrames(nowhere, (b"reset",), best_effort=True))
         pair.push_thread.submit(Connect(reachable, pair.endpoint, b"E"))
-        pair.push_thread.submit(Send(reachable, (b"others go on",)))
+        pair.push_thread.submit(SendFrames(reachable, (b"others go on",)))
         await pair.pull.wait_for(1)
         (arrival,) = await pair.push.wait_for(1)
     assert isinstance(arrival, Unreachable)
@@ -159,11 +162,11 @@ async def test_a_closed_outbox_sends_nothing_but_best_effort(
     context: zmq.Context[Socket],
 ) -> None:
     async with ends(context) as pair:
-        outbox = Outbox("hub", 100)
+        outbox = LinkOutbox("hub", 100)
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
         outbox.closed = True
-        pair.push_thread.submit(Send(outbox, (b"dropped",)))
-        pair.push_thread.submit(Send(outbox, (b"reset",), best_effort=True))
+        pair.push_thread.submit(SendFrames(outbox, (b"dropped",)))
+        pair.push_thread.submit(SendFrames(outbox, (b"reset",), best_effort=True))
         assert await pair.pull.wait_for(1) == [[b"reset"]]
 
 
@@ -172,9 +175,9 @@ async def test_a_large_frame_arrives_whole_and_starts_no_thread(
 ) -> None:
     filling = bytearray(range(256)) * 4096
     async with ends(context) as pair:
-        outbox = Outbox("hub", 100)
+        outbox = LinkOutbox("hub", 100)
         pair.push_thread.submit(Connect(outbox, pair.endpoint, b"E"))
-        pair.push_thread.submit(Send(outbox, (b"head", memoryview(filling))))
+        pair.push_thread.submit(SendFrames(outbox, (b"head", memoryview(filling))))
         assert await pair.pull.wait_for(1) == [[b"head", bytes(filling)]]
     assert not garbage.gc.is_alive(), "pyzmq's own, for frames that it does not copy"
 
@@ -221,7 +224,7 @@ async def test_what_is_noticed_while_sending_is_not_slept_over(
     async with trio.open_nursery() as nursery:
         await nursery.start(run, thread)
         for count in range(1, 4):
-            assert thread.submit(Send(Outbox("peer", 1), (b"x",)))
+            assert thread.submit(SendFrames(LinkOutbox("peer", 1), (b"x",)))
             await arrivals.wait_for(count)
         nursery.cancel_scope.cancel("the test is over")
 
@@ -235,3 +238,49 @@ async def test_a_full_burst_is_followed_by_another_look(context: zmq.Context[Soc
         assert await arrivals.wait_for(1300) == [[message] for message in messages]
         nursery.cancel_scope.cancel("the test is over")
     assert quiet.asked[:3] == [512, 512, 276]
+
+
+SLEEPS_S, BUSY_S = 1.0, 0.0
+
+
+@attrs.define(eq=False)
+class Turns:
+    """A loop's turns against a thread that makes its rounds when the test says so."""
+
+    bridge: SocketThread = attrs.field(init=False)
+    ringer: Ringer = attrs.field(init=False)
+    now_s: float = 100.0
+    pauses: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        no_sockets: Any = None
+        self.bridge = SocketThread("test", no_sockets, lambda _: None)
+        self.ringer = Ringer(self.bridge, now_s=lambda: self.now_s, pause=self._pause)
+
+    def _pause(self) -> None:
+        self.pauses += 1
+
+    def turn(self, timeout_s: float = BUSY_S, *, after_s: float, rounds: int = 0) -> int:
+        """One turn of the loop so long after the last; how often the loop has paused by then."""
+        self.now_s += after_s
+        self.bridge.rounds += rounds
+        self.ringer.before_io_wait(timeout_s)
+        return self.pauses
+
+
+def test_a_starved_thread_is_made_way_for_once_in_its_patience() -> None:
+    turns = Turns()
+    step_s = PATIENCE_S / 4
+    # The first busy turn begins the count, and so does the first after a pause.
+    assert [turns.turn(after_s=step_s) for _ in range(14)] == [0] * 5 + [1] * 6 + [2] * 3
+
+
+def test_a_loop_that_sleeps_or_a_thread_that_comes_round_needs_no_pause() -> None:
+    turns = Turns()
+    for _ in range(100):
+        turns.turn(after_s=PATIENCE_S * 2 / 3)
+        turns.turn(SLEEPS_S, after_s=PATIENCE_S * 2 / 3)
+    for _ in range(100):
+        turns.turn(after_s=PATIENCE_S * 2 / 3)
+        turns.turn(after_s=PATIENCE_S * 2 / 3, rounds=1)
+    assert turns.pauses == 0

@@ -2,12 +2,19 @@
 
 All ways in which one side runs so many statements, then the other, then the first again, and so on
 until neither can go on. With one statement of the bridge moved a line, some of them lose a message.
+
+The source of a function becomes a generator with a step before each statement. Where the original
+would wait (for a poll, or a readable descriptor) the generator gives out what for, and is sent the
+answer. What it calls runs whole: only the functions that are given here are taken apart.
 """
 
+import ast
+import inspect
 import itertools
 import select
+import textwrap
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,9 +22,70 @@ import attrs
 import pytest
 import trio
 
-from triolet.transports.links.zmq_thread import Burst, Outbox, Send, SocketThread
+from triolet.transports.links.zmq_thread import Burst, LinkOutbox, SendFrames, SocketThread
 
-from ..statement_steps import Steps, Wanted, taken_apart
+# What a step gives out: None, or ("poll", timeout), or ("readable", descriptor).
+Wanted = tuple[str, Any] | None
+Steps = Generator[Wanted, Any, Any]
+
+
+class _Taker(ast.NodeTransformer):
+    """Puts a step before each statement, and makes a step of each wait."""
+
+    def _stepped(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return [part for statement in body for part in (_step(), statement)]
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
+        for field in ("body", "orelse", "finalbody"):
+            body = getattr(node, field, None)
+            if isinstance(body, list) and body:
+                setattr(node, field, self._stepped(body))
+        return node
+
+    def visit_Await(self, node: ast.Await) -> ast.expr:
+        call = node.value
+        assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Attribute)
+        if call.func.attr == "checkpoint":
+            return ast.Yield()
+        assert call.func.attr == "wait_readable", call.func.attr
+        return _wait("readable", call.args[0])
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "poll":
+            return _wait("poll", node.args[0])
+        return node
+
+
+def _step() -> ast.stmt:
+    return ast.Expr(ast.Yield())
+
+
+def _wait(kind: str, argument: ast.expr) -> ast.expr:
+    return ast.Yield(ast.Tuple([ast.Constant(kind), argument], ast.Load()))
+
+
+def taken_apart(function: Callable[..., object], **replaced: object) -> Callable[..., Steps]:
+    """`function`, plain or async, as a generator function; `replaced` are globals it sees."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    (definition,) = tree.body
+    assert isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef)
+    for argument in ast.walk(definition.args):
+        if isinstance(argument, ast.arg):
+            argument.annotation = None
+    plain = ast.FunctionDef(
+        name=definition.name, args=definition.args, body=definition.body, decorator_list=[]
+    )
+    tree.body = [_Taker().generic_visit(plain)]  # type: ignore[list-item]  # it stays a statement
+    ast.fix_missing_locations(tree)
+    space: dict[str, Any] = {**function.__globals__, **replaced}
+    code = compile(tree, f"<{definition.name}, taken apart>", "exec")
+    exec(code, space)  # noqa: S102 (our own source)
+    made: Callable[..., Steps] = space[definition.name]
+    return made
+
 
 THREAD_BELL, TASK_BELL = 100, 101
 MESSAGES = 3
@@ -131,11 +199,11 @@ class World:
 def _submit_all(schedule: tuple[int, ...]) -> list[object]:
     """What the thread has sent in the end."""
     world = World()
-    outbox = Outbox("peer", MESSAGES)
+    outbox = LinkOutbox("peer", MESSAGES)
 
     def loop() -> Steps:
         for number in range(MESSAGES):
-            yield from SUBMIT(world.bridge, Send(outbox, (bytes([number]),)))
+            yield from SUBMIT(world.bridge, SendFrames(outbox, (bytes([number]),)))
             yield from RING(world.bridge)
 
     world.interleave(loop(), world.thread(), schedule)
@@ -162,7 +230,7 @@ def _receive_all(schedule: tuple[int, ...]) -> list[object]:
 
 
 @pytest.mark.parametrize("run", [_submit_all, _receive_all])
-def test_nobody_sleeps_while_something_is_there(
+def test_neither_side_sleeps_while_something_is_there(
     run: Callable[[tuple[int, ...]], list[object]],
 ) -> None:
     whole = [bytes([number]) for number in range(MESSAGES)]

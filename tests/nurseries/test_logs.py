@@ -1,11 +1,13 @@
-"""Lines reach the reader whole and in order; a reader that does not read costs lines, not time."""
+"""Log lines for people and programs; they reach the reader whole and in order, or are counted."""
 
 import fcntl
+import json
 import logging
 import os
 import pathlib
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,8 +17,14 @@ import trio
 import trio.testing
 from hypothesis import given
 
-from triolet.nurseries.logs.lines import LogSettings
-from triolet.nurseries.logs.writer import LINE_BYTES_MAX, LogQueue, open_log
+from triolet.nurseries.logs import (
+    LINE_BYTES_MAX,
+    LineFormat,
+    LogQueue,
+    LogSettings,
+    log_fields,
+    open_log,
+)
 from triolet.nurseries.tasks.task_tree import find_background_task
 
 logger = logging.getLogger("triolet.test")
@@ -50,13 +58,13 @@ async def test_lines_are_written_and_the_level_counts(pipe: tuple[int, int]) -> 
     read, write = pipe
     async with open_log(LogSettings(), process="frontend 0", fd=write):
         logger.info("one")
-        logger.debug("not told")
+        logger.debug("below the level")
         await trio.to_thread.run_sync(logger.info, "from a thread")
         await trio.testing.wait_all_tasks_blocked()
         lines = read_all(read).decode().splitlines()
         assert [line.split(": ")[1] for line in lines] == ["one", "from a thread"]
         assert find_background_task("log-writer") is not None
-    logger.info("nobody hears this")
+    logger.info("after the block")
     assert read_all(read) == b""
     assert os.get_blocking(write), "others who write there are not touched"
 
@@ -118,7 +126,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-async def test_a_socket_that_nobody_reads_costs_no_time_either() -> None:
+async def test_a_socket_that_is_not_read_costs_no_time_either() -> None:
     """As under systemd, whose journal reads from a socket that all processes share."""
     reader, stderr = socket.socketpair()
     with reader, stderr, interrupted_after(10):
@@ -137,7 +145,7 @@ async def test_a_socket_that_nobody_reads_costs_no_time_either() -> None:
         assert stderr.getblocking(), "others who write there are not touched"
 
 
-async def test_a_record_that_is_no_line_harms_nobody(pipe: tuple[int, int]) -> None:
+async def test_a_record_that_is_no_line_is_logged_all_the_same(pipe: tuple[int, int]) -> None:
     read, write = pipe
     mistaken = {"msg": "two of %s, and %d", "args": ("one",), "levelno": logging.INFO}
     async with open_log(LogSettings(), fd=write) as log:
@@ -154,7 +162,7 @@ async def test_a_reader_that_is_gone_is_no_fault() -> None:
     os.close(read)
     try:
         async with open_log(LogSettings(), fd=write):
-            logger.info("to nobody")
+            logger.info("without a reader")
     finally:
         os.close(write)
 
@@ -184,17 +192,6 @@ async def test_a_long_line_is_cut(pipe: tuple[int, int]) -> None:
         assert not log.queue
     assert len(data) == LINE_BYTES_MAX
     assert data.endswith(b" ...\n")
-
-
-def test_lines_come_in_order_over_all_levels() -> None:
-    queue = LogQueue(100)
-    for level, line in ((INFO, b"a\n"), (DEBUG, b"b\n"), (INFO, b"c\n"), (ERROR, b"d\n")):
-        queue.put(level, line)
-    assert queue.take(4) == b"a\nb\n"
-    assert queue.take(1) == b"c\n", "at least one, whole"
-    assert queue.take(100) == b"d\n"
-    assert queue.take(100) == b""
-    assert not queue
 
 
 def test_the_least_important_goes_first_and_of_it_the_oldest() -> None:
@@ -238,8 +235,80 @@ def test_every_line_is_taken_once_in_order_or_counted(steps: list[tuple[int, byt
             line = b"%d %s\n" % (len(put), content.replace(b"\n", b""))
             put.append(line)
             queue.put(level, line)
-        queue.check_invariants()
+        assert queue.waiting_bytes <= 40
     taken += [line + b"\n" for line in queue.take(1000).split(b"\n")[:-1]]
     assert len(taken) + queue.dropped_total == len(put)
     numbers = [int(line.split()[0]) for line in taken]
     assert numbers == sorted(set(numbers))
+
+
+def record(
+    message: str, *arguments: object, level: int = logging.INFO, **extra: object
+) -> logging.LogRecord:
+    made = logging.getLogger("triolet.test").makeRecord(
+        "triolet.test", level, "f.py", 1, message, arguments, None, extra=extra
+    )
+    made.created = 1_000_000_000.25
+    return made
+
+
+def test_a_line_for_people() -> None:
+    form = LineFormat(LogSettings(), "frontend 0", 3)
+    line = form.line(record("said %s", "hello", size_bytes=3))
+    assert line.split(" ", 1)[1] == "frontend 0: said hello size_bytes=3\n"
+    assert " WARNING late\n" in form.line(record("late", level=logging.WARNING))
+
+
+def test_a_line_of_the_root_names_no_process() -> None:
+    assert LineFormat(LogSettings()).line(record("up")).split(" ", 1)[1] == "up\n"
+
+
+def test_a_line_for_programs() -> None:
+    form = LineFormat(LogSettings(format="json"), "engine 1", 4)
+    with log_fields(request_id="req_1"):
+        line = form.line(record('said "%s"\n', "ä", size_bytes=3, message_="x"))
+    assert line.count("\n") == 1
+    assert json.loads(line) == {
+        "time": "2001-09-09T01:46:40.250Z",
+        "level": "info",
+        "process": "engine 1",
+        "epoch": 4,
+        "logger": "triolet.test",
+        "message": 'said "ä"\n',
+        "request_id": "req_1",
+        "size_bytes": 3,
+        "message_": "x",
+    }
+
+
+def test_facts_are_for_programs_alone() -> None:
+    made = record("engine 0: ready", facts={"child": "engine 0", "message": "never"})
+    assert LineFormat(LogSettings()).line(made).endswith(" engine 0: ready\n")
+    line = json.loads(LineFormat(LogSettings(format="json")).line(made))
+    assert (line["child"], line["message"]) == ("engine 0", "engine 0: ready")
+
+
+def test_fields_end_with_their_block_and_nest() -> None:
+    form = LineFormat(LogSettings())
+    with log_fields(one=1), log_fields(two=2):
+        assert form.line(record("x")).endswith("x one=1 two=2\n")
+    assert form.line(record("x")).endswith(" x\n")
+
+
+@pytest.mark.parametrize("words", ["human", "json"])
+def test_a_traceback_is_in_both(words: str) -> None:
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        made = record("failed", level=logging.ERROR)
+        made.exc_info = sys.exc_info()
+    line = LineFormat(LogSettings(format=words)).line(made)
+    text = line if words == "human" else json.loads(line)["exception"]
+    assert "Traceback" in text
+    assert "ValueError: broken" in text
+
+
+@pytest.mark.parametrize("words", [{"format": "xml"}, {"level": "loud"}])
+def test_unknown_words_are_refused(words: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="must be in"):
+        LogSettings(**words)

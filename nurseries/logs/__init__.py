@@ -1,1 +1,0 @@
-"""Log lines: format, bounded queue, the thread that writes."""
