@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 
 from . import __version__
 from .api.commands.options import ChatOptions, EngineOptions, FileOptions, ServeOptions
-from .api.commands.plan import RareSettings, make_plan
+from .api.commands.plan import make_plan
 from .api.commands.sources import Sources, check_written, environment, settings_file
 from .bench.load.options import BenchOptions
 from .bench.options import (
@@ -74,13 +74,11 @@ BenchModel = Annotated[
 ]
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
-# The same, but not in `--help`, which is for the first hour.
-HIDDEN = Parameter(name="*", show=False)
 SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
 THROUGHPUT, LATENCY, STARTUP = ThroughputOptions(), LatencyOptions(), StartupOptions()
 FLOOR, PREFIX, TIMELINE = FloorOptions(), PrefixOptions(), TimelineOptions()
 CHAOS = ChaosOptions()
-RARE, FILE = RareSettings(), FileOptions()
+FILE = FileOptions()
 
 
 @app.command
@@ -89,7 +87,6 @@ def serve(
     *,
     options: Annotated[ServeOptions, FLAT] = SERVE,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    rare: Annotated[RareSettings, HIDDEN] = RARE,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions.
@@ -102,7 +99,7 @@ def serve(
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
-        plan = make_plan(model, options, engine, rare)
+        plan = make_plan(model, options, engine)
         with make_server_report(options.log_format) as report:
             code = trio.run(run_server, plan, report)
     raise SystemExit(code)
@@ -265,7 +262,6 @@ def show(
     *,
     options: Annotated[ServeOptions, FLAT] = SERVE,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    rare: Annotated[RareSettings, HIDDEN] = RARE,
     file: Annotated[FileOptions, FLAT] = FILE,
     json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False,
 ) -> None:
@@ -273,7 +269,7 @@ def show(
     from .api.commands.config_show import settings_text
     from .api.commands.exits import print_whole
 
-    print_whole(settings_text((options, engine, rare, file), model, sources, as_json=json))
+    print_whole(settings_text((options, engine, file), model, sources, as_json=json))
 
 
 @app.command

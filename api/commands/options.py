@@ -1,8 +1,7 @@
-"""What can be said to the commands: one class for each group of options, with its help.
+"""Options of the commands: one class for each group, with defaults and help.
 
-Plain data with defaults; the command line's parser reads the annotations. The names here are the
-options' names, `max_model_len` is `--max-model-len`. Must not know what the values mean or whether
-they fit together: `plan` and the settings do.
+The command line's parser reads the annotations; `max_model_len` is `--max-model-len`. Whether the
+values fit together, `plan` and the settings check.
 """
 
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,14 +11,16 @@ from cyclopts import Parameter
 
 from ...engine.config import EngineSettings
 from ...nurseries.logs.lines import LogSettings
-from ...runtime.config import SupervisionSettings
+from ...nurseries.processes.shutdown_ladder import LadderTimes
+from ...runtime.config import AdmissionLimits, InputLimits, StreamSettings, SupervisionSettings
+from ..limits import ServerLimits
 from ..settings import GRACE_S, RESUME_KEEP_S
 
 _RESTARTS = SupervisionSettings()
 _LOGS = LogSettings()
 # In `config show`, in files and in the environment, but not in `--help`, which is for the first
 # hour.
-_RARE: dict[str, Any] = {"show": False}
+RARE = Parameter(show=False)
 # Options that may be given often: empty unless given, and there is no option to say so.
 _LIST: dict[str, Any] = {"negative": (), "show_default": False}
 
@@ -103,6 +104,16 @@ class ServeOptions:
     restart_period: Annotated[
         float, Parameter(help="Seconds over which its deaths are counted.")
     ] = _RESTARTS.restart_period_s
+    # Of restarts: the first delay, the longest.
+    backoff_min: Annotated[float, RARE] = _RESTARTS.backoff_min_s
+    backoff_max: Annotated[float, RARE] = _RESTARTS.backoff_max_s
+    # Options by dotted names, as `--limits.http.head-s`. In a file: `head_s = 2` below
+    # `[serve.limits.http]`. In the environment: `TRIOLET_LIMITS_HTTP_HEAD_S`.
+    limits: Annotated[ServerLimits, RARE] = attrs.field(factory=ServerLimits)
+    admission: Annotated[AdmissionLimits, RARE] = attrs.field(factory=AdmissionLimits)
+    input: Annotated[InputLimits, RARE] = attrs.field(factory=InputLimits)
+    streams: Annotated[StreamSettings, RARE] = attrs.field(factory=StreamSettings)
+    ladder: Annotated[LadderTimes, RARE] = attrs.field(factory=LadderTimes)
 
 
 @attrs.frozen(kw_only=True)

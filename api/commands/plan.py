@@ -1,7 +1,7 @@
 """Plan of a server, made of its options: every value is checked before a process is spawned.
 
-What can be known to be wrong without a process is said here, in one sentence: a missing folder, an
-unknown architecture, an address that must not be open.
+What can be known to be wrong without a process is refused here, in one sentence: a missing folder,
+an unknown architecture, an address that must not be open.
 """
 
 import ipaddress
@@ -17,25 +17,15 @@ from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
 from ...nurseries.logs.lines import FORMATS, LEVELS, LogSettings
-from ...nurseries.processes.shutdown_ladder import LadderTimes
-from ...runtime.config import (
-    AdmissionLimits,
-    InputLimits,
-    RuntimeSettings,
-    RuntimeTimes,
-    StreamSettings,
-    SupervisionSettings,
-)
+from ...runtime.config import RuntimeSettings, RuntimeTimes, SupervisionSettings
 from ...runtime.processes.root import ServePlan
 from ..http.origin import OriginPolicy
-from ..limits import MERGE_MS_MAX, ServerLimits
+from ..limits import MERGE_MS_MAX
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import FrontendSettings, ServeSettings, settings_to_text
 
 if TYPE_CHECKING:  # the parser that their annotations are for is not loaded with a server
     from .options import EngineOptions, ServeOptions
-
-RESTARTS = SupervisionSettings()
 
 
 @attrs.frozen
@@ -43,35 +33,9 @@ class KeyNeeded(InvalidParameter):
     """An address that others can reach needs a key."""
 
 
-@attrs.frozen(kw_only=True)
-class RareSettings:
-    """What hardly anyone changes; options by dotted names, as `--limits.http.head-s`.
-
-    In a file: `head_s = 2` below `[serve.limits.http]`. In the environment:
-    `TRIOLET_LIMITS_HTTP_HEAD_S`.
-    """
-
-    limits: ServerLimits = attrs.field(factory=ServerLimits)
-    admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
-    input: InputLimits = attrs.field(factory=InputLimits)
-    streams: StreamSettings = attrs.field(factory=StreamSettings)
-    ladder: LadderTimes = attrs.field(factory=LadderTimes)
-    # Of restarts: the first delay, the longest.
-    backoff_min: float = RESTARTS.backoff_min_s
-    backoff_max: float = RESTARTS.backoff_max_s
-
-
-RARE = RareSettings()
-
-
-def make_plan(
-    model: str | None,
-    options: "ServeOptions",
-    engine: "EngineOptions",
-    rare: RareSettings = RARE,
-) -> ServePlan:
+def make_plan(model: str | None, options: "ServeOptions", engine: "EngineOptions") -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
-    _check_numbers(options, rare)
+    _check_numbers(options)
     _check_address(options.host, options.port, is_open=not options.api_key)
     _check_edge(options)
     logs = _log_settings(options.log_format, options.log_level)
@@ -87,13 +51,13 @@ def make_plan(
         supervision=SupervisionSettings(
             restart_limit=options.restart_limit,
             restart_period_s=options.restart_period,
-            backoff_min_s=rare.backoff_min,
-            backoff_max_s=rare.backoff_max,
+            backoff_min_s=options.backoff_min,
+            backoff_max_s=options.backoff_max,
         ),
-        admission=rare.admission,
-        input=rare.input,
-        streams=rare.streams,
-        times=RuntimeTimes(grace_s=options.grace, ladder=rare.ladder),
+        admission=options.admission,
+        input=options.input,
+        streams=options.streams,
+        times=RuntimeTimes(grace_s=options.grace, ladder=options.ladder),
         logs=logs,
     )
     hosts = options.allowed_host
@@ -105,7 +69,7 @@ def make_plan(
         allowed_origins=options.allowed_origin,
         grace_s=options.grace,
         resume_keep_s=options.resume_keep,
-        limits=rare.limits,
+        limits=options.limits,
     )
     return ServePlan(
         settings=runtime,
@@ -127,12 +91,12 @@ def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
     return str(folder), model_name or folder.name
 
 
-def _check_numbers(options: "ServeOptions", rare: RareSettings) -> None:
-    check_numbers("limits", rare.limits)
+def _check_numbers(options: "ServeOptions") -> None:
+    check_numbers("limits", options.limits)
     keep_s, frontends = options.resume_keep, options.frontends
     if not 0 <= keep_s < math.inf:
         raise InvalidParameter("resume_keep", f"must be finite and at least 0, not {keep_s:g}")
-    if rare.limits.merge_ms > MERGE_MS_MAX:
+    if options.limits.merge_ms > MERGE_MS_MAX:
         raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
     if not 1 <= frontends <= FRONTENDS_MAX:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")

@@ -6,7 +6,6 @@ import attrs
 import pytest
 
 from triolet.api.commands.options import EngineOptions, ServeOptions
-from triolet.api.commands.plan import RareSettings
 from triolet.api.commands.sources import DEFAULT, TABLES, shown
 from triolet.command_line import app, run_words, sources
 
@@ -30,14 +29,13 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def bound(words: list[str]) -> tuple[ServeOptions, EngineOptions, RareSettings]:
+def bound(words: list[str]) -> tuple[ServeOptions, EngineOptions]:
     """What `serve` would be called with."""
     _, arguments, _ = app.parse_args(["serve", *words], exit_on_error=False, print_error=False)
     found = arguments.arguments
     return (
         found.get("options", ServeOptions()),
         found.get("engine", EngineOptions()),
-        found.get("rare", RareSettings()),
     )
 
 
@@ -46,11 +44,11 @@ def test_each_source_goes_before_the_next(
 ) -> None:
     monkeypatch.setenv("TRIOLET_PORT", "9002")
     monkeypatch.setenv("TRIOLET_LIMITS_SOCKET_PING_S", "7")
-    options, engine, rare = bound(["--config", str(file), "--grace", "2"])
+    options, engine = bound(["--config", str(file), "--grace", "2"])
     assert (options.grace, options.port, options.host) == (2.0, 9002, "127.0.0.1")
     assert options.api_key == ("one", "two")
     assert engine.boot_timeout_s == 12
-    assert (rare.limits.http.head_s, rare.limits.socket.ping_s) == (3.0, 7.0)
+    assert (options.limits.http.head_s, options.limits.socket.ping_s) == (3.0, 7.0)
     assert sources.of_option["--grace"] == "command line"
     assert sources.of_option["--port"] == "environment, TRIOLET_PORT"
     assert sources.of_option["--boot-timeout"] == f"{file}, [serve][boot-timeout]"
@@ -65,7 +63,7 @@ def test_the_environment_names_the_file(
 
 
 def test_a_list_has_one_source(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, _, _ = bound(["--config", str(file), "--api-key", "three"])
+    options, _ = bound(["--config", str(file), "--api-key", "three"])
     assert options.api_key == ("three",)
 
 
@@ -149,7 +147,7 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_option_is_shown_under_the_name_that_sets_it() -> None:
     """So that a source that is noted under a name is found under it."""
-    groups = (ServeOptions(), EngineOptions(), RareSettings())
+    groups = (ServeOptions(), EngineOptions())
     names = {row.option for group in groups for row in shown(group, sources)}
     arguments = app["serve"].assemble_argument_collection()
     leaves = {argument.name for argument in arguments if not argument.children}
