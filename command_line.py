@@ -1,7 +1,4 @@
-"""The command line of `triolet`; each command imports what it needs when it runs.
-
-Words to settings, errors to sentences, and nothing else.
-"""
+"""Command line of `triolet`; each command imports what it needs when it runs."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -130,10 +127,27 @@ def tree(
 ) -> None:
     """Show the live task tree of a running server, all processes merged."""
     from .api.commands.exits import errors_as_sentences, print_whole
-    from .api.commands.tree import tree_text
 
     with errors_as_sentences():
         print_whole(trio.run(partial(tree_text, run, as_json=json)))
+
+
+async def tree_text(run: str | None, *, as_json: bool) -> str:
+    """The task tree of this run, or of the only one, asked over its control socket.
+
+    Raises `RunNotFound`, `ControlCallFailed`.
+    """
+    import msgspec
+
+    from .nurseries.tasks.task_tree import ProcessTree, render_tree
+    from .runtime.messages import ControlCall
+    from .runtime.processes.control_server import ask_run
+    from .runtime.processes.run_folder import find_run
+
+    text = await ask_run(find_run(run), ControlCall.TREE)
+    if as_json:
+        return text
+    return "\n".join(render_tree(msgspec.json.decode(text, type=ProcessTree)))
 
 
 @bench.default
@@ -269,7 +283,7 @@ def show(
     from .api.commands.config_show import settings_text
     from .api.commands.exits import print_whole
 
-    print_whole(settings_text((options, engine, file), model, sources, as_json=json))
+    print_whole(settings_text((options, engine, file), model, sources.of_option, as_json=json))
 
 
 @app.command
@@ -302,9 +316,8 @@ def _run_bench(
     engine: EngineOptions,
     *errors: type[Exception],
 ) -> None:
-    from .api.commands.exits import errors_as_sentences
+    from .api.commands.exits import errors_as_sentences, until_terminated
     from .api.commands.report import make_report
-    from .api.commands.termination import until_terminated
 
     with errors_as_sentences(*errors), make_report() as report:
         run = partial(measure, model, options, engine=attrs.asdict(engine), on_event=report)

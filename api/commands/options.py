@@ -27,15 +27,14 @@ _LIST: dict[str, Any] = {"negative": (), "show_default": False}
 
 def options_of(settings: type[Any]) -> type[Any]:
     """Options class of the fields of a settings class that have a sentence of help."""
-    fields = {}
+    options = {}
     for field in attrs.fields(settings):
         if sentence := field.metadata["help"]:
             name = field.name.removesuffix("_s").replace("_", "-")
             note = Parameter(name=name, help=sentence, show=not field.metadata["rare"])
-            fields[field.name] = attrs.field(
-                default=field.default, type=Annotated[field.type, note]
-            )
-    return attrs.make_class(f"OptionsOf{settings.__name__}", fields, frozen=True, kw_only=True)
+            kind: dict[str, Any] = {"type": Annotated[field.type, note]}
+            options[field.name] = attrs.field(default=field.default, **kind)
+    return attrs.make_class(f"OptionsOf{settings.__name__}", options, frozen=True, kw_only=True)
 
 
 if TYPE_CHECKING:
