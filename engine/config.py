@@ -19,14 +19,14 @@ EXECUTORS = ("auto", "native", "torch", "null")
 # Modules of worker processes, by name, not by import: a process boundary is an import boundary.
 WORKER_MODULE = "triolet.engine.worker.process"
 NATIVE_WORKER_MODULE = "triolet.engine.worker.native_process"
-# Of native kernels, best first; `native/build` compiles them.
+# Of native kernels, best first; `kernels/build` compiles them.
 ISAS = ("avx512bf16", "avx512", "avx2", "plain")
 LOAD_FORMATS = ("auto", "dummy")
 SCHEDULING_POLICIES = ("priority", "fcfs")
 # 16 tokens: the grain of the prefix cache in vLLM, and the tile of the bitwise linear layers.
 BLOCK_TOKENS = 16
-# Where nobody looks at single tokens a step may compute so many times the tokens: what a step costs
-# beside its tokens is paid less often, and prompts are over sooner, so that more decode together.
+# Where no reader looks at single tokens a step may compute so many times the tokens: what it
+# costs beside them is paid less often, and prompts are over sooner, so that more decode together.
 UNWATCHED_FACTOR = 4
 # More would only make aborts take longer: one step computes, one waits (as slots of the ring do).
 STEPS_IN_FLIGHT_MAX = 2
@@ -188,10 +188,10 @@ class EngineSettings:
         return self.max_model_len or model_len
 
     def digest(self) -> str:
-        """Hash of all values, hexadecimal; equal for engines of equal settings."""
+        """Hash of all values, hexadecimal; two engines with one digest have the same settings."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
 
 
 def worker_module_ahead(executor: str) -> str:
-    """Of a worker that is started with its engine, before it is known what it loads."""
+    """Of a worker that is started with its engine, before it can know what to load."""
     return NATIVE_WORKER_MODULE if executor in ("auto", "native") else WORKER_MODULE
