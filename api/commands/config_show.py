@@ -4,11 +4,11 @@ Reading only: nothing is started and no value is checked against another.
 """
 
 import io
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 import attrs
-import msgspec
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
@@ -37,7 +37,7 @@ def settings_text(
     for group in groups:
         rows += rows_of(group, sources)
     if as_json:
-        return msgspec.json.format(msgspec.json.encode(rows)).decode()
+        return json.dumps([attrs.asdict(row) for row in rows], indent=2, ensure_ascii=False)
     table = Table(box=None, pad_edge=False)
     for title in ("setting", "value", "source"):
         table.add_column(title, overflow="fold")
