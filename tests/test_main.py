@@ -63,14 +63,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--port", "x"], "--port"),
         (["serve", "--port", "70000"], "--port must be from 0 to 65535"),
         (["serve", "--grace", "-1"], "--grace must be at least 0"),
-        (["serve", "--restart-limit", "-1"], "--restart-limit must be at least 0"),
-        (["serve", "--restart-period", "0"], "--restart-period must be at least"),
         (["serve", "--host", "0.0.0.0"], "--api-key"),
-        (["serve", "--api-key", ""], "--api-key"),
-        (["serve", "--allowed-host", "a/b"], "--allowed-host"),
         (["serve", "--kv-blocks", "-1"], "--kv-blocks must be at least 0"),
         (["serve", "--log-format", "xml"], "--log-format must be one of human, json"),
-        (["serve", "--log-level", "loud"], "--log-level must be one of"),
         (["serve", "--executor", "magic"], "--executor must be one of"),
         (["run", "--temperature", "-1"], "--temperature must be"),
         (["run", "--workers", "0"], "--workers must be at least 1"),
@@ -166,7 +161,7 @@ async def test_json_is_the_tree_itself() -> None:
     assert msgspec.json.decode(text, type=ProcessTree) == TREE
 
 
-async def test_without_a_server_the_way_out_is_told() -> None:
+async def test_without_a_server_the_error_says_how_to_start_one() -> None:
     with pytest.raises(RunNotFound, match="triolet serve"):
         await tree_text(None, as_json=False)
 
@@ -180,7 +175,7 @@ async def test_of_two_servers_one_must_be_named() -> None:
         assert await tree_text("cd", as_json=False)
 
 
-async def test_a_server_that_is_gone_is_told() -> None:
+async def test_a_server_that_is_gone_is_an_error() -> None:
     with (
         make_run_folder("ab12", url="http://x", model="m", version="0"),
         pytest.raises(ControlCallFailed),

@@ -115,7 +115,7 @@ def _cgroup(name: str) -> str:
 
 
 def _kernels() -> Iterator[Finding]:
-    """What the executor "auto" will find in the worker."""
+    """What the executor "auto" finds in the worker."""
     if fault := native_fault():
         yield Finding("native kernels", f"none, so that torch computes: {fault}")
     else:

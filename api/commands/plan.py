@@ -28,11 +28,6 @@ if TYPE_CHECKING:  # the parser that their annotations are for is not loaded wit
     from .options import EngineOptions, ServeOptions
 
 
-@attrs.frozen
-class KeyNeeded(InvalidParameter):
-    """An address that others can reach needs a key."""
-
-
 def make_plan(model: str | None, options: "ServeOptions", engine: "EngineOptions") -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
     _check_numbers(options)
@@ -103,24 +98,20 @@ def _check_numbers(options: "ServeOptions") -> None:
 
 
 def _checked_engine(folder: str, options: "EngineOptions") -> EngineSettings:
-    engine = EngineSettings(model=folder, **attrs.asdict(options))
-    check_model(engine)
-    return engine
-
-
-def check_model(engine: EngineSettings) -> None:
-    """Look at the model's config, as far as the executor will.
+    """The settings, after a look at the model's config, as far as the executor will look.
 
     Raises `ModelFolderError`, and `InvalidParameter` for a length above the model's.
     """
+    engine = EngineSettings(model=folder, **attrs.asdict(options))
     # The null executor computes nothing, so that any architecture will do.
     load = load_model_limits if engine.executor == "null" else load_model_config
-    engine.model_len_of(load(engine.model).max_model_len)
+    engine.model_len_of(load(folder).max_model_len)
+    return engine
 
 
 def _check_address(host: str, port: int, *, is_open: bool) -> None:
     if not is_loopback(host) and is_open:
-        raise KeyNeeded(
+        raise InvalidParameter(
             "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
         )
     if not 0 <= port <= 65535:
@@ -128,7 +119,7 @@ def _check_address(host: str, port: int, *, is_open: bool) -> None:
 
 
 def _check_edge(options: "ServeOptions") -> None:
-    """What every frontend would stumble over, later and less clearly."""
+    """Keys and names that every frontend would refuse, later and less clearly."""
     if not all(key.strip() for key in (*options.api_key, *options.admin_key)):
         raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
     hosts, origins = (options.allowed_host, ()), ((), options.allowed_origin)

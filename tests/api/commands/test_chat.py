@@ -158,7 +158,7 @@ async def test_ctrl_c_at_the_prompt_says_how_to_leave_and_spares_the_next_answer
     assert conversation.messages == alone.messages  # the answer is whole
 
 
-async def test_a_failed_answer_is_told_and_not_remembered(
+async def test_a_failed_answer_is_shown_and_not_remembered(
     null_folder: pathlib.Path, screen: Screen, typed: Callable[..., None]
 ) -> None:
     typed("word " * 600 + "\n", "hello\n")
