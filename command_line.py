@@ -1,12 +1,9 @@
-"""The command line of `triolet`; each command imports what it needs when it runs.
-
-Words to settings, errors to sentences, and nothing else.
-"""
+"""Command line of `triolet`; each command imports what it needs when it runs."""
 
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import attrs
 import trio
@@ -14,7 +11,7 @@ from cyclopts import App, Parameter
 
 from . import __version__
 from .api.commands.options import ChatOptions, EngineOptions, FileOptions, ServeOptions
-from .api.commands.plan import RareSettings, make_plan
+from .api.commands.plan import make_plan
 from .api.commands.sources import Sources, check_written, environment, settings_file
 from .bench.load.options import BenchOptions
 from .bench.options import (
@@ -74,13 +71,8 @@ BenchModel = Annotated[
 ]
 # Each field of the class is an option of the command.
 FLAT = Parameter(name="*")
-# The same, but not in `--help`, which is for the first hour.
-HIDDEN = Parameter(name="*", show=False)
-SERVE, ENGINE, CHAT, BENCH = ServeOptions(), EngineOptions(), ChatOptions(), BenchOptions()
-THROUGHPUT, LATENCY, STARTUP = ThroughputOptions(), LatencyOptions(), StartupOptions()
-FLOOR, PREFIX, TIMELINE = FloorOptions(), PrefixOptions(), TimelineOptions()
-CHAOS = ChaosOptions()
-RARE, FILE = RareSettings(), FileOptions()
+SERVE, ENGINE, CHAT = ServeOptions(), EngineOptions(), ChatOptions()
+CHAOS, FILE = ChaosOptions(), FileOptions()
 
 
 @app.command
@@ -89,7 +81,6 @@ def serve(
     *,
     options: Annotated[ServeOptions, FLAT] = SERVE,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    rare: Annotated[RareSettings, HIDDEN] = RARE,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions.
@@ -102,7 +93,7 @@ def serve(
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
-        plan = make_plan(model, options, engine, rare)
+        plan = make_plan(model, options, engine)
         with make_server_report(options.log_format) as report:
             code = trio.run(run_server, plan, report)
     raise SystemExit(code)
@@ -133,130 +124,137 @@ def tree(
 ) -> None:
     """Show the live task tree of a running server, all processes merged."""
     from .api.commands.exits import errors_as_sentences, print_whole
-    from .api.commands.tree import tree_text
 
     with errors_as_sentences():
         print_whole(trio.run(partial(tree_text, run, as_json=json)))
 
 
-@bench.default
-def bench_load(
-    model: BenchModel = None,
-    *,
-    options: Annotated[BenchOptions, FLAT] = BENCH,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+async def tree_text(run: str | None, *, as_json: bool) -> str:
+    """The task tree of this run, or of the only one, asked over its control socket.
+
+    Raises `RunNotFound`, `ControlCallFailed`.
+    """
+    import msgspec
+
+    from .nurseries.tasks.task_tree import ProcessTree, render_tree
+    from .runtime.messages import ControlCall
+    from .runtime.processes.control_server import ask_run
+    from .runtime.processes.run_folder import find_run
+
+    text = await ask_run(find_run(run), ControlCall.TREE)
+    if as_json:
+        return text
+    return "\n".join(render_tree(msgspec.json.decode(text, type=ProcessTree)))
+
+
+# The measuring function of a sub-command of bench and the errors it expects.
+Measurement = tuple[Callable[..., Awaitable[None]], tuple[type[Exception], ...]]
+
+
+def bench_command(defaults: object, name: str = "") -> Callable[[Callable[[], Measurement]], None]:
+    """Adds a sub-command with these options; without a name it is `triolet bench` itself."""
+
+    def add(load: Callable[[], Measurement]) -> None:
+        def run_bench(
+            model: BenchModel = None,
+            *,
+            options: Annotated[Any, FLAT] = defaults,
+            engine: Annotated[EngineOptions, FLAT] = ENGINE,
+            file: Annotated[FileOptions, FLAT] = FILE,
+        ) -> None:
+            from .api.commands.exits import errors_as_sentences, until_terminated
+            from .api.commands.report import make_report
+
+            measure, errors = load()
+            with errors_as_sentences(*errors), make_report() as report:
+                run = partial(measure, model, options, engine=attrs.asdict(engine), on_event=report)
+                trio.run(until_terminated, run)
+
+        run_bench.__doc__ = load.__doc__
+        if name:
+            bench.command(run_bench, name=name)
+        else:
+            bench.default(run_bench)
+
+    return add
+
+
+@bench_command(BenchOptions())
+def _load() -> Measurement:
     """Press a running server, or one started for it, with one load."""
     from .bench.commands import load
     from .bench.load.runner import ServerGone
 
-    _run_bench(load, model, options, engine, ServerGone)
+    return load, (ServerGone,)
 
 
-@bench.command
-def throughput(
-    model: BenchModel = None,
-    *,
-    options: Annotated[ThroughputOptions, FLAT] = THROUGHPUT,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+@bench_command(ThroughputOptions(), "throughput")
+def _throughput() -> Measurement:
     """Answer work that lies ready: output tokens a second, and CPU a token of each process.
 
     With `--against transformers` its `generate` answers the same prompts in turns with ours.
     """
-    from .bench.commands import throughput as run_throughput
+    from .bench.commands import throughput
     from .bench.serving.reference import ReferenceUnusable
 
-    _run_bench(run_throughput, model, options, engine, ReferenceUnusable)
+    return throughput, (ReferenceUnusable,)
 
 
-@bench.command
-def timeline(
-    model: BenchModel = None,
-    *,
-    options: Annotated[TimelineOptions, FLAT] = TIMELINE,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+@bench_command(TimelineOptions(), "timeline")
+def _timeline() -> Measurement:
     """Show what engine and worker do in a step, and what hides behind what, as lines and picture.
 
     Both note the parts of their steps in a mapped file; nothing else is different from serving.
     """
-    from .bench.commands import timeline as run_timeline
+    from .bench.commands import timeline
     from .bench.steps.timeline import TimelineEmpty
 
-    _run_bench(run_timeline, model, options, engine, TimelineEmpty)
+    return timeline, (TimelineEmpty,)
 
 
-@bench.command
-def latency(
-    model: BenchModel = None,
-    *,
-    options: Annotated[LatencyOptions, FLAT] = LATENCY,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+@bench_command(LatencyOptions(), "latency")
+def _latency() -> Measurement:
     """Press a server with one load after another: by protocol, concurrency, and arrivals a second.
 
     Shows tokens a second, time to the first token and between tokens, and CPU of each process.
     """
-    from .bench.commands import latency as run_latency
+    from .bench.commands import latency
     from .bench.load.runner import ServerGone
 
-    _run_bench(run_latency, model, options, engine, ServerGone)
+    return latency, (ServerGone,)
 
 
-@bench.command
-def startup(
-    model: BenchModel = None,
-    *,
-    options: Annotated[StartupOptions, FLAT] = STARTUP,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+@bench_command(StartupOptions(), "startup")
+def _startup() -> Measurement:
     """Time `triolet serve`: from the command to ready, from its worker's death to ready again."""
-    from .bench.commands import startup as run_startup
+    from .bench.commands import startup
     from .fuzz.chaos.clients import Lost
     from .fuzz.chaos.waits import NotInTime
 
-    _run_bench(run_startup, model, options, engine, Lost, NotInTime)
+    return startup, (Lost, NotInTime)
 
 
-@bench.command
-def prefix(
-    model: BenchModel = None,
-    *,
-    options: Annotated[PrefixOptions, FLAT] = PREFIX,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+@bench_command(PrefixOptions(), "prefix")
+def _prefix() -> Measurement:
     """Show what the prefix cache is worth to conversations that share a system prompt.
 
     Hit rate and time to the first token, with the cache and without, the same turns in turns.
     """
-    from .bench.commands import prefix as run_prefix
+    from .bench.commands import prefix
 
-    _run_bench(run_prefix, model, options, engine)
+    return prefix, ()
 
 
-@bench.command
-def floor(
-    model: BenchModel = None,
-    *,
-    options: Annotated[FloorOptions, FLAT] = FLOOR,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    file: Annotated[FileOptions, FLAT] = FILE,
-) -> None:
+@bench_command(FloorOptions(), "floor")
+def _floor() -> Measurement:
     """Measure how fast this machine reads and multiplies, and how near steps come to it.
 
     Steps are computed in this process, without an engine around them; `--threads 0` takes every
     core. Of dense models.
     """
-    from .bench.commands import floor as run_floor
+    from .bench.commands import floor
 
-    _run_bench(run_floor, model, options, engine)
+    return floor, ()
 
 
 @config.command
@@ -265,7 +263,6 @@ def show(
     *,
     options: Annotated[ServeOptions, FLAT] = SERVE,
     engine: Annotated[EngineOptions, FLAT] = ENGINE,
-    rare: Annotated[RareSettings, HIDDEN] = RARE,
     file: Annotated[FileOptions, FLAT] = FILE,
     json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False,
 ) -> None:
@@ -273,7 +270,7 @@ def show(
     from .api.commands.config_show import settings_text
     from .api.commands.exits import print_whole
 
-    print_whole(settings_text((options, engine, rare, file), model, sources, as_json=json))
+    print_whole(settings_text((options, engine, file), model, sources.of_option, as_json=json))
 
 
 @app.command
@@ -297,22 +294,6 @@ def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
 
     with errors_as_sentences(Lost, NotInTime):
         raise SystemExit(run_chaos(options))
-
-
-def _run_bench(
-    measure: Callable[..., Awaitable[None]],
-    model: str | None,
-    options: object,
-    engine: EngineOptions,
-    *errors: type[Exception],
-) -> None:
-    from .api.commands.exits import errors_as_sentences
-    from .api.commands.report import make_report
-    from .api.commands.termination import until_terminated
-
-    with errors_as_sentences(*errors), make_report() as report:
-        run = partial(measure, model, options, engine=attrs.asdict(engine), on_event=report)
-        trio.run(until_terminated, run)
 
 
 def run_words(words: list[str] | None) -> None:

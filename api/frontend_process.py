@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
-import cattrs
 import msgspec
 import trio
 
@@ -47,16 +46,10 @@ from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
 from .serving.connection_source import QueueSource, open_queue_source
 from .serving.server import serve_connections
-from .settings import FrontendSettings
+from .settings import settings_of_text
 
 # The root balances by these reports; between two of them it counts what it passed itself.
 LOAD_PERIOD_S = 0.02
-
-
-def settings_of_text(text: str) -> FrontendSettings:
-    """The settings in `text`; unknown fields are refused."""
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    return converter.structure(msgspec.json.decode(text), FrontendSettings)
 
 
 async def main(child: ChildFds) -> None:

@@ -1,8 +1,6 @@
-"""How the edge serves, as plain data: made by the command, carried by the root, read by frontends.
+"""Settings of a frontend: made by the command, carried as text by the root, read by frontends.
 
-The live root loads this, so it imports nothing that speaks a protocol or knows a tokenizer; the
-way back from text is the frontend process's own, since only it needs the package for it. Must not
-know who applies a setting.
+The live root loads this, so it imports nothing that speaks a protocol or knows a tokenizer.
 """
 
 import attrs
@@ -50,5 +48,16 @@ class FrontendSettings:
 
 
 def settings_to_text(settings: FrontendSettings) -> str:
-    """JSON text for INIT; `frontend_process.settings_of_text` is the way back."""
+    """JSON text for INIT."""
     return msgspec.json.encode(settings).decode()
+
+
+def settings_of_text(text: str) -> FrontendSettings:
+    """The way back. Raises `msgspec.ValidationError` for a wrong type, and for other fields.
+
+    A root that runs since before an upgrade has other fields than its next frontend.
+    """
+    settings = msgspec.json.decode(text, type=FrontendSettings)
+    if msgspec.json.decode(settings_to_text(settings)) != msgspec.json.decode(text):
+        raise msgspec.ValidationError("settings with other fields: of another version?")
+    return settings

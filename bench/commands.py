@@ -15,9 +15,9 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
+from ..api.commands.config_show import rows_of
 from ..api.commands.figures import check_target, shows_table, write_figures
 from ..api.commands.options import EngineOptions
-from ..api.commands.sources import Sources, shown
 from ..engine.model.bundled import bundled_model_folder
 from ..runtime.events import OnEvent
 from .load.command import bench as run_load
@@ -50,8 +50,7 @@ from .tables import (
     timeline_table,
 )
 
-_NO_SOURCES = Sources()
-_DEFAULTS = tuple(shown(EngineOptions(), _NO_SOURCES))
+_DEFAULTS = tuple(rows_of(EngineOptions(), {}))
 # Of tables, where nobody looks at a terminal.
 COLUMNS = 120
 
@@ -179,7 +178,7 @@ async def floor(
 def words_of_serve(engine: EngineOptions) -> list[str]:
     """The options of `triolet serve` that say the same, those that are not the default."""
     words: list[str] = []
-    for each, default in zip(shown(engine, _NO_SOURCES), _DEFAULTS, strict=True):
+    for each, default in zip(rows_of(engine, {}), _DEFAULTS, strict=True):
         if each.value == default.value:
             continue
         if isinstance(each.value, bool):

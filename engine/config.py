@@ -1,6 +1,8 @@
 """Settings of one engine: a frozen class that the root sends in INIT and that READY's hash covers.
 
-Everything here is plain data, so that it crosses the control socket as it is.
+Each is declared once, with type, default, bounds and the sentence of `--help`; the options of the
+commands are derived from it (`api.commands.options`). Everything here is plain data, so that it
+crosses the control socket as it is.
 """
 
 import hashlib
@@ -33,85 +35,143 @@ STEPS_IN_FLIGHT_MAX = 2
 STEP_TOKENS_MAX = 131_072
 
 
+_TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+
+def setting(
+    default: Any,
+    *,
+    at_least: float | None = None,
+    at_most: float = math.inf,
+    one_of: tuple[str, ...] = (),
+    help: str = "",
+    rare: bool = False,
+) -> Any:
+    """A field of the default's type, checked when it is set. Raises `InvalidParameter` by its name.
+
+    With `help` it is an option of the commands; a `rare` one is not in their `--help`.
+    """
+
+    def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        name, wanted = attribute.name, type(default)
+        # An engine reads its settings strictly: it would die of a wrong type, again and again.
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise InvalidParameter(name, f"must be {_TYPE_NAMES[wanted]}, not {value!r}")
+        if one_of and value not in one_of:
+            words = ", ".join(filter(None, one_of))
+            raise InvalidParameter(name, f"must be one of {words}, not {value!r}")
+        if at_least is not None and (not math.isfinite(value) or value < at_least):
+            raise InvalidParameter(name, f"must be at least {at_least:g}, not {value:g}")
+        if at_least is not None and value > at_most:
+            raise InvalidParameter(name, f"must be at most {at_most:g}, not {value:g}")
+
+    return attrs.field(default=default, validator=check, metadata={"help": help, "rare": rare})
+
+
 @attrs.frozen(kw_only=True)
 class EngineSettings:
-    """What an engine needs to know. Token counts unless a name says otherwise.
-
-    `kv_blocks` 0 means: as many as `max_num_seqs` sequences of full length need, within
-    `kv_memory_bytes_max`, where 0 is 1 GiB, or what a GPU has free. `max_model_len` 0 means the
-    model's own. `workers` is tensor × pipeline ranks. `step_timeout_s` is the deadline of one step;
-    a step that exceeds it ends the engine.
+    """Settings of an engine. Token counts unless a name says otherwise.
 
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
-    model: str
-    executor: str = "auto"  # native where it serves the model, else torch
-    isa: str = ""  # of native kernels; empty: the best that the processor has
-    load_format: str = "auto"
-    device: str = "cpu"
-    workers: int = 1
-    threads: int = 0  # of each worker; 0: native as is quickest, torch all cores but one
-    block_tokens: int = BLOCK_TOKENS
-    kv_blocks: int = 0
-    kv_memory_bytes_max: int = 0
-    max_model_len: int = 0
-    max_num_seqs: int = 64
-    # One step computes at most so many tokens; bounds the gap that running requests see. Where all
-    # of them wait for whole answers (`merge_s`) it is UNWATCHED_FACTOR times as many.
-    max_num_batched_tokens: int = 256
-    # The most alternatives that `logprobs` and `prompt_logprobs` may ask for.
-    max_logprobs: int = MAX_LOGPROBS_DEFAULT
-    # Chunks of prompts are cut so that no step is predicted to take longer; 0: by tokens alone.
+    model: str = setting("")  # its folder
+    executor: str = setting(
+        "auto",
+        one_of=EXECUTORS,
+        help="What computes: auto (native, else torch), native, torch, null (nothing).",
+    )
+    isa: str = setting(
+        "",
+        one_of=("", *ISAS),
+        help="Instruction set of native kernels; empty: the best.",
+        rare=True,
+    )
+    load_format: str = setting(
+        "auto", one_of=LOAD_FORMATS, help="auto, or dummy for random weights from config.json."
+    )
+    device: str = setting("cpu", help="Where torch computes: cpu or cuda.")
+    # Tensor × pipeline ranks.
+    workers: int = setting(1, at_least=1, help="Worker processes of each engine.")
+    # Native as is quickest, torch all cores but one.
+    threads: int = setting(0, at_least=0, help="Threads of each worker; 0: as many as are of use.")
+    block_tokens: int = setting(BLOCK_TOKENS, at_least=1, at_most=STEP_TOKENS_MAX)
+    max_model_len: int = setting(
+        0, at_least=0, help="Longest prompt plus answer, in tokens; 0: the model's."
+    )
+    # As fits: as many as `max_num_seqs` sequences of full length need, within
+    # `kv_memory_bytes_max`.
+    kv_blocks: int = setting(0, at_least=0, help="KV cache in blocks of 16 tokens; 0: as fits.")
+    max_num_seqs: int = setting(
+        64, at_least=1, at_most=STEP_TOKENS_MAX, help="Most requests that one step computes."
+    )
+    # Whole answers are those that wait by `merge_s`; four times is UNWATCHED_FACTOR.
+    max_num_batched_tokens: int = setting(
+        256,
+        at_least=1,
+        at_most=STEP_TOKENS_MAX,
+        help="Most tokens that one step computes; bounds the gap between tokens. Four times as "
+        "many while everybody waits for a whole answer.",
+    )
     # Half a second is a gap between two tokens that a reader notices.
-    step_time_target_s: float = 0.5
+    step_time_target_s: float = setting(
+        0.5,
+        at_least=0,
+        help="Cut prompts so that no step should take more seconds; 0: never.",
+        rare=True,
+    )
+    max_logprobs: int = setting(
+        MAX_LOGPROBS_DEFAULT,
+        at_least=0,
+        at_most=LOGPROBS_MAX,
+        help="Most alternatives of a token that logprobs may ask for.",
+        rare=True,
+    )
+    # Of equals first come, first served.
+    scheduling_policy: str = setting(
+        "priority",
+        one_of=SCHEDULING_POLICIES,
+        help="priority: lower numbers first; fcfs: whatever requests ask for.",
+    )
+    # Steps that are scheduled and not applied.
+    steps_in_flight: int = setting(
+        2,
+        at_least=1,
+        at_most=STEPS_IN_FLIGHT_MAX,
+        help="2: plan the next step while one computes; 1: not.",
+        rare=True,
+    )
     # Requests that begin with the same tokens share the KV blocks of what they have in common.
-    prefix_cache: bool = True
-    # priority: the lower `priority` first, of equals first come, first served. fcfs: as they come,
-    # whatever they ask for.
-    scheduling_policy: str = "priority"
-    # Steps that are scheduled and not applied. 2: the next step is ready before one is computed.
-    steps_in_flight: int = 2
-    bitwise: bool = True
-    boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
-    step_timeout_s: float = 60.0
-    orphan_s: float = 10.0  # requests whose frontend is gone are aborted after so long
+    prefix_cache: bool = setting(default=True, help="Compute what prompts have in common once.")
+    bitwise: bool = setting(default=True)
+    kv_memory_bytes_max: int = setting(
+        0,
+        at_least=0,
+        help="Most memory for KV blocks where --kv-blocks is 0; 0: 1 GiB or a GPU's.",
+        rare=True,
+    )
+    # Without progress; every progress message starts it again.
+    boot_timeout_s: float = setting(
+        60.0, at_least=0.001, help="A start may stand still so long.", rare=True
+    )
+    # A step that exceeds it ends the engine.
+    step_timeout_s: float = setting(
+        60.0, at_least=0.001, help="One step may take so long.", rare=True
+    )
+    # After it requests are aborted.
+    orphan_s: float = setting(
+        10.0, at_least=0.001, help="Requests outlive their frontend so long.", rare=True
+    )
     # Folder in which engine and workers note the spans of their steps; "" notes nothing.
-    record_steps: str = ""
-    null_step_s: float = 0.0  # the null executor waits so long in each step; for tests and demos
+    record_steps: str = setting("")
+    null_step_s: float = setting(
+        0.0, at_least=0, help="Seconds that each step of the null executor takes."
+    )
 
     def __attrs_post_init__(self) -> None:
-        values = attrs.asdict(self)  # attrs slots have no `__dict__`
-        for field in attrs.fields(EngineSettings):
-            check_type(field, values[field.name])
-        _one_of("executor", self.executor, EXECUTORS)
-        _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
-        _one_of("load_format", self.load_format, LOAD_FORMATS)
-        if self.isa:
-            _one_of("isa", self.isa, ISAS)
-        for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
-            check_at_least(name, values[name], 1)
-        for name in ("block_tokens", "max_num_seqs", "max_num_batched_tokens"):
-            if values[name] > STEP_TOKENS_MAX:
-                raise InvalidParameter(name, f"must be at most {STEP_TOKENS_MAX}")
-        if not 1 <= self.steps_in_flight <= STEPS_IN_FLIGHT_MAX:
-            raise InvalidParameter("steps_in_flight", f"must be from 1 to {STEPS_IN_FLIGHT_MAX}")
-        for name in (
-            "threads",
-            "kv_blocks",
-            "kv_memory_bytes_max",
-            "max_model_len",
-            "null_step_s",
-            "step_time_target_s",
-        ):
-            check_at_least(name, values[name], 0)
-        if not 0 <= self.max_logprobs <= LOGPROBS_MAX:
-            raise InvalidParameter("max_logprobs", f"must be from 0 to {LOGPROBS_MAX}")
         if self.executor != "null" and self.workers != 1:
             reason = "must be 1: an executor computes a model on one device"
             raise InvalidParameter("workers", f"{reason}. Use more engines instead")
-        for name in ("boot_timeout_s", "step_timeout_s", "orphan_s"):
-            check_at_least(name, values[name], 0.001)
 
     @property
     def step_tokens_max(self) -> int:
@@ -130,30 +190,6 @@ class EngineSettings:
     def digest(self) -> str:
         """Hash of all values, hexadecimal; two engines with one digest have the same settings."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
-
-
-_WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
-
-
-def check_type(field: "attrs.Attribute[Any]", value: object) -> None:
-    """Raises `InvalidParameter` unless it is of the type of the field's default, else text.
-
-    An engine reads its settings strictly: it would die of a wrong type, again and again.
-    """
-    wanted = str if field.default is attrs.NOTHING else type(field.default)
-    if type(value) is not wanted and not (wanted is float and type(value) is int):
-        raise InvalidParameter(field.name, f"must be {_WORDS[wanted]}, not {value!r}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidParameter(name, f"must be one of {', '.join(allowed)}, not {value!r}")
-
-
-def check_at_least(name: str, value: float, bound: float) -> None:
-    """Raises `InvalidParameter` unless it is finite and not below."""
-    if not math.isfinite(value) or value < bound:
-        raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
 
 
 def worker_module_ahead(executor: str) -> str:

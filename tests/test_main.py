@@ -1,13 +1,24 @@
-"""The command line as a person meets it: help, versions, wrong words; nothing is started here."""
+"""The command line: help, version, wrong words, and the tree of a running server."""
 
+import pathlib
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 
+import msgspec
 import pytest
 
 import triolet
-from triolet.command_line import run_words
+from triolet.command_line import run_words, tree_text
+from triolet.nurseries.tasks.service import open_service
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
+from triolet.runtime.errors import RunNotFound
+from triolet.runtime.messages import ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, serve_control
+from triolet.runtime.processes.run_folder import make_run_folder
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -52,14 +63,9 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["serve", "--port", "x"], "--port"),
         (["serve", "--port", "70000"], "--port must be from 0 to 65535"),
         (["serve", "--grace", "-1"], "--grace must be at least 0"),
-        (["serve", "--restart-limit", "-1"], "--restart-limit must be at least 0"),
-        (["serve", "--restart-period", "0"], "--restart-period must be at least"),
         (["serve", "--host", "0.0.0.0"], "--api-key"),
-        (["serve", "--api-key", ""], "--api-key"),
-        (["serve", "--allowed-host", "a/b"], "--allowed-host"),
         (["serve", "--kv-blocks", "-1"], "--kv-blocks must be at least 0"),
         (["serve", "--log-format", "xml"], "--log-format must be one of human, json"),
-        (["serve", "--log-level", "loud"], "--log-level must be one of"),
         (["serve", "--executor", "magic"], "--executor must be one of"),
         (["run", "--temperature", "-1"], "--temperature must be"),
         (["run", "--workers", "0"], "--workers must be at least 1"),
@@ -114,3 +120,70 @@ def test_ctrl_c_while_modules_are_imported_just_ends_it(words: list[str]) -> Non
         rest = process.stderr.read()
     assert process.returncode == -signal.SIGINT
     assert "Traceback" not in rest
+
+
+# ---- tree over a control socket
+
+TREE = ProcessTree(
+    "root",
+    7,
+    facts={"model": "m"},
+    tasks=TaskNode("main", "parked", children=[TaskNode("accept", "waiting", "connections", 2.0)]),
+    processes=[ProcessTree("engine 0", 8, facts={"state": "does not answer"})],
+)
+
+
+@pytest.fixture
+def runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
+    """Short: a socket's path has 107 bytes at most."""
+    folder = tmp_path_factory.mktemp("x")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    return folder / "triolet"
+
+
+async def answer(call: ControlCall) -> str:
+    assert call is ControlCall.TREE
+    return msgspec.json.encode(TREE).decode()
+
+
+@asynccontextmanager
+async def running(run_id: str) -> AsyncIterator[None]:
+    with make_run_folder(run_id, url="http://x", model="m", version="0") as folder:
+        async with open_service(partial(serve_control, folder, answer), name="control-server"):
+            yield
+
+
+async def test_lines_name_processes_tasks_and_what_they_wait_for() -> None:
+    async with running("ab12"):
+        text = await tree_text(None, as_json=False)
+    for words in ("root", "7", "model", "accept", "connections", "engine 0", "does not answer"):
+        assert words in text
+    assert text.index("accept") < text.index("engine 0")
+
+
+async def test_json_is_the_tree_itself() -> None:
+    async with running("ab12"):
+        text = await tree_text("ab", as_json=True)
+    assert msgspec.json.decode(text, type=ProcessTree) == TREE
+
+
+async def test_without_a_server_the_error_says_how_to_start_one() -> None:
+    with pytest.raises(RunNotFound, match="triolet serve"):
+        await tree_text(None, as_json=False)
+
+
+async def test_of_two_servers_one_must_be_named() -> None:
+    async with running("ab12"), running("cd34"):
+        with pytest.raises(RunNotFound, match="ab12, cd34; say which one"):
+            await tree_text(None, as_json=False)
+        with pytest.raises(RunNotFound, match="none of them is 'x'"):
+            await tree_text("x", as_json=False)
+        assert await tree_text("cd", as_json=False)
+
+
+async def test_a_server_that_is_gone_is_an_error() -> None:
+    with (
+        make_run_folder("ab12", url="http://x", model="m", version="0"),
+        pytest.raises(ControlCallFailed),
+    ):
+        await tree_text(None, as_json=False)

@@ -44,7 +44,7 @@ PROCESSES = {
     ),
     ("triolet.api.frontend_process",): (
         COMMON | {"zmq", "tokenizers", "llguidance", "jinja2", "markupsafe", "httptools", "h11",
-                  "wsproto", "trio_websocket", "prometheus_client", "cattrs"},
+                  "wsproto", "trio_websocket", "prometheus_client"},
         ROOMS | {"api"},
     ),
 }  # fmt: skip

@@ -1,1 +1,1 @@
-"""The commands of the `triolet` program, one file for each; `__main__` imports what one needs."""
+"""Commands of the `triolet` program; `command_line` imports what each needs when it runs."""

@@ -1,7 +1,7 @@
-"""`triolet run`: a conversation in the terminal, over the embedded runtime.
+"""Chat in the terminal, `triolet run`, over the embedded runtime.
 
 Ctrl-C ends the answer, not the program; Ctrl-D or /bye ends the program. Input is read in a thread,
-so that engines and their deaths are seen while the person thinks. Must not know HTTP.
+so that engines and their deaths are seen while the person thinks.
 """
 
 import signal
@@ -41,11 +41,11 @@ async def chat(
     with report as on_event:
         async with open_runtime(model, on_event=on_event, **engine) as runtime:
             print(f"{runtime.model_name}: {GREETING}")
-            await Conversation(runtime, params, options.system).run()
+            await TerminalChat(runtime, params, options.system).run()
 
 
 @attrs.define(eq=False)
-class Conversation:
+class TerminalChat:
     """The messages so far, and the loop of question and answer."""
 
     runtime: Runtime
@@ -72,7 +72,7 @@ class Conversation:
         """One line; None at the end. The thread stays behind in `readline` if we are cancelled."""
         _show("> ")
         async with trio.open_nursery() as nursery:
-            # Taken here, as nothing else wants them now: they must not stop the next answer.
+            # Taken here, as they must not stop the next answer.
             start_background_task_soon(nursery, _hint_at_interrupt, interrupts, name="interrupts")
             line = await trio.to_thread.run_sync(
                 sys.stdin.readline, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)

@@ -1,35 +1,43 @@
-"""`triolet config show`: every setting of a server, its value, and who set it.
+"""`triolet config show`: every setting of a server, its value, and its source.
 
-Reading only: nothing is started and no value is checked against another. Must not know how values
-are found; `sources` does.
+Reading only: nothing is started and no value is checked against another.
 """
 
 import io
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
 
 import attrs
-import msgspec
+from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
-from .sources import DEFAULT, Shown, Sources, shown
+DEFAULT = "default"
 
 # Wide enough that no row is folded; a terminal folds by itself.
 _COLUMNS = 160
 
 
+@attrs.frozen
+class SettingRow:
+    """One setting as `config show` shows it."""
+
+    option: str
+    value: object
+    source: str
+
+
 def settings_text(
-    groups: tuple[Any, ...], model: str | None, sources: Sources, *, as_json: bool
+    groups: tuple[Any, ...], model: str | None, sources: Mapping[str, str], *, as_json: bool
 ) -> str:
-    """All settings of the options classes in `groups`, as a table or as JSON."""
-    source = sources.of_option.get("--model", DEFAULT)
-    rows = [Shown("MODEL", model or "(the bundled model)", source)]
+    """All settings of these options, as a table or as JSON. `sources`: of those that were set."""
+    source = sources.get("--model", DEFAULT)
+    rows = [SettingRow("MODEL", model or "(the bundled model)", source)]
     for group in groups:
-        rows += shown(group, sources)
+        rows += rows_of(group, sources)
     if as_json:
-        return msgspec.json.format(
-            msgspec.json.encode([attrs.asdict(row) for row in rows])
-        ).decode()
+        return json.dumps([attrs.asdict(row) for row in rows], indent=2, ensure_ascii=False)
     table = Table(box=None, pad_edge=False)
     for title in ("setting", "value", "source"):
         table.add_column(title, overflow="fold")
@@ -45,3 +53,26 @@ def _value_text(value: object) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(str, value)) or "(none)"
     return str(value) if value != "" else "(empty)"
+
+
+def rows_of(settings: Any, sources: Mapping[str, str], prefix: str = "--") -> Iterator[SettingRow]:
+    """Every option of an options class, nested ones by dotted names, in order of reading."""
+    values = attrs.asdict(settings, recurse=False)
+    for field in attrs.fields(type(settings)):
+        value = values[field.name]
+        name = prefix + _option_name(field)
+        if attrs.has(type(value)):
+            yield from rows_of(value, sources, f"{name}.")
+        else:
+            hidden = "(set, not shown)" if value else value
+            source = sources.get(name, DEFAULT)
+            yield SettingRow(name, value if field.repr else hidden, source)
+
+
+def _option_name(field: "attrs.Attribute[Any]") -> str:
+    """The name that its annotation gives, else its own."""
+    for note in get_args(field.type):
+        if isinstance(note, Parameter) and note.name:
+            (name,) = note.name
+            return str(name)
+    return field.name.replace("_", "-")

@@ -1,8 +1,8 @@
-"""`triolet doctor`: what a report of a fault should say of the machine and the installation.
+"""Diagnosis of the machine and the installation for bug reports, `triolet doctor`.
 
 Each finding is a fact or a fault; a fault names the way out. Nothing secret is read: no key, no
 environment beyond the names that are set. Nothing is started, and no heavy package is imported, so
-that it answers where those are broken. Must not know what the facts are used for.
+that it answers where those are broken.
 """
 
 import ctypes
@@ -115,7 +115,7 @@ def _cgroup(name: str) -> str:
 
 
 def _kernels() -> Iterator[Finding]:
-    """What the executor "auto" will find in the worker."""
+    """What the executor "auto" finds in the worker."""
     if fault := native_fault():
         yield Finding("native kernels", f"none, so that torch computes: {fault}")
     else:

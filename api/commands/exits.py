@@ -1,11 +1,12 @@
-"""Exit codes of the commands, and the one place where errors become a line and a code.
+"""Exit codes of the commands, and how they end: errors as sentences, signals as cancellation.
 
     0   it went well; a server was asked to end, and drained
     1   it failed: a busy port, a model folder that cannot be served, no running server, …
     2   the command line is wrong: an unknown word, a value out of range
     3   an engine was given up for good, so the server went on with fewer than configured, or ended
     130 Ctrl-C, where it is not a way to end in order
-    141 who read the output left before its end (`triolet config show | head`)
+    141 the reader of the output left before its end (`triolet config show | head`)
+    143 SIGTERM or SIGHUP, where it is not a way to end in order
 
 A user's mistake or a full port is a sentence, never a traceback; a bug of ours keeps its traceback.
 """
@@ -13,11 +14,14 @@ A user's mistake or a full port is a sentence, never a traceback; a bug of ours 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import trio
 
 from ...engine.errors import EngineError, InvalidParameter
-from ...nurseries.tasks.error_groups import single_error
+from ...nurseries.tasks.error_groups import single_error, single_errors_unwrapped
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...runtime.errors import NoEngineLeft, RunNotFound
 from ...runtime.processes.control_server import ControlCallFailed
@@ -33,6 +37,10 @@ EXIT_ENGINE_LOST = 3
 EXIT_INTERRUPTED = 130
 # The same of SIGPIPE, which Python turns into an error.
 EXIT_UNREAD = 141
+EXIT_TERMINATED = 128 + signal.SIGTERM
+# SIGHUP is a closed terminal's.
+TERMINATIONS = (signal.SIGTERM, signal.SIGHUP)
+T = TypeVar("T")
 
 _SENTENCES = (
     EngineError,
@@ -72,8 +80,31 @@ def errors_as_sentences(*more: type[Exception]) -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+async def until_terminated(main: Callable[[], Awaitable[T]]) -> T:
+    """What `main` returns. A signal cancels it: its server must not outlive the command.
+
+    Raises what `main` raises, or `SystemExit` when a signal came.
+    """
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_cancel_when_terminated, nursery.cancel_scope)
+            value = await main()
+            nursery.cancel_scope.cancel("the command is through")
+            return value
+    raise SystemExit(EXIT_TERMINATED)
+
+
+async def _cancel_when_terminated(
+    scope: trio.CancelScope, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(*TERMINATIONS) as signals:
+        task_status.started()
+        async for number in signals:
+            scope.cancel(signal.Signals(number).name)
+
+
 def print_whole(text: str) -> None:
-    """Print what a command has found; a reader who leaves before its end, ends the command."""
+    """Print the output of a command; a reader who leaves before its end, ends the command."""
     try:
         print(text, flush=True)
     except BrokenPipeError:

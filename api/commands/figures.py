@@ -1,7 +1,7 @@
-"""Figures for programs: JSON to a file or to stdout, by one convention for all commands.
+"""Figures as JSON, to a file or to stdout, by one convention for all commands.
 
-`--json FILE` writes a file, `--json -` writes to stdout and the table stays away. Whether the file
-can be written is known before anything is measured. Must not know what the figures mean.
+`--json FILE` writes a file, `--json -` writes to stdout and no table is printed. Whether the file
+can be written is checked before anything is measured.
 """
 
 import json

@@ -1,106 +1,46 @@
-"""What can be said to the commands: one class for each group of options, with its help.
+"""Options of the commands: one class for each group, with defaults and help.
 
-Plain data with defaults; the command line's parser reads the annotations. The names here are the
-options' names, `max_model_len` is `--max-model-len`. Must not know what the values mean or whether
-they fit together: `plan` and the settings do.
+The command line's parser reads the annotations; `max_model_len` is `--max-model-len`. Whether the
+values fit together, `plan` and the settings check.
 """
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 from cyclopts import Parameter
 
 from ...engine.config import EngineSettings
 from ...nurseries.logs import LogSettings
-from ...runtime.config import SupervisionSettings
+from ...nurseries.processes.process import LadderTimes
+from ...runtime.config import AdmissionLimits, InputLimits, StreamSettings, SupervisionSettings
+from ..limits import ServerLimits
 from ..settings import GRACE_S, RESUME_KEEP_S
 
-_DEFAULTS = EngineSettings(model="")
 _RESTARTS = SupervisionSettings()
 _LOGS = LogSettings()
 # In `config show`, in files and in the environment, but not in `--help`, which is for the first
 # hour.
-_RARE: dict[str, Any] = {"show": False}
+RARE = Parameter(show=False)
 # Options that may be given often: empty unless given, and there is no option to say so.
 _LIST: dict[str, Any] = {"negative": (), "show_default": False}
 
 
-@attrs.frozen(kw_only=True)
-class EngineOptions:
-    """How a model is computed; fields of `EngineSettings` by their own names."""
+def options_of(settings: type[Any]) -> type[Any]:
+    """Options class of the fields of a settings class that have a sentence of help."""
+    options = {}
+    for field in attrs.fields(settings):
+        if sentence := field.metadata["help"]:
+            name = field.name.removesuffix("_s").replace("_", "-")
+            note = Parameter(name=name, help=sentence, show=not field.metadata["rare"])
+            kind: dict[str, Any] = {"type": Annotated[field.type, note]}
+            options[field.name] = attrs.field(default=field.default, **kind)
+    return attrs.make_class(f"OptionsOf{settings.__name__}", options, frozen=True, kw_only=True)
 
-    executor: Annotated[
-        str,
-        Parameter(help="What computes: auto (native, else torch), native, torch, null (nothing)."),
-    ] = _DEFAULTS.executor
-    isa: Annotated[
-        str, Parameter(help="Instruction set of native kernels; empty: the best.", **_RARE)
-    ] = _DEFAULTS.isa
-    load_format: Annotated[
-        str, Parameter(help="auto, or dummy for random weights from config.json.")
-    ] = _DEFAULTS.load_format
-    device: Annotated[str, Parameter(help="Where torch computes: cpu or cuda.")] = _DEFAULTS.device
-    workers: Annotated[int, Parameter(help="Worker processes of each engine.")] = _DEFAULTS.workers
-    threads: Annotated[int, Parameter(help="Threads of each worker; 0: as many as are of use.")] = (
-        _DEFAULTS.threads
-    )
-    max_model_len: Annotated[
-        int, Parameter(help="Longest prompt plus answer, in tokens; 0: the model's.")
-    ] = _DEFAULTS.max_model_len
-    kv_blocks: Annotated[int, Parameter(help="KV cache in blocks of 16 tokens; 0: as fits.")] = (
-        _DEFAULTS.kv_blocks
-    )
-    max_num_seqs: Annotated[int, Parameter(help="Most requests that one step computes.")] = (
-        _DEFAULTS.max_num_seqs
-    )
-    max_num_batched_tokens: Annotated[
-        int,
-        Parameter(
-            help="Most tokens that one step computes; bounds the gap between tokens. Four times as "
-            "many while everybody waits for a whole answer."
-        ),
-    ] = _DEFAULTS.max_num_batched_tokens
-    step_time_target_s: Annotated[
-        float,
-        Parameter(
-            name="step-time-target",
-            help="Cut prompts so that no step should take more seconds; 0: never.",
-            **_RARE,
-        ),
-    ] = _DEFAULTS.step_time_target_s
-    max_logprobs: Annotated[
-        int, Parameter(help="Most alternatives of a token that logprobs may ask for.", **_RARE)
-    ] = _DEFAULTS.max_logprobs
-    scheduling_policy: Annotated[
-        str, Parameter(help="priority: lower numbers first; fcfs: whatever requests ask for.")
-    ] = _DEFAULTS.scheduling_policy
-    steps_in_flight: Annotated[
-        int, Parameter(help="2: plan the next step while one computes; 1: not.", **_RARE)
-    ] = _DEFAULTS.steps_in_flight
-    prefix_cache: Annotated[bool, Parameter(help="Compute what prompts have in common once.")] = (
-        _DEFAULTS.prefix_cache
-    )
-    kv_memory_bytes_max: Annotated[
-        int,
-        Parameter(
-            help="Most memory for KV blocks where --kv-blocks is 0; 0: 1 GiB or a GPU's.",
-            **_RARE,
-        ),
-    ] = _DEFAULTS.kv_memory_bytes_max
-    boot_timeout_s: Annotated[
-        float, Parameter(name="boot-timeout", help="A start may stand still so long.", **_RARE)
-    ] = _DEFAULTS.boot_timeout_s
-    step_timeout_s: Annotated[
-        float, Parameter(name="step-timeout", help="One step may take so long.", **_RARE)
-    ] = _DEFAULTS.step_timeout_s
-    orphan_s: Annotated[
-        float,
-        Parameter(name="orphan", help="Requests outlive their frontend so long.", **_RARE),
-    ] = _DEFAULTS.orphan_s
-    null_step_s: Annotated[
-        float,
-        Parameter(name="null-step", help="Seconds that each step of the null executor takes."),
-    ] = _DEFAULTS.null_step_s
+
+if TYPE_CHECKING:
+    EngineOptions = EngineSettings
+else:
+    EngineOptions = options_of(EngineSettings)
 
 
 @attrs.frozen(kw_only=True)
@@ -163,6 +103,16 @@ class ServeOptions:
     restart_period: Annotated[
         float, Parameter(help="Seconds over which its deaths are counted.")
     ] = _RESTARTS.restart_period_s
+    # Of restarts: the first delay, the longest.
+    backoff_min: Annotated[float, RARE] = _RESTARTS.backoff_min_s
+    backoff_max: Annotated[float, RARE] = _RESTARTS.backoff_max_s
+    # Options by dotted names, as `--limits.http.head-s`. In a file: `head_s = 2` below
+    # `[serve.limits.http]`. In the environment: `TRIOLET_LIMITS_HTTP_HEAD_S`.
+    limits: Annotated[ServerLimits, RARE] = attrs.field(factory=ServerLimits)
+    admission: Annotated[AdmissionLimits, RARE] = attrs.field(factory=AdmissionLimits)
+    input: Annotated[InputLimits, RARE] = attrs.field(factory=InputLimits)
+    streams: Annotated[StreamSettings, RARE] = attrs.field(factory=StreamSettings)
+    ladder: Annotated[LadderTimes, RARE] = attrs.field(factory=LadderTimes)
 
 
 @attrs.frozen(kw_only=True)

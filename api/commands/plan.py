@@ -1,7 +1,7 @@
 """Plan of a server, made of its options: every value is checked before a process is spawned.
 
-What can be known to be wrong without a process is said here, in one sentence: a missing folder, an
-unknown architecture, an address that must not be open.
+What can be known to be wrong without a process is refused here, in one sentence: a missing folder,
+an unknown architecture, an address that must not be open.
 """
 
 import ipaddress
@@ -17,61 +17,24 @@ from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
 from ...nurseries.logs import FORMATS, LEVELS, LogSettings
-from ...nurseries.processes.process import LadderTimes
 from ...runtime.config import (
-    AdmissionLimits,
-    InputLimits,
     RuntimeSettings,
     RuntimeTimes,
-    StreamSettings,
     SupervisionSettings,
 )
 from ...runtime.processes.root import ServePlan
 from ..http.origin import OriginPolicy
-from ..limits import MERGE_MS_MAX, ServerLimits
+from ..limits import MERGE_MS_MAX
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import FrontendSettings, ServeSettings, settings_to_text
 
 if TYPE_CHECKING:  # the parser that their annotations are for is not loaded with a server
     from .options import EngineOptions, ServeOptions
 
-RESTARTS = SupervisionSettings()
 
-
-@attrs.frozen
-class KeyNeeded(InvalidParameter):
-    """An address that others can reach needs a key."""
-
-
-@attrs.frozen(kw_only=True)
-class RareSettings:
-    """What hardly anyone changes; options by dotted names, as `--limits.http.head-s`.
-
-    In a file: `head_s = 2` below `[serve.limits.http]`. In the environment:
-    `TRIOLET_LIMITS_HTTP_HEAD_S`.
-    """
-
-    limits: ServerLimits = attrs.field(factory=ServerLimits)
-    admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
-    input: InputLimits = attrs.field(factory=InputLimits)
-    streams: StreamSettings = attrs.field(factory=StreamSettings)
-    ladder: LadderTimes = attrs.field(factory=LadderTimes)
-    # Of restarts: the first delay, the longest.
-    backoff_min: float = RESTARTS.backoff_min_s
-    backoff_max: float = RESTARTS.backoff_max_s
-
-
-RARE = RareSettings()
-
-
-def make_plan(
-    model: str | None,
-    options: "ServeOptions",
-    engine: "EngineOptions",
-    rare: RareSettings = RARE,
-) -> ServePlan:
+def make_plan(model: str | None, options: "ServeOptions", engine: "EngineOptions") -> ServePlan:
     """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
-    _check_numbers(options, rare)
+    _check_numbers(options)
     _check_address(options.host, options.port, is_open=not options.api_key)
     _check_edge(options)
     logs = _log_settings(options.log_format, options.log_level)
@@ -87,13 +50,13 @@ def make_plan(
         supervision=SupervisionSettings(
             restart_limit=options.restart_limit,
             restart_period_s=options.restart_period,
-            backoff_min_s=rare.backoff_min,
-            backoff_max_s=rare.backoff_max,
+            backoff_min_s=options.backoff_min,
+            backoff_max_s=options.backoff_max,
         ),
-        admission=rare.admission,
-        input=rare.input,
-        streams=rare.streams,
-        times=RuntimeTimes(grace_s=options.grace, ladder=rare.ladder),
+        admission=options.admission,
+        input=options.input,
+        streams=options.streams,
+        times=RuntimeTimes(grace_s=options.grace, ladder=options.ladder),
         logs=logs,
     )
     hosts = options.allowed_host
@@ -105,7 +68,7 @@ def make_plan(
         allowed_origins=options.allowed_origin,
         grace_s=options.grace,
         resume_keep_s=options.resume_keep,
-        limits=rare.limits,
+        limits=options.limits,
     )
     return ServePlan(
         settings=runtime,
@@ -127,36 +90,32 @@ def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
     return str(folder), model_name or folder.name
 
 
-def _check_numbers(options: "ServeOptions", rare: RareSettings) -> None:
-    check_numbers("limits", rare.limits)
+def _check_numbers(options: "ServeOptions") -> None:
+    check_numbers("limits", options.limits)
     keep_s, frontends = options.resume_keep, options.frontends
     if not 0 <= keep_s < math.inf:
         raise InvalidParameter("resume_keep", f"must be finite and at least 0, not {keep_s:g}")
-    if rare.limits.merge_ms > MERGE_MS_MAX:
+    if options.limits.merge_ms > MERGE_MS_MAX:
         raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
     if not 1 <= frontends <= FRONTENDS_MAX:
         raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
 
 
 def _checked_engine(folder: str, options: "EngineOptions") -> EngineSettings:
-    engine = EngineSettings(model=folder, **attrs.asdict(options))
-    check_model(engine)
-    return engine
-
-
-def check_model(engine: EngineSettings) -> None:
-    """Look at the model's config, as far as the executor will.
+    """The settings, after a look at the model's config, as far as the executor will look.
 
     Raises `ModelFolderError`, and `InvalidParameter` for a length above the model's.
     """
+    engine = EngineSettings(model=folder, **attrs.asdict(options))
     # The null executor computes nothing, so that any architecture will do.
     load = load_model_limits if engine.executor == "null" else load_model_config
-    engine.model_len_of(load(engine.model).max_model_len)
+    engine.model_len_of(load(folder).max_model_len)
+    return engine
 
 
 def _check_address(host: str, port: int, *, is_open: bool) -> None:
     if not is_loopback(host) and is_open:
-        raise KeyNeeded(
+        raise InvalidParameter(
             "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
         )
     if not 0 <= port <= 65535:
@@ -164,7 +123,7 @@ def _check_address(host: str, port: int, *, is_open: bool) -> None:
 
 
 def _check_edge(options: "ServeOptions") -> None:
-    """What every frontend would stumble over, later and less clearly."""
+    """Keys and names that every frontend would refuse, later and less clearly."""
     if not all(key.strip() for key in (*options.api_key, *options.admin_key)):
         raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
     hosts, origins = (options.allowed_host, ()), ((), options.allowed_origin)

@@ -1,13 +1,13 @@
-"""Shows a run's events to the person who started it: bars on a terminal, plain lines otherwise.
+"""Progress report of a run on stderr: bars on a terminal, plain lines or log lines otherwise.
 
-Writes to stderr alone, so that stdout stays the command's own. Must not know processes or where
-events come from.
+stdout stays the command's own.
 """
 
 import logging
 import re
 import sys
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import TextIO, assert_never
 
 import attrs
@@ -25,6 +25,7 @@ from ...runtime.events import (
     ChildStarting,
     ChildStopped,
     Draining,
+    OnEvent,
     RunEvent,
     Serving,
     Stopped,
@@ -86,32 +87,17 @@ class LineReport:
         if line:
             print(f"{time.strftime('%H:%M:%S')} {line}", file=self.stream, flush=True)
 
-    def __enter__(self) -> "LineReport":
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class LogReport:
-    """Events as log lines, to whatever handlers there are; as data too, for logs in JSON."""
-
-    def __call__(self, event: RunEvent) -> None:
-        """Log at once."""
-        if line := sentence(event):
-            # A line's own epoch is that of the process that logs.
-            facts = {
-                "child_epoch" if name == "epoch" else name: value
-                for name, value in attrs.asdict(event).items()
-            }
-            facts["event"] = _WORDS.sub("_", type(event).__name__).lower()
-            logger.log(_level(event), "%s", line, extra={"facts": facts})
-
-    def __enter__(self) -> "LogReport":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
+def log_event(event: RunEvent) -> None:
+    """Log an event as a line, and as data for logs in JSON."""
+    if line := sentence(event):
+        # A line's own epoch is that of the process that logs.
+        facts = {
+            "child_epoch" if name == "epoch" else name: value
+            for name, value in attrs.asdict(event).items()
+        }
+        facts["event"] = _WORDS.sub("_", type(event).__name__).lower()
+        logger.log(_level(event), "%s", line, extra={"facts": facts})
 
 
 def _level(event: RunEvent) -> int:
@@ -176,14 +162,14 @@ class BarReport:
         self._progress.stop()
 
 
-def make_report() -> LineReport | BarReport:
+def make_report() -> AbstractContextManager[OnEvent]:
     """Bars if stderr is a terminal."""
-    return _bars() or LineReport(sys.stderr)
+    return _bars() or nullcontext(LineReport(sys.stderr))
 
 
-def make_server_report(log_format: str) -> LogReport | BarReport:
+def make_server_report(log_format: str) -> AbstractContextManager[OnEvent]:
     """Bars if stderr is a terminal, unless programs are to read it; else lines of the log."""
-    return (_bars() if log_format == HUMAN else None) or LogReport()
+    return (_bars() if log_format == HUMAN else None) or nullcontext(log_event)
 
 
 def _bars() -> BarReport | None:

@@ -1,4 +1,4 @@
-"""`triolet serve`: the whole server, until a signal; the exit code says how it went.
+"""Server process of `triolet serve`: runs the root until a signal, and returns the exit code.
 
 The first SIGINT, SIGTERM or SIGHUP drains within the grace time, the second aborts. Signals are
 taken here and nowhere below.

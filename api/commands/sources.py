@@ -1,28 +1,38 @@
-"""Where the value of an option comes from: command line, environment, settings file, default.
+"""Sources of option values: command line, environment, settings file, default.
 
 The parser asks these in that order, and each fills only what those before it left open. A settings
 file is TOML with one table for each command (`[serve]`, `[run]`) whose keys are the options' names;
-what it does not know is refused, so that a misspelt key cannot pass unnoticed. Must not know what
-any option means.
+unknown keys are refused, so that a misspelt one cannot pass unnoticed.
+
+The parser's own conversion is lenient: `8124.5` would be port 8124, and a number, a string and a
+boolean of a settings file are all one to it. So what was written is checked before that.
 """
 
+import math
 import pathlib
+import re
 import tomllib
-from collections.abc import Iterator
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 import attrs
-from cyclopts import UNSET, App, ArgumentCollection, CycloptsError, Parameter
+from cyclopts import UNSET, App, ArgumentCollection, CycloptsError
 from cyclopts.config import Dict, Env
-
-from .option_types import fault_of_text, fault_of_value
 
 PREFIX = "TRIOLET_"
 FILE_OPTION = "--config"
-DEFAULT = "default"
 # Which table is read for which command.
 TABLES = {("serve",): "serve", ("config", "show"): "serve", ("run",): "run", ("bench",): "bench"}
 _FILE_BYTES_MAX = 2**20  # a file of settings has some kilobytes; a larger one is a mistake
+_WHOLE = re.compile(r"[+-]?[0-9]+(_[0-9]+)*")
+# What crosses to other processes has 64 bits, and so has at most so many digits.
+_INTEGER_MAX = 2**63 - 1
+_DIGITS_MAX = 24
+_TYPE_NAMES = {
+    bool: "true or false",
+    int: "a whole number of at most 64 bits",
+    float: "a finite number",
+    str: "text",
+}
 
 
 def environment() -> Env:
@@ -41,8 +51,7 @@ def settings_file(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
             known = ", ".join(f"[{table}]" for table in dict.fromkeys(TABLES.values()))
             raise CycloptsError(msg=f"{path}: [{name}] is no table of settings; there are {known}")
     table = TABLES.get(commands) or TABLES[commands[:1]]  # a sub-command has that of its command
-    _check_tables(path, tables.get(table, {}), arguments)
-    _check_types(path, table, tables.get(table, {}), arguments)
+    _check_file(path, table, tables.get(table, {}), arguments)
     fill = Dict(data=tables, source=str(path), root_keys=(table,), use_commands_as_keys=False)
     fill(app, commands, arguments)
 
@@ -57,27 +66,19 @@ def check_written(app: App, commands: tuple[str, ...], arguments: ArgumentCollec
                 raise CycloptsError(msg=f"{source}{token.keyword or argument.name} {fault}")
 
 
-def _check_types(path: pathlib.Path, name: str, table: Any, arguments: ArgumentCollection) -> None:
-    """The parser sees values as text alone."""
+def _check_file(path: pathlib.Path, name: str, table: Any, arguments: ArgumentCollection) -> None:
+    """Check tables and types; the parser sees values as text alone, and no number for a table."""
     for argument in arguments:
         keys = argument.name.removeprefix("--").split(".")
         value = table
         for key in keys:
             value = _lookup(value, key)
-        fault = "" if value is None else fault_of_value(argument.hint, value)
-        if fault and not argument.children:
+        if argument.children:
+            if not isinstance(value, dict | None):
+                raise CycloptsError(msg=f"{path}: {'.'.join(keys)} must be a table")
+        elif value is not None and (fault := fault_of_value(argument.hint, value)):
             keyword = "".join(f"[{key}]" for key in (name, *keys))
             raise CycloptsError(msg=f"{path}: {keyword} {fault}")
-
-
-def _check_tables(path: pathlib.Path, table: Any, arguments: ArgumentCollection) -> None:
-    """What has options below it must be a table: the parser would let a number pass unseen."""
-    for argument in arguments:
-        node = table
-        for key in argument.name.removeprefix("--").split("."):
-            node = _lookup(node, key)
-        if argument.children and not isinstance(node, dict | None):
-            raise CycloptsError(msg=f"{path}: {argument.name.removeprefix('--')} must be a table")
 
 
 def _lookup(node: Any, key: str) -> Any:
@@ -112,7 +113,7 @@ def _read(path: pathlib.Path) -> dict[str, Any]:
 
 @attrs.define(eq=False)
 class Sources:
-    """Notes, asked last, who set what. {option: source}; what is not in it has its default."""
+    """Notes, asked last, what set which option; an option that is not in it has its default."""
 
     of_option: dict[str, str] = attrs.field(factory=dict, init=False)
 
@@ -128,33 +129,41 @@ class Sources:
                 }.get(token.source, f"{token.source}, {token.keyword}")
 
 
-@attrs.frozen
-class Shown:
-    """One setting as `config show` shows it."""
+def fault_of_text(hint: Any, text: str) -> str:
+    """What is wrong with `text` for an option of this type, as the end of a sentence; "" if right.
 
-    option: str
-    value: object
-    source: str
-
-
-def shown(settings: Any, sources: Sources, prefix: str = "--") -> Iterator[Shown]:
-    """Every option of an options class, nested ones by dotted names, in order of reading."""
-    values = attrs.asdict(settings, recurse=False)
-    for field in attrs.fields(type(settings)):
-        value = values[field.name]
-        name = prefix + _option_name(field)
-        if attrs.has(type(value)):
-            yield from shown(value, sources, f"{name}.")
-        else:
-            hidden = "(set, not shown)" if value else value
-            source = sources.of_option.get(name, DEFAULT)
-            yield Shown(name, value if field.repr else hidden, source)
+    Of the command line, or the environment. Booleans are read by the parser, which knows their
+    words and takes no other.
+    """
+    kind = _kind(hint)
+    is_right = {int: _is_whole, float: _is_number}.get(kind, lambda _: True)(text)
+    return "" if is_right else f"must be {_TYPE_NAMES[kind]}, not {text!r}"
 
 
-def _option_name(field: "attrs.Attribute[Any]") -> str:
-    """The name that its annotation gives, else its own."""
-    for note in get_args(field.type):
-        if isinstance(note, Parameter) and note.name:
-            (name,) = note.name
-            return str(name)
-    return field.name.replace("_", "-")
+def fault_of_value(hint: Any, value: object) -> str:
+    """The same of a value that has a type already; text, which may be a secret, is not quoted."""
+    kind = _kind(hint)
+    values = value if get_origin(hint) is tuple and isinstance(value, list) else [value]
+    for each in values if kind in _TYPE_NAMES else ():
+        is_right = type(each) is kind or (kind is float and type(each) is int)
+        if not is_right or fault_of_text(kind, str(each)):
+            return f"must be {_TYPE_NAMES[kind]}" + ("" if kind is str else f", not {each!r}")
+    return ""
+
+
+def _is_whole(text: str) -> bool:
+    is_number = len(text) <= _DIGITS_MAX and _WHOLE.fullmatch(text) is not None
+    return is_number and abs(int(text)) <= _INTEGER_MAX
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _kind(hint: Any) -> Any:
+    """Of an optional one what it is if given, of many what each of them is."""
+    kinds = [each for each in get_args(hint) if each not in (type(None), Ellipsis)]
+    return kinds[0] if len(kinds) == 1 else hint

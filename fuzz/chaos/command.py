@@ -6,8 +6,8 @@ from functools import partial
 import trio
 from rich.console import Console
 
+from ...api.commands.exits import until_terminated
 from ...api.commands.figures import check_target, shows_table, write_figures
-from ...api.commands.termination import until_terminated
 from .campaign import run_campaign
 from .options import ChaosOptions
 from .report import Report

@@ -9,13 +9,11 @@ from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import attrs
-import cattrs
 import msgspec
 import pytest
 import trio
 
 from triolet.api import frontend_process
-from triolet.api.frontend_process import settings_of_text
 from triolet.api.settings import FrontendSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
@@ -152,18 +150,6 @@ async def open_frontend(folder: pathlib.Path, **init: Any) -> AsyncIterator[Fake
             nursery.start_soon(root.run)
             yield root
             nursery.cancel_scope.cancel("the test is over")
-
-
-# ---- settings
-
-
-def test_settings_survive_the_way_and_strangers_are_refused(folder: pathlib.Path) -> None:
-    settings = settings_for(folder, api_keys=("k",), allowed_hosts=("h",), grace_s=3.0)
-    text = settings_to_text(settings)
-    assert settings_of_text(text) == settings
-    strange = json.dumps({**json.loads(text), "no_such_field": 1})
-    with pytest.raises(cattrs.ClassValidationError):
-        settings_of_text(strange)
 
 
 # ---- orders and reports

@@ -1,4 +1,4 @@
-"""`triolet serve` with acting children: `python -m …acting_server PORT ENGINES FRONTENDS`.
+"""`triolet serve` with acting children: `python -m …acting_server ENGINES FRONTENDS`.
 
 ENGINES and FRONTENDS are JSON lists of acts, one for each rank.
 """
@@ -15,14 +15,14 @@ from triolet.runtime.processes.root import ServePlan
 from triolet.tests.runtime.acting import ACTING_ENGINE, ACTING_FRONTEND, acting_settings
 
 
-def main(port: str, engines: str, frontends: str) -> int:
+def main(engines: str, frontends: str) -> int:
     acts = json.loads(frontends)
     plan = ServePlan(
         settings=acting_settings(*[[act] for act in json.loads(engines)]),
         frontend_settings=json.dumps({rank: [act] for rank, act in enumerate(acts)}),
         model_name="m",
         version="0",
-        port=int(port),
+        port=0,
         frontends=len(acts),
         engine_module=ACTING_ENGINE,
         frontend_module=ACTING_FRONTEND,

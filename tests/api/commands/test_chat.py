@@ -14,7 +14,7 @@ import attrs
 import pytest
 import trio
 
-from triolet.api.commands.chat import GREETING, HINT, Conversation, chat
+from triolet.api.commands.chat import GREETING, HINT, TerminalChat, chat
 from triolet.api.commands.options import ChatOptions
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
@@ -88,14 +88,14 @@ def typed(monkeypatch: pytest.MonkeyPatch, screen: Screen) -> Callable[..., None
 @asynccontextmanager
 async def open_conversation(
     folder: pathlib.Path, params: SamplingParams = PARAMS, system: str = "", **bed: Any
-) -> AsyncIterator[Conversation]:
+) -> AsyncIterator[TerminalChat]:
     with trio.fail_after(DEADLINE_S):
         opened: contextlib.AbstractAsyncContextManager[Bed] = open_bed(folder, **bed)
         async with opened as made:
-            yield Conversation(made.frontend, params, system)
+            yield TerminalChat(made.frontend, params, system)
 
 
-def roles(conversation: Conversation) -> list[str]:
+def roles(conversation: TerminalChat) -> list[str]:
     return [message["role"] for message in conversation.messages]
 
 
@@ -152,13 +152,13 @@ async def test_ctrl_c_at_the_prompt_says_how_to_leave_and_spares_the_next_answer
     typed(type_after_ctrl_c)
     async with open_conversation(null_folder) as conversation:
         await conversation.run()
-        alone = Conversation(conversation.runtime, PARAMS, "")
+        alone = TerminalChat(conversation.runtime, PARAMS, "")
         typed("hello\n")
         await alone.run()
     assert conversation.messages == alone.messages  # the answer is whole
 
 
-async def test_a_failed_answer_is_told_and_not_remembered(
+async def test_a_failed_answer_is_shown_and_not_remembered(
     null_folder: pathlib.Path, screen: Screen, typed: Callable[..., None]
 ) -> None:
     typed("word " * 600 + "\n", "hello\n")

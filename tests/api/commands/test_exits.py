@@ -1,19 +1,25 @@
-"""Expected errors are one sentence and a code; bugs keep their traceback."""
+"""Expected errors are one sentence and a code; bugs keep their traceback; signals cancel."""
 
 import os
+import signal
 import subprocess
 import sys
 
 import pytest
+import trio
 
 from triolet.api.commands.exits import (
     EXIT_ENGINE_LOST,
     EXIT_FAILED,
+    EXIT_TERMINATED,
     EXIT_UNREAD,
     EXIT_USAGE,
+    TERMINATIONS,
     errors_as_sentences,
+    until_terminated,
 )
 from triolet.engine.errors import BootRefused, InvalidParameter, ModelFolderError
+from triolet.fuzz.chaos.clients import Lost
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.processes.root import PortInUse
 
@@ -73,3 +79,33 @@ def test_a_reader_who_leaves_ends_the_command_without_a_traceback() -> None:
     finally:
         os.close(write_end)
     assert (ended.returncode, ended.stderr) == (EXIT_UNREAD, "")
+
+
+@pytest.mark.parametrize("number", TERMINATIONS)
+async def test_a_signal_cancels_and_lets_it_clean_up(number: signal.Signals) -> None:
+    cleaned = False
+
+    async def main() -> None:
+        nonlocal cleaned
+        os.kill(os.getpid(), number)
+        try:
+            await trio.sleep_forever()
+        finally:
+            cleaned = True
+
+    with pytest.raises(SystemExit) as ended:
+        await until_terminated(main)
+    assert ended.value.code == EXIT_TERMINATED
+    assert cleaned
+
+
+async def test_without_it_values_and_errors_come_through() -> None:
+    async def main() -> int:
+        return 7
+
+    async def broken() -> int:
+        raise Lost("the server has ended")
+
+    assert await until_terminated(main) == 7
+    with pytest.raises(Lost):
+        await until_terminated(broken)

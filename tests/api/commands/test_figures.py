@@ -28,7 +28,7 @@ def test_stdout_gets_them_instead_of_a_table(capsys: pytest.CaptureFixture[str])
     assert not shows_table("-")
 
 
-def test_nobody_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_target_nothing_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     check_target("")
     write_figures("", {"a": 1})
     assert capsys.readouterr().out == ""

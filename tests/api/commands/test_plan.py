@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from triolet.api.commands.options import EngineOptions, ServeOptions
-from triolet.api.commands.plan import RARE, RareSettings, is_loopback, make_plan
-from triolet.api.frontend_process import settings_of_text
+from triolet.api.commands.plan import is_loopback, make_plan
 from triolet.api.limits import HttpLimits, ServerLimits
+from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.runtime.config import StreamSettings, SupervisionSettings
 from triolet.runtime.processes.root import ServePlan
@@ -18,10 +18,9 @@ from triolet.runtime.processes.root import ServePlan
 def plan_of(
     model: str | None = None,
     engine: dict[str, Any] | None = None,
-    rare: RareSettings = RARE,
     **options: Any,
 ) -> ServePlan:
-    return make_plan(model, ServeOptions(**options), EngineOptions(**engine or {}), rare)
+    return make_plan(model, ServeOptions(**options), EngineOptions(**engine or {}))
 
 
 def test_without_a_model_it_is_the_bundled_one() -> None:
@@ -48,12 +47,11 @@ def test_options_reach_the_settings() -> None:
 
 
 def test_rare_options_reach_the_settings() -> None:
-    rare = RareSettings(
+    plan = plan_of(
         limits=ServerLimits(connections_max=7),
         streams=StreamSettings(window_tokens=9),
         backoff_max=11.0,
     )
-    plan = plan_of(rare=rare)
     assert plan.settings.streams.window_tokens == 9
     assert plan.settings.supervision.backoff_max_s == 11
     assert settings_of_text(plan.frontend_settings).serve.limits.connections_max == 7
@@ -61,17 +59,17 @@ def test_rare_options_reach_the_settings() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan])
 def test_limits_are_finite_and_above_zero(wrong: float) -> None:
-    rare = RareSettings(limits=ServerLimits(http=HttpLimits(head_s=wrong)))
+    limits = ServerLimits(http=HttpLimits(head_s=wrong))
     with pytest.raises(InvalidParameter, match="above 0") as caught:
-        plan_of(rare=rare)
+        plan_of(limits=limits)
     assert caught.value.parameter == "limits.http.head_s"
 
 
 @pytest.mark.parametrize("wrong", [-1, 1001])
 def test_how_long_text_waits_is_bounded_and_may_be_nothing(wrong: int) -> None:
-    plan_of(rare=RareSettings(limits=ServerLimits(merge_ms=0)))
+    plan_of(limits=ServerLimits(merge_ms=0))
     with pytest.raises(InvalidParameter) as caught:
-        plan_of(rare=RareSettings(limits=ServerLimits(merge_ms=wrong)))
+        plan_of(limits=ServerLimits(merge_ms=wrong))
     assert caught.value.parameter == "limits.merge_ms"
 
 

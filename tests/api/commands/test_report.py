@@ -6,7 +6,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from triolet.api.commands.report import PHASES, BarReport, LineReport, LogReport, sentence
+from triolet.api.commands.report import PHASES, BarReport, LineReport, log_event, sentence
 from triolet.engine.messages import BootPhase
 from triolet.runtime import events
 
@@ -39,18 +39,16 @@ def test_every_event_has_its_sentence(event: events.RunEvent, words: str) -> Non
 
 def test_lines_are_whole_and_empty_ones_left_out() -> None:
     stream = io.StringIO()
-    with LineReport(stream) as report:
-        for event, _ in EVENTS:
-            report(event)
+    for event, _ in EVENTS:
+        LineReport(stream)(event)
     lines = stream.getvalue().splitlines()
     assert len(lines) == sum(bool(words) for _, words in EVENTS)
 
 
 def test_log_lines_carry_the_event_as_data(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with LogReport() as report:
-        for event, _ in EVENTS:
-            report(event)
+    for event, _ in EVENTS:
+        log_event(event)
     assert len(caplog.records) == sum(bool(words) for _, words in EVENTS)
     gone, failed = (
         next(record for record in caplog.records if record.levelno == level)
