@@ -14,10 +14,8 @@ from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.generation import Generator
 from ..runtime.text.tool_calls import has_tool_calls
 from .errors import draining
-from .http.authentication import Authentication
-from .http.client_addresses import LOCAL, ClientAddresses
-from .http.input_budget import InputBudget
-from .http.origin import OriginPolicy
+from .http.access import Authentication, OriginPolicy
+from .limits import LOCAL, ClientAddresses, InputBudget
 from .metrics import ApiCounters, Metrics
 from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses

@@ -13,13 +13,10 @@ import msgspec
 import trio
 
 from ..errors import ApiError, body_too_large, no_room
-from ..limits import HttpLimits
+from ..limits import HttpLimits, InputShare
 from ..schema.fields import JsonObject, decode_object
-from .input_budget import InputShare
-from .parser import ChunkedBody, CountedBody, invalid_http, take_head
-from .read_ahead import ReadAhead
-from .request import JSON_TYPE, HttpRequest
-from .stream import RECEIVE_BYTES, BoundedStream
+from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head
+from .stream import RECEIVE_BYTES, BoundedStream, ReadAhead
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"

@@ -9,15 +9,15 @@ import importlib.resources
 import attrs
 
 from ... import __version__
+from ...engine.errors import EngineError
 from ...runtime.frontend.generation import Health
-from ...runtime.messages import (
-    ControlCall,
-)
+from ...runtime.messages import ControlCall
 from ..application import Application
-from ..errors import ApiError
+from ..errors import ApiError, to_api_error
 from ..http.connection import HttpConnection
 from ..http.request import JSON_TYPE
 from ..metrics import CONTENT_TYPE
+from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
 from ..schema.fields import JsonObject
 
 Parameters = dict[str, str]
@@ -139,3 +139,48 @@ async def get_tree(
     """`GET /admin/tree`: the live task tree of all processes, as `triolet tree --json` shows it."""
     text = await application.root.ask(ControlCall.TREE)
     await connection.answer(200, text.encode(), content_type=JSON_TYPE)
+
+
+async def tokenize(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`POST /tokenize`: the token ids of a text or of a conversation."""
+    generator = application.generator
+    body = await connection.read_json()
+    request = read_tokenize_request(
+        body, model=generator.model_name, has_tools=application.has_tools
+    )
+    try:
+        tokens = await generator.tokenize(
+            request.prompt, add_special_tokens=request.add_special_tokens
+        )
+    except EngineError as error:
+        raise to_api_error(error) from error
+    answer = {
+        "count": len(tokens),
+        "max_model_len": generator.max_model_len,
+        "tokens": tokens,
+        "token_strs": generator.token_strings(tokens) if request.return_token_strs else None,
+    }
+    await connection.answer_json(200, answer)
+
+
+async def detokenize(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`POST /detokenize`: the text of token ids, special tokens included."""
+    generator = application.generator
+    body = await connection.read_json()
+    tokens = read_detokenize_request(body, model=generator.model_name)
+    try:
+        text = await generator.detokenize(tokens)
+    except EngineError as error:
+        raise to_api_error(error, {"prompt": "tokens"}) from error
+    await connection.answer_json(200, {"prompt": text})
+
+
+async def get_tokenizer_info(
+    connection: HttpConnection, application: Application, _: str, __: Parameters
+) -> None:
+    """`GET /tokenizer_info`: special tokens, the chat template, sizes."""
+    await connection.answer_json(200, application.generator.tokenizer_info())

@@ -11,7 +11,7 @@ import attrs
 
 from ..application import Application
 from ..errors import ApiError
-from ..http.authentication import ANONYMOUS
+from ..http.access import ANONYMOUS
 from ..http.connection import HttpConnection
 from ..http.request import HttpRequest
 from ..openai.chat_request import CHAT
@@ -22,6 +22,7 @@ from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from ..schema.tables import NO_QUERY, Body, Query
 from .completions import create_chat_completion, create_completion
 from .operations import (
+    detokenize,
     get_docs,
     get_health,
     get_live,
@@ -29,9 +30,11 @@ from .operations import (
     get_metrics,
     get_model,
     get_ready,
+    get_tokenizer_info,
     get_tree,
     get_version,
     list_models,
+    tokenize,
 )
 from .responses import (
     GET_QUERY,
@@ -42,7 +45,6 @@ from .responses import (
     get_response,
     list_input_items,
 )
-from .tokenizer import detokenize, get_tokenizer_info, tokenize
 
 Parameters = dict[str, str]
 Handler = Callable[[HttpConnection, Application, str, Parameters], Awaitable[None]]

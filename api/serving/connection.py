@@ -12,11 +12,10 @@ import trio
 from ...nurseries.logs.lines import log_fields
 from ..application import Application
 from ..errors import ApiError, internal_error
-from ..http.client_addresses import LOCAL
 from ..http.connection import HttpConnection
-from ..http.input_budget import InputShare
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
+from ..limits import LOCAL, InputShare
 from ..routes.table import SOCKET_PATH, authorize, dispatch
 from ..websocket.session import run_websocket
 

@@ -9,8 +9,7 @@ import codecs
 
 import attrs
 
-from ..http.input_budget import InputShare
-from ..limits import SocketLimits
+from ..limits import InputShare, SocketLimits
 
 PROTOCOL_ERROR = 1002
 INVALID_TEXT = 1007

@@ -32,10 +32,9 @@ from ..openai.responses_request import (
 )
 from ..responses.response import ResponseReader
 from ..schema.fields import Fields, JsonObject, decode_object
-from .frames import FrameStream
+from .frames import FrameStream, open_socket
 from .lanes import CANCELLED, Lanes, Start, Turn
 from .notices import error_event, overloaded, steer_failed, too_old
-from .opening import open_socket
 from .outbox import OneEvent
 from .writer import SocketWriter
 

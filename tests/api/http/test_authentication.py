@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.http.authentication import ANONYMOUS, Authentication, principal_of
+from triolet.api.http.access import ANONYMOUS, Authentication, principal_of
 
 KEYS = Authentication.of_keys(("first", "second"))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from triolet.api.http.client_addresses import LOCAL, ClientAddresses, address_of
+from triolet.api.limits import LOCAL, ClientAddresses, address_of
 
 
 class FakeSocket:

@@ -6,8 +6,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.api.http.input_budget import FREE_BYTES, InputBudget, InputShare
-from triolet.api.limits import ServerLimits
+from triolet.api.limits import FREE_BYTES, InputBudget, InputShare, ServerLimits
 
 from ..fakes import make_application, open_client, open_connection
 from ..websocket.socket_client import open_socket

@@ -6,8 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.http.parser import ChunkedBody, CountedBody, Head, take_head
-from triolet.api.http.request import HttpRequest
+from triolet.api.http.request import ChunkedBody, CountedBody, Head, HttpRequest, take_head
 
 BYTES_MAX = 4096
 USUAL = (

@@ -3,8 +3,7 @@
 import trio
 import trio.testing
 
-from triolet.api.http.read_ahead import ReadAhead
-from triolet.api.http.stream import BoundedStream
+from triolet.api.http.stream import BoundedStream, ReadAhead
 
 
 def make(ahead_bytes_max: int = 100) -> tuple[trio.abc.Stream, ReadAhead]:

@@ -6,11 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.serving.connection_source import (
-    QUEUE_CONNECTIONS_MAX,
-    ListenerSource,
-    open_queue_source,
-)
+from triolet.api.serving.server import QUEUE_CONNECTIONS_MAX, ListenerSource, open_queue_source
 
 
 async def test_a_listener_accepts_until_it_is_closed() -> None:

@@ -13,8 +13,12 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.limits import ServerLimits
-from triolet.api.serving.connection_source import ListenerSource, open_queue_source
-from triolet.api.serving.server import FULL_ANSWER, serve_connections
+from triolet.api.serving.server import (
+    FULL_ANSWER,
+    ListenerSource,
+    open_queue_source,
+    serve_connections,
+)
 
 from ..fakes import FakeGenerator, HttpClient, Say, make_application
 from ..websocket.socket_client import SocketClient

@@ -9,7 +9,7 @@ import trio.testing
 from triolet.api.http.connection import HttpConnection
 from triolet.api.http.stream import BoundedStream
 from triolet.api.limits import HttpLimits, SocketLimits
-from triolet.api.websocket.opening import open_socket
+from triolet.api.websocket.frames import open_socket
 
 from .socket_client import SocketClient
 
