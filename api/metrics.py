@@ -5,7 +5,8 @@ addition on the hot path and nothing is global.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 import attrs
 from prometheus_client import CollectorRegistry, generate_latest
@@ -127,17 +128,17 @@ class Metrics(Collector):
         model = {"model_name": self.generator.model_name} if self.with_vllm_names else None
         values = attrs.asdict(self.counters, recurse=False) | attrs.asdict(frontend, recurse=False)
         for kind, field, name, about in _OF_FRONTEND:
-            yield _family(kind, PREFIX + name, about, {}, [((), values[field])])
+            yield _family(kind, PREFIX + name, about, [((), values[field])])
             if model and name in _VLLM_OF_FRONTEND:
-                yield _family(kind, VLLM_PREFIX + name, about, model, [((), values[field])])
+                yield _family(kind, VLLM_PREFIX + name, about, [((), values[field])], fixed=model)
         for field, name, label, about in _BY_LABEL:
             counts = [((value,), count) for value, count in values[field].items()]
-            yield _family(_COUNTER, PREFIX + name, about, {}, counts, label)
+            yield _family(_COUNTER, PREFIX + name, about, counts, labels=(label,))
         answers = [
             ((m, route, str(status)), n) for (m, route, status), n in values["answers"].items()
         ]
         labels = ("method", "route", "status")
-        yield _family(_COUNTER, PREFIX + "http_answers", "HTTP answers", {}, answers, *labels)
+        yield _family(_COUNTER, PREFIX + "http_answers", "HTTP answers", answers, labels=labels)
         yield from _latencies(PREFIX, latencies, {})
         yield from _engines(statistics.engines, model)
         yield _engine_states(self.generator)
@@ -148,10 +149,17 @@ class Metrics(Collector):
 
 Kind = type[GaugeMetricFamily | CounterMetricFamily]
 Samples = Iterable[tuple[tuple[str, ...], float]]
+NO_LABELS = MappingProxyType[str, str]({})
 
 
 def _family(
-    kind: Kind, name: str, about: str, fixed: dict[str, str], samples: Samples, *labels: str
+    kind: Kind,
+    name: str,
+    about: str,
+    samples: Samples,
+    *,
+    labels: tuple[str, ...] = (),
+    fixed: Mapping[str, str] = NO_LABELS,
 ) -> Metric:
     """One family: `fixed` labels with their values, and a sample for each value of `labels`."""
     family = kind(name, about, labels=(*fixed, *labels))
@@ -163,16 +171,17 @@ def _family(
 def _engines(
     engines: dict[int, EngineStatistics], model: dict[str, str] | None
 ) -> Iterator[Metric]:
+    by_engine = ("engine",)
     rows = {str(rank): attrs.asdict(statistics) for rank, statistics in engines.items()}
     for kind, field, name, about in _OF_ENGINES:
         counts = [((rank,), row[field]) for rank, row in rows.items()]
-        yield _family(kind, PREFIX + name, about, {}, counts, "engine")
+        yield _family(kind, PREFIX + name, about, counts, labels=by_engine)
         if model and (vllm := _VLLM_OF_ENGINES.get(name)):
-            yield _family(kind, VLLM_PREFIX + vllm, about, model, counts, "engine")
+            yield _family(kind, VLLM_PREFIX + vllm, about, counts, labels=by_engine, fixed=model)
     if model:
         usage = [((str(rank),), _kv_usage(statistics)) for rank, statistics in engines.items()]
         name, about = VLLM_PREFIX + "kv_cache_usage_perc", "KV blocks in use; 1 is all"
-        yield _family(_GAUGE, name, about, model, usage, "engine")
+        yield _family(_GAUGE, name, about, usage, labels=by_engine, fixed=model)
     name = PREFIX + "engine_aborts_by_steps"
     about = "Aborted requests whose blocks were free so many steps later"
     aborts = [
@@ -180,7 +189,7 @@ def _engines(
         for rank, row in rows.items()
         for steps, count in enumerate(row["aborts_after"])
     ]
-    yield _family(_COUNTER, name, about, {}, aborts, "engine", "steps")
+    yield _family(_COUNTER, name, about, aborts, labels=("engine", "steps"))
 
 
 def _kv_usage(counts: EngineStatistics) -> float:
@@ -194,7 +203,7 @@ def _engine_states(generator: Generator) -> Metric:
         for state in EngineState
     ]
     about = "1 for the state that the engine is in"
-    return _family(_GAUGE, PREFIX + "engine_state", about, {}, states, "engine", "state")
+    return _family(_GAUGE, PREFIX + "engine_state", about, states, labels=("engine", "state"))
 
 
 def _ends(counts: FrontendStatistics, model: dict[str, str]) -> Metric:
@@ -205,8 +214,14 @@ def _ends(counts: FrontendStatistics, model: dict[str, str]) -> Metric:
         (("abort",), counts.requests_aborted_total),
         (("error",), counts.requests_failed_total),
     ]
-    about = "Requests by why they ended"
-    return _family(_COUNTER, VLLM_PREFIX + "request_success", about, model, ends, "finished_reason")
+    return _family(
+        _COUNTER,
+        VLLM_PREFIX + "request_success",
+        "Requests by why they ended",
+        ends,
+        labels=("finished_reason",),
+        fixed=model,
+    )
 
 
 def _latencies(prefix: str, latencies: Latencies, labels: dict[str, str]) -> Iterator[Metric]:

@@ -29,7 +29,7 @@ async def run_connection(
 ) -> None:
     """Serve one connection to its end and close it. Raises nothing but cancellation.
 
-    `address` is what it is counted for (`client_addresses`).
+    `address` is what it is counted for (`limits.address_of`).
 
     Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
     """
