@@ -11,9 +11,8 @@ from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
 
 from ..fakes import Fail, FakeGenerator, Say, make_application, open_connection, open_responses
-from .socket_client import SocketClient, open_socket
+from .socket_client import TERMINALS, SocketClient, open_socket
 
-TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
 
@@ -95,12 +94,11 @@ async def test_cancel_on_the_socket(by: str, autojump_clock: trio.testing.MockCl
         created = (await client.receive_until("response.output_text.delta"))[0]
         values = {"response_id": created["response"]["id"], "stream_id": "a"}
         await client.send({"type": "response.cancel", by: values[by]})
-        last = (await client.receive_until(*TERMINALS))[-1]
+        last = await client.finish()
         assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
         assert last["response"]["usage"]["output_tokens"] == 1
         await client.send({"type": "response.cancel", "stream_id": "a"})
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert error["error"]["code"] == "response_not_found"
     assert trio.current_time() < 500
     assert len(generator.aborted) == 1
@@ -123,26 +121,22 @@ async def test_leaving_aborts_all_lanes(autojump_clock: trio.testing.MockClock) 
 async def test_closing_in_order_is_answered() -> None:
     async with open_socket(make_application()) as client:
         await client.close()
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1000
+        assert await client.close_code() == 1000
 
 
 async def test_errors_of_a_request_leave_the_lane_usable() -> None:
     generator = FakeGenerator(refuse=Overloaded(2.5))
     async with open_socket(make_application(generator)) as client:
         await client.create("hi", "a")
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert (error["type"], error["status"], error["stream_id"]) == ("error", 429, "a")
         assert error["error"]["headers"] == {"retry-after": "3"}
         generator.refuse = None
         await client.create("hi", "a", tools=[{}])
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert (error["error"]["param"], error["stream_id"]) == ("tools[0].type", "a")
         await client.create("hi", "a")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_a_dead_engine_fails_its_lane_alone() -> None:
@@ -150,23 +144,23 @@ async def test_a_dead_engine_fails_its_lane_alone() -> None:
     generator = FakeGenerator(scripts={"die": [Say("a"), Fail(died)]})
     async with open_socket(make_application(generator)) as client:
         await client.create("die", "a")
-        last = (await client.receive_until(*TERMINALS))[-1]
+        last = await client.finish()
         assert last["type"] == "response.failed"
         assert last["response"]["error"]["code"] == "engine_died"
         await client.create("hi", "b")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_an_unexpected_error_ends_its_response_alone() -> None:
     generator = FakeGenerator(scripts={"bug": [Fail(ZeroDivisionError("secret 0x7f"))]})
     async with open_socket(make_application(generator)) as client:
         await client.create("bug", "a")
-        last = (await client.receive_until(*TERMINALS))[-1]
+        last = await client.finish()
         assert last["type"] == "response.failed"
         assert last["response"]["error"]["code"] == "internal_error"
         assert "secret" not in last["response"]["error"]["message"]
         await client.create("hi", "a")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 @pytest.mark.parametrize(
@@ -186,26 +180,23 @@ async def test_an_unexpected_error_ends_its_response_alone() -> None:
 async def test_bad_messages_are_answered(message: str, code: str) -> None:
     async with open_socket(make_application()) as client:
         await client.send(message)
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert error["error"]["code"] == code
         await client.create("hi")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_an_event_without_a_type_is_told_so() -> None:
     async with open_socket(make_application()) as client:
         await client.send({})
-        event = await client.receive()
-        assert event is not None
+        event = await client.event()
         assert (event["error"]["message"], event["error"]["param"]) == ("type: is missing", "type")
 
 
 async def test_steering_is_refused_and_returns_the_input() -> None:
     async with open_socket(make_application()) as client:
         await client.send({"type": "response.steer", "previous_response_id": "r", "input": "x"})
-        event = await client.receive()
-        assert event is not None
+        event = await client.event()
         assert event["type"] == "response.steer.failed"
         assert event["steer"] == {"input": "x", "previous_response_id": "r"}
 
@@ -224,9 +215,7 @@ async def test_a_message_over_the_limit_closes_with_1009() -> None:
     application = make_application(limits=limited(message_bytes_max=1000))
     async with open_socket(application) as client:
         await client.create("x" * 1000)
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1009
+        assert await client.close_code() == 1009
 
 
 async def test_too_many_fragments_close_with_1008() -> None:
@@ -234,9 +223,7 @@ async def test_too_many_fragments_close_with_1008() -> None:
     async with open_socket(application) as client:
         first, more = b"\x01\x81\0\0\0\0{", b"\x00\x81\0\0\0\0 "
         await client.stream.send_all(first + more * 8)
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1008
+        assert await client.close_code() == 1008
 
 
 @pytest.mark.parametrize(
@@ -258,9 +245,7 @@ async def test_broken_rules_are_told_before_the_end(data: bytes, code: int) -> N
         await client.create("hi")
         await client.receive_until(*TERMINALS)
         await client.stream.send_all(data)
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == code
+        assert await client.close_code() == code
         assert await client.stream.receive_some() == b""
     assert application.counters.connections_failed == 0
 
@@ -296,7 +281,7 @@ async def test_a_client_with_pongs_stays(autojump_clock: trio.testing.MockClock)
         with trio.move_on_after(200):
             await client.receive()
         await client.create("hi")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_an_old_socket_is_closed_with_1001(autojump_clock: trio.testing.MockClock) -> None:
@@ -311,8 +296,7 @@ async def test_an_old_socket_is_closed_with_1001(autojump_clock: trio.testing.Mo
         assert refusal["stream_id"] == "b"
         assert refusal["error"]["code"] == "websocket_connection_limit_reached"
         await client.receive_until("response.completed")
-        last = await client.receive()
-        assert last is not None
+        last = await client.event()
         assert "stream_id" not in last
         assert last["error"]["code"] == "websocket_connection_limit_reached"
         assert await client.receive() is None
@@ -341,12 +325,9 @@ async def test_a_socket_that_is_refused_again_and_again_is_closed_with_1013(
         await client.create("late", "b")
         assert (await client.receive_until("error"))[-1]["status"] == 429
         await client.receive_until("response.completed")
-        last = await client.receive()
-        assert last is not None
+        last = await client.event()
         assert (last["status"], last["error"]["code"]) == (503, "server_overloaded")
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1013
+        assert await client.close_code() == 1013
         assert trio.current_time() == pytest.approx(50)
 
 
@@ -363,11 +344,9 @@ async def test_a_drain_ends_what_runs_then_closes_with_1012(
         assert (await client.receive_until("runtime.draining"))[-1]["deadline_ms"] == 10_000
         await client.create("late", "b")
         assert (await client.receive_until("error"))[-1]["error"]["code"] == "server_draining"
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
         assert (await client.receive_until("error"))[-1]["stream_id"] == "a"
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1012
+        assert await client.close_code() == 1012
         assert trio.current_time() < 8
 
 

@@ -10,9 +10,8 @@ from triolet.api.application import Application
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 
 from ..fakes import FakeGenerator, Say, make_application, open_responses
-from .socket_client import open_socket
+from .socket_client import TERMINALS, open_socket
 
-TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
 STEADY = [Say(str(number), after_s=1) for number in range(9)]
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
@@ -99,13 +98,12 @@ async def test_mistakes_are_told_with_the_clients_own_name_of_the_event(
         if event.get("response_id") == "DONE":
             event = {**event, "response_id": done}
         await client.send({**event, "event_id": "mine", "stream_id": "a"})
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert (error["status"], error["error"]["code"]) == (status, code)
         assert (error["error"]["param"], error["stream_id"]) == (param, "a")
         assert error["error"]["event_id"] == "mine"
         await client.create("hi", "a")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_a_conversation_on_one_socket_as_codex_has_it() -> None:
@@ -127,7 +125,7 @@ async def test_a_conversation_on_one_socket_as_codex_has_it() -> None:
         turn = await client.receive_until(*TERMINALS)
         assert text_of(turn) == "Hello world"
         await client.create("more", "fork", previous_response_id=turn[-1]["response"]["id"])
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
     prompt: Any = generator.calls[-1].prompt
     assert [message["content"] for message in prompt.messages] == ["hi", "Hello world", "more"]
 
@@ -180,8 +178,7 @@ async def test_closing_one_of_two_readers_does_not_end_it(
     async with open_socket(application) as other:
         async with open_socket(application) as one:
             await one.create("hi")
-            created = await one.receive()
-            assert created is not None
+            created = await one.event()
             resume = {"type": "response.resume", "response_id": created["response"]["id"]}
             await other.send(resume)
             await trio.sleep(2)
@@ -224,7 +221,7 @@ async def test_a_cancel_that_follows_at_once_is_not_lost(
         await client.create("hi", "a")
         await client.send({"type": "response.cancel", "stream_id": "a"})
         await client.create("again", "a")
-        last = (await client.receive_until(*TERMINALS))[-1]
+        last = await client.finish()
         assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
         again = await client.receive_until(*TERMINALS)
         assert (again[-1]["type"], text_of(again)) == ("response.completed", "c")
@@ -239,5 +236,5 @@ async def test_credit_that_follows_at_once_is_not_lost(
         await client.create("hi", "a", runtime={"credit": 0})
         await client.send({"type": "runtime.credit", "stream_id": "a", "add": 40})
         await client.send({"type": "runtime.credit", "stream_id": "a", "add": 2})
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
     assert sum(generator.granted) == 42
