@@ -318,83 +318,51 @@ async def test_a_real_process(folder: pathlib.Path) -> None:
     assert process.exit.code == 0
 
 
-Clock = trio.testing.MockClock
-IDLE = FrontendLoad(0, 0, 0)
+# ---- reports of the load
 
 
-@attrs.define(eq=False)
-class Desk:
-    """A count that the test changes, and what the root was told when."""
-
-    streams: int = 0
-    told: list[tuple[float, int]] = attrs.field(factory=list)
-    looks: int = 0
-    began_s: float = attrs.field(factory=trio.current_time)
-    reports: LoadReports = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.reports = LoadReports(self.look, self.send)
-
-    def look(self) -> FrontendLoad:
-        self.looks += 1
-        return attrs.evolve(IDLE, open_streams=self.streams)
-
-    async def send(self, load: FrontendLoad) -> None:
-        self.told.append((round(trio.current_time() - self.began_s, 6), load.open_streams))
-        await trio.lowlevel.checkpoint()
-
-    def set(self, streams: int) -> None:
-        self.streams = streams
-        self.reports.changed()
+SEND_S = 0.002
 
 
-@asynccontextmanager
-async def open_desk() -> AsyncIterator[Desk]:
-    desk = Desk()
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [
+        ([], [(0, 0)]),
+        ([(LOAD_PERIOD_S / 2, 1), (0, 2), (0, 3)], [(0, 0), (SEND_S + LOAD_PERIOD_S, 3)]),
+        ([(1, 1), (0.001, 2)], [(0, 0), (1, 1), (1 + SEND_S + LOAD_PERIOD_S, 2)]),
+        ([(1, 5), (0, 0)], [(0, 0)]),
+    ],
+    ids=["the first at once", "a burst is one", "one while another is sent", "taken back"],
+)
+async def test_reports_go_out_when_something_changed(
+    changes: list[tuple[float, int]],
+    reported: list[tuple[float, int]],
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each change is some seconds after the one before, and the number of streams then."""
+    began_s, streams, looks = trio.current_time(), 0, 0
+    sent: list[tuple[float, int]] = []
+
+    def look() -> FrontendLoad:
+        nonlocal looks
+        looks += 1
+        return FrontendLoad(0, streams, 0)
+
+    async def send(load: FrontendLoad) -> None:
+        await trio.sleep(SEND_S)
+        sent.append((round(trio.current_time() - SEND_S - began_s, 6), load.open_streams))
+
+    reports = LoadReports(look, send)
     async with trio.open_nursery() as nursery:
-        await start_background_task(nursery, desk.reports.run, name="load-reports")
-        yield desk
-        nursery.cancel_scope.cancel("the test is over")
-
-
-async def test_the_first_report_goes_out_at_once(autojump_clock: Clock) -> None:
-    async with open_desk() as desk:
+        await start_background_task(nursery, reports.run, name="load-reports")
+        for after_s, count in changes:
+            if after_s:
+                await trio.sleep(after_s)
+            streams = count
+            reports.changed()
         await trio.sleep(1)
-        assert desk.told == [(0, 0)]
-
-
-async def test_a_burst_is_one_report_and_the_last_count_is_told(autojump_clock: Clock) -> None:
-    async with open_desk() as desk:
-        await trio.sleep(LOAD_PERIOD_S / 2)
-        for streams in (1, 2, 3):
-            desk.set(streams)
-        await trio.sleep(1)
-        assert desk.told == [(0, 0), (LOAD_PERIOD_S, 3)]
-
-
-async def test_a_change_while_a_report_is_sent_is_not_lost(autojump_clock: Clock) -> None:
-    async with open_desk() as desk:
-        await trio.sleep(1)
-        desk.set(1)
-        while len(desk.told) < 2:
-            await trio.lowlevel.checkpoint()
-        desk.set(2)
-        await trio.sleep(1)
-        assert desk.told == [(0, 0), (1, 1), (1 + LOAD_PERIOD_S, 2)]
-
-
-async def test_a_change_that_is_taken_back_is_not_told(autojump_clock: Clock) -> None:
-    async with open_desk() as desk:
-        await trio.sleep(1)
-        desk.set(5)
-        desk.set(0)
-        await trio.sleep(1)
-        assert desk.told == [(0, 0)]
-
-
-async def test_an_idle_frontend_sleeps(autojump_clock: Clock) -> None:
-    async with open_desk() as desk:
-        await trio.sleep(1)
-        looks = desk.looks
+        seen = looks
         await trio.sleep(3600)
-        assert desk.looks == looks
+        assert looks == seen, "an idle frontend sleeps"
+        nursery.cancel_scope.cancel("the test is over")
+    assert sent == reported
