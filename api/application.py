@@ -14,10 +14,9 @@ from ..runtime.frontend.admission import ignore_load
 from ..runtime.frontend.generation import Generator
 from ..runtime.text.tool_calls import has_tool_calls
 from .errors import draining
-from .http.authentication import Authentication
-from .http.client_addresses import LOCAL, ClientAddresses
-from .http.input_budget import InputBudget
-from .http.origin import OriginPolicy
+from .http.access import Authentication, OriginPolicy
+from .http.connection import HttpConnection
+from .limits import LOCAL, ClientAddresses, InputBudget
 from .metrics import ApiCounters, Metrics
 from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses
@@ -167,3 +166,14 @@ class Application:
     async def _wait_idle(self) -> None:
         while self._connections or self.store.active:
             await self._changed.wait()
+
+
+@attrs.define(eq=False)
+class Call:
+    """One request on its way to the handler of its route."""
+
+    connection: HttpConnection
+    application: Application
+    principal: str
+    # What stands in the path for `{id}`.
+    resource_id: str = ""

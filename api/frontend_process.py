@@ -44,8 +44,7 @@ from ..transports.links.channel import Peer
 from .application import Application
 from .responses.foreign import ForeignResponses
 from .responses.root_calls import RootCalls
-from .serving.connection_source import QueueSource, open_queue_source
-from .serving.server import serve_connections
+from .serving.server import QueueSource, open_queue_source, serve_connections
 from .settings import settings_of_text
 
 # The root balances by these reports; between two of them it counts what it passed itself.

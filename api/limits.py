@@ -1,8 +1,15 @@
-"""Limits of the edge: every bound in one tree, so that no module invents a number of its own.
+"""Limits of the edge: every bound in one tree, and the counts of what all connections share.
 
-Sans-IO: plain data. A limit is checked before memory is allocated for what it limits. Times are
-monotonic seconds.
+Sans-IO: plain data and sums. A limit is checked before memory is allocated for what it limits.
+Times are monotonic seconds.
 """
+
+import ipaddress
+import math
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 import attrs
 
@@ -86,3 +93,112 @@ class ServerLimits:
     merge_ms: int = 0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)
+
+
+# Unfinished input that counts for nothing, of each connection; few requests are larger.
+FREE_BYTES = 64 * 2**10
+
+
+@attrs.define(eq=False)
+class InputBudget:
+    """Memory of request bodies and WebSocket messages that are not whole yet, of all clients.
+
+    Each alone is bounded, but two thousand connections of 16 MiB are not: a slow body lasts half a
+    minute, an unfinished message as long as its socket. Small ones are free, as their number is
+    bounded by that of connections.
+    """
+
+    bytes_max: float = math.inf
+    # The sum of all shares.
+    taken: int = attrs.field(default=0, init=False)
+
+
+@attrs.define(eq=False)
+class InputShare:
+    """What one connection takes of the budget; released when the connection ends."""
+
+    budget: InputBudget = attrs.field(factory=InputBudget)
+    _taken: int = attrs.field(default=0, init=False)
+
+    def hold(self, size: int) -> bool:
+        """Its input has, or will have, so many bytes; False if there is no room for them.
+
+        The share is then as before.
+        """
+        if size <= FREE_BYTES and not self._taken:
+            return True
+        taken = max(0, size - FREE_BYTES)
+        total = self.budget.taken + taken - self._taken
+        if taken > self._taken and total > self.budget.bytes_max:
+            return False
+        self.budget.taken, self._taken = total, taken
+        return True
+
+    def release(self) -> None:
+        """Its input was used, or is lost."""
+        self.hold(0)
+
+
+# The address of all clients that are not distinguished.
+LOCAL = ""
+_NETWORK_BITS = 64
+
+
+class PeerNamed(Protocol):
+    """What `address_of` needs of a socket."""
+
+    def getpeername(self) -> object:
+        """The other side's address; raises `OSError` when it has left."""
+
+
+def address_of(socket: PeerNamed) -> str:
+    """The address a connection is counted for; `LOCAL` also when it has left.
+
+    Clients of this machine are not distinguished (loopback, Unix sockets, a proxy beside us): for
+    them only the total counts. Of IPv6 a client owns a network of 64 bits, so that is its address.
+    """
+    try:
+        name = socket.getpeername()
+    except OSError:
+        return LOCAL
+    if not isinstance(name, tuple) or not name:
+        return LOCAL
+    try:
+        address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    except ValueError:
+        return LOCAL
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    if address.is_loopback:
+        return LOCAL
+    if address.version == 6:
+        return str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False))
+    return str(address)
+
+
+@attrs.define(eq=False)
+class ClientAddresses:
+    """Connection counts by client address, so that one client cannot take all there may be."""
+
+    per_address_max: int
+    # {address: open connections}, none of 0; bounded by the connections there are.
+    _open: Counter[str] = attrs.field(factory=Counter, init=False)
+
+    def is_full(self, address: str) -> bool:
+        """Whether one more of this address would be over the limit."""
+        return address != LOCAL and self._open[address] >= self.per_address_max
+
+    @contextmanager
+    def connection(self, address: str) -> Iterator[None]:
+        """The life of one connection."""
+        self._open[address] += 1
+        try:
+            yield
+        finally:
+            self._open[address] -= 1
+            if not self._open[address]:
+                del self._open[address]
+
+    def check_invariants(self) -> None:
+        """No address without connections is kept."""
+        assert all(count > 0 for count in self._open.values())

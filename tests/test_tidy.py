@@ -36,7 +36,6 @@ RUN_BY_TESTS = {
     "triolet.api.commands.config_show",
     "triolet.api.responses.service",
     "triolet.api.schema.memory_estimates",
-    "triolet.api.websocket.notices",
     "triolet.api.websocket.session",
     "triolet.bench.steps.machine",
     "triolet.bench.steps.timeline_picture",

@@ -23,7 +23,7 @@ from ...runtime.config import (
     SupervisionSettings,
 )
 from ...runtime.processes.root import ServePlan
-from ..http.origin import OriginPolicy
+from ..http.access import OriginPolicy
 from ..limits import MERGE_MS_MAX
 from ..openai.response_id import FRONTENDS_MAX
 from ..settings import FrontendSettings, ServeSettings, settings_to_text

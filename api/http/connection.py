@@ -1,6 +1,6 @@
 """One HTTP/1.1 connection: requests in, answers out, each step with a limit and a deadline.
 
-`http_parser` reads requests; answers are written here. This module owns the waiting and the
+`request` parses requests; answers are written here. This module owns the waiting and the
 counting, and knows no routes.
 """
 
@@ -13,13 +13,10 @@ import msgspec
 import trio
 
 from ..errors import ApiError, body_too_large, no_room
-from ..limits import HttpLimits
+from ..limits import HttpLimits, InputShare
 from ..schema.fields import JsonObject, decode_object
-from .input_budget import InputShare
-from .parser import ChunkedBody, CountedBody, invalid_http, take_head
-from .read_ahead import ReadAhead
-from .request import JSON_TYPE, HttpRequest
-from .stream import RECEIVE_BYTES, BoundedStream
+from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head
+from .stream import RECEIVE_BYTES, BoundedStream, ReadAhead
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -221,10 +218,12 @@ class HttpConnection:
         if data and not self._is_head:
             await self.stream.send_all(write_chunk(data) if self._is_chunked else data)
 
-    async def end_events(self) -> None:
-        """End the stream in order: the client can tell it from a lost connection."""
-        if self._is_chunked and not self._is_head:
-            await self.stream.send_all(LAST_CHUNK)
+    async def end_events(self, data: bytes = b"") -> None:
+        """Send the last events and end the stream in order: nothing was lost."""
+        if self._is_chunked:
+            data = (write_chunk(data) if data else b"") + LAST_CHUNK
+        if data and not self._is_head:
+            await self.stream.send_all(data)
 
     @property
     def _is_head(self) -> bool:

@@ -1,11 +1,12 @@
 """HTTP routes of OpenAI's older protocols: `POST /v1/chat/completions`, `POST /v1/completions`.
 
 Thin shells: bodies are validated, chunks built by pure modules; here is the waiting. A client that
-leaves while it is answered cancels its generation. Must not know heads or framing.
+leaves while it is answered cancels its generation.
 """
 
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 import attrs
 import trio
@@ -13,8 +14,14 @@ import trio
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...nurseries.tasks.background import start_background_task_soon
-from ...runtime.frontend.generation import Choice, GenerationOutput, GenerationStream, Usage
-from ..application import Application
+from ...runtime.frontend.generation import (
+    Choice,
+    GenerationOutput,
+    GenerationStream,
+    Prompt,
+    Usage,
+)
+from ..application import Application, Call
 from ..errors import ApiError, engine_error, internal_error, to_api_error
 from ..http.connection import HttpConnection
 from ..openai.chat import ChatAnswer
@@ -27,13 +34,10 @@ from ..openai.event_encoding import DONE, data_frame
 from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..schema.fields import JsonObject
 
-Parameters = dict[str, str]
 
-
-async def create_chat_completion(
-    connection: HttpConnection, application: Application, principal: str, _: Parameters
-) -> None:
+async def create_chat_completion(call: Call) -> None:
     """`POST /v1/chat/completions`. Raises `ApiError` before the answer has begun."""
+    connection, application = call.connection, call.application
     application.check_accepting()
     body = await connection.read_json()
     model = application.generator.model_name
@@ -52,17 +56,7 @@ async def create_chat_completion(
     )
     try:
         with connection.cancel_when_client_leaves():
-            async with application.generator.generate(
-                request.prompt,
-                request.sampling,
-                request_id=answer.completion_id,
-                principal=principal,
-                cache_salt=request.options.runtime.cache_salt,
-                priority=request.options.runtime.priority,
-                streaming=request.options.stream,
-                deadline_s=request.options.runtime.deadline_s,
-                merge_s=application.settings.merge_s(streaming=request.options.stream),
-            ) as stream:
+            async with _generate(call, request, request.prompt, completion_id) as stream:
                 if request.options.stream:
                     await _stream_chat(connection, answer, request, stream)
                     return
@@ -73,10 +67,31 @@ async def create_chat_completion(
         raise to_api_error(error, request.names) from error
 
 
+def _generate(
+    call: Call, request: ChatRequest | CompletionsRequest, prompt: Prompt, request_id: str
+) -> AbstractAsyncContextManager[GenerationStream]:
+    options = request.options
+    return call.application.generator.generate(
+        prompt,
+        request.sampling,
+        request_id=request_id,
+        principal=call.principal,
+        cache_salt=options.runtime.cache_salt,
+        priority=options.runtime.priority,
+        streaming=options.stream,
+        deadline_s=options.runtime.deadline_s,
+        merge_s=call.application.settings.merge_s(streaming=options.stream),
+    )
+
+
 def _formatter(
     application: Application, top: int | None, options: CompletionOptions
 ) -> LogprobFormatter | None:
     return make_formatter(application.generator.token_bytes, top, by_id=options.names_token_ids)
+
+
+def _frames(chunks: Iterable[JsonObject]) -> bytes:
+    return b"".join([data_frame(chunk) for chunk in chunks])
 
 
 def _check_choices(stream: GenerationStream) -> None:
@@ -91,33 +106,27 @@ async def _stream_chat(
     """Send chunks as tokens come. A failure within becomes an error event, which SDKs raise."""
     await connection.start_events()
     ids = stream.prompt_token_ids
-    openings = [data_frame(answer.opening(choice.index, ids)) for choice in stream.choices]
-    await connection.send_events(b"".join(openings))
+    openings = [answer.opening(choice.index, ids) for choice in stream.choices]
+    await connection.send_events(_frames(openings))
     try:
         async for output in stream:
             if output.finish_reason is FinishReason.ERROR:
-                await connection.send_events(data_frame(engine_error().body()))
-                await connection.end_events()
+                await connection.end_events(data_frame(engine_error().body()))
                 return
-            chunks = answer.chunks(output)
-            if chunks:
-                await connection.send_events(b"".join([data_frame(chunk) for chunk in chunks]))
+            await connection.send_events(_frames(answer.chunks(output)))
     except EngineError as error:
-        await connection.send_events(data_frame(to_api_error(error).body()))
-        await connection.end_events()
+        await connection.end_events(data_frame(to_api_error(error).body()))
         return
     last = data_frame(answer.usage_chunk(stream.usage)) if request.options.include_usage else b""
-    await connection.send_events(last + DONE)
-    await connection.end_events()
+    await connection.end_events(last + DONE)
 
 
-async def create_completion(
-    connection: HttpConnection, application: Application, principal: str, _: Parameters
-) -> None:
+async def create_completion(call: Call) -> None:
     """`POST /v1/completions`. Raises `ApiError` before the answer has begun.
 
     All prompts of a batch run at the same time; when one fails, all of them do.
     """
+    connection, application = call.connection, call.application
     application.check_accepting()
     body = await connection.read_json()
     request = read_completions_request(body, model=application.generator.model_name)
@@ -142,17 +151,8 @@ async def create_completion(
             async with AsyncExitStack() as stack:
                 batch = _Batch(connection, answer, request)
                 for place, prompt in enumerate(request.prompts):
-                    opening = application.generator.generate(
-                        await _prompt_of(application, request, prompt),
-                        request.sampling,
-                        request_id=f"{answer.completion_id}-{place}",
-                        principal=principal,
-                        cache_salt=request.options.runtime.cache_salt,
-                        priority=request.options.runtime.priority,
-                        streaming=request.options.stream,
-                        deadline_s=request.options.runtime.deadline_s,
-                        merge_s=application.settings.merge_s(streaming=request.options.stream),
-                    )
+                    tokens = await _prompt_of(application, request, prompt)
+                    opening = _generate(call, request, tokens, f"{answer.completion_id}-{place}")
                     batch.streams.append(await stack.enter_async_context(opening))
                     batch.echoed.append(await _echo_of(application, request, prompt))
                 if request.options.stream:
@@ -175,9 +175,9 @@ async def _prompt_of(
 
 async def _echo_of(application: Application, request: CompletionsRequest, prompt: TextOrIds) -> str:
     """The text of a prompt that is to be echoed, "" without echo."""
-    if not request.echo or isinstance(prompt, str):
-        return prompt if request.echo and isinstance(prompt, str) else ""
-    return await application.generator.detokenize(prompt)
+    if not request.echo:
+        return ""
+    return prompt if isinstance(prompt, str) else await application.generator.detokenize(prompt)
 
 
 async def _answer_echo(
@@ -209,8 +209,7 @@ async def _answer_echo(
     if request.options.include_usage:
         chunks.append(answer.usage_chunk(usage))
     await connection.start_events()
-    await connection.send_events(b"".join([data_frame(chunk) for chunk in chunks]) + DONE)
-    await connection.end_events()
+    await connection.end_events(_frames(chunks) + DONE)
 
 
 @attrs.define(eq=False)
@@ -245,22 +244,21 @@ class _Batch:
         return choices
 
     def _whole(self, stream: GenerationStream, choice: Choice, echoed: str) -> WholeChoice:
-        if not self.request.keeps_output:
-            return WholeChoice(
-                prompt_token_ids=stream.prompt_token_ids,
-                echoed=echoed,
-                prompt_logprobs=stream.prompt_logprobs,
-            )
-        assert choice.finish_reason is not None
-        return WholeChoice(
+        whole = WholeChoice(
             prompt_token_ids=stream.prompt_token_ids,
             echoed=echoed,
+            prompt_logprobs=stream.prompt_logprobs,
+        )
+        if not self.request.keeps_output:
+            return whole
+        assert choice.finish_reason is not None
+        return attrs.evolve(
+            whole,
             text=choice.text,
             token_ids=choice.token_ids,
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
             logprobs=choice.logprobs,
-            prompt_logprobs=stream.prompt_logprobs,
         )
 
     async def stream(self) -> None:
@@ -279,14 +277,12 @@ class _Batch:
                 )
         if nursery.cancel_scope.cancelled_caught and self._error is None:
             self._error = internal_error()
+        last = DONE
         if self._error is not None:
             last = data_frame(self._error.body())
-        else:
-            last = DONE
-            if self.request.options.include_usage:
-                last = data_frame(self.answer.usage_chunk(self.usage)) + DONE
-        await self.connection.send_events(last)
-        await self.connection.end_events()
+        elif self.request.options.include_usage:
+            last = data_frame(self.answer.usage_chunk(self.usage)) + DONE
+        await self.connection.end_events(last)
 
     async def _pump(self, place: int, stream: GenerationStream, scope: trio.CancelScope) -> None:
         """Send the chunks of one prompt's choices; a failure ends all, between two writes."""
@@ -326,7 +322,7 @@ class _Batch:
     async def _send(self, chunks: list[JsonObject]) -> None:
         if chunks:
             async with self._lock:
-                await self.connection.send_events(b"".join([data_frame(chunk) for chunk in chunks]))
+                await self.connection.send_events(_frames(chunks))
 
 
 def _nothing_of(output: GenerationOutput) -> GenerationOutput:

@@ -6,7 +6,7 @@ here is the waiting. A client that leaves is a reader less.
 
 import trio
 
-from ..application import Application
+from ..application import Application, Call
 from ..errors import bad_field
 from ..http.connection import HttpConnection
 from ..openai.event_encoding import event_frame
@@ -17,7 +17,6 @@ from ..responses.service import Reader
 from ..schema.fields import Flag, Integer, JsonObject, Text
 from ..schema.tables import Field, Query
 
-Parameters = dict[str, str]
 # OpenAI's figures for lists of items.
 ITEMS_DEFAULT = 20
 ITEMS_MAX = 100
@@ -40,13 +39,12 @@ ITEMS_QUERY = Query(
 )
 
 
-async def create_response(
-    connection: HttpConnection, application: Application, principal: str, _: Parameters
-) -> None:
+async def create_response(call: Call) -> None:
     """`POST /v1/responses`: streamed, whole, or only started (`background`).
 
     Raises `ApiError` before the answer has begun.
     """
+    connection, application, principal = call.connection, call.application, call.principal
     application.check_accepting()
     body = await connection.read_json()
     model = application.generator.model_name
@@ -103,14 +101,13 @@ async def _send_events(
             application.counters.deltas_merged += reader.cursor.merged
 
 
-async def get_response(
-    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
-) -> None:
+async def get_response(call: Call) -> None:
     """`GET /v1/responses/{id}`: as it is now, or (`stream=true`) its events after a number.
 
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
-    response_id, query = parameters["id"], GET_QUERY.read(connection.request)
+    connection, application, principal = call.connection, call.application, call.principal
+    response_id, query = call.resource_id, GET_QUERY.read(connection.request)
     starting_after = query["starting_after"]
     if query["stream"]:
         resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
@@ -127,37 +124,33 @@ async def get_response(
     await connection.answer_json(200, response)
 
 
-async def cancel_response(
-    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
-) -> None:
+async def cancel_response(call: Call) -> None:
     """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
-    response_id, store = parameters["id"], application.store
+    application = call.application
+    response_id, store = call.resource_id, application.store
     if application.foreign.is_foreign(response_id):
-        final = await application.foreign.cancel(response_id, principal)
+        final = await application.foreign.cancel(response_id, call.principal)
     else:
-        final = await store.cancel(response_id, principal, "cancelled by HTTP").wait_ended()
-    await connection.answer_json(200, final)
+        final = await store.cancel(response_id, call.principal, "cancelled by HTTP").wait_ended()
+    await call.connection.answer_json(200, final)
 
 
-async def delete_response(
-    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
-) -> None:
+async def delete_response(call: Call) -> None:
     """`DELETE /v1/responses/{id}`: forgotten at once; one that runs is cancelled as well."""
-    response_id = parameters["id"]
+    application = call.application
+    response_id = call.resource_id
     if application.foreign.is_foreign(response_id):
-        await application.foreign.delete(response_id, principal)
+        await application.foreign.delete(response_id, call.principal)
     else:
-        application.store.delete(response_id, principal)
+        application.store.delete(response_id, call.principal)
     deleted = {"id": response_id, "object": "response", "deleted": True}
-    await connection.answer_json(200, deleted)
+    await call.connection.answer_json(200, deleted)
 
 
-async def list_input_items(
-    connection: HttpConnection, application: Application, principal: str, parameters: Parameters
-) -> None:
+async def list_input_items(call: Call) -> None:
     """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
-    response_id, query = parameters["id"], ITEMS_QUERY.read(connection.request)
-    conversation = await _input_of(application, response_id, principal)
+    response_id, query = call.resource_id, ITEMS_QUERY.read(call.connection.request)
+    conversation = await _input_of(call.application, response_id, call.principal)
     items = input_items(conversation, response_id)
     if query["order"] != "asc":
         items.reverse()
@@ -169,7 +162,7 @@ async def list_input_items(
         "last_id": items[-1]["id"] if items else None,
         "has_more": has_more,
     }
-    await connection.answer_json(200, page)
+    await call.connection.answer_json(200, page)
 
 
 async def _input_of(application: Application, response_id: str, principal: str) -> Conversation:

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import attrs
 
-from ..application import Application
+from ..application import Application, Call
 from ..errors import ApiError
-from ..http.authentication import ANONYMOUS
+from ..http.access import ANONYMOUS
 from ..http.connection import HttpConnection
 from ..http.request import HttpRequest
 from ..openai.chat_request import CHAT
@@ -22,6 +22,7 @@ from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from ..schema.tables import NO_QUERY, Body, Query
 from .completions import create_chat_completion, create_completion
 from .operations import (
+    detokenize,
     get_docs,
     get_health,
     get_live,
@@ -29,9 +30,11 @@ from .operations import (
     get_metrics,
     get_model,
     get_ready,
+    get_tokenizer_info,
     get_tree,
     get_version,
     list_models,
+    tokenize,
 )
 from .responses import (
     GET_QUERY,
@@ -42,10 +45,8 @@ from .responses import (
     get_response,
     list_input_items,
 )
-from .tokenizer import detokenize, get_tokenizer_info, tokenize
 
-Parameters = dict[str, str]
-Handler = Callable[[HttpConnection, Application, str, Parameters], Awaitable[None]]
+Handler = Callable[[Call], Awaitable[None]]
 SOCKET_PATH = "/v1/responses"
 # What a page of another origin may send, if it does not say, and read, beside the usual.
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
@@ -67,57 +68,46 @@ class Route:
     # The table of its query.
     query: Query = attrs.field(default=NO_QUERY, kw_only=True)
 
-    def match(self, path: str) -> Parameters | None:
-        """The parameters when `path` is this route's, else None."""
-        prefix, mark, suffix = self.path.partition("{id}")
-        if not mark:
-            prefix, mark, suffix = self.path.partition("{id...}")
-        if not mark:
-            return {} if path == self.path else None
+    def match(self, path: str) -> str | None:
+        """What stands for `{id}` ("" without one) when `path` is this route's, else None."""
+        mark = "{id...}" if self.path.endswith("{id...}") else "{id}"
+        prefix, found, suffix = self.path.partition(mark)
+        if not found:
+            return "" if path == self.path else None
         if not (path.startswith(prefix) and path.endswith(suffix)):
             return None
         value = path[len(prefix) : len(path) - len(suffix)]
-        if not value or ("/" in value and mark == "{id}"):
-            return None
-        return {"id": value}
+        return None if "/" in value and mark == "{id}" else value or None
 
 
 @attrs.frozen
 class Match:
     """What the table says about a path: the route, or the methods that there are."""
 
-    route: Route | None
-    parameters: Parameters
-    allowed: tuple[str, ...]
+    route: Route | None = None
+    resource_id: str = ""
+    allowed: tuple[str, ...] = ()
 
 
-NO_ROUTE = Match(None, {}, ())
+NO_ROUTE = Match()
 
 
 def match_route(request: HttpRequest) -> Match:
     """Look a request up; a HEAD request finds the GET route."""
     method = "GET" if request.method == "HEAD" else request.method
-    plain = _PLAIN.get((method, request.path))
-    if plain is not None:
-        return plain
-    return _search(request.path, method)
+    return _PLAIN.get((method, request.path)) or _search(request.path, method)
 
 
 def _search(path: str, method: str) -> Match:
+    matching = [(one, value) for one in ROUTES if (value := one.match(path)) is not None]
+    if not matching:
+        return NO_ROUTE
     allowed: list[str] = []
-    found: tuple[Route, Parameters] | None = None
-    for route in ROUTES:
-        parameters = route.match(path)
-        if parameters is None:
-            continue
-        allowed += [route.method] + (["HEAD"] if route.method == "GET" else [])
-        if route.method == method:
-            found = found or (route, parameters)
-    if allowed:
-        allowed.append("OPTIONS")
-    if found is None:
-        return Match(None, {}, tuple(allowed))
-    return Match(found[0], found[1], tuple(allowed))
+    for one, _ in matching:
+        allowed += ["GET", "HEAD"] if one.method == "GET" else [one.method]
+    found = [pair for pair in matching if pair[0].method == method]
+    route, value = found[0] if found else (None, "")
+    return Match(route, value, (*allowed, "OPTIONS"))
 
 
 def authorize(
@@ -144,57 +134,44 @@ async def dispatch(
         connection.route = match.route.path
         if match.route.is_admin and not application.authentication.has_admin:
             match = NO_ROUTE
-    origin = request.header("origin")
-    if origin is not None and application.origins.allows_cross_origin(origin):
+    route, origin = match.route, request.header("origin")
+    is_cross_origin = origin is not None and application.origins.allows_cross_origin(origin)
+    if origin is not None and is_cross_origin:
         connection.standing_headers += [
             ("access-control-allow-origin", origin),
             ("access-control-expose-headers", EXPOSED_HEADERS),
             ("vary", "origin"),
         ]
-    else:
-        origin = None
     if request.method == "OPTIONS":
         authorize(request, application, is_open=True)  # browsers ask before they send a key
-        wanted = request.header("access-control-request-headers")
-        await _answer_options(connection, match, wanted, is_cross_origin=origin is not None)
+        allowed = ", ".join(match.allowed or ("OPTIONS",))
+        headers = [("allow", allowed)]
+        if is_cross_origin:
+            # All that the page asks for: SDKs send headers of their own, and ours are harmless.
+            wanted = request.header("access-control-request-headers") or ALLOWED_HEADERS
+            headers.append(("access-control-allow-methods", allowed))
+            headers.append(("access-control-allow-headers", wanted))
+        await connection.answer(204, b"", headers=headers)
         return
-    route = match.route
-    is_open, is_admin = (False, False) if route is None else (route.is_open, route.is_admin)
-    principal = authorize(request, application, is_open=is_open, is_admin=is_admin)
     if route is not None:
-        await route.handler(connection, application, principal, match.parameters)
+        principal = authorize(request, application, is_open=route.is_open, is_admin=route.is_admin)
+        await route.handler(Call(connection, application, principal, match.resource_id))
         return
+    authorize(request, application, is_open=False)
     if not match.allowed:
         path = request.path[:200]
         raise ApiError(404, f"There is no route {path!r}", "route_not_found")
     connection.standing_headers.append(("allow", ", ".join(match.allowed)))
-    raise ApiError(
-        405, f"{request.method[:20]} is not allowed here; see Allow", "method_not_allowed"
-    )
+    message = f"{request.method[:20]} is not allowed here; see Allow"
+    raise ApiError(405, message, "method_not_allowed")
 
 
-async def _answer_options(
-    connection: HttpConnection, match: Match, wanted: str | None, *, is_cross_origin: bool
-) -> None:
-    allowed = ", ".join(match.allowed or ("OPTIONS",))
-    headers = [("allow", allowed)]
-    if is_cross_origin:
-        headers += [
-            ("access-control-allow-methods", allowed),
-            # All that the page asks for: SDKs send headers of their own, and ours are harmless.
-            ("access-control-allow-headers", wanted or ALLOWED_HEADERS),
-        ]
-    await connection.answer(204, b"", headers=headers)
-
-
-async def get_openapi(
-    connection: HttpConnection, application: Application, _: str, __: Parameters
-) -> None:
+async def get_openapi(call: Call) -> None:
     """`GET /openapi.json`: this table, as OpenAPI 3.1."""
     routes = [
-        route for route in ROUTES if application.authentication.has_admin or not route.is_admin
+        route for route in ROUTES if call.application.authentication.has_admin or not route.is_admin
     ]
-    await connection.answer_json(200, openapi_document(routes))
+    await call.connection.answer_json(200, openapi_document(routes))
 
 
 ROUTES: tuple[Route, ...] = (

@@ -12,11 +12,10 @@ import trio
 from ...nurseries.logs import log_fields
 from ..application import Application
 from ..errors import ApiError, internal_error
-from ..http.client_addresses import LOCAL
 from ..http.connection import HttpConnection
-from ..http.input_budget import InputShare
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
+from ..limits import LOCAL, InputShare
 from ..routes.table import SOCKET_PATH, authorize, dispatch
 from ..websocket.session import run_websocket
 
@@ -30,7 +29,7 @@ async def run_connection(
 ) -> None:
     """Serve one connection to its end and close it. Raises nothing but cancellation.
 
-    `address` is what it is counted for (`client_addresses`).
+    `address` is what it is counted for (`limits.address_of`).
 
     Resource handling: owns `stream`. Cancellation: aborts what runs; the client sees a cut.
     """

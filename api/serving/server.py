@@ -1,20 +1,26 @@
 """Connection server: takes connections from a source and gives each a task of its own.
 
-What ends this task is a programming error of the accept loop itself, nothing that a client can do.
+A source is a listener of its own (embedded runtimes), or a queue of descriptors that the root
+accepted and passed on (`serve`). What ends the serving task is a programming error of the accept
+loop itself, nothing that a client can do.
 """
 
 import contextlib
+import errno
+import socket
+from collections.abc import AsyncIterator
+from typing import Protocol
 
+import attrs
 import trio
 
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.waiting import waiting_for
 from ..application import Application
-from ..http.client_addresses import address_of
 from ..http.stream import BoundedStream
+from ..limits import address_of
 from .connection import run_connection
-from .connection_source import ConnectionSource
 
 # The whole answer above a limit: fixed bytes, nothing is read or parsed for it.
 FULL_ANSWER = (
@@ -26,6 +32,124 @@ FULL_ANSWER = (
 )
 # A fresh socket takes these bytes at once; the bound is for hostile ones.
 REFUSAL_S = 1.0
+# As trio.serve_listeners: with no descriptors left, accepting again at once would only spin.
+OUT_OF_DESCRIPTORS_S = 0.1
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+# The kernel's own queue of connections that are not accepted yet; its usual ceiling (somaxconn).
+BACKLOG = 4096
+# Connections handed over and not taken yet; the taker only starts a task for each.
+QUEUE_CONNECTIONS_MAX = 64
+
+
+class ConnectionSource(Protocol):
+    """Gives out connections, one caller at a time."""
+
+    async def accept(self) -> trio.socket.SocketType:
+        """The next connection; the caller owns it.
+
+        Raises `trio.EndOfChannel` when there will be no more. Cancellation loses none.
+        """
+
+
+@attrs.define(eq=False)
+class ListenerSource(trio.abc.AsyncResource):
+    """Accepts from a listening socket that it owns, until the end of its `async with` block."""
+
+    listener: trio.socket.SocketType
+
+    @classmethod
+    async def open(cls, host: str = "127.0.0.1", port: int = 0) -> "ListenerSource":
+        """Bind and listen; port 0 lets the kernel choose. Raises `OSError` (address in use…)."""
+        addresses = await trio.socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = addresses[0]
+        listener = trio.socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            await listener.bind(address)
+            listener.listen(BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+        return cls(listener)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where clients connect to."""
+        host, port = self.listener.getsockname()[:2]
+        return host, port
+
+    async def accept(self) -> trio.socket.SocketType:
+        """The next connection; waits out a lack of descriptors and connections that died early."""
+        while True:
+            try:
+                connection, _ = await self.listener.accept()
+            except OSError as error:
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    await trio.sleep(OUT_OF_DESCRIPTORS_S)
+                elif error.errno == errno.EBADF:
+                    raise trio.EndOfChannel from error  # closed by `close`
+            except trio.ClosedResourceError as error:
+                raise trio.EndOfChannel from error
+            else:
+                return connection
+
+    def close(self) -> None:
+        """Stop listening; a waiting `accept` raises `EndOfChannel`. Idempotent."""
+        self.listener.close()
+
+    async def aclose(self) -> None:
+        """At the end of its block: close."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+
+class QueueSource:
+    """Connections that a task of this process puts in, such as descriptors from the root."""
+
+    def __init__(self) -> None:
+        self._put, self._taken = trio.open_memory_channel[socket.socket](QUEUE_CONNECTIONS_MAX)
+
+    def put_nowait(self, connection: socket.socket) -> bool:
+        """Hand one over; False if the queue is full, then the caller still owns it.
+
+        Raises `trio.ClosedResourceError` after `close`.
+        """
+        try:
+            self._put.send_nowait(connection)
+        except trio.WouldBlock:
+            return False
+        return True
+
+    async def accept(self) -> trio.socket.SocketType:
+        """The next connection that was put. Raises `EndOfChannel` after `close`."""
+        connection = await self._taken.receive()
+        return trio.socket.from_stdlib_socket(connection)
+
+    def close(self) -> None:
+        """No more will come; what is queued is still given out. Idempotent."""
+        self._put.close()
+
+    def abandon(self) -> None:
+        """Close the connections that were not taken: their clients see it at once."""
+        self._put.close()
+        while True:
+            try:
+                self._taken.receive_nowait().close()
+            except (trio.EndOfChannel, trio.ClosedResourceError):
+                break
+        self._taken.close()
+
+
+@contextlib.asynccontextmanager
+async def open_queue_source() -> AsyncIterator[QueueSource]:
+    """A queue that leaves no descriptor behind, however its block ends."""
+    source = QueueSource()
+    try:
+        yield source
+    finally:
+        source.abandon()
 
 
 async def serve_connections(

@@ -2,15 +2,14 @@
 
 Sans-IO: bytes and `now` in, a violation out. It knows all rules of framing (RFC 6455, 5.1 to 5.5,
 7.4 and 8.1), so that wsproto, which sees the same bytes afterwards, finds nothing more to refuse: a
-test holds the two against each other. Why it is there: `socket_opening`.
+test holds the two against each other. Why it is there: `frames`.
 """
 
 import codecs
 
 import attrs
 
-from ..http.input_budget import InputShare
-from ..limits import SocketLimits
+from ..limits import InputShare, SocketLimits
 
 PROTOCOL_ERROR = 1002
 INVALID_TEXT = 1007

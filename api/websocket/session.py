@@ -1,9 +1,8 @@
 """One WebSocket connection: OpenAI's Responses mode, many lanes of responses on one socket.
 
-A shell around pure parts: `lanes` decides what runs, `responses` which events there are, `outbox`
-what is sent next, `frame_guard` what a client may send. One reader, which never waits for the
-engine; one writer, which gathers what waits into one write; one task for each active lane.
-The handshake was checked before.
+`lanes` decides what runs, `writer` what is sent next, `limits_guard` what a client may send. One
+reader, which never waits for the engine; one writer, which gathers what waits into one write; one
+task for each active lane. The handshake was checked before.
 """
 
 import logging
@@ -32,19 +31,15 @@ from ..openai.responses_request import (
 )
 from ..responses.response import ResponseReader
 from ..schema.fields import Fields, JsonObject, decode_object
-from .frames import FrameStream
+from .frames import FrameStream, open_socket
 from .lanes import CANCELLED, Lanes, Start, Turn
-from .notices import error_event, overloaded, steer_failed, too_old
-from .opening import open_socket
-from .outbox import OneEvent
-from .writer import SocketWriter
+from .limits_guard import POLICY_VIOLATION, TRY_AGAIN_LATER
+from .writer import OneEvent, SocketWriter, error_event, overloaded, steer_failed, too_old
 
 logger = logging.getLogger(__name__)
 GOING_AWAY = 1001
-POLICY_VIOLATION = 1008
 INTERNAL_ERROR = 1011
 SERVICE_RESTART = 1012
-TRY_AGAIN_LATER = 1013
 
 
 async def run_websocket(

@@ -1,20 +1,53 @@
-"""Writer task of a socket: gathers what waits in the outbox into bursts, one write for each.
+"""Writer task of a socket: gathers what waits into bursts, one write for each; notices.
 
-`outbox` decides what is sent next; a lane that has events is marked there and goes on, or waits
-until they were taken.
+A lane is not a queue of events but a source that is asked when the writer is ready, and then gives
+everything that has come meanwhile in one merged delta: however far the writer is behind, a lane
+costs nothing here. Lanes take turns: one that was taken from queues up again.
 """
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import attrs
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from ...nurseries.tasks.parking import Doorbell
+from ..errors import SERVER_ERROR, ApiError
 from ..limits import SocketLimits
-from ..openai.response_events import Event
+from ..openai.event_encoding import encode_part
+from ..openai.response_events import Event, Part
+from ..schema.fields import JsonObject
 from .frames import FrameStream
-from .outbox import Outbox, Source
+
+
+class Source(Protocol):
+    """Events of a lane: a reader of a response, or one event."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take` has something now."""
+
+    def take(self, characters_max: int) -> Sequence[Part]:
+        """The next events, with not much more characters than that."""
+
+
+@attrs.define(eq=False)
+class OneEvent:
+    """A source of a single event."""
+
+    event: Event | None
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has not been taken."""
+        return self.event is not None
+
+    def take(self, characters_max: int) -> list[Event]:
+        """The event, once."""
+        event, self.event = self.event, None
+        return [] if event is None else [event]
 
 
 @attrs.define(eq=False)
@@ -25,24 +58,25 @@ class SocketWriter:
     stream: FrameStream
     limits: SocketLimits
 
-    outbox: Outbox = attrs.field(init=False)
+    # {lane: where its events come from}, longest waiting lane first; bounded by the active lanes.
+    _ready: dict[str | None, Source] = attrs.field(factory=dict, init=False)
+    # Errors and notices that belong to no response; bounded by waiting_errors_max.
+    _notices: deque[Event] = attrs.field(factory=deque, init=False)
     _bell: Doorbell = attrs.field(factory=Doorbell, init=False)
-    # Those who wait for the writer to take or to finish, or for what `notify` tells.
+    # Tasks that wait for the writer to take or to finish, or for what `notify` announces.
     _progress: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
     _is_writing: bool = attrs.field(default=False, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.outbox = Outbox(self.limits)
-
     def mark_ready(self, stream_id: str | None, source: Source) -> None:
-        """A lane has something to send."""
-        self.outbox.mark_ready(stream_id, source)
+        """This lane has events, from this source. Harmless when it is known already."""
+        self._ready[stream_id] = source
         self._bell.ring()
 
     def put_notice(self, event: Event) -> bool:
         """Queue an event of no response; False when too many of them are not being read."""
-        if not self.outbox.put_notice(event):
+        if len(self._notices) >= self.limits.waiting_errors_max:
             return False
+        self._notices.append(event)
         self._bell.ring()
         return True
 
@@ -53,19 +87,19 @@ class SocketWriter:
 
     async def wait_taken(self, stream_id: str | None) -> None:
         """Return when nothing of this lane waits for the writer. Cancellation loses nothing."""
-        while self.outbox.is_waiting(stream_id):
+        while stream_id in self._ready:
             await self._progress.park()
 
     async def wait_idle(self, is_busy: Callable[[], bool]) -> None:
         """Return when all was written and `is_busy` says no. Cancellation loses nothing."""
-        while is_busy() or self.outbox or self._is_writing:
+        while is_busy() or self._ready or self._notices or self._is_writing:
             await self._progress.park()
 
     async def run(self) -> None:
         """Background task `socket-writer`: sends what waits; ends when the connection does."""
         try:
             while True:
-                while texts := self.outbox.take():
+                while texts := self.take_burst():
                     self._is_writing = True
                     self.notify()
                     await self._write_burst(texts)
@@ -75,8 +109,76 @@ class SocketWriter:
         except (ConnectionClosed, trio.BrokenResourceError, trio.ClosedResourceError):
             return  # the reader learns it from its own side and ends the socket
 
+    def take_burst(self) -> list[bytes]:
+        """Encode what waits, up to the limit of one burst (exceeded by at most one take)."""
+        taken: list[bytes] = []
+        left = self.limits.burst_bytes_max
+        while left > 0 and self._notices:
+            taken.append(encode_part(self._notices.popleft()))
+            left -= len(taken[-1])
+        while left > 0 and self._ready:
+            stream_id, source = next(iter(self._ready.items()))
+            del self._ready[stream_id]
+            for part in source.take(min(left, self.limits.lane_buffer_bytes_max)):
+                taken.append(encode_part(part, stream_id))
+                left -= len(taken[-1])
+            if source.is_ready:
+                self._ready[stream_id] = source
+        return taken
+
     async def _write_burst(self, texts: list[bytes]) -> None:
         """Raises `ConnectionClosed` once a close frame was sent, by either side's wish."""
         if self.socket.closed is not None:
             raise ConnectionClosed(self.socket.closed)
         await self.stream.send_texts(texts)
+
+    def check_invariants(self) -> None:
+        """For tests: the bounds hold, and each lane that is listed has something."""
+        assert len(self._notices) <= self.limits.waiting_errors_max
+        assert all(source.is_ready for source in self._ready.values())
+
+
+# ---- notices: events that belong to no response
+
+
+def error_event(error: ApiError, stream_id: str | None, event_id: str | None = None) -> Event:
+    """An error of one lane, or of the socket; `event_id` is what the client called its message."""
+    body = error.body()["error"]
+    assert isinstance(body, dict)
+    event: Event = {"type": "error", "status": error.status, "error": body}
+    if error.retry_after_s is not None:
+        body["headers"] = dict(error.headers())
+    if event_id is not None:
+        body["event_id"] = event_id
+    if stream_id is not None:
+        event["stream_id"] = stream_id
+    return event
+
+
+def too_old() -> ApiError:
+    """Why a socket at its age limit takes nothing more, and ends."""
+    message = "The socket has reached its age limit; open another"
+    return ApiError(400, message, "websocket_connection_limit_reached")
+
+
+def overloaded() -> ApiError:
+    """Why a socket ends whose requests were refused so often."""
+    message = "The server is overloaded; open another socket"
+    return ApiError(503, message, "server_overloaded", SERVER_ERROR)
+
+
+def steer_failed(event: JsonObject) -> Event:
+    """OpenAI's answer for input that is not taken; it returns the input."""
+    return {
+        "type": "response.steer.failed",
+        "sequence_number": 0,
+        "error": {
+            "type": "invalid_request_error",
+            "code": "steering_not_supported",
+            "message": "Steering is not served; send response.create",
+        },
+        "steer": {
+            "input": event.get("input"),
+            "previous_response_id": event.get("previous_response_id"),
+        },
+    }

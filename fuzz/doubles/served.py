@@ -19,8 +19,7 @@ import trio
 from ...api.application import Application
 from ...api.limits import HttpLimits, ServerLimits, SocketLimits
 from ...api.serving.connection import run_connection
-from ...api.serving.connection_source import ConnectionSource, ListenerSource
-from ...api.serving.server import serve_connections
+from ...api.serving.server import ConnectionSource, ListenerSource, serve_connections
 from ...api.settings import ServeSettings
 from ...engine.model.bundled import bundled_model_folder
 from ...nurseries.tasks.error_groups import single_errors_unwrapped

@@ -16,8 +16,7 @@ import trio
 
 from ...api.application import Application
 from ...api.serving.connection import run_connection
-from ...api.serving.connection_source import ConnectionSource
-from ...api.serving.server import serve_connections
+from ...api.serving.server import ConnectionSource, serve_connections
 from ..doubles.served import (
     DEADLINE_S,
     FAULT_STATUSES,

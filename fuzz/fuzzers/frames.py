@@ -11,8 +11,7 @@ from random import Random
 import attrs
 
 from ...api.application import Application
-from ...api.serving.connection_source import ConnectionSource
-from ...api.serving.server import serve_connections
+from ...api.serving.server import ConnectionSource, serve_connections
 from ..doubles.served import CAME_LATE, DEADLINE_S, Serve, Served, check_served, serve_filtered
 from ..doubles.tcp_client import Ending, converse
 from ..doubles.websocket_frames import (

@@ -14,8 +14,7 @@ import msgspec
 from ...api.application import Application
 from ...api.openai.chat_request import CHAT
 from ...api.openai.completions_request import COMPLETIONS
-from ...api.serving.connection_source import ConnectionSource
-from ...api.serving.server import serve_connections
+from ...api.serving.server import ConnectionSource, serve_connections
 from ...runtime.frontend.generation import Generator
 from ..doubles.served import (
     CAME_LATE,

@@ -70,10 +70,10 @@ class Call:
     prompt: Prompt
     params: SamplingParams
     request_id: str
-    principal: str
-    cache_salt: str
-    priority: int
-    streaming: bool
+    principal: str = ""
+    cache_salt: str = ""
+    priority: int = 0
+    streaming: bool = True
     events: bool = False
     credit: int | None = None
     deadline_s: float = math.inf
@@ -154,35 +154,15 @@ class FakeGenerator:
         params: SamplingParams | None = None,
         *,
         request_id: str | None = None,
-        principal: str = "",
-        cache_salt: str = "",
-        priority: int = 0,
-        streaming: bool = True,
-        events: bool = False,
-        credit: int | None = None,
-        deadline_s: float = math.inf,
-        merge_s: float = 0.0,
+        **options: Any,
     ) -> AsyncIterator[GenerationStream]:
         await trio.sleep(self.opens_after_s)
         if self.refuse is not None:
             raise self.refuse
         assert request_id is not None
         params = params or SamplingParams()
-        self.calls.append(
-            Call(
-                prompt,
-                params,
-                request_id,
-                principal,
-                cache_salt,
-                priority,
-                streaming,
-                events,
-                credit,
-                deadline_s,
-                merge_s,
-            )
-        )
+        self.calls.append(Call(prompt, params, request_id, **options))
+        streaming = self.calls[-1].streaming
         flows = [FakeFlow(make_collector(request_id, not streaming), self) for _ in range(params.n)]
         if params.prompt_logprobs is not None:
             logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
@@ -234,18 +214,11 @@ class FakeGenerator:
             elif index == len(script) - 1:
                 reason = self.finish_reason
             ids = list(range(count - item.tokens, count))
-            told = None if params.logprobs is None else make_logprobs(ids, params.logprobs)
+            logprobs = None if params.logprobs is None else make_logprobs(ids, params.logprobs)
             collector.token_ids.extend(ids)
-            collector.put(
-                GenerationOutput(
-                    item.text,
-                    ids,
-                    count,
-                    finish_reason=reason,
-                    events=item.events,
-                    logprobs=told,
-                )
-            )
+            output = GenerationOutput(item.text, ids, count, finish_reason=reason)
+            output.events, output.logprobs = item.events, logprobs
+            collector.put(output)
             if reason is not None:
                 return
 

@@ -12,13 +12,16 @@ import attrs
 import msgspec
 import pytest
 import trio
+import trio.testing
 
 from triolet.api import frontend_process
+from triolet.api.frontend_process import LOAD_PERIOD_S, LoadReports
 from triolet.api.settings import FrontendSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.process import ProcessSpec, open_process
+from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import ProcessTree, find_background_task, find_tasks
 from triolet.runtime.config import RuntimeSettings
@@ -299,3 +302,53 @@ async def test_a_real_process(folder: pathlib.Path) -> None:
             nursery.cancel_scope.cancel("the test is over")
     assert process.exit is not None
     assert process.exit.code == 0
+
+
+# ---- reports of the load
+
+
+SEND_S = 0.002
+
+
+@pytest.mark.parametrize(
+    ("changes", "reported"),
+    [
+        ([], [(0, 0)]),
+        ([(LOAD_PERIOD_S / 2, 1), (0, 2), (0, 3)], [(0, 0), (SEND_S + LOAD_PERIOD_S, 3)]),
+        ([(1, 1), (0.001, 2)], [(0, 0), (1, 1), (1 + SEND_S + LOAD_PERIOD_S, 2)]),
+        ([(1, 5), (0, 0)], [(0, 0)]),
+    ],
+    ids=["the first at once", "a burst is one", "one while another is sent", "taken back"],
+)
+async def test_reports_go_out_when_something_changed(
+    changes: list[tuple[float, int]],
+    reported: list[tuple[float, int]],
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Each change is some seconds after the one before, and the number of streams then."""
+    began_s, streams, looks = trio.current_time(), 0, 0
+    sent: list[tuple[float, int]] = []
+
+    def look() -> FrontendLoad:
+        nonlocal looks
+        looks += 1
+        return FrontendLoad(0, streams, 0)
+
+    async def send(load: FrontendLoad) -> None:
+        await trio.sleep(SEND_S)
+        sent.append((round(trio.current_time() - SEND_S - began_s, 6), load.open_streams))
+
+    reports = LoadReports(look, send)
+    async with trio.open_nursery() as nursery:
+        await start_background_task(nursery, reports.run, name="load-reports")
+        for after_s, count in changes:
+            if after_s:
+                await trio.sleep(after_s)
+            streams = count
+            reports.changed()
+        await trio.sleep(1)
+        seen = looks
+        await trio.sleep(3600)
+        assert looks == seen, "an idle frontend sleeps"
+        nursery.cancel_scope.cancel("the test is over")
+    assert sent == reported

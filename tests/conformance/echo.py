@@ -10,7 +10,7 @@ from trio_websocket import ConnectionClosed
 from triolet.api.http.connection import HttpConnection
 from triolet.api.http.stream import BoundedStream
 from triolet.api.limits import HttpLimits, SocketLimits
-from triolet.api.websocket.opening import open_socket
+from triolet.api.websocket.frames import open_socket
 
 LIMITS = SocketLimits(fragments_per_message_max=2**16, idle_frames_burst=4096)
 

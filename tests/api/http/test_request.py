@@ -1,9 +1,12 @@
 """Heads as routes read them, and handshakes."""
 
+import h11
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.http.request import HttpRequest
+from triolet.api.http.request import ChunkedBody, CountedBody, Head, HttpRequest, take_head
 
 KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
 
@@ -69,3 +72,223 @@ def test_unsound_handshakes(method: str, version: str, key: str, status: int) ->
     with pytest.raises(ApiError) as caught:
         request("/", method, sec_websocket_version=version, sec_websocket_key=key).websocket_key()
     assert caught.value.status == status
+
+
+BYTES_MAX = 4096
+USUAL = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost:8000\r\nAccept-Encoding: gzip, deflate\r\n"
+    b"Connection: keep-alive\r\nAuthorization: Bearer key \r\nContent-Length: 12\r\n\r\n"
+)
+LENGTH = b"Content-Length: 12"
+CHUNKED = b"Transfer-Encoding: chunked"
+NEXT = b"GET /next HTTP/1.1\r\n\r\n"
+
+
+def parse(data: bytes) -> tuple[Head, bytearray]:
+    """A whole head, and what is left."""
+    buffer = bytearray(data)
+    head = take_head(buffer, BYTES_MAX)
+    assert head is not None
+    return head, buffer
+
+
+def test_a_usual_head() -> None:
+    head, rest = parse(USUAL + b'{"prompt": 1')
+    assert rest == b'{"prompt": 1'
+    assert isinstance(head.body, CountedBody)
+    assert (head.body.bytes_left, head.keeps_alive, head.expects_continue) == (12, True, False)
+    assert (head.request.method, head.request.path) == ("POST", "/v1/completions")
+    assert head.request.header("authorization") == "Bearer key"
+    assert head.body.take(rest) == b'{"prompt": 1'
+    assert head.body.is_whole
+
+
+def test_a_head_is_waited_for() -> None:
+    for size in range(len(USUAL)):
+        buffer = bytearray(USUAL[:size])
+        assert take_head(buffer, BYTES_MAX) is None
+        assert buffer == USUAL[:size]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status"),
+    [
+        (b"HTTP/1.1", b"HTTP/2.0", 505),
+        (b"HTTP/1.1", b"HTTP/1.2", 505),
+        (b" HTTP/1.1", b"", 505),
+        (b"HTTP/1.1", b"HTTP/1.1 ", 400),
+        (b"POST", b"BREW", 501),
+        (b"POST", b"post", 501),
+        (b"POST", b"P(ST", 400),
+        (b"POST", b"\r\nPOST", 400),
+        (b"POST ", b"POST  ", 400),
+        (b" HTTP", b"  HTTP", 400),
+        (b" HTTP", b"\xc3\xa4 HTTP", 400),
+        (b"Host: localhost:8000\r\n", b"", 400),
+        (b"Host:", b"Host: b\r\nHost:", 400),
+        (LENGTH, b"Content-Length: 12\r\nContent-Length: 12", 400),
+        (LENGTH, b"Content-Length: 12\r\nTransfer-Encoding: chunked", 400),
+        (LENGTH, b"Transfer-Encoding: chunked\r\nContent-Length: 12", 400),
+        (LENGTH, b"Content-Length: +12", 400),
+        (LENGTH, b"Content-Length: 12, 12", 400),
+        (LENGTH, b"Content-Length: 1_2", 400),
+        (LENGTH, b"Content-Length:", 400),
+        (LENGTH, b"Content-Length: 18446744073709551616", 400),
+        (LENGTH, b"Content-Length: 0000000000000000000012", 400),
+        (LENGTH, b"Transfer-Encoding: gzip", 501),
+        (LENGTH, b"Transfer-Encoding: gzip, chunked", 501),
+        (LENGTH, b"Transfer-Encoding: chunked, gzip", 400),
+        (LENGTH, b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked", 400),
+        (LENGTH, CHUNKED + b"\r\nUpgrade: h2c\r\nConnection: upgrade", 501),
+        (b"gzip", b"a\r\n gzip", 400),
+        (b"gzip", b"a\x00b", 400),
+        (b"gzip", b"a\rb", 400),
+        (b"gzip", b"a\nb: c", 400),
+        (b"Accept-Encoding", b"Accept-Encoding ", 400),
+        (b"Accept-Encoding", b"", 400),
+        (b"\r\nAccept", b"\nAccept", 400),
+        (b"gzip", b"x" * BYTES_MAX, 431),
+    ],
+)
+def test_what_is_refused(old: bytes, new: bytes, status: int) -> None:
+    assert old in USUAL
+    with pytest.raises(ApiError) as caught:
+        take_head(bytearray(USUAL.replace(old, new, 1)), BYTES_MAX)
+    assert caught.value.status == status
+
+
+def test_http_1_0_has_no_chunks_and_ends_with_its_answer() -> None:
+    old = USUAL.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: localhost:8000\r\n", b"")
+    assert not parse(old)[0].keeps_alive
+    with pytest.raises(ApiError):
+        parse(old.replace(LENGTH, CHUNKED))
+
+
+@pytest.mark.parametrize(
+    ("new", "keeps_alive", "expects_continue"),
+    [
+        (b"Connection: Close", False, False),
+        (b"Connection: x, close", False, False),
+        (b"Connection: keep-alive\r\nConnection: close", False, False),
+        (b"Expect: 100-Continue", True, True),
+        (b"Expect: something", True, False),
+    ],
+)
+def test_what_a_client_wishes(new: bytes, keeps_alive: bool, expects_continue: bool) -> None:
+    head, _ = parse(USUAL.replace(b"Connection: keep-alive", new))
+    assert (head.keeps_alive, head.expects_continue) == (keeps_alive, expects_continue)
+    without_body = USUAL.replace(b"Connection: keep-alive", new).replace(LENGTH, b"Accept: x")
+    assert not parse(without_body)[0].expects_continue
+
+
+# ---- chunks
+
+
+def chunked_body() -> ChunkedBody:
+    head, _ = parse(USUAL.replace(LENGTH, CHUNKED))
+    assert isinstance(head.body, ChunkedBody)
+    return head.body
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([b"", b";a", b';a="b"']), st.text("a\r\n0", min_size=1)),
+        max_size=4,
+    ),
+    st.sampled_from([b"", b"X: y\r\n"]),
+    st.lists(st.integers(1, 60)),
+)
+def test_a_chunked_body_ends_where_it_ends_however_it_is_cut(
+    chunks: list[tuple[bytes, str]], trailers: bytes, cuts: list[int]
+) -> None:
+    wire = b"".join(b"%x%b\r\n%b\r\n" % (len(d), x, d.encode()) for x, d in chunks)
+    wire += b"0\r\n" + trailers + b"\r\n" + NEXT
+    body, data, buffer = chunked_body(), b"", bytearray()
+    for size in [*cuts, len(wire)]:
+        buffer += wire[:size]
+        wire = wire[size:]
+        data += body.take(buffer)
+    assert body.is_whole
+    assert data.decode() == "".join(text for _, text in chunks)
+    assert buffer == NEXT
+
+
+@pytest.mark.parametrize(
+    "wire",
+    [
+        b"zz\r\n",
+        b"+3\r\nabc\r\n",
+        b"0x3\r\nabc\r\n",
+        b"3 \r\nabc\r\n",
+        b"3\nabc\n0\n\n",
+        b"3\r\nabcd\r\n",
+        b"3\r\nabc0\r\n\r\n",
+        b"3;\r\nabc\r\n",
+        b"fffffffffffffffff\r\na",
+        b"0\r\nX : y\r\n\r\n",
+        b"0\r\nContent-Length: 3\r\n\r\nabc",
+    ],
+)
+def test_chunks_that_are_none(wire: bytes) -> None:
+    with pytest.raises(ApiError) as caught:
+        chunked_body().take(bytearray(wire + b"   "))
+    assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("start", [b"3;", b"0\r\nX: ", b"0000000000"])
+def test_what_is_no_data_is_bounded(start: bytes) -> None:
+    body = chunked_body()
+    body.take(bytearray(start + b"   "))
+    body.take(bytearray(b"0" * (BYTES_MAX - 20)))
+    with pytest.raises(ApiError) as caught:
+        body.take(bytearray(b"0" * BYTES_MAX))
+    assert caught.value.status == 431
+
+
+# ---- against h11
+
+
+def by_h11(data: bytes) -> HttpRequest:
+    """The request. Raises `RemoteProtocolError`."""
+    connection = h11.Connection(h11.SERVER)
+    connection.receive_data(data)
+    event = connection.next_event()
+    assert isinstance(event, h11.Request)
+    parts = (event.method.decode(), event.target.decode())
+    headers = tuple((n.decode(), v.decode("latin-1")) for n, v in event.headers)
+    return HttpRequest.of_target(*parts, headers, event.http_version.decode())
+
+
+NAMES = ("Host", "Content-Length", "Connection", "Transfer-Encoding", "Expect", "x-y", "X Y", "")
+VALUES = ("localhost", "3", "003", "-3", "close", "keep-alive", "chunked", "a b", " a\t", "", "\0")
+lines = st.tuples(
+    st.sampled_from(NAMES),
+    st.sampled_from([": ", ":", " : ", ":\t"]),
+    st.sampled_from(VALUES) | st.text(st.characters(max_codepoint=255), max_size=5),
+).map("".join)
+heads = st.builds(
+    lambda method, target, version, fields, end: (
+        "\r\n".join([f"{method} {target} HTTP/{version}", *fields]) + end
+    ).encode("latin-1"),
+    st.sampled_from(["GET", "POST", "get", "CONNECT", "G(T", ""]),
+    st.sampled_from(["/", "/a%20b?c=d", "//h/p", "*", "http://h/p", "/ä", "/a b", " /", ""]),
+    st.sampled_from(["1.1", "1.0", "2.0"]),
+    st.lists(lines, max_size=4).map(lambda found: ["Host: localhost", *found]),
+    st.sampled_from(["\r\n\r\n", "\n\n", "\r\n"]),
+)
+spoilt = st.builds(
+    lambda noise, at: USUAL[:at] + noise + USUAL[at:], st.binary(max_size=9), st.integers(0, 200)
+)
+
+
+@settings(max_examples=500)
+@given(heads | spoilt)
+@example(USUAL)
+def test_what_is_accepted_means_the_same_to_h11(data: bytes) -> None:
+    buffer = bytearray(data)
+    try:
+        head = take_head(buffer, BYTES_MAX)
+    except ApiError:
+        return
+    if head is not None:
+        assert head.request == by_h11(data[: len(data) - len(buffer)])

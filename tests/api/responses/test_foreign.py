@@ -11,7 +11,7 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.http.authentication import principal_of
+from triolet.api.http.access import principal_of
 from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_id import response_id_of
 from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses

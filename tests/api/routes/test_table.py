@@ -127,4 +127,4 @@ def test_paths(path: str, expected: str | None, parameter: str | None) -> None:
     method = "POST" if expected == "/v1/responses" else "GET"
     match = match_route(HttpRequest(method, path, "", ()))
     assert (match.route.path if match.route else None) == expected
-    assert match.parameters.get("id") == parameter
+    assert match.resource_id == (parameter or "")

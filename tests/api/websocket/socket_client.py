@@ -23,6 +23,8 @@ from triolet.api.application import Application
 
 from ..fakes import encode, open_connection
 
+TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
+
 
 @attrs.define(eq=False)
 class SocketClient:
@@ -99,13 +101,27 @@ class SocketClient:
             else:
                 assert isinstance(event, Pong)
 
+    async def event(self) -> dict[str, Any]:
+        """The next event, which must come."""
+        event = await self.receive()
+        assert event is not None, self.closed
+        return event
+
+    async def close_code(self) -> int:
+        """The code with which the server closes now."""
+        assert await self.receive() is None
+        assert self.closed is not None
+        return self.closed[0]
+
+    async def finish(self) -> dict[str, Any]:
+        """The event that ends a response or refuses it; those before it are skipped."""
+        return (await self.receive_until(*TERMINALS))[-1]
+
     async def receive_until(self, *types: str) -> list[dict[str, Any]]:
         """Events up to the first of one of these types, included."""
         events: list[dict[str, Any]] = []
         while not events or events[-1]["type"] not in types:
-            event = await self.receive()
-            assert event is not None, self.closed
-            events.append(event)
+            events.append(await self.event())
         return events
 
     async def close(self, code: int = 1000) -> None:

@@ -1,24 +1,41 @@
-"""Lanes on a socket: interleaving, order, cancel, limits, drain, keepalive, and its firewall."""
+"""Sessions on a socket: lanes, cancel, credit, resuming, limits, drain, keepalive, firewalls."""
 
-import attrs
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
 import pytest
 import trio
 import trio.testing
 
+from triolet.api.application import Application
 from triolet.api.limits import ServerLimits, SocketLimits
 from triolet.api.serving.connection import run_connection
 from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
+from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 
 from ..fakes import Fail, FakeGenerator, Say, make_application, open_connection, open_responses
-from .socket_client import SocketClient, open_socket
+from ..serving.test_connection import HANDSHAKE
+from .socket_client import TERMINALS, SocketClient, open_socket
 
-TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
 SLOW = [Say("a"), Say("b", after_s=1000)]
 
 
 def limited(**socket_limits: float) -> ServerLimits:
     return ServerLimits(socket=SocketLimits(**socket_limits))  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def open_slow_socket(application: Application) -> AsyncIterator[SocketClient]:
+    """A client whose connection holds one write until it is read; the server is cancelled first."""
+    client, server = trio.testing.lockstep_stream_pair()
+    async with open_responses(application), trio.open_nursery() as nursery:
+        nursery.start_soon(run_connection, server, application)
+        socket = SocketClient(client)
+        assert await socket.handshake() == 101
+        yield socket
+        nursery.cancel_scope.cancel("the test is over")
 
 
 async def test_one_response_on_the_default_lane() -> None:
@@ -59,22 +76,6 @@ async def test_a_lane_is_first_in_first_out(autojump_clock: trio.testing.MockClo
     assert second[0]["type"] == "response.created"
 
 
-async def test_numbers_do_not_depend_on_merging(autojump_clock: trio.testing.MockClock) -> None:
-    script = [Say(str(n)) for n in range(10)]
-    whole, last_numbers = [], []
-    for pause_s in (0.0, 50.0):
-        generator = FakeGenerator([attrs.evolve(piece, after_s=1.0) for piece in script])
-        async with open_socket(make_application(generator)) as client:
-            await client.create("hi")
-            await trio.sleep(pause_s)
-            events = await client.receive_until(*TERMINALS)
-        deltas = [e for e in events if e["type"] == "response.output_text.delta"]
-        whole.append("".join(e["delta"] for e in deltas))
-        last_numbers.append((deltas[-1]["sequence_number"], events[-1]["sequence_number"]))
-    assert whole == ["0123456789"] * 2
-    assert last_numbers == [(80, 84)] * 2
-
-
 async def test_token_ids_on_request() -> None:
     async with open_socket(make_application()) as client:
         await client.create("hi", runtime={"token_ids": True})
@@ -95,12 +96,11 @@ async def test_cancel_on_the_socket(by: str, autojump_clock: trio.testing.MockCl
         created = (await client.receive_until("response.output_text.delta"))[0]
         values = {"response_id": created["response"]["id"], "stream_id": "a"}
         await client.send({"type": "response.cancel", by: values[by]})
-        last = (await client.receive_until(*TERMINALS))[-1]
+        last = await client.finish()
         assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
         assert last["response"]["usage"]["output_tokens"] == 1
         await client.send({"type": "response.cancel", "stream_id": "a"})
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert error["error"]["code"] == "response_not_found"
     assert trio.current_time() < 500
     assert len(generator.aborted) == 1
@@ -123,50 +123,41 @@ async def test_leaving_aborts_all_lanes(autojump_clock: trio.testing.MockClock) 
 async def test_closing_in_order_is_answered() -> None:
     async with open_socket(make_application()) as client:
         await client.close()
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1000
+        assert await client.close_code() == 1000
 
 
 async def test_errors_of_a_request_leave_the_lane_usable() -> None:
     generator = FakeGenerator(refuse=Overloaded(2.5))
     async with open_socket(make_application(generator)) as client:
         await client.create("hi", "a")
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert (error["type"], error["status"], error["stream_id"]) == ("error", 429, "a")
         assert error["error"]["headers"] == {"retry-after": "3"}
         generator.refuse = None
         await client.create("hi", "a", tools=[{}])
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert (error["error"]["param"], error["stream_id"]) == ("tools[0].type", "a")
         await client.create("hi", "a")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
-async def test_a_dead_engine_fails_its_lane_alone() -> None:
-    died = EngineDied("engine 0", "was killed by SIGKILL")
-    generator = FakeGenerator(scripts={"die": [Say("a"), Fail(died)]})
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (EngineDied("engine 0", "was killed by SIGKILL"), "engine_died"),
+        (ZeroDivisionError("secret 0x7f"), "internal_error"),
+    ],
+)
+async def test_a_failure_ends_its_response_alone(error: Exception, code: str) -> None:
+    generator = FakeGenerator(scripts={"die": [Say("a"), Fail(error)]})
     async with open_socket(make_application(generator)) as client:
         await client.create("die", "a")
-        last = (await client.receive_until(*TERMINALS))[-1]
+        last = await client.finish()
         assert last["type"] == "response.failed"
-        assert last["response"]["error"]["code"] == "engine_died"
-        await client.create("hi", "b")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
-
-
-async def test_an_unexpected_error_ends_its_response_alone() -> None:
-    generator = FakeGenerator(scripts={"bug": [Fail(ZeroDivisionError("secret 0x7f"))]})
-    async with open_socket(make_application(generator)) as client:
-        await client.create("bug", "a")
-        last = (await client.receive_until(*TERMINALS))[-1]
-        assert last["type"] == "response.failed"
-        assert last["response"]["error"]["code"] == "internal_error"
+        assert last["response"]["error"]["code"] == code
         assert "secret" not in last["response"]["error"]["message"]
         await client.create("hi", "a")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 @pytest.mark.parametrize(
@@ -186,26 +177,16 @@ async def test_an_unexpected_error_ends_its_response_alone() -> None:
 async def test_bad_messages_are_answered(message: str, code: str) -> None:
     async with open_socket(make_application()) as client:
         await client.send(message)
-        error = await client.receive()
-        assert error is not None
+        error = await client.event()
         assert error["error"]["code"] == code
         await client.create("hi")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
-
-
-async def test_an_event_without_a_type_is_told_so() -> None:
-    async with open_socket(make_application()) as client:
-        await client.send({})
-        event = await client.receive()
-        assert event is not None
-        assert (event["error"]["message"], event["error"]["param"]) == ("type: is missing", "type")
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_steering_is_refused_and_returns_the_input() -> None:
     async with open_socket(make_application()) as client:
         await client.send({"type": "response.steer", "previous_response_id": "r", "input": "x"})
-        event = await client.receive()
-        assert event is not None
+        event = await client.event()
         assert event["type"] == "response.steer.failed"
         assert event["steer"] == {"input": "x", "previous_response_id": "r"}
 
@@ -220,58 +201,31 @@ async def test_a_lane_above_the_limit_is_refused(autojump_clock: trio.testing.Mo
         assert events[-1]["error"]["code"] == "websocket_stream_limit_reached"
 
 
-async def test_a_message_over_the_limit_closes_with_1009() -> None:
-    application = make_application(limits=limited(message_bytes_max=1000))
-    async with open_socket(application) as client:
-        await client.create("x" * 1000)
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1009
-
-
-async def test_too_many_fragments_close_with_1008() -> None:
-    application = make_application(limits=limited(fragments_per_message_max=8))
-    async with open_socket(application) as client:
-        first, more = b"\x01\x81\0\0\0\0{", b"\x00\x81\0\0\0\0 "
-        await client.stream.send_all(first + more * 8)
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1008
-
-
 @pytest.mark.parametrize(
     ("data", "code"),
     [
         (b"\x81\x01a", 1002),  # not masked
-        (b"\xc1\x80mask", 1002),  # a reserved bit
-        (b"\x83\x80mask", 1002),  # an opcode without meaning
-        (b"\x80\x80mask", 1002),  # a continuation of nothing
-        (b"\x09\x80mask", 1002),  # a ping in pieces
-        (b"\x88\x82\0\0\0\0\x03\xed", 1002),  # closes with 1005, which nobody may send
         (b"\x81\x81\0\0\0\0\xff", 1007),
+        (b"\x01\x81\0\0\0\0{" + b"\x00\x81\0\0\0\0 " * 8, 1008),  # too many fragments
+        (b"\x81\xfe\x03\xe9\0\0\0\0", 1009),  # too long
     ],
     ids=str,
 )
-async def test_broken_rules_are_told_before_the_end(data: bytes, code: int) -> None:
-    application = make_application()
+async def test_what_the_guard_refuses_closes_with_its_code(data: bytes, code: int) -> None:
+    limits = limited(fragments_per_message_max=8, message_bytes_max=1000)
+    application = make_application(limits=limits)
     async with open_socket(application) as client:
         await client.create("hi")
-        await client.receive_until(*TERMINALS)
+        await client.finish()
         await client.stream.send_all(data)
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == code
+        assert await client.close_code() == code
         assert await client.stream.receive_some() == b""
     assert application.counters.connections_failed == 0
 
 
-async def test_errors_that_nobody_reads_close_with_1008() -> None:
-    client, server = trio.testing.lockstep_stream_pair()  # holds one write until it is read
+async def test_errors_that_are_not_read_close_with_1008() -> None:
     application = make_application(limits=limited(waiting_errors_max=3))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(run_connection, server, application)
-        socket = SocketClient(client)
-        assert await socket.handshake() == 101
+    async with open_slow_socket(application) as socket:
         for _ in range(10):
             await socket.send("{")
             await trio.testing.wait_all_tasks_blocked()
@@ -279,7 +233,6 @@ async def test_errors_that_nobody_reads_close_with_1008() -> None:
             pass
         assert socket.closed is not None
         assert socket.closed[0] == 1008
-        await client.aclose()
 
 
 async def test_a_client_without_pongs_is_cut(autojump_clock: trio.testing.MockClock) -> None:
@@ -296,7 +249,7 @@ async def test_a_client_with_pongs_stays(autojump_clock: trio.testing.MockClock)
         with trio.move_on_after(200):
             await client.receive()
         await client.create("hi")
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
 
 
 async def test_an_old_socket_is_closed_with_1001(autojump_clock: trio.testing.MockClock) -> None:
@@ -311,8 +264,7 @@ async def test_an_old_socket_is_closed_with_1001(autojump_clock: trio.testing.Mo
         assert refusal["stream_id"] == "b"
         assert refusal["error"]["code"] == "websocket_connection_limit_reached"
         await client.receive_until("response.completed")
-        last = await client.receive()
-        assert last is not None
+        last = await client.event()
         assert "stream_id" not in last
         assert last["error"]["code"] == "websocket_connection_limit_reached"
         assert await client.receive() is None
@@ -341,12 +293,9 @@ async def test_a_socket_that_is_refused_again_and_again_is_closed_with_1013(
         await client.create("late", "b")
         assert (await client.receive_until("error"))[-1]["status"] == 429
         await client.receive_until("response.completed")
-        last = await client.receive()
-        assert last is not None
+        last = await client.event()
         assert (last["status"], last["error"]["code"]) == (503, "server_overloaded")
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1013
+        assert await client.close_code() == 1013
         assert trio.current_time() == pytest.approx(50)
 
 
@@ -363,11 +312,9 @@ async def test_a_drain_ends_what_runs_then_closes_with_1012(
         assert (await client.receive_until("runtime.draining"))[-1]["deadline_ms"] == 10_000
         await client.create("late", "b")
         assert (await client.receive_until("error"))[-1]["error"]["code"] == "server_draining"
-        assert (await client.receive_until(*TERMINALS))[-1]["type"] == "response.completed"
+        assert (await client.finish())["type"] == "response.completed"
         assert (await client.receive_until("error"))[-1]["stream_id"] == "a"
-        assert await client.receive() is None
-        assert client.closed is not None
-        assert client.closed[0] == 1012
+        assert await client.close_code() == 1012
         assert trio.current_time() < 8
 
 
@@ -391,19 +338,11 @@ async def test_a_drain_cuts_what_outstays_the_grace(
 
 
 async def test_early_frames_behind_the_handshake_are_read() -> None:
-    application = make_application()
-    async with open_connection(application) as stream:
-        client = SocketClient(stream)
-        frame = b"\x81\x81\0\0\0\0{"
-        head = (
-            b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
-            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
-        )
-        await client.stream.send_all(head + frame)
+    async with open_connection(make_application()) as stream:
+        await stream.send_all(HANDSHAKE + b"\x81\x81\0\0\0\0{")
         received = b""
         while b"invalid_json" not in received:
-            data = await client.stream.receive_some(4096)
+            data = await stream.receive_some(4096)
             assert data
             received += data
 
@@ -412,51 +351,243 @@ async def test_a_client_that_reads_nothing_is_cut_after_the_write_deadline(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """Its lanes are aborted, and nothing follows the half-written frame."""
-    client, server = trio.testing.lockstep_stream_pair()
     generator = FakeGenerator([Say("a", after_s=1), Say("b", after_s=1000)])
     application = make_application(generator)
-    async with open_responses(application), trio.open_nursery() as nursery:
-        nursery.start_soon(run_connection, server, application)
-        socket = SocketClient(client)
-        assert await socket.handshake() == 101
+    async with open_slow_socket(application) as socket:
         await socket.create("hi", "a")
-        await trio.sleep(60)  # pings and events wait, nobody reads
+        await trio.sleep(60)  # pings and events wait
         assert application.counters.connections_active == 0
-    assert len(generator.aborted) == 1
-    received = b""
-    while data := await client.receive_some(2**16):
-        received += data
+        assert len(generator.aborted) == 1
+        received = b""
+        while data := await socket.stream.receive_some(2**16):
+            received += data
     assert b"response.completed" not in received
-    await client.aclose()
 
 
 async def test_cancelling_the_connection_in_mid_send_cuts_it() -> None:
-    client, server = trio.testing.lockstep_stream_pair()
-    application = make_application()
-    async with open_responses(application), trio.open_nursery() as nursery:
-        nursery.start_soon(run_connection, server, application)
-        socket = SocketClient(client)
-        assert await socket.handshake() == 101
+    async with open_slow_socket(make_application()) as socket:
         await socket.create("hi", "a")
         await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel("the server stops")
-    socket.protocol.receive_data(bytes(await client.receive_some(2**20)))
+    socket.protocol.receive_data(bytes(await socket.stream.receive_some(2**20)))
     with pytest.raises(AssertionError, match="1006"):
         await socket.receive_until("never")
-    await client.aclose()
 
 
 async def test_a_lane_opens_no_further_response_while_its_last_one_is_unwritten() -> None:
-    client, server = trio.testing.lockstep_stream_pair()
     generator = FakeGenerator()
-    application = make_application(generator)
-    async with open_responses(application), trio.open_nursery() as nursery:
-        nursery.start_soon(run_connection, server, application)
-        socket = SocketClient(client)
-        assert await socket.handshake() == 101
+    async with open_slow_socket(make_application(generator)) as socket:
         for _ in range(6):
             await socket.create("hi", "a")
         await trio.testing.wait_all_tasks_blocked()
         assert 1 <= len(generator.calls) <= 2
-        nursery.cancel_scope.cancel("seen enough")
-    await client.aclose()
+
+
+STEADY = [Say(str(number), after_s=1) for number in range(9)]
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join([event.get("delta", "") for event in events])
+
+
+async def lose_socket_after(application: Application, deltas: int) -> tuple[str, str, int]:
+    """The id of a response whose socket is lost, what it had said, and the last number."""
+    async with open_socket(application) as client:
+        await client.create("hi", runtime={"keep_s": 5})
+        events: list[dict[str, Any]] = []
+        for _ in range(deltas):
+            events += await client.receive_until("response.output_text.delta")
+        response_id = events[0]["response"]["id"]
+        assert isinstance(response_id, str)
+        return response_id, text_of(events), events[-1]["sequence_number"]
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 2.5, 60.0])
+async def test_another_socket_resumes_in_a_lane_of_its_own(
+    wait_s: float, autojump_clock: trio.testing.MockClock
+) -> None:
+    """While it goes on, or long after it has ended."""
+    script = STEADY if wait_s < 5 else STEADY[:5]
+    application = make_application(FakeGenerator(script))
+    async with open_responses(application):
+        response_id, said, number = await lose_socket_after(application, 3)
+        await trio.sleep(wait_s)
+        async with open_socket(application) as client:
+            resume = {"type": "response.resume", "response_id": response_id, "stream_id": "r"}
+            await client.send({**resume, "starting_after": number})
+            rest = await client.receive_until(*TERMINALS)
+            await client.create("hi", "r")
+            assert (await client.receive_until(*TERMINALS))[0]["type"] == "response.created"
+    assert said + text_of(rest) == "".join([piece.text for piece in script])
+    assert {event["stream_id"] for event in rest} == {"r"}
+    numbers = [event["sequence_number"] for event in rest]
+    assert numbers == sorted(set(numbers))
+    assert numbers[0] > number
+
+
+async def test_a_lane_resumes_in_its_turn(autojump_clock: trio.testing.MockClock) -> None:
+    application = make_application(FakeGenerator([Say("a", after_s=1), Say("b", after_s=1)]))
+    async with open_socket(application) as client:
+        await client.create("hi", "a")
+        created = (await client.receive_until("response.created"))[0]
+        resume = {"type": "response.resume", "response_id": created["response"]["id"]}
+        await client.send({**resume, "stream_id": "a"})
+        first = await client.receive_until(*TERMINALS)
+        again = await client.receive_until(*TERMINALS)
+    assert text_of(first) == text_of(again) == "ab"
+    assert again[0] == created
+    assert again[-1] == first[-1]
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "code", "param"),
+    [
+        ({"type": "response.resume"}, 400, "missing_required_parameter", "response_id"),
+        ({"type": "response.resume", "response_id": "resp_0"}, 404, "response_not_found",
+         "response_id"),
+        ({"type": "response.resume", "response_id": "DONE", "starting_after": 99}, 400,
+         "invalid_value", "starting_after"),
+        ({"type": "response.resume", "response_id": "DONE", "starting_after": "4"}, 400,
+         "invalid_type", "starting_after"),
+        ({"type": "response.create", "previous_response_id": "resp_0", "input": "x"}, 404,
+         "previous_response_not_found", "previous_response_id"),
+        ({"type": "response.create", "input": "x", "runtime": {"keep_s": 1e9}}, 400,
+         "invalid_parameter", "runtime.keep_s"),
+        ({"type": "runtime.credit", "add": 4}, 404, "response_not_found", None),
+        ({"type": "runtime.credit", "response_id": "DONE"}, 400, "missing_required_parameter",
+         "add"),
+        ({"type": "response.cancel", "response_id": 7}, 400, "invalid_type", "response_id"),
+    ],
+)  # fmt: skip
+async def test_mistakes_are_told_with_the_clients_own_name_of_the_event(
+    event: dict[str, Any], status: int, code: str, param: str | None
+) -> None:
+    async with open_socket(make_application()) as client:
+        await client.create("hi")
+        done = (await client.receive_until("response.completed"))[-1]["response"]["id"]
+        if event.get("response_id") == "DONE":
+            event = {**event, "response_id": done}
+        await client.send({**event, "event_id": "mine", "stream_id": "a"})
+        error = await client.event()
+        assert (error["status"], error["error"]["code"]) == (status, code)
+        assert (error["error"]["param"], error["stream_id"]) == (param, "a")
+        assert error["error"]["event_id"] == "mine"
+        await client.create("hi", "a")
+        assert (await client.finish())["type"] == "response.completed"
+
+
+async def test_a_conversation_on_one_socket_as_codex_has_it() -> None:
+    generator = FakeGenerator()
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", generate=False, store=False, instructions="Be brief")
+        warm = await client.receive_until(*TERMINALS)
+        assert [event["type"] for event in warm] == [
+            "response.created",
+            "response.in_progress",
+            "response.completed",
+        ]
+        assert warm[-1]["response"]["output"] == []
+        assert warm[-1]["response"]["usage"]["output_tokens"] == 0
+        previous_id = warm[-1]["response"]["id"]
+        await client.send(
+            {"type": "response.create", "previous_response_id": previous_id, "store": False}
+        )
+        turn = await client.receive_until(*TERMINALS)
+        assert text_of(turn) == "Hello world"
+        await client.create("more", "fork", previous_response_id=turn[-1]["response"]["id"])
+        assert (await client.finish())["type"] == "response.completed"
+    prompt: Any = generator.calls[-1].prompt
+    assert [message["content"] for message in prompt.messages] == ["hi", "Hello world", "more"]
+
+
+async def test_what_a_socket_did_not_store_ends_with_it() -> None:
+    application = make_application()
+    async with open_responses(application):
+        async with open_socket(application) as client:
+            await client.create("hi", store=False)
+            await client.receive_until(*TERMINALS)
+            assert application.store.kept == 1
+        await trio.testing.wait_all_tasks_blocked()
+        assert application.store.kept == 0
+
+
+async def test_credit_is_granted_by_lane_or_by_id(autojump_clock: trio.testing.MockClock) -> None:
+    generator = FakeGenerator(SLOW)
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a", runtime={"credit": 5})
+        created = (await client.receive_until("response.output_text.delta"))[0]
+        await client.send({"type": "runtime.credit", "stream_id": "a", "add": 3})
+        response_id = created["response"]["id"]
+        await client.send({"type": "runtime.credit", "response_id": response_id, "add": 4})
+        await client.send({"type": "response.cancel", "stream_id": "a"})
+        await client.receive_until(*TERMINALS)
+    assert (generator.calls[0].credit, generator.granted) == (5, [3, 4])
+
+
+async def test_two_sockets_read_one_response_and_one_may_leave(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    application = make_application(FakeGenerator(STEADY))
+    async with open_socket(application) as other:
+        async with open_socket(application) as one:
+            await one.create("hi")
+            created = await one.event()
+            resume = {"type": "response.resume", "response_id": created["response"]["id"]}
+            await other.send(resume)
+            await trio.sleep(2)
+        events = await other.receive_until(*TERMINALS)
+    assert text_of(events) == "012345678"
+    assert events[-1]["type"] == "response.completed"
+
+
+async def test_losing_the_socket_at_every_checkpoint_leaves_nothing() -> None:
+    generator = FakeGenerator([Say(text) for text in "abcdef"])
+    application = make_application(generator)
+    async with open_responses(application):
+        for steps in range(0, 60, 3):
+            async with open_socket(application) as client:
+                await client.create("hi", "a")
+                await client.create("hi", "b")
+                for _ in range(steps):
+                    await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked()
+            assert (application.store.active, generator.active) == (0, {})
+            assert application.counters.sockets_active == 0
+    assert application.counters.connections_failed == 0
+
+
+async def test_events_of_a_request_for_those_who_asked() -> None:
+    queued = RequestEvent(RequestEventKind.QUEUED, 3)
+    application = make_application(FakeGenerator([Say("a", events=(queued,))]))
+    async with open_socket(application) as client:
+        await client.create("hi", "a", runtime={"events": True})
+        events = await client.receive_until(*TERMINALS)
+    (notice,) = [event for event in events if event["type"] == "runtime.queued"]
+    assert (notice["position"], notice["stream_id"]) == (3, "a")
+
+
+async def test_a_cancel_that_follows_at_once_is_not_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """The response has no id yet, and its lane names it all the same; the next one is not meant."""
+    generator = FakeGenerator(SLOW, scripts={"again": [Say("c")]}, opens_after_s=1)
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a")
+        await client.send({"type": "response.cancel", "stream_id": "a"})
+        await client.create("again", "a")
+        last = await client.finish()
+        assert (last["type"], last["response"]["status"]) == ("response.incomplete", "cancelled")
+        again = await client.receive_until(*TERMINALS)
+        assert (again[-1]["type"], text_of(again)) == ("response.completed", "c")
+    assert trio.current_time() < 500
+
+
+async def test_credit_that_follows_at_once_is_not_lost(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    generator = FakeGenerator(opens_after_s=1)
+    async with open_socket(make_application(generator)) as client:
+        await client.create("hi", "a", runtime={"credit": 0})
+        await client.send({"type": "runtime.credit", "stream_id": "a", "add": 40})
+        await client.send({"type": "runtime.credit", "stream_id": "a", "add": 2})
+        assert (await client.finish())["type"] == "response.completed"
+    assert sum(generator.granted) == 42

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from triolet.api.serving.connection_source import ListenerSource
-from triolet.api.serving.server import serve_connections
+from triolet.api.serving.server import ListenerSource, serve_connections
 from triolet.bench.load.client import Target
 from triolet.bench.load.command import make_runner
 from triolet.bench.load.history import Outcome

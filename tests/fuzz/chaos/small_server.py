@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from triolet.api.serving.connection_source import ListenerSource
-from triolet.api.serving.server import serve_connections
+from triolet.api.serving.server import ListenerSource, serve_connections
 
 from ...api.fakes import FakeGenerator, make_application
 
