@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from .engine.structured_outputs import StructuredOutputs
     from .runtime.llm import LLM
     from .runtime.runtime import Runtime, open_runtime
-    from .runtime.text.prompt_embeds import PromptEmbeds
-    from .runtime.text.prompts import ChatPrompt
+    from .runtime.text.prompts import ChatPrompt, PromptEmbeds
 
 __version__ = "0.1.0"
 

@@ -20,8 +20,7 @@ from .config import WHOLE_MERGE_S
 from .errors import Overloaded
 from .frontend.generation import Choice, GenerationStream, Logprobs, Usage
 from .runtime import Runtime, open_runtime
-from .text.prompt_embeds import PromptEmbeds
-from .text.prompts import ChatPrompt, Prompt
+from .text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
 # would outlive us. So one of our tasks looks: four wake-ups a second cost nothing.

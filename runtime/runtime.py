@@ -39,12 +39,11 @@ from .config import RuntimeSettings
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
 from .frontend.admission import Admission, Ticket
-from .frontend.core_client import CoreClient
+from .frontend.core_client import CoreClient, run_output_handler
 from .frontend.frontend import Frontend
 from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
-from .frontend.output_handler import run_output_handler
 from .messages import (
     EngineState,
 )

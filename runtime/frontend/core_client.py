@@ -2,8 +2,7 @@
 
 Composes the ledger (what is in flight), the balancer (who gets the next one), membership (who is
 there) and one channel to all engines. Everything a caller does is synchronous, so that a cancelled
-task cannot leave a request half submitted or half aborted. Variation (one engine or many, which
-balancer) is by argument.
+task cannot leave a request half submitted or half aborted.
 """
 
 import math
@@ -25,7 +24,9 @@ from ...engine.messages import (
     UtilityCall,
     UtilityReply,
 )
+from ...nurseries.tasks.waiting import always_waits_for
 from ...transports.links.channel import (
+    Channel,
     ChannelEvent,
     HubEnd,
     Misread,
@@ -42,8 +43,7 @@ from ..messages import (
     EngineState,
 )
 from .ledger import Ledger
-from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
-from .ledger_entry import LedgerEntry, RequestSink
+from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, Replay, RequestSink, Send
 from .load_balancer import LeastLoaded
 
 # A process that answers at all answers a utility call between two steps.
@@ -337,3 +337,39 @@ class CoreClient:
             self.channel.send(peer, message)
         except PeerNotConnected:
             pass  # the RESYNC that begins the link's next generation repeats what is wanted
+
+
+# vLLM's slice: about a millisecond of work between two checkpoints.
+SLICE_OUTPUTS = 128
+
+
+async def run_output_handler(
+    client: CoreClient,
+    channel: Channel,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `output-handler`; never returns unless cancelled.
+
+    Cancellation: between slices; outputs that were written down and not yet delivered are with the
+    ledger, and their requests end with the frontend.
+    """
+    always_waits_for("outputs from engines")
+    task_status.started()
+    done = 0
+    while True:
+        for event in await channel.receive():
+            accepted = client.handle_event(event)
+            for start in range(0, len(accepted.tokens), SLICE_OUTPUTS):
+                tokens = accepted.tokens[start : start + SLICE_OUTPUTS]
+                client.deliver_tokens(tokens)
+                done += len(tokens)
+                if done >= SLICE_OUTPUTS:
+                    await trio.lowlevel.checkpoint()
+                    done = 0
+            for entry, output in accepted.outputs:
+                client.deliver(entry, output)
+                done += 1
+                if done >= SLICE_OUTPUTS:
+                    await trio.lowlevel.checkpoint()
+                    done = 0

@@ -26,8 +26,7 @@ from .health import FrontendStatistics, Health, RuntimeStatistics
 from .ledger_entry import LedgerStatus
 from .output_collector import OutputCollector
 from .request_arguments import check_arguments, split_choices
-from .request_flow import RequestFlow
-from .stream_credit import StreamCredit
+from .request_flow import RequestFlow, StreamCredit
 
 
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:

@@ -17,10 +17,8 @@ from ...engine.errors import InvalidParameter
 from ...engine.messages import EngineStatistics, FinishReason, RequestEvent, RequestEventKind
 from ...engine.sampling_params import SamplingParams
 from ..messages import EngineHealth, EngineState
-from ..text.logprobs import Logprobs, TokenLogprob
-from ..text.outputs import Choice, GenerationOutput, Usage
-from ..text.prompt_embeds import PromptEmbeds
-from ..text.prompts import ChatPrompt, Prompt
+from ..text.outputs import Choice, GenerationOutput, Logprobs, TokenLogprob, Usage
+from ..text.prompts import ChatPrompt, Prompt, PromptEmbeds
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .output_collector import ChoicesCollector, OutputCollector, OutputListener
 

@@ -15,8 +15,7 @@ from typing import Protocol, cast
 
 import attrs
 
-from .token_table import TokenTable
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, TokenTable
 
 REPLACEMENT = "\ufffd"
 # A UTF-8 character has at most 4 bytes, so more tokens than that never wait for one another.

@@ -13,8 +13,7 @@ import attrs
 from ...engine.messages import FinishReason, RequestOutput
 from ...engine.sampling_params import SamplingParams
 from .detokenizer import IncrementalDetokenizer, make_detokenizer
-from .logprobs import Logprobs
-from .outputs import GenerationOutput
+from .outputs import GenerationOutput, Logprobs
 from .stop_strings import StopStrings
 from .tokenizer import Tokenizer
 

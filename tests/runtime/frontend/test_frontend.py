@@ -22,7 +22,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.frontend.request_flow import error_of
 from triolet.runtime.text.prompts import ChatPrompt
 

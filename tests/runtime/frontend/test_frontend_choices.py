@@ -13,7 +13,7 @@ from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 

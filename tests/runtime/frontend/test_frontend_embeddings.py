@@ -20,9 +20,9 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.runtime import open_runtime
-from triolet.runtime.text.prompt_embeds import PromptEmbeds
+from triolet.runtime.text.prompts import PromptEmbeds
 from triolet.transports.codec import ARRAY_FRAME_BYTES
 
 from ...leaks import check_no_leaks

@@ -8,7 +8,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.worker.null.logprobs import null_logprob
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.runtime.frontend.generation import GenerationStream
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.transports.links.link import Side
 from triolet.transports.links.memory_channel import FaultKind, NthFault
 

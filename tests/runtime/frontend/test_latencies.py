@@ -1,7 +1,6 @@
 """Times of requests, by bucket."""
 
-from triolet.runtime.frontend.latencies import Histogram, Latencies
-from triolet.runtime.frontend.ledger_entry import RequestState
+from triolet.runtime.frontend.ledger_entry import Histogram, Latencies, RequestState
 
 
 def test_a_bucket_holds_what_is_at_most_its_bound() -> None:

@@ -6,7 +6,7 @@ import trio
 
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import open_bed
-from triolet.runtime.frontend.output_handler import SLICE_OUTPUTS
+from triolet.runtime.frontend.core_client import SLICE_OUTPUTS
 
 
 async def test_a_client_that_never_reads_delays_nobody(null_folder: pathlib.Path) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.sampling_params import TOKENS_MAX
-from triolet.runtime.frontend.stream_credit import StreamCredit
+from triolet.runtime.frontend.request_flow import StreamCredit
 from triolet.transports.credits import CreditWindow
 
 

@@ -1,6 +1,6 @@
 """Words that must not be said, as tokens: with and without a space before them."""
 
-from triolet.runtime.text.bad_words import spell_bad_words
+from triolet.runtime.text.input_processor import spell_bad_words
 from triolet.runtime.text.tokenizer import Tokenizer
 
 VOCABULARY = {

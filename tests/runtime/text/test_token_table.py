@@ -2,7 +2,7 @@
 
 from tokenizers import pre_tokenizers
 
-from triolet.runtime.text.token_table import BYTE_OF_CHARACTER, TokenTable, bytes_of_token
+from triolet.runtime.text.tokenizer import BYTE_OF_CHARACTER, TokenTable, bytes_of_token
 
 
 def test_the_alphabet_is_the_librarys() -> None:
