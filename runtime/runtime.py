@@ -159,9 +159,9 @@ async def _open(
         )
         async with (
             open_frontend_services(channel, runtime.client),
-            open_service(fleet.run, name="engines"),
+            open_service(fleet.processes.run, name="engines"),
         ):
-            fleet.start_spares()
+            fleet.processes.start_spares()
             yield runtime
 
 

@@ -15,7 +15,6 @@ import attrs
 import msgspec
 import trio
 
-from ...engine.messages import FrontendMembership
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.service import start_service
@@ -124,7 +123,7 @@ class Root:
             run_id=self.run_id,
             epochs=epochs,
             engines=self.engines.directory.snapshot,
-            on_membership=self._publish_frontends,
+            on_membership=self.engines.processes.publish,
             on_event=self.on_event,
             answer=self._answer,
             readiness=readiness,
@@ -157,13 +156,13 @@ class Root:
     ) -> None:
         control = partial(serve_control, folder, self._answer)
         await start_service(nursery, control, name="control-server", waits_for="questions")
-        await start_service(nursery, self.engines.run, name="engines")
-        await start_service(nursery, self.frontends.run, name="frontends")
+        await start_service(nursery, self.engines.processes.run, name="engines")
+        await start_service(nursery, self.frontends.processes.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")
-        self.engines.start_spares()
-        self.frontends.start_spares()
+        for fleet in (self.engines, self.frontends):
+            fleet.processes.start_spares()
 
     async def _accept(
         self,
@@ -206,10 +205,7 @@ class Root:
     # ---- membership
 
     def _publish_engines(self, membership: EngineMembership) -> None:
-        self.frontends.publish_engines(membership)
-
-    def _publish_frontends(self, membership: FrontendMembership) -> None:
-        self.engines.publish_frontends(membership)
+        self.frontends.processes.publish(membership)
 
     # ---- the live tree
 

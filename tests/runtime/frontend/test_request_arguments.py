@@ -9,7 +9,7 @@ import pytest
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import AddRequest
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.frontend.request_arguments import (
+from triolet.runtime.frontend.frontend import (
     CHOICE_TOKENS_MAX,
     CREDIT_MAX,
     PRIORITY_MAX,

@@ -180,7 +180,7 @@ async def test_engines_hear_of_frontends() -> None:
         await bed.wait_ready(1)
         child = bed.fleet.processes.ready[0]
         frontends = bed.fleet.frontends
-        bed.fleet.publish_frontends(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
+        bed.fleet.processes.publish(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
         while not str((await facts_of(child))["memberships"]).endswith("1 "):
             pass
 

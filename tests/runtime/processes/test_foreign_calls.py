@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignVerb
-from triolet.runtime.processes.foreign_calls import Delivery, deliver, reply_to
+from triolet.runtime.processes.membership import Delivery, deliver, reply_to
 
 CALL = ForeignCall(
     caller=0,

@@ -150,7 +150,7 @@ async def test_engines_are_told_at_once_and_when_they_change() -> None:
         child = bed.fleet.processes.ready[0]
         while not (await facts_of(child))["memberships"]:
             pass
-        bed.fleet.publish_engines(EngineMembership(5, []))
+        bed.fleet.processes.publish(EngineMembership(5, []))
         while (await facts_of(child))["memberships"] != "4 5 ":
             pass
 

@@ -64,7 +64,7 @@ class Bed(EngineBed):
 async def open_bed(*acts: str, count: int = 1) -> AsyncIterator[Bed]:
     bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count))
     async with running(bed.fleet):
-        bed.fleet.start_spares()
+        bed.fleet.processes.start_spares()
         yield bed
 
 
