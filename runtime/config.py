@@ -1,8 +1,7 @@
 """Settings of a runtime: one frozen tree, engine settings included.
 
 Plain data with its bounds checked at construction; where the values come from (command line,
-environment, file) is `__main__`'s affair. What of it concerns clients' connections is `api`'s.
-Must not know how anything is carried out.
+environment, file) is for `api.commands`. Settings of clients' connections are `api.settings`.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""The blocking face of the runtime: `LLM("MODEL").generate([...])`, for scripts and notebooks.
+"""Blocking interface of the runtime: `LLM("MODEL").generate([...])`, for scripts and notebooks.
 
 A thread of its own runs trio and `open_runtime`; calls go to it and wait. It closes itself when
 the `with` block is left, on `close()`, or when the main thread ends, which one of its tasks looks
@@ -7,7 +7,6 @@ for: no exit handler, no daemon thread, no finalizer.
 
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, cast
 
 import attrs
@@ -133,12 +132,7 @@ class LLM:
         """The LLM itself, closed when the block is left."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

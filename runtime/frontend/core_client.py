@@ -37,11 +37,7 @@ from ...transports.links.channel import (
     Received,
 )
 from ..errors import NoEngine, ProcessingFailed, UtilityFailed
-from ..messages import (
-    EngineHealth,
-    EngineMembership,
-    EngineState,
-)
+from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
 from .ledger import Ledger
 from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, Replay, RequestSink, Send
 from .load_balancer import LeastLoaded
@@ -111,7 +107,7 @@ class CoreClient:
             self._carry_out(self.ledger.handle_abort(sink.request_id, trio.current_time()))
 
     def stop(self, sink: RequestSink) -> None:
-        """The request ended here, by a stop string: tell its engine."""
+        """The request ended here, by a stop string; its engine gets an abort."""
         if self._is_current(sink):
             self._carry_out(self.ledger.handle_stopped(sink.request_id, trio.current_time()))
 
@@ -153,18 +149,19 @@ class CoreClient:
                 self._lengths.pop(member.rank, None)
         self.max_model_len = min(self._lengths.values(), default=math.inf)
 
+    def _member_of(self, peer: Peer) -> EngineMember | None:
+        return next((each for each in self.membership.engines if each.rank == peer.rank), None)
+
     def _is_over(self, peer: Peer) -> bool:
         """Whether this epoch of an engine will not be ready any more; it may never have been."""
-        for member in self.membership.engines:
-            if member.rank == peer.rank:
-                return member.epoch > peer.epoch or member.state is EngineState.FAILED
-        return False  # a snapshot from before its time: it was on its way for longer than the link
+        member = self._member_of(peer)
+        if member is None:
+            return False  # a snapshot from before its time, slower than its link
+        return member.epoch > peer.epoch or member.state is EngineState.FAILED
 
     def _cause_of(self, peer: Peer) -> str:
-        for member in self.membership.engines:
-            if member.rank == peer.rank:
-                return member.cause or "was replaced"
-        return "was removed"
+        member = self._member_of(peer)
+        return "was removed" if member is None else member.cause or "was replaced"
 
     def _forget(self, peer: Peer, cause: str) -> None:
         self.channel.forget(peer)
@@ -275,7 +272,7 @@ class CoreClient:
         return NOTHING
 
     def deliver_tokens(self, entries: Iterable[LedgerEntry]) -> None:
-        """Tell each request of its next token."""
+        """Announce its next token to each request."""
         for entry in entries:
             sink = entry.sink
             if sink is None:

@@ -50,20 +50,16 @@ class Frontend:
     client: CoreClient
     inputs: InputProcessor
     admission: Admission
-    name: str
+    # What clients call the model.
+    model_name: str
     # Called whenever a request came or went.
     on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
     _prompt_tokens: int = attrs.field(default=0, init=False)
     _output_tokens: int = attrs.field(default=0, init=False)
 
     @property
-    def model_name(self) -> str:
-        """What clients call the model."""
-        return self.name
-
-    @property
     def max_model_len(self) -> int:
-        """The least of the engines' lengths, in tokens; the model's own before any has told."""
+        """The least of the engines' lengths, in tokens; the model's own before any is known."""
         return int(min(self.inputs.max_model_len, self.client.max_model_len))
 
     @asynccontextmanager

@@ -13,12 +13,7 @@ import msgspec
 
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
-from ...engine.messages import (
-    ENGINE_TO_ROOT,
-    ROOT_TO_ENGINE,
-    EngineInit,
-    EngineReady,
-)
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
 from ...nurseries.processes.process import ProcessDied, ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds

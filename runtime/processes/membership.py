@@ -120,7 +120,7 @@ class Delivery:
 def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> Delivery | None:
     """Where the message goes; `epochs` are those of all frontends that are up, by rank.
 
-    A call to one that is gone is answered in its place. None: nobody waits for it any more.
+    A call to one that is gone is answered in its place. None: its caller does not wait any more.
     """
     if isinstance(message, ForeignCall):
         if message.frontend in epochs:

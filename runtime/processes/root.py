@@ -22,14 +22,9 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ..config import RuntimeSettings
 from ..events import Draining, OnEvent, Serving
-from ..messages import (
-    ControlCall,
-    EngineMembership,
-)
+from ..messages import ControlCall, EngineMembership
 from .child_process import ChildProcess
-from .control_server import (
-    serve_control,
-)
+from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory

@@ -2,21 +2,13 @@
 
 import msgspec
 
-from triolet.engine.messages import Drain, EngineReady, TreeReply, TreeRequest
+from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.runtime import messages
 from triolet.runtime.messages import ControlCall, EngineState
 from triolet.transports.codec import Codec
 
-READY = EngineReady(
-    kv_blocks=8,
-    block_tokens=16,
-    max_model_len=128,
-    max_num_seqs=4,
-    vocab_size=100,
-    numerics_id="n",
-    bitwise=True,
-    settings_digest="d",
-)
+from .children.acting_engine import READY
+
 MEMBERSHIP = messages.EngineMembership(
     3, [messages.EngineMember(rank=0, epoch=2, state=EngineState.READY, ready=READY, restarts=1)]
 )

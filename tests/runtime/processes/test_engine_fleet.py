@@ -16,10 +16,7 @@ from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
-from triolet.runtime.messages import (
-    EngineMembership,
-    EngineState,
-)
+from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
 

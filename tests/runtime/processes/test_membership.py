@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.engine.messages import EngineReady, FrontendAddress
+from triolet.engine.messages import FrontendAddress
 from triolet.runtime.messages import EngineState, ForeignCall, ForeignOutcome, ForeignVerb
 from triolet.runtime.processes.membership import (
     Delivery,
@@ -15,16 +15,7 @@ from triolet.runtime.processes.membership import (
     reply_to,
 )
 
-READY = EngineReady(
-    kv_blocks=8,
-    block_tokens=16,
-    max_model_len=128,
-    max_num_seqs=4,
-    vocab_size=100,
-    numerics_id="n",
-    bitwise=True,
-    settings_digest="d",
-)
+from ..children.acting_engine import READY
 
 
 def test_an_engine_lives_dies_and_is_given_up() -> None:
