@@ -1,7 +1,5 @@
 """Every message between root and frontends survives the codec with its types."""
 
-import msgspec
-
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.runtime import messages
 from triolet.runtime.messages import ControlCall, EngineState
@@ -52,8 +50,3 @@ def test_both_families_cross_whole() -> None:
         for example in examples:
             frames = [bytes(frame) for frame in codec.encode(example)]
             assert codec.decode(frames) == example
-
-
-def test_init_carries_settings_as_text_and_engines_whole() -> None:
-    init = messages.FrontendInit(run_id="r", rank=1, epoch=4, settings="{}", engines=MEMBERSHIP)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(init), type=messages.FrontendInit) == init

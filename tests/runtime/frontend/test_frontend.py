@@ -1,9 +1,7 @@
 """One call in front of everything: text out, stop strings, refusals, accounts."""
 
-import gc
 import math
 import pathlib
-import weakref
 from typing import Any
 
 import attrs
@@ -31,7 +29,6 @@ from triolet.runtime.frontend.frontend import (
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.frontend.request_flow import error_of
-from triolet.runtime.text.prompts import ChatPrompt
 from triolet.transports.array import Array
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
@@ -56,8 +53,7 @@ async def test_a_stop_string_ends_the_request_here_and_in_the_engine(
             whole = (await stream.collect()).text
         stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
         params = SamplingParams(max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
-        async with bed.frontend.generate("the cat", params) as stream:
-            await stream.collect()
+        stream = await bed.answer("the cat", params)
         assert stream.text == whole[: whole.index(stop)]
         assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
         await bed.wait_quiet()
@@ -77,8 +73,7 @@ async def test_a_client_with_credit_gets_what_it_grants(
             stream.grant(2)
             while bed.servers[0].core.statistics().output_tokens < 5:
                 await trio.lowlevel.checkpoint()
-            async with bed.frontend.generate("another", PARAMS) as other:
-                await other.collect()
+            await bed.answer("another", PARAMS)
             assert bed.servers[0].core.statistics().output_tokens == 5 + 16
             stream.grant(100)
         assert len(stream.token_ids) == 16
@@ -133,32 +128,6 @@ async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.P
                 told = [event for output in [o async for o in stream] for event in output.events]
         assert told == [RequestEvent(RequestEventKind.SCHEDULED)]
         assert len(stream.token_ids) == 16
-
-
-async def test_a_request_that_is_over_is_freed_without_the_collector(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        gc.disable()
-        try:
-            async with bed.frontend.generate("the cat", PARAMS) as stream:
-                await stream.collect()
-            await bed.wait_quiet()
-            gone = weakref.ref(stream)
-            del stream
-            await trio.lowlevel.checkpoint()
-            assert gone() is None
-        finally:
-            gc.enable()
-
-
-async def test_a_conversation_is_rendered(null_folder: pathlib.Path) -> None:
-    prompt = ChatPrompt([{"role": "user", "content": "hello"}])
-    async with open_bed(null_folder) as bed, bed.frontend.generate(prompt, PARAMS) as stream:
-        await stream.collect()
-    text = bed.frontend.inputs.tokenizer.decode(stream.prompt_token_ids)
-    assert "hello" in text
-    assert "assistant" in text
 
 
 async def test_refusals_name_the_fault_and_charge_nothing(null_folder: pathlib.Path) -> None:
@@ -235,8 +204,7 @@ async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib
         async with bed.frontend.generate(prompt, PARAMS, credit=1) as stream:
             await stream.__anext__()
             (first,) = [rank for rank in bed.servers if bed.servers[rank].core.unfinished_count()]
-            async with bed.frontend.generate(prompt, PARAMS) as other:
-                await other.collect()
+            await bed.answer(prompt, PARAMS)
             bed.lose_engine(first)
             stream.grant(100)
             await stream.collect()
@@ -282,8 +250,7 @@ def test_codes_of_an_engine_that_ended_a_request(code: str, kind: type[EngineErr
 
 async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder) as bed:
-        async with bed.frontend.generate("the cat", PARAMS) as stream:
-            await stream.collect()
+        await bed.answer("the cat", PARAMS)
         async with bed.frontend.generate("the cat", PARAMS):
             pass
         while bed.servers[0].core.statistics().requests_aborted == 0:
@@ -308,8 +275,7 @@ async def test_how_long_a_stream_may_be_does_not_depend_on_its_engine(
     async with open_bed(null_folder, engines=2) as bed:
 
         async def tokens() -> int:
-            async with bed.frontend.generate([5] * 4, params) as stream:
-                await stream.collect()
+            stream = await bed.answer([5] * 4, params)
             assert stream.finish_reason is FinishReason.LENGTH
             return len(stream.token_ids)
 

@@ -41,8 +41,7 @@ def embeddings(tokens: int, first: int = 0) -> PromptEmbeds:
 
 async def tokens_of(bed: Bed, prompt: Any, **changes: Any) -> list[int]:
     params = attrs.evolve(PARAMS, **changes)
-    async with bed.frontend.generate(prompt, params) as stream:
-        await stream.collect()
+    stream = await bed.answer(prompt, params)
     assert not stream.usage.cached_tokens
     return stream.token_ids
 

@@ -48,15 +48,6 @@ async def test_who_counts_is_told_from_the_count_that_it_named() -> None:
     assert consumed == [1, 3, 4, 5]
 
 
-async def test_collect_returns_the_stream() -> None:
-    collector, stream, _ = make_stream()
-    put(collector, GenerationOutput("ab", [5, 6], 2))
-    put(collector, LAST)
-    assert (await stream.collect()).text == "abc"
-    with pytest.raises(StopAsyncIteration):
-        await stream.__anext__()
-
-
 async def test_tokens_before_a_death_are_given_and_then_the_error_once() -> None:
     collector, stream, _ = make_stream()
     put(collector, GenerationOutput("a", [5], 1))

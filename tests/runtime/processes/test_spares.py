@@ -157,15 +157,6 @@ async def test_none_is_started_before_all_are_ready() -> None:
 
 
 @pytest.mark.slow
-async def test_without_a_spare_the_next_process_is_spawned() -> None:
-    async with open_bed("ready", count=0) as bed:
-        await bed.wait_ready(1)
-        os.kill(bed.engine_pid(), signal.SIGKILL)
-        assert await bed.wait_ready(2) == 2
-        assert bed.spares.take() is None
-
-
-@pytest.mark.slow
 async def test_a_spare_that_dies_is_replaced_and_nobody_restarts(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

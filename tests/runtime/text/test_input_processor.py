@@ -226,13 +226,6 @@ async def test_texts_of_any_length_are_tokenised_and_put_back(inputs: InputProce
             await inputs.detokenize([wrong])
 
 
-def test_facts_about_the_tokenizer_are_plain(inputs: InputProcessor) -> None:
-    info = inputs.info()
-    assert info["chat_template"]
-    assert (info["eos_token"], info["vocab_size"]) == ("<|end|>", 330)
-    assert json.loads(json.dumps(info)) == info
-
-
 def load_folder(folder: pathlib.Path, **settings: Any) -> InputProcessor:
     write_folder(folder, byte_level_tokenizer())  # its end token has the id 1
     config = {"vocab_size": 400, "max_position_embeddings": 64, "eos_token_id": [7, 9]}
