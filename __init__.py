@@ -30,7 +30,7 @@ __all__ = [
 _HOME_OF = {
     "ChatPrompt": ".runtime.text.prompts",
     "LLM": ".runtime.llm",
-    "PromptEmbeds": ".runtime.text.prompt_embeds",
+    "PromptEmbeds": ".runtime.text.prompts",
     "Runtime": ".runtime.runtime",
     "SamplingParams": ".engine.sampling_params",
     "StructuredOutputs": ".engine.structured_outputs",

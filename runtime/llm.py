@@ -17,7 +17,7 @@ from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
-from .frontend.generation import Choice, GenerationStream, Logprobs, Usage
+from .frontend.generation import GenerationChoice, GenerationStream, Logprobs, Usage
 from .runtime import Runtime, open_runtime
 from .text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
@@ -36,7 +36,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     # All answers to the prompt; text, ids and reason above are the first one's.
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[GenerationChoice, ...] = ()
     # Of the first answer and of the prompt (but its first token), if asked for.
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None

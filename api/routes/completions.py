@@ -13,7 +13,12 @@ import trio
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...nurseries.tasks.background import start_background_task_soon
-from ...runtime.frontend.generation import Choice, GenerationOutput, GenerationStream, Usage
+from ...runtime.frontend.generation import (
+    GenerationChoice,
+    GenerationOutput,
+    GenerationStream,
+    Usage,
+)
 from ..application import Application
 from ..errors import ApiError, engine_error, internal_error, to_api_error
 from ..http.connection import HttpConnection
@@ -244,7 +249,9 @@ class _Batch:
             choices += [self._whole(stream, choice, echoed) for choice in stream.choices]
         return choices
 
-    def _whole(self, stream: GenerationStream, choice: Choice, echoed: str) -> WholeChoice:
+    def _whole(
+        self, stream: GenerationStream, choice: GenerationChoice, echoed: str
+    ) -> WholeChoice:
         if not self.request.keeps_output:
             return WholeChoice(
                 prompt_token_ids=stream.prompt_token_ids,

@@ -22,7 +22,7 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ..config import RuntimeSettings
 from ..events import Draining, OnEvent, Serving
-from ..messages import ControlCall, EngineMembership
+from ..messages import ControlCall
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
@@ -105,7 +105,7 @@ class Root:
             run_id=self.run_id,
             epochs=epochs,
             frontends=FrontendDirectory(),
-            on_membership=self._publish_engines,
+            on_membership=lambda membership: self.frontends.processes.publish(membership),
             on_event=self.on_event,
             module=plan.engine_module,
             readiness=readiness,
@@ -196,13 +196,6 @@ class Root:
     def own_pids(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet."""
         return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
-
-    # ---- membership
-
-    def _publish_engines(self, membership: EngineMembership) -> None:
-        self.frontends.processes.publish(membership)
-
-    # ---- the live tree
 
     async def _answer(self, call: ControlCall) -> str:
         assert call is ControlCall.TREE

@@ -134,7 +134,7 @@ class GenerationOutput:
 
 
 @attrs.define(eq=False)
-class Choice:
+class GenerationChoice:
     """One answer to a prompt, as far as it was taken."""
 
     index: int
@@ -151,7 +151,7 @@ class Choice:
 
     def __eq__(self, other: object) -> bool:
         """The same tokens and the same end."""
-        if not isinstance(other, Choice):
+        if not isinstance(other, GenerationChoice):
             return NotImplemented
         ends = (other.finish_reason, other.stop_reason)
         is_same_end = (self.finish_reason, self.stop_reason) == ends
