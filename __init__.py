@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from .engine.structured_outputs import StructuredOutputs
     from .runtime.llm import LLM
     from .runtime.runtime import Runtime, open_runtime
-    from .runtime.text.prompt_embeds import PromptEmbeds
-    from .runtime.text.prompts import ChatPrompt
+    from .runtime.text.prompts import ChatPrompt, PromptEmbeds
 
 __version__ = "0.1.0"
 
@@ -31,7 +30,7 @@ __all__ = [
 _HOME_OF = {
     "ChatPrompt": ".runtime.text.prompts",
     "LLM": ".runtime.llm",
-    "PromptEmbeds": ".runtime.text.prompt_embeds",
+    "PromptEmbeds": ".runtime.text.prompts",
     "Runtime": ".runtime.runtime",
     "SamplingParams": ".engine.sampling_params",
     "StructuredOutputs": ".engine.structured_outputs",

@@ -19,7 +19,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from ..runtime.frontend.generation import EngineStatistics, FrontendStatistics, Generator
-from ..runtime.frontend.latencies import Latencies
+from ..runtime.frontend.ledger_entry import Latencies
 from ..runtime.messages import EngineState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

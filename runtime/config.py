@@ -1,7 +1,7 @@
 """Settings of a runtime: one frozen tree, engine settings included.
 
-Plain data with its bounds checked at construction. What of it concerns clients' connections is
-`api.settings`.
+Plain data with its bounds checked at construction; where the values come from (command line,
+environment, file) is for `api.commands`. Settings of clients' connections are `api.settings`.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""The blocking face of the runtime: `LLM("MODEL").generate([...])`, for scripts and notebooks.
+"""Blocking interface of the runtime: `LLM("MODEL").generate([...])`, for scripts and notebooks.
 
 A thread of its own runs trio and `open_runtime`; calls go to it and wait. It closes itself when
 the `with` block is left, on `close()`, or when the main thread ends, which one of its tasks looks
@@ -7,7 +7,6 @@ for: no exit handler, no daemon thread, no finalizer.
 
 import threading
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import Any, Self, cast
 
 import attrs
@@ -18,10 +17,9 @@ from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
-from .frontend.generation import Choice, GenerationStream, Logprobs, Usage
+from .frontend.generation import GenerationChoice, GenerationStream, Logprobs, Usage
 from .runtime import Runtime, open_runtime
-from .text.prompt_embeds import PromptEmbeds
-from .text.prompts import ChatPrompt, Prompt
+from .text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
 # A thread's end can be joined, not waited for together with something else, and a thread that joins
 # would outlive us. So one of our tasks looks: four wake-ups a second cost nothing.
@@ -38,7 +36,7 @@ class Completion:
     finish_reason: FinishReason
     usage: Usage
     # All answers to the prompt; text, ids and reason above are the first one's.
-    choices: tuple[Choice, ...] = ()
+    choices: tuple[GenerationChoice, ...] = ()
     # Of the first answer and of the prompt (but its first token), if asked for.
     logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
@@ -134,12 +132,7 @@ class LLM:
         """The LLM itself, closed when the block is left."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
 

@@ -1,7 +1,7 @@
 """Messages between the root and its frontends, on the control channel (after the handshake).
 
-Plain frozen attrs classes, as `engine.messages` are. Must not know sockets or HTTP: a connection
-crosses as a file descriptor beside `PassConnection`.
+Plain frozen attrs classes, as `engine.messages` are. A connection crosses as a file descriptor
+beside `PassConnection`.
 """
 
 import enum

@@ -13,7 +13,7 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -39,23 +39,19 @@ from .config import RuntimeSettings
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
 from .frontend.admission import Admission, Ticket
-from .frontend.core_client import CoreClient
+from .frontend.core_client import CoreClient, run_output_handler
 from .frontend.frontend import Frontend
 from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
-from .frontend.output_handler import run_output_handler
-from .messages import (
-    EngineState,
-)
+from .messages import EngineState
 from .processes.engine_fleet import EngineFleet
 from .processes.membership import FrontendDirectory
 from .processes.platform import check_platform
 from .text.input_processor import InputProcessor
-from .text.prompts import (
-    Prompt,
-)
+from .text.prompts import Prompt
 
+AnyFrontend = TypeVar("AnyFrontend", bound=Frontend)
 _ENGINE_FIELDS = {field.name for field in attrs.fields(EngineSettings)}
 
 
@@ -147,7 +143,7 @@ async def _open(
     run_id, epochs = secrets.token_hex(8), itertools.count(1)
     me = Peer("frontend", 0, next(epochs))
     async with open_frontend_hub(run_id, me) as channel:
-        runtime = _make_runtime(chosen, channel, inputs, me)
+        runtime = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
         directory = FrontendDirectory()
         directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
         fleet = EngineFleet(
@@ -160,9 +156,9 @@ async def _open(
         )
         async with (
             open_frontend_services(channel, runtime.client),
-            open_service(fleet.run, name="engines"),
+            open_service(fleet.processes.run, name="engines"),
         ):
-            fleet.start_spares()
+            fleet.processes.start_spares()
             yield runtime
 
 
@@ -170,20 +166,12 @@ async def _open(
 async def _open_inproc(chosen: RuntimeSettings, inputs: InputProcessor) -> AsyncIterator[Runtime]:
     me, mesh = Peer("frontend", 0, 1), make_mesh()
     channel = mesh.open_hub(me)
-    runtime = _make_runtime(chosen, channel, inputs, me)
+    runtime = make_frontend(Runtime, chosen, channel, inputs, epoch=me.epoch)
     async with (
         open_frontend_services(channel, runtime.client),
         open_inproc_engines(chosen, mesh, channel, runtime.client, frontend=me),
     ):
         yield runtime
-
-
-def _make_runtime(
-    settings: RuntimeSettings, channel: HubEnd, inputs: InputProcessor, me: Peer
-) -> Runtime:
-    runtime = make_frontend(Runtime, settings, channel, inputs, epoch=me.epoch)
-    assert isinstance(runtime, Runtime)
-    return runtime
 
 
 def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubChannel]:
@@ -205,14 +193,14 @@ def open_frontend_hub(run_id: str, me: Peer) -> AbstractAsyncContextManager[HubC
 
 
 def make_frontend(
-    kind: type[Frontend],
+    kind: type[AnyFrontend],
     settings: RuntimeSettings,
     channel: HubEnd,
     inputs: InputProcessor,
     *,
     epoch: int,
     rank: int = 0,
-) -> Frontend:
+) -> AnyFrontend:
     """The machines of one frontend, put together; nothing runs yet."""
     client = CoreClient(
         channel,

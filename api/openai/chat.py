@@ -9,7 +9,7 @@ import attrs
 
 from ...engine.messages import FinishReason
 from ...runtime.frontend.generation import (
-    Choice,
+    GenerationChoice,
     GenerationOutput,
     GenerationStream,
     Logprobs,
@@ -84,7 +84,7 @@ class ChatAnswer:
         choices = [self._whole_choice(choice) for choice in stream.choices]
         return {**head, "choices": choices, "usage": usage_object(stream.usage)}
 
-    def _whole_choice(self, choice: Choice) -> JsonObject:
+    def _whole_choice(self, choice: GenerationChoice) -> JsonObject:
         assert choice.finish_reason is not None
         message: JsonObject = {"role": "assistant", "content": choice.text, "refusal": None}
         if self.calls is not None:

@@ -16,7 +16,7 @@ import msgspec
 import trio
 
 from ...runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
-from ...runtime.processes.foreign_calls import reply_to
+from ...runtime.processes.membership import reply_to
 from ...transports.codec import MessageTooLarge
 from ..errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError, internal_error
 from ..openai.response_events import Event, event_of

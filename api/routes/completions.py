@@ -15,12 +15,12 @@ from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.frontend.generation import (
-    Choice,
+    GenerationChoice,
     GenerationOutput,
     GenerationStream,
-    Prompt,
     Usage,
 )
+from ...runtime.text.prompts import Prompt
 from ..application import Application, Call
 from ..errors import ApiError, engine_error, internal_error, to_api_error
 from ..http.connection import HttpConnection
@@ -243,7 +243,9 @@ class _Batch:
             choices += [self._whole(stream, choice, echoed) for choice in stream.choices]
         return choices
 
-    def _whole(self, stream: GenerationStream, choice: Choice, echoed: str) -> WholeChoice:
+    def _whole(
+        self, stream: GenerationStream, choice: GenerationChoice, echoed: str
+    ) -> WholeChoice:
         whole = WholeChoice(
             prompt_token_ids=stream.prompt_token_ids,
             echoed=echoed,

@@ -16,11 +16,14 @@ import trio
 from ...engine.config import EngineSettings
 from ...engine.messages import ENGINE_TO_FRONTEND, FRONTEND_TO_ENGINE
 from ...engine.process.server import EngineServer
+from ...engine.sampling_params import SamplingParams
 from ...runtime.config import InputLimits, RuntimeSettings, StreamSettings
+from ...runtime.frontend.generation import GenerationStream
 from ...runtime.frontend.inproc import open_inproc_engines
 from ...runtime.processes.membership import EngineDirectory
 from ...runtime.runtime import Runtime, make_frontend, open_frontend_services
 from ...runtime.text.input_processor import InputProcessor
+from ...runtime.text.prompts import Prompt
 from ...transports.codec import Codec
 from ...transports.links.channel import Peer
 from ...transports.links.link_header import LinkSettings
@@ -44,6 +47,13 @@ class Bed:
     def client(self) -> Any:
         """The frontend's side of its engines."""
         return self.frontend.client
+
+    async def answer(
+        self, prompt: Prompt, params: SamplingParams, **options: Any
+    ) -> GenerationStream:
+        """A request's stream, read to its end; `options` are `generate`'s."""
+        async with self.frontend.generate(prompt, params, **options) as stream:
+            return await stream.collect()
 
     async def wait_engines(self, count: int) -> None:
         """Until so many engines take work."""

@@ -20,8 +20,15 @@ from ...engine.messages import (
 )
 from ...engine.sampling_params import SamplingParams
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_decisions import Accepted, EngineGonePolicy, Fail, Refusal, Replay
-from ...runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus
+from ...runtime.frontend.ledger_entry import (
+    Accepted,
+    EngineGonePolicy,
+    Fail,
+    LedgerEntry,
+    LedgerStatus,
+    Refusal,
+    Replay,
+)
 from ...transports.links.channel import Peer
 from ..fuzzer import Fuzzer
 

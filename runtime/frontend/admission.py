@@ -1,13 +1,13 @@
-"""Says whether one more request is taken, before anything is allocated for it.
+"""Admission control of a frontend: whether one more request is taken, before it costs anything.
 
 Three limits: requests that have not ended, *queued tokens*, the prompt tokens of requests that have
 not brought a token yet (what the engines still have to work off), and bytes of embeddings, which
 are kept to be sent again. A request is charged when its block is entered and released when it is
 left, whatever happened between; the tokens are released with the first token. Above a limit there
-is no queue: the client is told to come back.
+is no queue: the client gets an error with a time to come back.
 
 Sans-IO: plain counting; randomness is passed in. It also gives a seed to requests without one, so
-that a replay draws the same tokens. Must not know prompts, engines or clients.
+that a replay draws the same tokens.
 """
 
 import random
@@ -26,7 +26,7 @@ RETRY_SPREAD = 0.5
 
 
 def ignore_load() -> None:
-    """For whoever has nobody to tell of it."""
+    """For frontends whose load is not reported."""
 
 
 @attrs.define(eq=False)
@@ -140,7 +140,7 @@ class Admission:
         return Overloaded(self.limits.retry_after_s * spread, limit)
 
     def check_invariants(self) -> None:
-        """Nothing is charged when nobody is in."""
+        """Nothing is charged when no request is in."""
         assert 0 <= self.active_requests <= self.limits.active_requests_max
         assert self.queued_tokens >= 0
         assert self.embeds_bytes >= 0

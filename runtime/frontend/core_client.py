@@ -2,8 +2,7 @@
 
 Composes the ledger (what is in flight), the balancer (who gets the next one), membership (who is
 there) and one channel to all engines. Everything a caller does is synchronous, so that a cancelled
-task cannot leave a request half submitted or half aborted. Variation (one engine or many, which
-balancer) is by argument.
+task cannot leave a request half submitted or half aborted.
 """
 
 import math
@@ -25,7 +24,9 @@ from ...engine.messages import (
     UtilityCall,
     UtilityReply,
 )
+from ...nurseries.tasks.waiting import always_waits_for
 from ...transports.links.channel import (
+    Channel,
     ChannelEvent,
     HubEnd,
     Misread,
@@ -36,14 +37,9 @@ from ...transports.links.channel import (
     Received,
 )
 from ..errors import NoEngine, ProcessingFailed, UtilityFailed
-from ..messages import (
-    EngineHealth,
-    EngineMembership,
-    EngineState,
-)
+from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
 from .ledger import Ledger
-from .ledger_decisions import NOTHING, Accepted, Fail, Replay, Send
-from .ledger_entry import LedgerEntry, RequestSink
+from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, Replay, RequestSink, Send
 from .load_balancer import LeastLoaded
 
 # A process that answers at all answers a utility call between two steps.
@@ -111,7 +107,7 @@ class CoreClient:
             self._carry_out(self.ledger.handle_abort(sink.request_id, trio.current_time()))
 
     def stop(self, sink: RequestSink) -> None:
-        """The request ended here, by a stop string: tell its engine."""
+        """The request ended here, by a stop string; its engine gets an abort."""
         if self._is_current(sink):
             self._carry_out(self.ledger.handle_stopped(sink.request_id, trio.current_time()))
 
@@ -153,18 +149,19 @@ class CoreClient:
                 self._lengths.pop(member.rank, None)
         self.max_model_len = min(self._lengths.values(), default=math.inf)
 
+    def _member_of(self, peer: Peer) -> EngineMember | None:
+        return next((each for each in self.membership.engines if each.rank == peer.rank), None)
+
     def _is_over(self, peer: Peer) -> bool:
         """Whether this epoch of an engine will not be ready any more; it may never have been."""
-        for member in self.membership.engines:
-            if member.rank == peer.rank:
-                return member.epoch > peer.epoch or member.state is EngineState.FAILED
-        return False  # a snapshot from before its time: it was on its way for longer than the link
+        member = self._member_of(peer)
+        if member is None:
+            return False  # a snapshot from before its time, slower than its link
+        return member.epoch > peer.epoch or member.state is EngineState.FAILED
 
     def _cause_of(self, peer: Peer) -> str:
-        for member in self.membership.engines:
-            if member.rank == peer.rank:
-                return member.cause or "was replaced"
-        return "was removed"
+        member = self._member_of(peer)
+        return "was removed" if member is None else member.cause or "was replaced"
 
     def _forget(self, peer: Peer, cause: str) -> None:
         self.channel.forget(peer)
@@ -275,7 +272,7 @@ class CoreClient:
         return NOTHING
 
     def deliver_tokens(self, entries: Iterable[LedgerEntry]) -> None:
-        """Tell each request of its next token."""
+        """Announce its next token to each request."""
         for entry in entries:
             sink = entry.sink
             if sink is None:
@@ -337,3 +334,39 @@ class CoreClient:
             self.channel.send(peer, message)
         except PeerNotConnected:
             pass  # the RESYNC that begins the link's next generation repeats what is wanted
+
+
+# vLLM's slice: about a millisecond of work between two checkpoints.
+SLICE_OUTPUTS = 128
+
+
+async def run_output_handler(
+    client: CoreClient,
+    channel: Channel,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Background task `output-handler`; never returns unless cancelled.
+
+    Cancellation: between slices; outputs that were written down and not yet delivered are with the
+    ledger, and their requests end with the frontend.
+    """
+    always_waits_for("outputs from engines")
+    task_status.started()
+    done = 0
+    while True:
+        for event in await channel.receive():
+            accepted = client.handle_event(event)
+            for start in range(0, len(accepted.tokens), SLICE_OUTPUTS):
+                tokens = accepted.tokens[start : start + SLICE_OUTPUTS]
+                client.deliver_tokens(tokens)
+                done += len(tokens)
+                if done >= SLICE_OUTPUTS:
+                    await trio.lowlevel.checkpoint()
+                    done = 0
+            for entry, output in accepted.outputs:
+                client.deliver(entry, output)
+                done += 1
+                if done >= SLICE_OUTPUTS:
+                    await trio.lowlevel.checkpoint()
+                    done = 0

@@ -6,12 +6,14 @@ Embedded it lives in the caller's process, under `serve` in every frontend proce
 
 import math
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
 import trio
 
+from ...engine.embeddings import REQUEST_BYTES_MAX
+from ...engine.errors import InvalidParameter
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...transports.credits import CreditWindow
@@ -25,9 +27,7 @@ from .generation import GenerationStream
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .ledger_entry import LedgerStatus
 from .output_collector import OutputCollector
-from .request_arguments import check_arguments, split_choices
-from .request_flow import RequestFlow
-from .stream_credit import StreamCredit
+from .request_flow import RequestFlow, StreamCredit
 
 
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
@@ -50,20 +50,16 @@ class Frontend:
     client: CoreClient
     inputs: InputProcessor
     admission: Admission
-    name: str
+    # What clients call the model.
+    model_name: str
     # Called whenever a request came or went.
     on_load: Callable[[], None] = attrs.field(default=ignore_load, init=False)
     _prompt_tokens: int = attrs.field(default=0, init=False)
     _output_tokens: int = attrs.field(default=0, init=False)
 
     @property
-    def model_name(self) -> str:
-        """What clients call the model."""
-        return self.name
-
-    @property
     def max_model_len(self) -> int:
-        """The least of the engines' lengths, in tokens; the model's own before any has told."""
+        """The least of the engines' lengths, in tokens; the model's own before any is known."""
         return int(min(self.inputs.max_model_len, self.client.max_model_len))
 
     @asynccontextmanager
@@ -202,3 +198,78 @@ class Frontend:
     def drain(self) -> None:
         """Take nothing new; what is in flight goes on."""
         self.client.draining = True
+
+
+# What the integers of the wire hold.
+PRIORITY_MAX = 2**63 - 1
+CREDIT_MAX = 2**63 - 1
+# Token ids of all choices together: some 16 MiB on their way, and as much at an engine.
+CHOICE_TOKENS_MAX = 2**22
+
+
+def check_arguments(
+    labels: Mapping[str, str],
+    times_s: Mapping[str, float],
+    *,
+    priority: int,
+    credit: int | None,
+    events: bool,
+) -> None:
+    """Types and, where a type says too little, ranges; lengths and bounds are the engine's.
+
+    `labels` and `times_s` are {name: value}. Raises `InvalidParameter`, naming the argument.
+    """
+    for name, text in labels.items():
+        if not isinstance(text, str):
+            raise InvalidParameter(name, "must be text")
+        if not text.isascii():
+            _check_unicode(name, text)
+    if type(priority) is not int or abs(priority) > PRIORITY_MAX:
+        raise InvalidParameter("priority", f"must be a whole number up to ±{PRIORITY_MAX}")
+    if credit is not None and (type(credit) is not int or not 0 <= credit <= CREDIT_MAX):
+        raise InvalidParameter("credit", f"must be a whole number from 0 to {CREDIT_MAX}")
+    if type(events) is not bool:
+        raise InvalidParameter("events", "must be True or False")
+    for name, seconds in times_s.items():
+        if type(seconds) not in (int, float) or math.isnan(seconds):
+            raise InvalidParameter(name, "must be a number of seconds")
+
+
+def _check_unicode(name: str, text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidParameter(name, f"is not Unicode: {error.reason}") from error
+
+
+def split_choices(request: AddRequest) -> list[AddRequest]:
+    """One for each choice, in order; `request` itself if there is only one.
+
+    They are named after it, and it is their `parent`. The prompt's logprobs come with the first
+    alone. Raises `InvalidParameter` if they are too much together.
+    """
+    sampling = request.sampling
+    count = sampling.n
+    if count == 1:
+        return [request]
+    tokens = len(request.prompt_token_ids) + len(sampling.allowed_token_ids or ())
+    if count * tokens > CHOICE_TOKENS_MAX:
+        most = CHOICE_TOKENS_MAX // tokens
+        raise InvalidParameter("n", f"must be at most {most} for a prompt of {tokens} tokens")
+    embeds = request.prompt_embeds
+    if embeds is not None and count * embeds.data.nbytes > REQUEST_BYTES_MAX:
+        most, size = REQUEST_BYTES_MAX // embeds.data.nbytes, embeds.data.nbytes
+        raise InvalidParameter("n", f"must be at most {most} for embeddings of {size} bytes")
+    without_prompt = sampling
+    if sampling.prompt_logprobs is not None:
+        without_prompt = attrs.evolve(sampling, prompt_logprobs=None)
+    return [
+        attrs.evolve(
+            request,
+            request_id=f"{request.request_id}#{choice}",
+            parent=request.request_id,
+            choice=choice,
+            sampling=without_prompt if choice else sampling,
+        )
+        for choice in range(count)
+    ]

@@ -17,16 +17,14 @@ from ...engine.errors import InvalidParameter
 from ...engine.messages import EngineStatistics, FinishReason, RequestEvent, RequestEventKind
 from ...engine.sampling_params import SamplingParams
 from ..messages import EngineHealth, EngineState
-from ..text.logprobs import Logprobs, TokenLogprob
-from ..text.outputs import Choice, GenerationOutput, Usage
-from ..text.prompt_embeds import PromptEmbeds
-from ..text.prompts import ChatPrompt, Prompt
+from ..text.outputs import GenerationChoice, GenerationOutput, Logprobs, TokenLogprob, Usage
+from ..text.prompts import ChatPrompt, Prompt, PromptEmbeds
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .output_collector import ChoicesCollector, OutputCollector, OutputListener
 
 __all__ = [
     "ChatPrompt",
-    "Choice",
+    "GenerationChoice",
     "EngineHealth",
     "EngineState",
     "EngineStatistics",
@@ -87,7 +85,7 @@ class GenerationStream:
 
     # Where outputs of all choices are taken from.
     collector: OutputCollector | ChoicesCollector = attrs.field(init=False)
-    choices: list[Choice] = attrs.field(init=False)
+    choices: list[GenerationChoice] = attrs.field(init=False)
     # The text of what is taken is kept in `choices`.
     _is_kept: bool = attrs.field(default=True, init=False)
     # Choices without an end; 0 also after a failure.
@@ -96,7 +94,9 @@ class GenerationStream:
     def __attrs_post_init__(self) -> None:
         collectors = [flow.collector for flow in self.flows]
         self.collector = collectors[0] if len(collectors) == 1 else ChoicesCollector(collectors)
-        self.choices = [Choice(index, each.token_ids) for index, each in enumerate(collectors)]
+        self.choices = [
+            GenerationChoice(index, each.token_ids) for index, each in enumerate(collectors)
+        ]
         self._open = len(collectors)
 
     @property

@@ -7,7 +7,7 @@ import attrs
 
 from ...engine.messages import EngineStatistics
 from ..messages import EngineHealth
-from .latencies import Latencies
+from .ledger_entry import Latencies
 
 
 @attrs.frozen

@@ -24,7 +24,7 @@ from ..config import RuntimeSettings
 from ..processes.membership import EngineDirectory
 from .core_client import CoreClient
 
-# By name, not by import: what an engine is made of is not this floor's business.
+# By name, not by import: this floor knows an engine's public face only.
 ENGINE_MODULE = "triolet.engine.process.inproc"
 # What is done by processes, by the fields of the settings that ask for it.
 _OF_PROCESSES = ("spare_engines", "spare_frontends", "frontends")

@@ -40,9 +40,20 @@ from ...engine.messages import (
 )
 from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
-from .latencies import Latencies
-from .ledger_decisions import Accepted, Decision, EngineGonePolicy, Fail, Refusal, Replay, Send
-from .ledger_entry import LedgerEntry, LedgerStatus, RequestSink, RequestState
+from .ledger_entry import (
+    Accepted,
+    Decision,
+    EngineGonePolicy,
+    Fail,
+    Latencies,
+    LedgerEntry,
+    LedgerStatus,
+    Refusal,
+    Replay,
+    RequestSink,
+    RequestState,
+    Send,
+)
 
 # More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
 ATTEMPTS_OF_AN_EPOCH = 2**32

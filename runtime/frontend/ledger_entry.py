@@ -1,4 +1,4 @@
-"""One request in the frontend's ledger: its status from first to last, and all its output tokens.
+"""Entry of the frontend's ledger: a request's status, output tokens and latencies; decisions on it.
 
     PLACED ----> STREAMING          an engine has it; the first token since then has come
       |  ^           |
@@ -9,16 +9,19 @@
 `LedgerEntry.token_ids` is the only list of a stream's tokens in this process: the ledger appends to
 it, and what a reader has taken is an index into it (`output_collector`).
 
-Sans-IO: times come in as `now`. The ledger drives it.
+Sans-IO: values, and times as `now`. `ledger` decides, `core_client` carries out.
 """
 
 import enum
 import math
+from bisect import bisect_left
+from itertools import accumulate
 from typing import Final, Protocol
 
 import attrs
 
-from ...engine.messages import AddRequest, RequestOutput
+from ...engine.errors import EngineDied
+from ...engine.messages import AbortRequests, AddRequest, GrantCredit, RequestOutput
 from ...transports.links.channel import Peer
 
 
@@ -133,3 +136,114 @@ class LedgerEntry:
     token_ids: list[int]
     # None where the ledger is used alone, and once the sink has failed.
     sink: RequestSink | None = None
+
+
+class EngineGonePolicy(enum.StrEnum):
+    """What becomes of the requests of an engine that is gone."""
+
+    FAIL = "fail"  # with `EngineDied`, which clients may retry
+    REPLAY = "replay"  # sent to another engine with the tokens so far
+
+
+class Refusal(enum.StrEnum):
+    """Why an output was not accepted."""
+
+    UNKNOWN_REQUEST = "unknown_request"  # ended here already, as after every abort
+    OTHER_ENGINE = "other_engine"  # the request has moved on
+    OLD_ATTEMPT = "old_attempt"
+    # Links are numbered and engines say nothing before the RESYNC that begins one, so that these
+    # two are faults of an engine; a new generation of the link makes up for them.
+    REPEATED = "repeated"  # begins below the next index
+    GAP = "gap"  # begins above it: something between was lost
+
+
+@attrs.frozen
+class Fail:
+    """Tell the client: the request ended with this error."""
+
+    entry: LedgerEntry
+    error: EngineDied
+
+
+@attrs.frozen
+class Replay:
+    """Choose another engine and call `handle_replay`, or `handle_give_up` if there is none."""
+
+    request_id: str
+
+
+Decision = Fail | Replay
+
+
+@attrs.frozen
+class Send:
+    """A message for one engine; if the channel refuses it, that is all right."""
+
+    peer: Peer
+    message: AbortRequests | GrantCredit
+
+
+@attrs.frozen
+class Accepted:
+    """What counts of a message: entries with one token more each, and all that is not just that.
+
+    By entry and not by name: an id may be used again before all of this is delivered.
+    `out_of_order`: something did not count, as its index was not next. The link is to be broken, so
+    that a RESYNC asks for what is.
+    """
+
+    tokens: list[LedgerEntry]
+    outputs: list[tuple[LedgerEntry, RequestOutput]]
+    out_of_order: bool = False
+
+
+NOTHING = Accepted([], [])
+
+
+# Seconds; each bucket holds what is at most its bound. vLLM's, thinned out.
+FIRST_TOKEN_BOUNDS_S = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5,
+                        5.0, 7.5, 10.0, 20.0, 40.0, 80.0)  # fmt: skip
+TOKEN_BOUNDS_S = (0.0001, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,
+                  0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)  # fmt: skip
+REQUEST_BOUNDS_S = (0.005, 0.01, 0.05, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0,
+                    20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0)  # fmt: skip
+
+
+@attrs.define
+class Histogram:
+    """Counts by bucket; the last bucket has no bound."""
+
+    bounds_s: tuple[float, ...]
+    counts: list[int] = attrs.field(init=False)
+    sum_s: float = attrs.field(default=0.0, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds_s) + 1)
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(self.bounds_s, seconds)] += 1
+        self.sum_s += seconds
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """Prometheus's buckets: each bound, and how many were at most that."""
+        bounds = [*map(str, self.bounds_s), "+Inf"]
+        return list(zip(bounds, accumulate(self.counts), strict=True))
+
+
+@attrs.define
+class Latencies:
+    """Of one frontend: to the first token, between tokens on average, and to the end."""
+
+    first_token: Histogram = attrs.field(factory=lambda: Histogram(FIRST_TOKEN_BOUNDS_S))
+    per_token: Histogram = attrs.field(factory=lambda: Histogram(TOKEN_BOUNDS_S))
+    whole: Histogram = attrs.field(factory=lambda: Histogram(REQUEST_BOUNDS_S))
+
+    def handle_end(self, state: RequestState, tokens: int, now: float) -> None:
+        """A request ended after so many output tokens; one without tokens took no time."""
+        if state.first_token_at == math.inf:
+            return
+        self.first_token.observe(state.first_token_at - state.created_at)
+        self.whole.observe(now - state.created_at)
+        if tokens > 1:
+            self.per_token.observe((now - state.first_token_at) / (tokens - 1))

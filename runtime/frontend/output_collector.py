@@ -24,8 +24,7 @@ import trio
 
 from ...nurseries.tasks.parking import ParkingPlace
 from ..errors import ProcessingFailed
-from ..text.logprobs import Logprobs, join
-from ..text.outputs import GenerationOutput
+from ..text.outputs import GenerationOutput, Logprobs, join
 
 
 class OutputListener(Protocol):

@@ -1,7 +1,7 @@
-"""The control socket of a running server: commands of the same user ask, the root answers.
+"""Control socket of a running server: commands of the same user ask, the root answers.
 
 One JSON object a line each way over a Unix socket in the run folder, whose peer must be the same
-user (`SO_PEERCRED`; the folder's mode alone would trust whoever changes it). The calls are a
+user (`SO_PEERCRED`; the folder's mode alone would trust anybody who changes it). The calls are a
 closed list.
 """
 

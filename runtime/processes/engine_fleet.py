@@ -10,19 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import msgspec
-import trio
 
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
-from ...engine.messages import (
-    ENGINE_TO_ROOT,
-    ROOT_TO_ENGINE,
-    EngineInit,
-    EngineReady,
-    FrontendMembership,
-)
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
 from ...nurseries.processes.process import ProcessDied, ProcessStuck
-from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -60,13 +52,13 @@ class EngineFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
-    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.processes = ProcessSupervisor(
             owner=self,
             role="engine",
             module=self.module,
+            count=self.settings.engines,
             ahead=self._ahead(),
             sends=ROOT_TO_ENGINE,
             receives=ENGINE_TO_ROOT,
@@ -79,42 +71,21 @@ class EngineFleet:
             hopeless=(BootRefused, ProcessStuck),
         )
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `engines`: keep every engine up; never returns unless cancelled.
-
-        Raises `NoEngineLeft` when the last engine was given up; `BootRefused` instead if none was
-        ever ready and the last said why none can be.
-        Cancellation: every engine is stopped by the ladder, all at once, and reaped.
-        """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for rank in range(self.settings.engines):
-                start_service_soon(nursery, self._supervise, rank, name=f"engine-{rank}")
-            task_status.started()
-
-    def start_spares(self) -> None:
-        """From now on spares are kept, once all are ready; they end with `run`."""
-        assert self._nursery is not None, "the fleet runs"
-        self.processes.spares.start(self._nursery)
-
     def _ahead(self) -> tuple[str, ...]:
         """An engine's first worker starts with it, and imports beside it."""
         if self.module != ENGINE_MODULE:
             return ()  # it is not known what that one has
         return (worker_module_ahead(self.settings.engine.executor),)
 
-    def publish_frontends(self, membership: FrontendMembership) -> None:
-        """Tell every engine which frontends there are."""
-        self.processes.publish(membership)
+    # ---- as the owner of its processes
 
-    async def _supervise(self, rank: int) -> None:
-        try:
-            await self.processes.supervise(rank)
-        except RestartLimitExceeded as error:
-            self._give_up(rank, error.__cause__ or error)
+    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
+        """Declare an engine failed; the others serve on, if there are.
 
-    def _give_up(self, rank: int, last: BaseException) -> None:
-        """Declare an engine failed after its `last` failure; the others serve on, if there are."""
+        Raises `NoEngineLeft` after the last engine; `BootRefused` instead if none was ever ready
+        and the last said why none can be.
+        """
+        last = error.__cause__ or error
         self.on_membership(self.directory.handle_failed(rank))
         any_left = self.directory.any_left()
         if isinstance(last, BootRefused) and not (any_left or self._has_served):
@@ -122,8 +93,6 @@ class EngineFleet:
         self.on_event(ChildFailed(f"engine {rank}", _why_given_up(last)))
         if not any_left:
             raise NoEngineLeft(str(last)) from last
-
-    # ---- as the owner of its processes
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
         """A new epoch of an engine: listed from before its spawn."""

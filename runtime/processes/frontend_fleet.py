@@ -12,7 +12,6 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
-from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -34,8 +33,7 @@ from ..messages import (
 from .child_process import ChildProcess, run_child_process
 from .connection_balancer import ConnectionBalancer
 from .control_server import Answer
-from .foreign_calls import deliver
-from .membership import FrontendDirectory
+from .membership import FrontendDirectory, deliver
 from .process_supervisor import ProcessSupervisor, RunChild
 from .spares import Readiness
 
@@ -82,13 +80,13 @@ class FrontendFleet:
     _draining: bool = attrs.field(default=False, init=False)
     _connections: int = attrs.field(default=0, init=False)
     _relays: int = attrs.field(default=0, init=False)
-    _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.processes = ProcessSupervisor(
             owner=self,
             role="frontend",
             module=self.module,
+            count=self.count,
             sends=ROOT_TO_FRONTEND,
             receives=FRONTEND_TO_ROOT,
             settings=self.settings,
@@ -98,27 +96,6 @@ class FrontendFleet:
             readiness=self.readiness,
             run_child=self.run_child,
         )
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Background task `frontends`: keep every frontend up; never returns unless cancelled.
-
-        Raises `RestartLimitExceeded` when one of them keeps dying, `BootRefused` when it cannot
-        start at all.
-        """
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for rank in range(self.count):
-                start_service_soon(nursery, self._supervise, rank, name=f"frontend-{rank}")
-            task_status.started()
-
-    def start_spares(self) -> None:
-        """From now on spares are kept, once all are ready; they end with `run`."""
-        assert self._nursery is not None, "the fleet runs"
-        self.processes.spares.start(self._nursery)
-
-    def publish_engines(self, membership: EngineMembership) -> None:
-        """Tell every frontend which engines there are."""
-        self.processes.publish(membership)
 
     async def pass_connection(self, fd: int) -> None:
         """Give an accepted connection to the frontend with the fewest open streams.
@@ -164,16 +141,14 @@ class FrontendFleet:
         while not self.balancer.can_serve():
             await self.changed.wait()
 
-    async def _supervise(self, rank: int) -> None:
-        try:
-            await self.processes.supervise(rank)
-        except RestartLimitExceeded as error:
-            if isinstance(error.__cause__, BootRefused):
-                raise error.__cause__ from None
-            self.on_event(ChildFailed(f"frontend {rank}", str(error.__cause__)))
-            raise
-
     # ---- as the owner of its processes
+
+    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
+        """A frontend keeps dying, which ends the run; `BootRefused` when it cannot start at all."""
+        if isinstance(error.__cause__, BootRefused):
+            raise error.__cause__ from None
+        self.on_event(ChildFailed(f"frontend {rank}", str(error.__cause__)))
+        raise error
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
         """A new epoch of a frontend; it is listed when it has bound its sockets."""
@@ -193,8 +168,9 @@ class FrontendFleet:
         address = msgspec.msgpack.decode(payload, type=FrontendReady)
         self.balancer.handle_up(rank)
         child.publish(self.engines())
-        if self._draining and self._nursery is not None:  # its INIT may be older than the drain
-            self._send_drain(self._nursery, child)
+        if self._draining:  # its INIT may be older than the drain
+            assert self.processes.nursery is not None, "it runs"
+            self._send_drain(self.processes.nursery, child)
         self.on_membership(
             self.directory.handle_ready(
                 FrontendAddress(rank, child.epoch, address.input_endpoint, address.output_endpoint)
@@ -216,42 +192,27 @@ class FrontendFleet:
                 self.balancer.handle_load(rank, message)
                 self.notify()
             case ForeignCall() | ForeignReply():
-                self._relay(message)
+                if (delivery := deliver(message, self.directory.epochs())) is not None:
+                    self._send_soon(delivery.frontend, delivery.message, name="foreign-call")
             case RootCall():
-                self._answer(rank, message)
+                self._send_soon(rank, message, name="root-call")
             case _:
                 raise AssertionError(f"the codec let {type(message).__name__} through")
 
-    def _relay(self, message: ForeignCall | ForeignReply) -> None:
-        """Pass on what one frontend says to another; dropped above a bound: callers have deadlines.
+    def _send_soon(self, rank: int, message: object, *, name: str) -> None:
+        """Send to a frontend in a task of its own, so that one that hangs delays no other.
 
-        A task each, so that one that hangs delays no other.
+        Dropped above a bound: those who wait for it have deadlines.
         """
-        delivery = deliver(message, self.directory.epochs())
-        if delivery is None or self._nursery is None or self._relays >= RELAYS_MAX:
-            return
-        self._relays += 1
-        child = self.processes.ready[delivery.frontend]
-        self._nursery.start_soon(self._send, child, delivery.message, name="foreign-call")
-
-    def _answer(self, rank: int, call: RootCall) -> None:
-        """Answer an operator's question; bounded as relays are."""
-        if self._nursery is None or self._relays >= RELAYS_MAX:
-            return
-        self._relays += 1
-        self._nursery.start_soon(
-            self._answer_call, self.processes.ready[rank], call, name="root-call"
-        )
-
-    async def _answer_call(self, child: ChildProcess, call: RootCall) -> None:
-        try:
-            text = await self.answer(call.call)
-            await child.send_if_possible(RootReply(call.call_id, text), self.pass_timeout_s)
-        finally:
-            self._relays -= 1
+        nursery = self.processes.nursery
+        if nursery is not None and self._relays < RELAYS_MAX:
+            self._relays += 1
+            nursery.start_soon(self._send, self.processes.ready[rank], message, name=name)
 
     async def _send(self, child: ChildProcess, message: object) -> None:
         try:
+            if isinstance(message, RootCall):
+                message = RootReply(message.call_id, await self.answer(message.call))
             await child.send_if_possible(message, self.pass_timeout_s)
         finally:
             self._relays -= 1

@@ -5,10 +5,19 @@ Snapshots are whole and numbered, never increments, so that a lost or late one h
 latest wins.
 """
 
+from collections.abc import Mapping
+
 import attrs
 
 from ...engine.messages import EngineReady, FrontendAddress, FrontendMembership
-from ..messages import EngineMember, EngineMembership, EngineState
+from ..messages import (
+    EngineMember,
+    EngineMembership,
+    EngineState,
+    ForeignCall,
+    ForeignOutcome,
+    ForeignReply,
+)
 
 
 @attrs.define(eq=False)
@@ -98,3 +107,36 @@ class FrontendDirectory:
         """All frontends as they are now."""
         frontends = [self._frontends[rank] for rank in sorted(self._frontends)]
         return FrontendMembership(self._number, frontends)
+
+
+@attrs.frozen
+class Delivery:
+    """Give this message to the frontend of this rank."""
+
+    frontend: int
+    message: ForeignCall | ForeignReply
+
+
+def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> Delivery | None:
+    """Where the message goes; `epochs` are those of all frontends that are up, by rank.
+
+    A call to one that is gone is answered in its place. None: its caller does not wait any more.
+    """
+    if isinstance(message, ForeignCall):
+        if message.frontend in epochs:
+            return Delivery(message.frontend, message)
+        message = reply_to(message, ForeignOutcome.GONE)
+    if epochs.get(message.caller) != message.caller_epoch:
+        return None
+    return Delivery(message.caller, message)
+
+
+def reply_to(call: ForeignCall, outcome: ForeignOutcome, text: str = "") -> ForeignReply:
+    """The answer to a call, addressed to who made it."""
+    return ForeignReply(
+        caller=call.caller,
+        caller_epoch=call.caller_epoch,
+        call_id=call.call_id,
+        outcome=outcome,
+        text=text,
+    )

@@ -1,4 +1,4 @@
-"""Refuses to start where a building block is missing, naming what is missing.
+"""Platform check: what of Linux a process tree needs, and an error that names what is missing.
 
 `import triolet` works everywhere; starting a process tree needs Linux with pidfd, memfd, eventfd
 and abstract sockets.

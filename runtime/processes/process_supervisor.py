@@ -1,4 +1,4 @@
-"""Supervises all processes of one role: each rank is run again and again, under a new epoch.
+"""Supervisor of all processes of one role: runs each rank again and again, under a new epoch.
 
 What the fleets of engines and of frontends share: epochs, spares, the policy's restarts, and the
 books of which processes boot and which are ready. What a message or a death means is for the owner.
@@ -14,7 +14,8 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...nurseries.processes.process import ProcessSpec
-from ...nurseries.tasks.supervisor import supervise
+from ...nurseries.tasks.service import start_service_soon
+from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from ..config import RuntimeSettings
 from ..events import ChildReady, OnEvent
 from .child_process import ChildPlan, ChildProcess, run_child_process
@@ -39,10 +40,13 @@ class ProcessOwner(Protocol):
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """It sent a message for its owner, who owns the descriptors from now on."""
 
+    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
+        """It is not restarted any more; the cause of `error` is its last failure. May raise."""
+
 
 @attrs.define(eq=False)
 class ProcessSupervisor:
-    """The processes of one `role`, which run `module`.
+    """The processes of one `role`, ranks 0 to `count` - 1, which run `module`.
 
     `epochs` is shared by all children of the run: numbers only grow. `booting` holds a process from
     its spawn on, `ready` from READY on; neither holds one that has ended. A run begins with one of
@@ -53,6 +57,7 @@ class ProcessSupervisor:
     owner: ProcessOwner
     role: str
     module: str
+    count: int
     sends: Sequence[type]
     receives: Sequence[type]
     settings: RuntimeSettings
@@ -66,6 +71,8 @@ class ProcessSupervisor:
     spares: Spares = attrs.field(init=False)
     booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
     ready: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
+    # Of `run`; for tasks that must not outlive the processes. None before.
+    nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.spares = Spares(
@@ -91,11 +98,25 @@ class ProcessSupervisor:
         for child in self.ready.values():
             child.publish(snapshot)
 
-    async def supervise(self, rank: int) -> None:
-        """Run one rank again and again, as the policy decides. Never returns unless cancelled.
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `engines` or `frontends`: keep every rank up; never returns.
 
-        Raises `RestartLimitExceeded` from the last failure, a hopeless one included.
+        Raises what the owner raises when a rank is given up.
+        Cancellation: every process is stopped by the ladder, all at once, and reaped.
         """
+        async with trio.open_nursery() as nursery:
+            self.nursery = nursery
+            for rank in range(self.count):
+                start_service_soon(nursery, self._supervise, rank, name=f"{self.role}-{rank}")
+            task_status.started()
+
+    def start_spares(self) -> None:
+        """From now on spares are kept, once all are ready; they end with `run`."""
+        assert self.nursery is not None, "the processes run"
+        self.spares.start(self.nursery)
+
+    async def _supervise(self, rank: int) -> None:
+        """Run one rank again and again, as the policy decides; a hopeless failure is the last."""
         name = f"{self.role} {rank}"
         self.readiness.handle_starting(name)
         try:
@@ -105,6 +126,8 @@ class ProcessSupervisor:
                 policy=self.settings.supervision.policy(random.Random()),
                 hopeless=self.hopeless,
             )
+        except RestartLimitExceeded as error:
+            self.owner.handle_given_up(rank, error)
         finally:
             self.readiness.handle_ready(name)  # given up: not waited for any more
 

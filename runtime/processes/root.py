@@ -15,7 +15,6 @@ import attrs
 import msgspec
 import trio
 
-from ...engine.messages import FrontendMembership
 from ...nurseries.tasks.background import start_background_task_soon
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.service import start_service
@@ -23,14 +22,9 @@ from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...nurseries.tasks.waiting import waiting_for
 from ..config import RuntimeSettings
 from ..events import Draining, OnEvent, Serving
-from ..messages import (
-    ControlCall,
-    EngineMembership,
-)
+from ..messages import ControlCall
 from .child_process import ChildProcess
-from .control_server import (
-    serve_control,
-)
+from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
 from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
@@ -111,7 +105,7 @@ class Root:
             run_id=self.run_id,
             epochs=epochs,
             frontends=FrontendDirectory(),
-            on_membership=self._publish_engines,
+            on_membership=lambda membership: self.frontends.processes.publish(membership),
             on_event=self.on_event,
             module=plan.engine_module,
             readiness=readiness,
@@ -124,7 +118,7 @@ class Root:
             run_id=self.run_id,
             epochs=epochs,
             engines=self.engines.directory.snapshot,
-            on_membership=self._publish_frontends,
+            on_membership=self.engines.processes.publish,
             on_event=self.on_event,
             answer=self._answer,
             readiness=readiness,
@@ -157,13 +151,13 @@ class Root:
     ) -> None:
         control = partial(serve_control, folder, self._answer)
         await start_service(nursery, control, name="control-server", waits_for="questions")
-        await start_service(nursery, self.engines.run, name="engines")
-        await start_service(nursery, self.frontends.run, name="frontends")
+        await start_service(nursery, self.engines.processes.run, name="engines")
+        await start_service(nursery, self.frontends.processes.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()
         await start_service(nursery, self._accept, listener, name="accept")
-        self.engines.start_spares()
-        self.frontends.start_spares()
+        for fleet in (self.engines, self.frontends):
+            fleet.processes.start_spares()
 
     async def _accept(
         self,
@@ -202,16 +196,6 @@ class Root:
     def own_pids(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet."""
         return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
-
-    # ---- membership
-
-    def _publish_engines(self, membership: EngineMembership) -> None:
-        self.frontends.publish_engines(membership)
-
-    def _publish_frontends(self, membership: FrontendMembership) -> None:
-        self.engines.publish_frontends(membership)
-
-    # ---- the live tree
 
     async def _answer(self, call: ControlCall) -> str:
         assert call is ControlCall.TREE

@@ -1,4 +1,4 @@
-"""The folder through which commands reach a running server: its control socket and `run.json`.
+"""Run folder, through which commands reach a running server: its control socket and `run.json`.
 
 `$XDG_RUNTIME_DIR/triolet/<run id>` (a per-user temporary folder otherwise), readable by its owner
 alone. A folder whose owner is gone (pid and start time, since pids are used again) is removed at

@@ -170,7 +170,7 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
 
 
 def _named(entry: object) -> tuple[str, str]:
-    """Name and text of one template of several; nameless ones share a name that nobody asks for."""
+    """Name and text of one template of several; nameless ones share one that is not used."""
     match entry:
         case {"name": str(name), "template": str(text)}:
             return name, text

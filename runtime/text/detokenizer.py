@@ -3,7 +3,7 @@
 The promise: however a list of ids is cut into pushes, each token's text is the same, and a
 character is given out only when its last byte is there. Bytes that are no UTF-8 become U+FFFD as
 in any decoder; an unfinished character at the end becomes one in `finish`, so that the whole is
-`Tokenizer.decode` of all ids. Sans-IO: plain computation. Must not know requests or stop strings.
+`Tokenizer.decode` of all ids. Sans-IO: plain computation.
 
 Two ways: byte-level vocabularies look bytes up (`ByteLevelDetokenizer`, about 0.2 µs a token);
 all others ask the library to decode a short tail twice (`TailDetokenizer`, some 10 µs a token).
@@ -15,8 +15,7 @@ from typing import Protocol, cast
 
 import attrs
 
-from .token_table import TokenTable
-from .tokenizer import Tokenizer
+from .tokenizer import Tokenizer, TokenTable
 
 REPLACEMENT = "\ufffd"
 # A UTF-8 character has at most 4 bytes, so more tokens than that never wait for one another.

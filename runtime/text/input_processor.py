@@ -9,7 +9,7 @@ with the field's name, before an engine sees it.
 
 import logging
 import pathlib
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from functools import partial
 from typing import Self
 
@@ -26,10 +26,8 @@ from ...engine.structured_outputs import StructuredOutputs
 from ...transports.array import Array
 from ..config import GENERATION_CONFIG_AUTO, InputLimits, RuntimeSettings
 from ..errors import ChatTemplateMissing, ChatTemplateTooCostly
-from .bad_words import spell_bad_words
 from .chat_template import ChatTemplate
-from .prompt_embeds import PromptEmbeds
-from .prompts import ChatPrompt, Prompt
+from .prompts import ChatPrompt, Prompt, PromptEmbeds
 from .template_sandbox import INLINE
 from .tokenizer import Tokenizer
 
@@ -242,7 +240,7 @@ class InputProcessor:
                 self.tokenizer.encode_slice, part, limiter=self._limiter
             )
             encodings.append(encoding)
-        # A thread is waited for to its end; whoever was cancelled meanwhile wants nothing sent.
+        # A thread is waited for to its end; a request that was cancelled meanwhile goes no further.
         await trio.lowlevel.checkpoint_if_cancelled()
         return self.tokenizer.join_slices(encodings, add_special_tokens=add_special_tokens)
 
@@ -296,3 +294,23 @@ def _ids(prompt: Sequence[int]) -> list[int]:
     if any(type(token_id) is not int for token_id in token_ids):
         raise InvalidParameter("prompt", _NO_PROMPT)
     return token_ids
+
+
+def spell_bad_words(words: Iterable[str], encode: Callable[[str], list[int]]) -> list[list[int]]:
+    """The token sequences to forbid; `encode` tokenises a text without adding special tokens.
+
+    As in vLLM: each word as it begins a text, and as it stands after a space, for which most
+    vocabularies have tokens of their own (vLLM forbids the second only if it has as many tokens); a
+    second that ends with the first says nothing new. Words put together from smaller tokens are not
+    found.
+    """
+    spelled = []
+    for word in words:
+        bare = word.lstrip() or word
+        first = encode(bare)
+        if first:
+            spelled.append(first)
+        spaced = encode(f" {bare}")
+        if spaced and spaced[-len(first) :] != first:
+            spelled.append(spaced)
+    return spelled

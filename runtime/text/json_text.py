@@ -1,8 +1,8 @@
-"""Reads JSON that stands inside of a text which a model or a client wrote.
+"""Strict reader of JSON inside a text that a model or a client wrote.
 
 Python's own reader takes more than JSON has: half a pair of surrogates, which no UTF-8 can say
 again; NaN and infinities; nesting up to the end of the stack, where a writer a little deeper in it
-fails. What is read here can be written, kept and shown to a template. Must not know what it means.
+fails. What is read here can be written, kept and shown to a template.
 """
 
 from typing import Any

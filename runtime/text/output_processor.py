@@ -13,8 +13,7 @@ import attrs
 from ...engine.messages import FinishReason, RequestOutput
 from ...engine.sampling_params import SamplingParams
 from .detokenizer import IncrementalDetokenizer, make_detokenizer
-from .logprobs import Logprobs
-from .outputs import GenerationOutput
+from .outputs import GenerationOutput, Logprobs
 from .stop_strings import StopStrings
 from .tokenizer import Tokenizer
 
@@ -72,16 +71,7 @@ class OutputProcessor:
             texts = [*self._detokenizer.push(shown[: len(shown) - hidden]), *[""] * hidden]
             if rest := self._detokenizer.finish():
                 texts.append(rest)
-        return GenerationOutput(
-            "".join(texts),
-            output.token_ids,
-            self.token_count,
-            finish_reason=finish_reason,
-            stop_reason=output.stop_token_id,
-            events=output.events,
-            logprobs=_logprobs_of(output),
-            texts=texts,
-        )
+        return self._output(output, texts)
 
     def _shown_count(self, output: RequestOutput) -> int:
         """How many tokens have text: a token that ended the request has none, unless asked for."""
@@ -113,31 +103,29 @@ class OutputProcessor:
             if matched is not None:
                 return self._stop(output, len(output.token_ids), pieces, matched)
             self.ended = True
-        return GenerationOutput(
-            "".join(pieces),
-            output.token_ids,
-            self.token_count,
-            finish_reason=output.finish_reason,
-            stop_reason=output.stop_token_id,
-            events=output.events,
-            logprobs=_logprobs_of(output),
-            texts=pieces,
-        )
+        return self._output(output, pieces)
 
     def _stop(
         self, output: RequestOutput, tokens: int, texts: list[str], matched: str
     ) -> GenerationOutput:
         self.ended = True
         self.stopped_here = output.finish_reason is None
-        logprobs = _logprobs_of(output)
+        stopped = self._output(output, texts)
+        stopped.token_ids = stopped.token_ids[:tokens]
+        stopped.finish_reason, stopped.stop_reason = FinishReason.STOP, matched
+        if stopped.logprobs is not None:
+            stopped.logprobs = stopped.logprobs.between(0, tokens)
+        return stopped
+
+    def _output(self, output: RequestOutput, texts: list[str]) -> GenerationOutput:
         return GenerationOutput(
             "".join(texts),
-            output.token_ids[:tokens],
+            output.token_ids,
             self.token_count,
-            finish_reason=FinishReason.STOP,
-            stop_reason=matched,
+            finish_reason=output.finish_reason,
+            stop_reason=output.stop_token_id,
             events=output.events,
-            logprobs=None if logprobs is None else logprobs.between(0, tokens),
+            logprobs=_logprobs_of(output),
             texts=texts,
         )
 

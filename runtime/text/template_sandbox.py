@@ -47,7 +47,7 @@ _LISTING = frozenset(
 # Filters that take some 20 ns a character, without a pause.
 _SLOW = frozenset({"capitalize", "float", "int", "title", "urlencode", "wordcount"})
 SLOW_FACTOR = 16
-# Filters and methods that make a text or a list as wide as they are told.
+# Filters and methods that take the width of the text or list that they make.
 _WIDENING = frozenset(
     {"batch", "center", "expandtabs", "indent", "ljust", "rjust", "round", "slice", "zfill"}
 )

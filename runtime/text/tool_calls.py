@@ -1,4 +1,4 @@
-"""Tool calls as a model writes them: the form that forces one, and a parser of what it wrote.
+"""Tool calls as a model writes them: the grammar that forces one, and a parser of its output.
 
 Sans-IO: text in, events out; however the text is cut, the events say the same. The format is that
 of the Hermes and Qwen templates and of the bundled one, which is recognised by its template:
@@ -7,8 +7,7 @@ of the Hermes and Qwen templates and of the bundled one, which is recognised by 
     {"name": "get_weather", "arguments": {"city": "Oslo"}}
     </tool_call>
 
-White space around calls is not said. What opens like a call and is none stays text. Must not know
-protocols, tokens or who calls.
+White space around calls is dropped. What opens like a call and is none stays text.
 """
 
 import enum

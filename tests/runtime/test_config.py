@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 
-import attrs
 import pytest
 
 from triolet.engine.config import EngineSettings
@@ -18,13 +17,6 @@ from triolet.runtime.config import (
 )
 
 ENGINE = EngineSettings(model="m")
-
-
-def test_the_defaults_are_valid_and_frozen() -> None:
-    settings = RuntimeSettings(engine=ENGINE)
-    assert (settings.engines, settings.streams.window_tokens) == (1, 256)
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        settings.engines = 2  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import AdmissionLimits, SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.llm import LLM, LLMClosed
-from triolet.runtime.text.prompt_embeds import PromptEmbeds
-from triolet.runtime.text.prompts import ChatPrompt, Prompt
+from triolet.runtime.text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
 from ..leaks import check_no_leaks, children_of
 

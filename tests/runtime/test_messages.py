@@ -1,22 +1,12 @@
 """Every message between root and frontends survives the codec with its types."""
 
-import msgspec
-
-from triolet.engine.messages import Drain, EngineReady, TreeReply, TreeRequest
+from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.runtime import messages
 from triolet.runtime.messages import ControlCall, EngineState
 from triolet.transports.codec import Codec
 
-READY = EngineReady(
-    kv_blocks=8,
-    block_tokens=16,
-    max_model_len=128,
-    max_num_seqs=4,
-    vocab_size=100,
-    numerics_id="n",
-    bitwise=True,
-    settings_digest="d",
-)
+from .children.acting_engine import READY
+
 MEMBERSHIP = messages.EngineMembership(
     3, [messages.EngineMember(rank=0, epoch=2, state=EngineState.READY, ready=READY, restarts=1)]
 )
@@ -60,8 +50,3 @@ def test_both_families_cross_whole() -> None:
         for example in examples:
             frames = [bytes(frame) for frame in codec.encode(example)]
             assert codec.decode(frames) == example
-
-
-def test_init_carries_settings_as_text_and_engines_whole() -> None:
-    init = messages.FrontendInit(run_id="r", rank=1, epoch=4, settings="{}", engines=MEMBERSHIP)
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(init), type=messages.FrontendInit) == init

@@ -1,34 +1,24 @@
 """The runtime embedded: opens, serves with real processes, leaves nothing, however it ends."""
 
-import os
 import pathlib
-import signal
 
 import pytest
 import trio
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.errors import BootRefused, EngineDied, InvalidParameter, ModelFolderError
+from triolet.engine.errors import BootRefused, InvalidParameter, ModelFolderError
 from triolet.engine.sampling_params import SamplingParams
-from triolet.runtime.config import RuntimeSettings, SupervisionSettings
-from triolet.runtime.errors import NoEngineLeft, RuntimeClosed
+from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.errors import RuntimeClosed
 from triolet.runtime.events import ChildFailed, ChildProgress, ChildReady
 from triolet.runtime.runtime import Runtime, make_settings, open_runtime
 
 from ..checkpoints import cancel_at_nth_checkpoint
-from ..leaks import check_no_leaks, children_of
+from ..leaks import check_no_leaks
 from .acting import DEADLINE_S, Diary
 from .model_folders import write_folder
 
 PARAMS = SamplingParams(max_tokens=8, seed=7)
-# More than half a minute of steps: it does not end by itself.
-ENDLESS = SamplingParams(max_tokens=400, seed=7, ignore_eos=True)
-STEP_S = 0.1
-NO_RESTARTS = SupervisionSettings(restart_limit=0)
-
-
-def engine_pids(before: dict[int, str]) -> set[int]:
-    return set(children_of(os.getpid()).keys() - before.keys())
 
 
 async def tokens_of(runtime: Runtime, prompt: str) -> list[int]:
@@ -111,55 +101,6 @@ async def test_after_its_block_a_runtime_says_that_it_is_closed(null_folder: pat
             await runtime.engine_statistics()
     (engine,) = runtime.health().engines
     assert engine.reason == "engine 0 is restarting after it was stopped"
-
-
-@pytest.mark.slow
-async def test_leaving_a_stream_frees_its_blocks(null_folder: pathlib.Path) -> None:
-    opened = open_runtime(str(null_folder), executor="null", null_step_s=STEP_S)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with opened as runtime:
-            async with runtime.generate("the cat", ENDLESS) as stream:
-                await anext(stream)
-                (counts,) = await runtime.engine_statistics()
-                assert counts.running == 1
-            while counts.running or counts.kv_blocks_free != counts.kv_blocks:
-                (counts,) = await runtime.engine_statistics()
-
-
-@pytest.mark.slow
-async def test_a_killed_engine_ends_its_streams_and_comes_back(null_folder: pathlib.Path) -> None:
-    before = children_of(os.getpid())
-    opened = open_runtime(str(null_folder), executor="null", null_step_s=STEP_S)
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with opened as runtime:
-            async with runtime.generate("the cat", ENDLESS) as stream:
-                await anext(stream)
-                (pid,) = engine_pids(before)
-                os.kill(pid, signal.SIGKILL)
-                with pytest.raises(EngineDied, match="was killed by SIGKILL"):
-                    await stream.collect()
-            while not runtime.health().ready:
-                await runtime.client.engines_changed.wait()
-            assert len(await tokens_of(runtime, "the cat")) == 8
-            (engine,) = runtime.health().engines
-            assert engine.epoch > 2
-
-
-@pytest.mark.slow
-async def test_the_end_of_the_last_engine_ends_the_body(null_folder: pathlib.Path) -> None:
-    before = children_of(os.getpid())
-    settings = make_settings(str(null_folder), executor="null", supervision=NO_RESTARTS)
-    diary = Diary()
-
-    async def run() -> None:
-        async with open_runtime(settings=settings, on_event=diary):
-            (pid,) = engine_pids(before)
-            os.kill(pid, signal.SIGKILL)
-            await trio.sleep_forever()
-
-    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(NoEngineLeft):
-        await run()
-    assert [event.child for event in diary.of(ChildFailed)] == ["engine 0"]
 
 
 @pytest.mark.slow

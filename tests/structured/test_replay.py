@@ -17,7 +17,7 @@ from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.doubles.bed import open_bed
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -18,7 +18,7 @@ from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses
 from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServeSettings
 from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
-from triolet.runtime.processes.foreign_calls import deliver, reply_to
+from triolet.runtime.processes.membership import deliver, reply_to
 from triolet.transports.codec import MessageTooLarge
 
 from ..fakes import FakeGenerator, Say, open_client

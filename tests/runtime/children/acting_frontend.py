@@ -39,7 +39,7 @@ from triolet.runtime.messages import (
     FrontendReady,
     PassConnection,
 )
-from triolet.runtime.processes.foreign_calls import reply_to
+from triolet.runtime.processes.membership import reply_to
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_child_handshake
 

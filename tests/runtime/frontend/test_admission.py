@@ -82,13 +82,6 @@ def test_bytes_of_embeddings_are_limited_until_the_end() -> None:
     admission.check_invariants()
 
 
-def test_a_failing_block_releases() -> None:
-    admission = make()
-    with pytest.raises(KeyError), admission.open_ticket(10):
-        raise KeyError
-    assert (admission.active_requests, admission.queued_tokens) == (0, 0)
-
-
 def test_seeds_come_from_the_random_that_was_passed() -> None:
     first, second = make().with_seed(SamplingParams()), make().with_seed(SamplingParams())
     assert first == second

@@ -1,9 +1,7 @@
 """One call in front of everything: text out, stop strings, refusals, accounts."""
 
-import gc
 import math
 import pathlib
-import weakref
 from typing import Any
 
 import attrs
@@ -17,14 +15,21 @@ from triolet.engine.errors import (
     InvalidRequest,
     PromptTooLong,
 )
-from triolet.engine.messages import FinishReason, RequestOutput
+from triolet.engine.messages import AddRequest, FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
+from triolet.runtime.frontend.frontend import (
+    CHOICE_TOKENS_MAX,
+    CREDIT_MAX,
+    PRIORITY_MAX,
+    check_arguments,
+    split_choices,
+)
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.frontend.request_flow import error_of
-from triolet.runtime.text.prompts import ChatPrompt
+from triolet.transports.array import Array
 
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
 
@@ -48,8 +53,7 @@ async def test_a_stop_string_ends_the_request_here_and_in_the_engine(
             whole = (await stream.collect()).text
         stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
         params = SamplingParams(max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
-        async with bed.frontend.generate("the cat", params) as stream:
-            await stream.collect()
+        stream = await bed.answer("the cat", params)
         assert stream.text == whole[: whole.index(stop)]
         assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
         await bed.wait_quiet()
@@ -69,8 +73,7 @@ async def test_a_client_with_credit_gets_what_it_grants(
             stream.grant(2)
             while bed.servers[0].core.statistics().output_tokens < 5:
                 await trio.lowlevel.checkpoint()
-            async with bed.frontend.generate("another", PARAMS) as other:
-                await other.collect()
+            await bed.answer("another", PARAMS)
             assert bed.servers[0].core.statistics().output_tokens == 5 + 16
             stream.grant(100)
         assert len(stream.token_ids) == 16
@@ -125,32 +128,6 @@ async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.P
                 told = [event for output in [o async for o in stream] for event in output.events]
         assert told == [RequestEvent(RequestEventKind.SCHEDULED)]
         assert len(stream.token_ids) == 16
-
-
-async def test_a_request_that_is_over_is_freed_without_the_collector(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        gc.disable()
-        try:
-            async with bed.frontend.generate("the cat", PARAMS) as stream:
-                await stream.collect()
-            await bed.wait_quiet()
-            gone = weakref.ref(stream)
-            del stream
-            await trio.lowlevel.checkpoint()
-            assert gone() is None
-        finally:
-            gc.enable()
-
-
-async def test_a_conversation_is_rendered(null_folder: pathlib.Path) -> None:
-    prompt = ChatPrompt([{"role": "user", "content": "hello"}])
-    async with open_bed(null_folder) as bed, bed.frontend.generate(prompt, PARAMS) as stream:
-        await stream.collect()
-    text = bed.frontend.inputs.tokenizer.decode(stream.prompt_token_ids)
-    assert "hello" in text
-    assert "assistant" in text
 
 
 async def test_refusals_name_the_fault_and_charge_nothing(null_folder: pathlib.Path) -> None:
@@ -227,8 +204,7 @@ async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib
         async with bed.frontend.generate(prompt, PARAMS, credit=1) as stream:
             await stream.__anext__()
             (first,) = [rank for rank in bed.servers if bed.servers[rank].core.unfinished_count()]
-            async with bed.frontend.generate(prompt, PARAMS) as other:
-                await other.collect()
+            await bed.answer(prompt, PARAMS)
             bed.lose_engine(first)
             stream.grant(100)
             await stream.collect()
@@ -274,8 +250,7 @@ def test_codes_of_an_engine_that_ended_a_request(code: str, kind: type[EngineErr
 
 async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder) as bed:
-        async with bed.frontend.generate("the cat", PARAMS) as stream:
-            await stream.collect()
+        await bed.answer("the cat", PARAMS)
         async with bed.frontend.generate("the cat", PARAMS):
             pass
         while bed.servers[0].core.statistics().requests_aborted == 0:
@@ -300,8 +275,7 @@ async def test_how_long_a_stream_may_be_does_not_depend_on_its_engine(
     async with open_bed(null_folder, engines=2) as bed:
 
         async def tokens() -> int:
-            async with bed.frontend.generate([5] * 4, params) as stream:
-                await stream.collect()
+            stream = await bed.answer([5] * 4, params)
             assert stream.finish_reason is FinishReason.LENGTH
             return len(stream.token_ids)
 
@@ -314,3 +288,96 @@ async def test_how_long_a_stream_may_be_does_not_depend_on_its_engine(
         assert await tokens() == 8, "its successor may take the stream over"
         bed.client.apply_membership(bed.directory.handle_failed(1))
         assert await tokens() == alone
+
+
+GOOD: dict[str, Any] = {
+    "labels": {"request_id": "a", "cache_salt": "ä"},
+    "priority": 0,
+    "credit": None,
+    "events": False,
+    "times_s": {"deadline_s": math.inf, "merge_s": 0},
+}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"priority": -PRIORITY_MAX},
+        {"credit": 0},
+        {"credit": CREDIT_MAX},
+        {"times_s": {"deadline_s": -1}},
+    ],
+    ids=str,
+)
+def test_these_are_taken(changed: dict[str, Any]) -> None:
+    check_arguments(**{**GOOD, **changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "parameter"),
+    [
+        ({"labels": {"request_id": 5}}, "request_id"),
+        ({"labels": {"principal": "\ud800"}}, "principal"),
+        ({"priority": "1"}, "priority"),
+        ({"priority": 1.0}, "priority"),
+        ({"priority": True}, "priority"),
+        ({"priority": PRIORITY_MAX + 1}, "priority"),
+        ({"credit": -1}, "credit"),
+        ({"credit": 2.0}, "credit"),
+        ({"credit": CREDIT_MAX + 1}, "credit"),
+        ({"events": 1}, "events"),
+        ({"times_s": {"deadline_s": math.nan}}, "deadline_s"),
+        ({"times_s": {"merge_s": "1"}}, "merge_s"),
+        ({"times_s": {"merge_s": True}}, "merge_s"),
+    ],
+    ids=str,
+)
+def test_these_are_refused_by_name(changed: dict[str, Any], parameter: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        check_arguments(**{**GOOD, **changed})
+    assert caught.value.parameter == parameter
+
+
+ADD = AddRequest(
+    request_id="r",
+    attempt=0,
+    prompt_token_ids=[1, 2, 3],
+    sampling=SamplingParams(seed=5, prompt_logprobs=1, logprobs=2),
+)
+
+
+def test_one_choice_is_the_request_itself() -> None:
+    assert split_choices(ADD) == [ADD]
+
+
+def test_choices_differ_in_number_and_name_alone() -> None:
+    whole = attrs.evolve(ADD, sampling=attrs.evolve(ADD.sampling, n=3))
+    choices = split_choices(whole)
+    assert [choice.request_id for choice in choices] == ["r#0", "r#1", "r#2"]
+    assert [choice.choice for choice in choices] == [0, 1, 2]
+    assert {choice.parent for choice in choices} == {"r"}
+    assert [choice.sampling.prompt_logprobs for choice in choices] == [1, None, None]
+    for choice in choices:
+        assert (choice.sampling.seed, choice.sampling.logprobs) == (5, 2)
+        again = attrs.evolve(choice, request_id="r", choice=0, parent="")
+        assert attrs.evolve(again, sampling=whole.sampling) == whole
+
+
+def test_too_many_bytes_of_embeddings_are_refused() -> None:
+    array = Array("float32", (3, 2**19), bytes(3 * 2**21))
+    sampling = SamplingParams(seed=1, n=8)
+    fits = attrs.evolve(ADD, sampling=sampling, prompt_embeds=array)
+    assert [one.prompt_embeds for one in split_choices(fits)] == [array] * 8
+    with pytest.raises(InvalidParameter, match="n must be at most 8 for embeddings of 6291456"):
+        split_choices(attrs.evolve(fits, sampling=attrs.evolve(sampling, n=9)))
+
+
+@pytest.mark.parametrize("allowed", [None, tuple(range(10))])
+def test_too_much_together_is_refused(allowed: tuple[int, ...] | None) -> None:
+    sampling = SamplingParams(seed=1, n=128, allowed_token_ids=allowed)
+    tokens = CHOICE_TOKENS_MAX // 128 - len(allowed or ())
+    fits = attrs.evolve(ADD, sampling=sampling, prompt_token_ids=[1] * tokens)
+    assert len(split_choices(fits)) == 128
+    with pytest.raises(InvalidParameter, match="n must be at most 127"):
+        split_choices(attrs.evolve(fits, prompt_token_ids=[1] * (tokens + 1)))

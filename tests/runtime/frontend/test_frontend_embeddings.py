@@ -20,9 +20,9 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.runtime import open_runtime
-from triolet.runtime.text.prompt_embeds import PromptEmbeds
+from triolet.runtime.text.prompts import PromptEmbeds
 from triolet.transports.codec import ARRAY_FRAME_BYTES
 
 from ...leaks import check_no_leaks
@@ -41,8 +41,7 @@ def embeddings(tokens: int, first: int = 0) -> PromptEmbeds:
 
 async def tokens_of(bed: Bed, prompt: Any, **changes: Any) -> list[int]:
     params = attrs.evolve(PARAMS, **changes)
-    async with bed.frontend.generate(prompt, params) as stream:
-        await stream.collect()
+    stream = await bed.answer(prompt, params)
     assert not stream.usage.cached_tokens
     return stream.token_ids
 

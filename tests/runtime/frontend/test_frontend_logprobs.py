@@ -9,7 +9,7 @@ from triolet.engine.worker.null.executor import null_logprob
 from triolet.fuzz.doubles.bed import open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.frontend.generation import GenerationStream
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy
+from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.transports.links.link import Side
 
 PROMPT = list(range(20, 60))
@@ -55,8 +55,7 @@ async def test_preempted_and_computed_again(null_folder: pathlib.Path) -> None:
         max_tokens=60, seed=3, ignore_eos=True, logprobs=0, prompt_logprobs=0, n=4
     )
     async with open_bed(null_folder, kv_blocks=12) as bed:
-        async with bed.frontend.generate(PROMPT, params) as stream:
-            await stream.collect()
+        stream = await bed.answer(PROMPT, params)
         assert bed.servers[0].core.statistics().preemptions
     for choice in stream.choices:
         assert choice.logprobs is not None
@@ -95,20 +94,11 @@ async def test_a_stop_string_takes_the_logprobs_of_what_came_after_it(
     null_folder: pathlib.Path,
 ) -> None:
     async with open_bed(null_folder) as bed:
-        async with bed.frontend.generate(PROMPT, PARAMS) as stream:
-            await stream.collect()
+        stream = await bed.answer(PROMPT, PARAMS)
         text = stream.text
         stop = text[len(text) // 2 :][:2]
         params = SamplingParams(max_tokens=TOKENS, seed=3, ignore_eos=True, logprobs=2, stop=[stop])
-        async with bed.frontend.generate(PROMPT, params) as stream:
-            await stream.collect()
+        stream = await bed.answer(PROMPT, params)
     assert stream.stop_reason == stop
     assert stream.logprobs is not None
     assert [token.token_id for token in stream.logprobs] == stream.token_ids
-
-
-async def test_who_asks_for_none_gets_none(null_folder: pathlib.Path) -> None:
-    params = SamplingParams(max_tokens=4, seed=3, ignore_eos=True)
-    async with open_bed(null_folder) as bed, bed.frontend.generate(PROMPT, params) as stream:
-        await stream.collect()
-    assert (stream.logprobs, stream.prompt_logprobs) == (None, None)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from triolet.engine.errors import InvalidParameter, ModelFolderError
+from triolet.engine.errors import InvalidParameter
 from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.tasks.service import ServiceEnded
 from triolet.nurseries.tasks.task_tree import find_background_tasks
@@ -58,12 +58,6 @@ async def test_what_needs_processes_is_refused(
     with pytest.raises(InvalidParameter, match=f"{name} needs processes"):
         async with open_runtime(str(null_folder), in_process=True, executor="null", **options):
             pytest.fail("it cannot do this")
-
-
-async def test_a_folder_without_a_model_is_said_at_the_door() -> None:
-    with pytest.raises(ModelFolderError, match="nowhere"):
-        async with open_runtime("/nowhere", in_process=True):
-            pytest.fail("it has no model")
 
 
 async def test_an_engine_that_ends_ends_the_block(null_folder: pathlib.Path) -> None:

@@ -17,8 +17,14 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
 from triolet.runtime.frontend.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
-from triolet.runtime.frontend.ledger_decisions import EngineGonePolicy, Fail, Refusal, Replay, Send
-from triolet.runtime.frontend.ledger_entry import LedgerStatus
+from triolet.runtime.frontend.ledger_entry import (
+    EngineGonePolicy,
+    Fail,
+    LedgerStatus,
+    Refusal,
+    Replay,
+    Send,
+)
 from triolet.transports.links.channel import Peer
 
 ENGINE = Peer("engine", 0, 1)

@@ -3,7 +3,8 @@
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import attrs
 import msgspec
@@ -85,6 +86,15 @@ class Owner:
     def _refuse_message(self, message: object, fds: Sequence[int]) -> None:
         raise AssertionError(f"{message} is not an acting engine's")
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        """Run the child during the block and stop it then; nothing of it is left."""
+        with check_no_leaks(), trio.fail_after(DEADLINE_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self.run)
+                yield nursery
+                nursery.cancel_scope.cancel("the test stops the child")
+
     async def wait_gone(self) -> None:
         """Until the death was told; in a cancelled task, too."""
         with trio.CancelScope(shield=True):
@@ -100,11 +110,11 @@ class Owner:
 async def test_a_death_is_told_with_its_cause() -> None:
     owner = Owner("ready")
     killed = pytest.RaisesExc(ProcessDied, match="was killed by SIGKILL")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.RaisesGroup(killed):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.run)
+    with pytest.RaisesGroup(killed):
+        async with owner.running():
             child = await owner.wait_ready()
             child.process.send_signal(signal.SIGKILL)
+            await trio.sleep_forever()
     assert owner.gone == ["was killed by SIGKILL"]
     assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
     assert owner.diary.of(ChildProgress) == [ChildProgress("engine 0", "load", 0.5)]
@@ -112,12 +122,9 @@ async def test_a_death_is_told_with_its_cause() -> None:
 
 async def test_a_start_is_told_phase_by_phase() -> None:
     owner = Owner("ready")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.run)
-            child = await owner.wait_ready()
-            assert child.ready
-            nursery.cancel_scope.cancel("the test stops the child")
+    async with owner.running():
+        child = await owner.wait_ready()
+        assert child.ready
     told = [item for item in owner.diary.told if not isinstance(item, ChildProcess)]
     assert [type(event) for event in told] == [
         ChildStarting,
@@ -132,20 +139,17 @@ async def test_a_start_is_told_phase_by_phase() -> None:
 
 async def test_a_booting_child_is_shown_as_far_as_its_parent_knows() -> None:
     owner = Owner("hang")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.run)
-            await owner.diary.wait_for(ChildProgress)
-            (child,) = owner.spawned
-            assert not child.ready
-            child.handle_message(WorkersChanged([12, 13]), [])
-            tree = child.boot_tree()
-            assert (tree.name, tree.pid) == ("engine 0", child.process.pid)
-            assert [worker.pid for worker in tree.processes] == [12, 13]
-            facts = dict(tree.facts)
-            assert str(facts.pop("since")).endswith(" s")
-            assert facts == {"epoch": 1, "phase": "load", "done": "50%"}
-            nursery.cancel_scope.cancel("seen")
+    async with owner.running():
+        await owner.diary.wait_for(ChildProgress)
+        (child,) = owner.spawned
+        assert not child.ready
+        child.handle_message(WorkersChanged([12, 13]), [])
+        tree = child.boot_tree()
+        assert (tree.name, tree.pid) == ("engine 0", child.process.pid)
+        assert [worker.pid for worker in tree.processes] == [12, 13]
+        facts = dict(tree.facts)
+        assert str(facts.pop("since")).endswith(" s")
+        assert facts == {"epoch": 1, "phase": "load", "done": "50%"}
 
 
 async def test_a_death_while_booting_names_the_error() -> None:
@@ -183,48 +187,37 @@ async def test_a_child_that_does_not_come_up_is_stopped() -> None:
 
 
 async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
-    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
-        owner, ended = Owner(f"workers {worker.pid}"), trio.Event()
-
-        async def live() -> None:
-            with pytest.raises(ProcessDied):
-                await owner.run()
-            ended.set()
-
-        with check_no_leaks():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(live)
+    with dummy_process() as worker:
+        owner = Owner(f"workers {worker.pid}")
+        with pytest.RaisesGroup(ProcessDied):
+            async with owner.running():
                 child = await owner.wait_ready()
                 child.process.send_signal(signal.SIGKILL)
                 await wait_waits_for("a worker of the dead engine to be gone")
                 # Told at once, so that streams end; but nobody may take the devices yet.
                 assert owner.gone
-                assert not ended.is_set()
                 assert owner.diary.of(ChildGone) == []
                 worker.kill()
-                await ended.wait()
+                await trio.sleep_forever()
 
 
 async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> None:
-    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+    with dummy_process() as worker:
         owner = Owner(f"workers {worker.pid}")
-        with check_no_leaks():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(owner.run)
-                await owner.wait_ready()
-                nursery.cancel_scope.cancel("the test stops the child")
-                await owner.wait_gone()
-                worker.kill()
+        async with owner.running() as nursery:
+            await owner.wait_ready()
+            nursery.cancel_scope.cancel("the test stops the child")
+            await owner.wait_gone()
+            worker.kill()
     assert owner.gone == ["was stopped"]
     assert owner.diary.of(ChildStopped) == [ChildStopped("engine 0", 1)]
 
 
 async def test_a_death_is_told_although_all_is_stopped_while_its_workers_end() -> None:
-    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+    with dummy_process() as worker:
         owner = Owner(f"workers {worker.pid}")
-        with check_no_leaks(), pytest.RaisesGroup(ProcessDied):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(owner.run)
+        with pytest.RaisesGroup(ProcessDied):
+            async with owner.running() as nursery:
                 child = await owner.wait_ready()
                 child.process.send_signal(signal.SIGKILL)
                 await wait_waits_for("a worker of the dead engine to be gone")
@@ -236,95 +229,81 @@ async def test_a_death_is_told_although_all_is_stopped_while_its_workers_end() -
 @pytest.mark.parametrize("cancelled", [False, True])
 async def test_a_worker_that_hangs_in_the_kernel_is_named_in_bounded_time(cancelled: bool) -> None:
     """Its pidfd never tells of a death; here it is of a process that lives on."""
-    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+    with dummy_process() as worker:
         owner = Owner(f"workers {worker.pid}", kill_s=0.05)
         stuck = pytest.RaisesExc(ProcessStuck, match=rf"a worker of engine 0 \(pid {worker.pid}\)")
-        with check_no_leaks(), pytest.RaisesGroup(stuck):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(owner.run)
+        with pytest.RaisesGroup(stuck):
+            async with owner.running():
                 child = await owner.wait_ready()
-                if cancelled:
-                    nursery.cancel_scope.cancel("the test stops the child")
-                else:
+                if not cancelled:
                     child.process.send_signal(signal.SIGKILL)
+                    await trio.sleep_forever()
         assert worker.poll() is None
 
 
 async def test_what_it_said_last_is_heard_even_when_it_is_stopped() -> None:
     """Its workers are told of, and unread, in the moment of the cancellation."""
-    with dummy_process() as worker, trio.fail_after(DEADLINE_S):
+    with dummy_process() as worker:
         owner = Owner(f"late {worker.pid}")
-        with check_no_leaks():
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(owner.run)
-                child = await owner.wait_ready()
-                child.process.send_signal(signal.SIGUSR1)
-                select.select([child.process.control], [], [])  # said; our loop stands still
-                nursery.cancel_scope.cancel("the test stops the child")
-                with trio.CancelScope(shield=True):
-                    await wait_waits_for("a worker of the dead engine to be gone")
-                worker.kill()
+        async with owner.running() as nursery:
+            child = await owner.wait_ready()
+            child.process.send_signal(signal.SIGUSR1)
+            select.select([child.process.control], [], [])  # said; our loop stands still
+            nursery.cancel_scope.cancel("the test stops the child")
+            with trio.CancelScope(shield=True):
+                await wait_waits_for("a worker of the dead engine to be gone")
+            worker.kill()
 
 
 async def test_the_latest_snapshot_wins() -> None:
     owner = Owner("ready")
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.run)
-            child = await owner.wait_ready()
-            for number in range(1, 6):
-                child.publish(FrontendMembership(number, []))  # no checkpoint: all at once
-            while not (heard := (await facts_of(child))["memberships"]):
-                pass
-            assert heard == "5 "
-            child.publish(FrontendMembership(6, []))
-            while (await facts_of(child))["memberships"] != "5 6 ":
-                pass
-            nursery.cancel_scope.cancel("the test is over")
+    async with owner.running():
+        child = await owner.wait_ready()
+        for number in range(1, 6):
+            child.publish(FrontendMembership(number, []))  # no checkpoint: all at once
+        while not (heard := (await facts_of(child))["memberships"]):
+            pass
+        assert heard == "5 "
+        child.publish(FrontendMembership(6, []))
+        while (await facts_of(child))["memberships"] != "5 6 ":
+            pass
 
 
 async def test_a_child_that_takes_nothing_delays_nobody() -> None:
     owner = Owner("deaf")
-    with check_no_leaks(), trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.run)
-            child = await owner.wait_ready()
-            await fill(child)
-            for number in range(100):
-                child.publish(FrontendMembership(number, []))
-                await trio.lowlevel.checkpoint()
-            with pytest.raises(trio.TooSlowError):
-                await child.send(Drain(), 0.05)
-            await child.send_if_possible(Drain(), 0.05)
-            nursery.cancel_scope.cancel("the test is over")
+    async with owner.running():
+        child = await owner.wait_ready()
+        await fill(child)
+        for number in range(100):
+            child.publish(FrontendMembership(number, []))
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(trio.TooSlowError):
+            await child.send(Drain(), 0.05)
+        await child.send_if_possible(Drain(), 0.05)
 
 
 async def test_a_dead_childs_ears_are_closed() -> None:
     owner = Owner("ready")
-    with trio.fail_after(DEADLINE_S):
-        with pytest.RaisesGroup(ProcessDied):
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(owner.run)
-                child = await owner.wait_ready()
-                child.process.send_signal(signal.SIGKILL)
-                await child.process.wait_exited()
-                with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
-                    await child.send(Drain(), 5.0)
-        with pytest.raises(trio.BrokenResourceError):
-            await child.send(Drain(), 5.0)
+    with pytest.RaisesGroup(ProcessDied):
+        async with owner.running():
+            child = await owner.wait_ready()
+            child.process.send_signal(signal.SIGKILL)
+            await child.process.wait_exited()
+            with trio.CancelScope(shield=True), pytest.raises(trio.BrokenResourceError):
+                await child.send(Drain(), 5.0)
+            await trio.sleep_forever()
+    with pytest.raises(trio.BrokenResourceError):
+        await child.send(Drain(), 5.0)
 
 
 async def test_noise_is_dropped_and_the_child_still_heard(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     owner = Owner("noise")
-    with trio.fail_after(DEADLINE_S):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(owner.run)
-            child = await owner.wait_ready()
-            assert "memberships" in await facts_of(child)
-            assert caplog.text.count("a control message was dropped") == 1
-            nursery.cancel_scope.cancel("the test is over")
+    async with owner.running():
+        child = await owner.wait_ready()
+        assert "memberships" in await facts_of(child)
+        assert caplog.text.count("a control message was dropped") == 1
 
 
 async def test_a_tree_that_does_not_come_is_told(autojump_clock: trio.testing.MockClock) -> None:

@@ -4,31 +4,32 @@ from triolet.runtime.messages import FrontendLoad
 from triolet.runtime.processes.connection_balancer import ConnectionBalancer
 
 
+def make(count: int = 2) -> ConnectionBalancer:
+    balancer = ConnectionBalancer()
+    for rank in range(count):
+        balancer.handle_up(rank)
+    return balancer
+
+
 def test_no_frontend_no_choice() -> None:
     assert ConnectionBalancer().choose() is None
 
 
 def test_connections_spread_before_any_report() -> None:
-    balancer = ConnectionBalancer()
-    for rank in range(3):
-        balancer.handle_up(rank)
+    balancer = make(3)
     assert sorted(balancer.choose() or 0 for _ in range(6)) == [0, 0, 1, 1, 2, 2]
     assert balancer.open_streams() == 6
 
 
 def test_fewest_open_streams_win_over_fewest_connections() -> None:
-    balancer = ConnectionBalancer()
-    balancer.handle_up(0)
-    balancer.handle_up(1)
+    balancer = make()
     balancer.handle_load(0, FrontendLoad(1, 9, 0))
     balancer.handle_load(1, FrontendLoad(8, 2, 0))
     assert balancer.choose() == 1
 
 
 def test_a_dead_frontend_gets_nothing_and_its_streams_are_forgotten() -> None:
-    balancer = ConnectionBalancer()
-    balancer.handle_up(0)
-    balancer.handle_up(1)
+    balancer = make()
     balancer.handle_load(0, FrontendLoad(5, 5, 0))
     balancer.handle_gone(0)
     balancer.handle_load(0, FrontendLoad(5, 5, 0))
@@ -37,9 +38,7 @@ def test_a_dead_frontend_gets_nothing_and_its_streams_are_forgotten() -> None:
 
 
 def test_one_that_did_not_take_its_connection_comes_last_until_it_reports() -> None:
-    balancer = ConnectionBalancer()
-    balancer.handle_up(0)
-    balancer.handle_up(1)
+    balancer = make()
     assert balancer.choose() == 0
     balancer.handle_not_taken(0)
     assert balancer.open_streams() == 0
@@ -49,17 +48,14 @@ def test_one_that_did_not_take_its_connection_comes_last_until_it_reports() -> N
 
 
 def test_a_silent_one_is_better_than_none() -> None:
-    balancer = ConnectionBalancer()
-    balancer.handle_up(0)
+    balancer = make(1)
     balancer.choose()
     balancer.handle_not_taken(0)
     assert balancer.choose() == 0
 
 
 def test_one_without_an_engine_gets_nothing_while_another_has_one() -> None:
-    balancer = ConnectionBalancer()
-    balancer.handle_up(0)
-    balancer.handle_up(1)
+    balancer = make()
     balancer.handle_load(1, FrontendLoad(9, 9, 0, engines_ready=1))
     assert [balancer.choose() for _ in range(3)] == [1, 1, 1]
     balancer.handle_load(0, FrontendLoad(0, 0, 0, engines_ready=1))
@@ -79,8 +75,7 @@ def test_idle_is_without_streams_connections_or_any_under_way() -> None:
 
 
 def test_it_can_serve_when_a_frontend_has_an_engine() -> None:
-    balancer = ConnectionBalancer()
-    balancer.handle_up(0)
+    balancer = make(1)
     balancer.handle_load(0, FrontendLoad(0, 0, 0))
     assert not balancer.can_serve()
     balancer.handle_load(0, FrontendLoad(0, 0, 0, engines_ready=1))

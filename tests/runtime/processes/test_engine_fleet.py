@@ -11,19 +11,15 @@ import pytest
 import trio
 
 from triolet.engine.errors import BootRefused
-from triolet.engine.messages import FrontendAddress
 from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import NoEngineLeft
 from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
-from triolet.runtime.messages import (
-    EngineMembership,
-    EngineState,
-)
+from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
 
-from ..acting import EngineBed, acting_settings, dummy_process, facts_of, running, wait_waits_for
+from ..acting import EngineBed, acting_settings, dummy_process, running, wait_waits_for
 
 pytestmark = pytest.mark.slow
 
@@ -104,12 +100,6 @@ async def test_it_is_not_restarted_before_its_workers_are_gone() -> None:
             await bed.wait_ready(2)
 
 
-async def test_a_failed_start_is_a_failure_like_others() -> None:
-    async with open_bed(acting_settings(["raise", "ready"])) as bed:
-        await bed.wait_ready(2)
-        assert bed.diary.of(ChildGone)[0].cause == "exited with code 1: ValueError: told to raise"
-
-
 async def test_an_engine_that_keeps_dying_is_given_up_and_then_none_is_left() -> None:
     with pytest.raises(NoEngineLeft, match="ValueError: told to raise") as caught:
         async with open_bed(acting_settings(["raise"])) as bed:
@@ -173,16 +163,6 @@ async def test_a_refusal_after_the_run_has_served_is_an_outage() -> None:
         async with open_bed(acting_settings(["ready", "refuse"])) as bed:
             await bed.kill_ready(1)
     assert bed.states()[-1] == (2, FAILED)
-
-
-async def test_engines_hear_of_frontends() -> None:
-    async with open_bed(acting_settings(["ready"])) as bed:
-        await bed.wait_ready(1)
-        child = bed.fleet.processes.ready[0]
-        frontends = bed.fleet.frontends
-        bed.fleet.publish_frontends(frontends.handle_ready(FrontendAddress(0, 9, "i", "o")))
-        while not str((await facts_of(child))["memberships"]).endswith("1 "):
-            pass
 
 
 @pytest.mark.parametrize("executor", ["auto", "native", "torch", "null"])

@@ -13,7 +13,6 @@ import attrs
 import pytest
 import trio
 
-from triolet.engine.errors import BootRefused
 from triolet.engine.messages import FrontendMembership
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ChildFailed, ChildGone, ChildProgress, ChildReady
@@ -150,7 +149,7 @@ async def test_engines_are_told_at_once_and_when_they_change() -> None:
         child = bed.fleet.processes.ready[0]
         while not (await facts_of(child))["memberships"]:
             pass
-        bed.fleet.publish_engines(EngineMembership(5, []))
+        bed.fleet.processes.publish(EngineMembership(5, []))
         while (await facts_of(child))["memberships"] != "4 5 ":
             pass
 
@@ -208,9 +207,3 @@ async def test_one_that_keeps_dying_ends_the_fleet() -> None:
             await trio.sleep_forever()
     (failed,) = bed.diary.of(ChildFailed)
     assert "ValueError: told to raise" in failed.cause
-
-
-async def test_a_refusal_comes_bare_and_at_once() -> None:
-    with pytest.raises(BootRefused, match="is not a tokenizer"):
-        async with open_bed(["refuse"]):
-            await trio.sleep_forever()

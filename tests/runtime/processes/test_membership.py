@@ -1,21 +1,21 @@
 """Snapshots are whole and numbered; an engine's states follow its epochs."""
 
+import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from triolet.engine.messages import EngineReady, FrontendAddress
-from triolet.runtime.messages import EngineState
-from triolet.runtime.processes.membership import EngineDirectory, FrontendDirectory
-
-READY = EngineReady(
-    kv_blocks=8,
-    block_tokens=16,
-    max_model_len=128,
-    max_num_seqs=4,
-    vocab_size=100,
-    numerics_id="n",
-    bitwise=True,
-    settings_digest="d",
+from triolet.engine.messages import FrontendAddress
+from triolet.runtime.messages import EngineState, ForeignCall, ForeignOutcome, ForeignVerb
+from triolet.runtime.processes.membership import (
+    Delivery,
+    EngineDirectory,
+    FrontendDirectory,
+    deliver,
+    reply_to,
 )
+
+from ..children.acting_engine import READY
 
 
 def test_an_engine_lives_dies_and_is_given_up() -> None:
@@ -57,3 +57,57 @@ def test_a_frontend_replaces_its_predecessor() -> None:
     assert [address.epoch for address in second.frontends] == [2]
     assert directory.handle_gone(0).frontends == []
     assert directory.handle_gone(0).number == 4
+
+
+CALL = ForeignCall(
+    caller=0,
+    caller_epoch=5,
+    call_id=9,
+    frontend=1,
+    verb=ForeignVerb.CANCEL,
+    response_id="resp_x",
+    principal="p",
+)
+FOUND = reply_to(CALL, ForeignOutcome.FOUND, "{}")
+GONE = reply_to(CALL, ForeignOutcome.GONE)
+
+
+@pytest.mark.parametrize(
+    ("message", "epochs", "delivery"),
+    [
+        (CALL, {0: 5, 1: 6}, Delivery(1, CALL)),
+        (CALL, {0: 5, 1: 99}, Delivery(1, CALL)),  # a successor answers for itself
+        (CALL, {0: 5}, Delivery(0, GONE)),
+        (CALL, {0: 7}, None),  # both are gone, and the caller's successor has not asked
+        (CALL, {}, None),
+        (FOUND, {0: 5, 1: 6}, Delivery(0, FOUND)),
+        (FOUND, {0: 5}, Delivery(0, FOUND)),
+        (FOUND, {0: 7, 1: 6}, None),
+        (FOUND, {1: 6}, None),
+    ],
+)
+def test_where_messages_go(
+    message: object, epochs: dict[int, int], delivery: Delivery | None
+) -> None:
+    assert isinstance(message, type(CALL) | type(FOUND))
+    assert deliver(message, epochs) == delivery
+
+
+@given(
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.integers(1, 4),
+    st.dictionaries(st.integers(0, 3), st.integers(1, 4)),
+)
+def test_nothing_goes_to_who_is_not_there_or_has_not_asked(
+    caller: int, frontend: int, epoch: int, epochs: dict[int, int]
+) -> None:
+    call = attrs.evolve(CALL, caller=caller, caller_epoch=epoch, frontend=frontend)
+    for message in (call, reply_to(call, ForeignOutcome.FOUND)):
+        delivery = deliver(message, epochs)
+        if delivery is None:
+            assert epochs.get(caller) != epoch
+            continue
+        assert delivery.frontend in epochs
+        if not isinstance(delivery.message, ForeignCall):
+            assert (delivery.frontend, epochs[caller]) == (caller, epoch)

@@ -36,6 +36,7 @@ class Owner:
             owner=self,
             role="engine",
             module="",
+            count=1,
             sends=ROOT_TO_ENGINE,
             receives=ENGINE_TO_ROOT,
             settings=acting_settings(["ready"]),
@@ -74,6 +75,9 @@ class Owner:
         assert self.processes.present() == {}
         self.told.append((cause, self.told[-1][1]))
 
+    def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
+        raise error
+
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         raise AssertionError("a simulated process says nothing")
 
@@ -81,7 +85,7 @@ class Owner:
 async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -> None:
     owner = Owner()
     with trio.move_on_after(2 * BOOT_S + owner.lives_s + 1):
-        await owner.processes.supervise(0)
+        await owner.processes.run()
     assert owner.told == [
         ("starting", 1),
         ("ready", 1),
@@ -94,15 +98,15 @@ async def test_it_is_run_again_under_the_next_epoch(autojump_clock: MockClock) -
 
 async def test_the_limit_of_restarts_comes_from_the_last_death(autojump_clock: MockClock) -> None:
     owner = Owner(lives_s=0.1)
-    with pytest.raises(RestartLimitExceeded) as raised:
-        await owner.processes.supervise(0)
-    assert raised.value.__cause__ is DIED
+    with pytest.RaisesGroup(RestartLimitExceeded) as raised:
+        await owner.processes.run()
+    assert raised.value.exceptions[0].__cause__ is DIED
     assert [epoch for what, epoch in owner.told if what == "ready"] == [1, 2, 3]
 
 
 async def test_a_refusal_is_not_followed_by_a_restart(autojump_clock: MockClock) -> None:
     owner = Owner(refuses=True)
-    with pytest.raises(RestartLimitExceeded) as raised:
-        await owner.processes.supervise(0)
-    assert isinstance(raised.value.__cause__, BootRefused)
+    with pytest.RaisesGroup(RestartLimitExceeded) as raised:
+        await owner.processes.run()
+    assert isinstance(raised.value.exceptions[0].__cause__, BootRefused)
     assert owner.told == [("starting", 1), ("refused", 1)]

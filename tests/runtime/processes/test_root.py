@@ -26,6 +26,7 @@ from triolet.runtime.events import (
 )
 from triolet.runtime.messages import ControlCall
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
+from triolet.runtime.processes.platform import UnsupportedPlatform, check_platform
 from triolet.runtime.processes.root import PortInUse, Root, ServePlan, bind_listener
 from triolet.runtime.processes.run_folder import find_run
 
@@ -289,3 +290,14 @@ async def test_cancelled_at_any_point_it_leaves_nothing(n: int, runs: pathlib.Pa
     with check_no_leaks(), trio.fail_after(DEADLINE_S):
         await cancel_at_nth_checkpoint(start_and_end, n)
     assert left_in(runs) == []
+
+
+def test_this_system_will_do() -> None:
+    check_platform()
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(UnsupportedPlatform) as caught:
+        check_platform("darwin", object())
+    assert "darwin" in str(caught.value)
+    assert "os.pidfd_open" in str(caught.value)

@@ -64,7 +64,7 @@ class Bed(EngineBed):
 async def open_bed(*acts: str, count: int = 1) -> AsyncIterator[Bed]:
     bed = Bed(attrs.evolve(acting_settings([*acts]), spare_engines=count))
     async with running(bed.fleet):
-        bed.fleet.start_spares()
+        bed.fleet.processes.start_spares()
         yield bed
 
 
@@ -154,15 +154,6 @@ async def test_none_is_started_before_all_are_ready() -> None:
         await bed.diary.wait_for(ChildStarting)
         await wait_waits_for("all to be ready, to start a spare")
         assert bed.spares.trees() == []
-
-
-@pytest.mark.slow
-async def test_without_a_spare_the_next_process_is_spawned() -> None:
-    async with open_bed("ready", count=0) as bed:
-        await bed.wait_ready(1)
-        os.kill(bed.engine_pid(), signal.SIGKILL)
-        assert await bed.wait_ready(2) == 2
-        assert bed.spares.take() is None
 
 
 @pytest.mark.slow

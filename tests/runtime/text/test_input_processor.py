@@ -17,7 +17,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import InputLimits, RuntimeSettings
 from triolet.runtime.errors import ChatTemplateMissing, ChatTemplateRefused, ChatTemplateTooCostly
 from triolet.runtime.text.chat_template import ChatTemplate
-from triolet.runtime.text.input_processor import InputProcessor
+from triolet.runtime.text.input_processor import InputProcessor, spell_bad_words
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
 from triolet.runtime.text.template_sandbox import INLINE
 from triolet.runtime.text.tokenizer import Tokenizer
@@ -226,13 +226,6 @@ async def test_texts_of_any_length_are_tokenised_and_put_back(inputs: InputProce
             await inputs.detokenize([wrong])
 
 
-def test_facts_about_the_tokenizer_are_plain(inputs: InputProcessor) -> None:
-    info = inputs.info()
-    assert info["chat_template"]
-    assert (info["eos_token"], info["vocab_size"]) == ("<|end|>", 330)
-    assert json.loads(json.dumps(info)) == info
-
-
 def load_folder(folder: pathlib.Path, **settings: Any) -> InputProcessor:
     write_folder(folder, byte_level_tokenizer())  # its end token has the id 1
     config = {"vocab_size": 400, "max_position_embeddings": 64, "eos_token_id": [7, 9]}
@@ -259,3 +252,40 @@ async def test_what_a_client_leaves_out_is_as_the_models_makers_advise(
     assert prepared.params.top_p is None
     without = await load_folder(tmp_path, generation_config="none").prepare([5], SamplingParams())
     assert attrs.evolve(without.params, max_tokens=None) == SamplingParams()
+
+
+VOCABULARY = {
+    "fox": [5],
+    " fox": [6],
+    "a": [1],
+    " a": [2, 1],
+    "xy": [7, 8, 8],
+    " xy": [9, 8],
+    "": [],
+}
+
+
+def encode(text: str) -> list[int]:
+    return VOCABULARY.get(text, [3])
+
+
+def test_both_spellings_are_forbidden() -> None:
+    assert spell_bad_words(["fox"], encode) == [[5], [6]]
+    assert spell_bad_words([" fox", "xy"], encode) == [[5], [6], [7, 8, 8], [9, 8]]
+
+
+def test_a_space_of_its_own_is_not_forbidden_again() -> None:
+    assert spell_bad_words(["a"], encode) == [[1]]
+    assert spell_bad_words([], encode) == []
+
+
+def test_a_word_of_white_space_is_itself() -> None:
+    assert spell_bad_words(["  "], lambda text: [4] if text == "  " else [4, 4]) == [[4]]
+
+
+def test_with_a_real_tokenizer(tokenizer: Tokenizer) -> None:
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False)
+
+    for token_ids in spell_bad_words(["the", "cat"], encode):
+        assert tokenizer.decode(token_ids).strip() in ("the", "cat")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.engine.messages import TokenLogprobs
-from triolet.runtime.text.logprobs import Logprobs, TokenLogprob, join
+from triolet.runtime.text.outputs import Logprobs, TokenLogprob, join
 
 
 def told(first: int, count: int, width: int = 3) -> TokenLogprobs:

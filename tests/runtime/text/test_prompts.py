@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from triolet.engine.errors import InvalidParameter
-from triolet.runtime.text.prompt_embeds import PromptEmbeds
+from triolet.runtime.text.prompts import PromptEmbeds
 
 VALUES = numpy.arange(6, dtype=numpy.float32).reshape(2, 3) - 2.5
 
