@@ -20,8 +20,7 @@ from .http.input_budget import InputBudget
 from .http.origin import OriginPolicy
 from .metrics import ApiCounters, Metrics
 from .openai.response_id import IdSource
-from .responses.foreign import ForeignResponses
-from .responses.root_calls import RootCalls
+from .responses.foreign import ForeignResponses, RootCalls
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .settings import ServeSettings

@@ -8,6 +8,7 @@ an event can be built again for a client that resumes. Their order and numbers a
 import enum
 
 import attrs
+import msgspec
 
 from ...runtime.frontend.generation import Logprobs, Usage
 from ..errors import ApiError
@@ -273,3 +274,58 @@ def _usage(usage: Usage, output_tokens: int) -> JsonObject:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + output_tokens,
     }
+
+
+_encode = msgspec.json.encode
+
+
+def encode_part(part: Part, stream_id: str | None = None) -> bytes:
+    """One event, with the lane that it is said in."""
+    if isinstance(part, Delta):
+        item = part.item
+        if item.delta_json is None:
+            item.delta_json = _constant_parts(item)
+        head, middle = item.delta_json
+        more = b"" if stream_id is None else b',"stream_id":' + _encode(stream_id)
+        if part.token_ids is not None:
+            ids = (_encode(part.token_ids), part.token_index)
+            more += b',"token_ids":%b,"token_index":%d' % ids
+        if part.logprobs is not None:
+            more += b',"logprobs":' + _encode(part.logprobs)
+        elif item.name is None:
+            more += b',"logprobs":[]'
+        return b"%b%d%b%b%b}" % (
+            head,
+            part.number,
+            middle,
+            _encode(part.text),
+            more,
+        )
+    if stream_id is not None:
+        part = {**part, "stream_id": stream_id}
+    return _encode(part)
+
+
+def _constant_parts(item: Item) -> tuple[bytes, bytes]:
+    content = b'"content_index":0,' if item.name is None else b""
+    return (
+        b'{"type":"%b","sequence_number":' % item.delta_type.encode(),
+        b',"output_index":%d,"item_id":%b,%b"delta":'
+        % (item.index, _encode(item.item_id), content),
+    )
+
+
+# Ends a chat stream; Responses streams end by their terminal event.
+DONE = b"data: [DONE]\n\n"
+
+
+def data_frame(value: JsonObject) -> bytes:
+    """One event without a name, as chat completions use."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+def event_frame(part: Part) -> bytes:
+    """One event named by its `type`, as Responses use."""
+    name = part.item.delta_type if isinstance(part, Delta) else part["type"]
+    assert isinstance(name, str)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

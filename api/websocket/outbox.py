@@ -12,8 +12,7 @@ from typing import Protocol
 import attrs
 
 from ..limits import SocketLimits
-from ..openai.event_encoding import encode_part
-from ..openai.response_events import Event, Part
+from ..openai.response_events import Event, Part, encode_part
 
 
 class Source(Protocol):

@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.chat_request import read_chat_request
+from triolet.api.openai.completion_requests import read_chat_request
 from triolet.api.schema.fields import JsonObject
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.text.prompts import ChatPrompt

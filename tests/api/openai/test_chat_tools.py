@@ -2,7 +2,7 @@
 
 from typing import Any, cast
 
-from triolet.api.openai.chat_tools import ChatToolCalls
+from triolet.api.openai.chat import ChatToolCalls
 
 TEXT = 'Well.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
 ID = "chatcmpl_abc"

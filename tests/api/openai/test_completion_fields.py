@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.completion_fields import SHARED_FIELDS, read_shared
+from triolet.api.openai.completion_requests import SHARED_FIELDS, read_shared
 from triolet.api.schema.tables import Body
 
 SHARED = Body(SHARED_FIELDS)

@@ -3,7 +3,7 @@
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.completions_request import PROMPTS_MAX, read_completions_request
+from triolet.api.openai.completion_requests import PROMPTS_MAX, read_completions_request
 from triolet.api.schema.fields import JsonObject
 from triolet.engine.sampling_params import SamplingParams
 

@@ -4,8 +4,15 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.api.openai.event_encoding import DONE, data_frame, encode_part, event_frame
-from triolet.api.openai.response_events import Delta, Event, Item
+from triolet.api.openai.response_events import (
+    DONE,
+    Delta,
+    Event,
+    Item,
+    data_frame,
+    encode_part,
+    event_frame,
+)
 
 from ..records import as_read
 

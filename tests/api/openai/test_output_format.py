@@ -6,8 +6,7 @@ import msgspec
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.chat_request import read_chat_request
-from triolet.api.openai.completions_request import read_completions_request
+from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
 from triolet.api.openai.responses_request import read_response_request
 from triolet.engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, StructuredOutputs
 

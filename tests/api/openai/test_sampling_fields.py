@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.completions_request import COMPLETIONS
+from triolet.api.openai.completion_requests import COMPLETIONS
 from triolet.api.openai.responses_fields import RESPONSES, RUNTIME
 from triolet.api.openai.sampling_fields import (
     Biases,

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from triolet.api.errors import ApiError
-from triolet.api.openai.chat_request import read_chat_request
+from triolet.api.openai.completion_requests import read_chat_request
 from triolet.api.openai.message_fields import ToolChoiceField, Tools
 from triolet.api.openai.tool_use import Choice, ToolUse
 from triolet.engine.grammar.text import check_grammar

@@ -5,7 +5,7 @@ import trio
 import trio.testing
 
 from triolet.api.errors import ApiError
-from triolet.api.responses.root_calls import RootCalls
+from triolet.api.responses.foreign import RootCalls
 from triolet.runtime.messages import ControlCall, RootCall, RootReply
 
 
