@@ -210,7 +210,8 @@ def check_whole(alone: ResponseRecord, heard: list[Any]) -> None:
     """Whether this stream says what a record says that got each token alone."""
     each = read_all(alone)
     assert numbers(heard) == sorted(set(numbers(heard)))
-    assert set(numbers(heard)) <= {*alone.numbers, *[mark.number for mark in alone.marks]}
+    rows = [range(mark.number, mark.last_number + 1) for mark in alone.marks]
+    assert set(numbers(heard)) <= {*alone.numbers, *itertools.chain(*rows)}
     for kind in ("delta", "token_ids", "logprobs"):
         assert said_in(heard, kind) == said_in(each, kind)
     plain = [event for event in heard if "delta" not in event]
