@@ -364,7 +364,9 @@ class ResponseRecord:
     @property
     def _tokens_left(self) -> int:
         """How many tokens no delta covers, for those who asked for tokens."""
-        return 0 if self._ends is None else self.token_count - self._tokens_before(len(self.numbers))
+        if self._ends is None:
+            return 0
+        return self.token_count - (self._ends[-1] if self._ends else 0)
 
     def _last_tokens(self) -> JsonObject:
         """What the terminal event says of tokens behind the last delta, which calls may have."""
