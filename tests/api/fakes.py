@@ -169,20 +169,9 @@ class FakeGenerator:
         assert request_id is not None
         params = params or SamplingParams()
         self.calls.append(
-            Call(
-                prompt,
-                params,
-                request_id,
-                principal,
-                cache_salt,
-                priority,
-                streaming,
-                events,
-                credit,
-                deadline_s,
-                merge_s,
-            )
-        )
+            Call(prompt, params, request_id, principal, cache_salt, priority, streaming, events,
+                 credit, deadline_s, merge_s)
+        )  # fmt: skip
         flows = [FakeFlow(make_collector(request_id, not streaming), self) for _ in range(params.n)]
         if params.prompt_logprobs is not None:
             logprobs = make_logprobs(PROMPT_TOKENS[1:], params.prompt_logprobs)
@@ -234,18 +223,13 @@ class FakeGenerator:
             elif index == len(script) - 1:
                 reason = self.finish_reason
             ids = list(range(count - item.tokens, count))
-            told = None if params.logprobs is None else make_logprobs(ids, params.logprobs)
-            collector.token_ids.extend(ids)
-            collector.put(
-                GenerationOutput(
-                    item.text,
-                    ids,
-                    count,
-                    finish_reason=reason,
-                    events=item.events,
-                    logprobs=told,
-                )
+            output = GenerationOutput(
+                item.text, ids, count, finish_reason=reason, events=item.events
             )
+            if params.logprobs is not None:
+                output.logprobs = make_logprobs(ids, params.logprobs)
+            collector.token_ids.extend(ids)
+            collector.put(output)
             if reason is not None:
                 return
 
@@ -277,18 +261,14 @@ class FakeGenerator:
         return Health(True, self.is_ready, [EngineHealth(0, 1, state, "".join(reasons))], reasons)
 
     def statistics(self) -> RuntimeStatistics:
-        return RuntimeStatistics(
-            engines={
-                0: EngineStatistics(
-                    step=5, running=len(self.active), output_tokens=42, aborts_after=[4, 0, 1]
-                )
-            },
-            frontend=FrontendStatistics(
-                requests_total=len(self.calls),
-                outputs_refused_total={"old attempt": 2},
-                link_mishaps_total={"gap": 3},
-            ),
+        running = len(self.active)
+        engine = EngineStatistics(step=5, running=running, output_tokens=42, aborts_after=[4, 0, 1])
+        frontend = FrontendStatistics(
+            requests_total=len(self.calls),
+            outputs_refused_total={"old attempt": 2},
+            link_mishaps_total={"gap": 3},
         )
+        return RuntimeStatistics(engines={0: engine}, frontend=frontend)
 
 
 def make_application(generator: FakeGenerator | None = None, **settings: Any) -> Application:

@@ -1,4 +1,4 @@
-"""Chunks and whole completions."""
+"""Answers of chat and of completions: chunks, whole ones, and the tool calls in them."""
 
 from typing import Any, cast
 
@@ -17,6 +17,17 @@ from ..fakes import FakeFlow, FakeGenerator, make_collector
 ANSWER = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy")
 WITH_IDS = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy", with_token_ids=True)
 
+COMPLETION = CompletionsAnswer(completion_id="cmpl_1", created=5, model="toy")
+COMPLETION_IDS = CompletionsAnswer(
+    completion_id="cmpl_1", created=5, model="toy", with_token_ids=True
+)
+
+
+def choices_of(found: JsonObject) -> list[dict[str, Any]]:
+    choices = found["choices"]
+    assert isinstance(choices, list)
+    return choices
+
 
 def test_a_piece_and_an_end_in_one_output_are_two_chunks() -> None:
     output = GenerationOutput("a", [1, 2], 2, finish_reason=FinishReason.STOP, stop_reason="END")
@@ -32,8 +43,11 @@ def test_a_piece_and_an_end_in_one_output_are_two_chunks() -> None:
 
 def test_a_piece_without_text_is_silent_unless_ids_are_wanted() -> None:
     output = GenerationOutput("", [1], 1)
-    assert ANSWER.chunks(output) == []
+    assert ANSWER.chunks(output) == COMPLETION.chunks(2, output) == []
     assert len(WITH_IDS.chunks(output)) == 1
+    (chunk,) = COMPLETION_IDS.chunks(2, output)
+    (choice,) = choices_of(chunk)
+    assert (choice["index"], choice["token_ids"]) == (2, [1])
 
 
 async def test_a_whole_completion() -> None:
@@ -44,9 +58,7 @@ async def test_a_whole_completion() -> None:
     collector.put(GenerationOutput("a", [1], 1))
     collector.put(GenerationOutput("b", [2], 2, finish_reason=FinishReason.LENGTH))
     completion = WITH_IDS.completion(await stream.collect())
-    choices = completion["choices"]
-    assert isinstance(choices, list)
-    (choice,) = choices
+    (choice,) = choices_of(completion)
     assert choice["message"]["content"] == "ab"
     assert choice["finish_reason"] == "length"
     assert choice["token_ids"] == [1, 2]
@@ -56,11 +68,6 @@ async def test_a_whole_completion() -> None:
         "total_tokens": 4,
         "prompt_tokens_details": {"cached_tokens": 1},
     }
-
-
-def test_the_usage_chunk_has_no_choices() -> None:
-    chunk = ANSWER.usage_chunk(Usage(1, 2))
-    assert chunk["choices"] == []
 
 
 TEXT = 'Well.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
@@ -127,29 +134,9 @@ def test_a_named_call_ends_with_stop() -> None:
     assert calls.finish_reason(0, "stop") == "stop"
 
 
-ANSWER_OF_COMPLETIONS = CompletionsAnswer(completion_id="cmpl_1", created=5, model="toy")
-WITH_IDS_OF_COMPLETIONS = CompletionsAnswer(
-    completion_id="cmpl_1", created=5, model="toy", with_token_ids=True
-)
-
-
-def choices_of(found: JsonObject) -> list[dict[str, Any]]:
-    choices = found["choices"]
-    assert isinstance(choices, list)
-    return choices
-
-
-def test_a_piece_without_text_is_silent_unless_ids_are_wanted_of_completions() -> None:
-    output = GenerationOutput("", [1], 1)
-    assert ANSWER_OF_COMPLETIONS.chunks(2, output) == []
-    (chunk,) = WITH_IDS_OF_COMPLETIONS.chunks(2, output)
-    (choice,) = choices_of(chunk)
-    assert (choice["index"], choice["token_ids"]) == (2, [1])
-
-
 def test_the_last_piece_ends_the_choice() -> None:
     output = GenerationOutput("a", [1], 1, finish_reason=FinishReason.STOP, stop_reason="END")
-    (chunk,) = ANSWER_OF_COMPLETIONS.chunks(0, output)
+    (chunk,) = COMPLETION.chunks(0, output)
     assert chunk["choices"] == [
         {"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop", "stop_reason": "END"}
     ]
@@ -160,7 +147,7 @@ def test_a_whole_answer_keeps_the_order() -> None:
         WholeChoice(prompt_token_ids=[1], echoed="p", text="a"),
         WholeChoice(prompt_token_ids=[2]),
     ]
-    whole = WITH_IDS_OF_COMPLETIONS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
+    whole = COMPLETION_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
     first, second = choices_of(whole)
     assert (first["text"], first["prompt_token_ids"]) == ("pa", [1])
     assert (second["index"], second["finish_reason"]) == (1, "length")
@@ -173,6 +160,7 @@ def test_a_whole_answer_keeps_the_order() -> None:
 
 
 def test_ids_of_a_prompt_come_with_its_echo() -> None:
-    (choice,) = choices_of(WITH_IDS_OF_COMPLETIONS.echo_chunk(1, "p", [4]))
+    (choice,) = choices_of(COMPLETION_IDS.echo_chunk(1, "p", [4]))
     assert (choice["text"], choice["prompt_token_ids"]) == ("p", [4])
-    assert ANSWER_OF_COMPLETIONS.usage_chunk(Usage(1, 2))["choices"] == []
+    assert COMPLETION.usage_chunk(Usage(1, 2))["choices"] == []
+    assert ANSWER.usage_chunk(Usage(1, 2))["choices"] == []

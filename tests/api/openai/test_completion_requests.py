@@ -1,58 +1,64 @@
-"""Bodies of chat completions: what is read, ignored and refused."""
+"""Bodies of chat, completions and the tokenizer: what is read, ignored and refused."""
+
+from collections.abc import Callable
 
 import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.openai.completion_requests import (
     PROMPTS_MAX,
-    SHARED_FIELDS,
+    ChatRequest,
+    CompletionsRequest,
     read_chat_request,
     read_completions_request,
-    read_shared,
 )
-from triolet.api.openai.tokenizer_request import read_detokenize_request, read_tokenize_request
+from triolet.api.openai.tokenizer_request import (
+    TokenizeRequest,
+    read_detokenize_request,
+    read_tokenize_request,
+)
 from triolet.api.schema.fields import JsonObject
-from triolet.api.schema.tables import Body
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.text.prompts import ChatPrompt
 
 MESSAGES = [{"role": "user", "content": "hi"}]
+TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
 
-def test_the_usual_fields() -> None:
-    request = read_chat_request(
-        {
-            "model": "toy",
-            "messages": MESSAGES,
-            "max_tokens": 9,
-            "temperature": 0.5,
-            "stop": ["a", "b"],
-            "seed": 1,
-            "ignore_eos": True,
-            "min_tokens": 2,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "runtime": {"token_ids": True},
-        },
+def read_chat(**values: object) -> ChatRequest:
+    return read_chat_request({"messages": MESSAGES, **values}, model="toy")
+
+
+def read_completion(**values: object) -> CompletionsRequest:
+    return read_completions_request({"prompt": "a", **values}, model="toy")
+
+
+def read_tokenize(**values: object) -> TokenizeRequest:
+    return read_tokenize_request(values, model="toy")
+
+
+def test_fields_of_chat() -> None:
+    request = read_chat(
         model="toy",
+        max_tokens=9,
+        temperature=0.5,
+        stop=["a", "b"],
+        seed=1,
+        ignore_eos=True,
+        min_tokens=2,
+        stream=True,
+        stream_options={"include_usage": True},
+        runtime={"token_ids": True},
     )
     assert request.prompt == ChatPrompt(MESSAGES)
     assert request.sampling == SamplingParams(
         max_tokens=9, temperature=0.5, stop=("a", "b"), seed=1, ignore_eos=True, min_tokens=2
     )
-    assert request.options.stream
-    assert request.options.include_usage
-    assert request.options.with_token_ids
-
-
-def test_the_newer_name_of_max_tokens_wins() -> None:
-    values = {"messages": MESSAGES, "max_tokens": 9, "max_completion_tokens": 4}
-    assert read_chat_request(values, model="toy").sampling.max_tokens == 4
-
-
-def test_token_ids_replace_messages() -> None:
-    request = read_chat_request({"runtime": {"input_token_ids": [5]}}, model="toy")
-    assert request.prompt == [5]
+    options = request.options
+    assert (options.stream, options.include_usage, options.with_token_ids) == (True, True, True)
+    assert read_chat(max_tokens=9, max_completion_tokens=4).sampling.max_tokens == 4
+    ids = read_chat_request({"runtime": {"input_token_ids": [5]}}, model="toy")
+    assert ids.prompt == [5]
 
 
 @pytest.mark.parametrize(
@@ -65,33 +71,7 @@ def test_token_ids_replace_messages() -> None:
     ],
 )
 def test_what_asks_for_nothing_is_ignored(values: JsonObject) -> None:
-    read_chat_request({"messages": MESSAGES, **values}, model="toy")
-
-
-@pytest.mark.parametrize(
-    ("values", "code", "param"),
-    [
-        ({"best_of": 2}, "unsupported_parameter", "best_of"),
-        ({"use_beam_search": True}, "unsupported_parameter", "use_beam_search"),
-        ({"top_logprobs": 2}, "invalid_value", "top_logprobs"),
-        ({"prompt_logprobs": 1, "stream": True}, "invalid_value", "prompt_logprobs"),
-        ({"chat_template": "x"}, "unsupported_parameter", "chat_template"),
-        ({"messages": None}, "missing_required_parameter", "messages"),
-        ({"messages": []}, "invalid_value", "messages"),
-        ({"messages": [{"role": "user", "content": "x"}, 5]}, "invalid_type", "messages[1]"),
-        ({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
-         "missing_required_parameter", "messages[0].tool_calls[0].name"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
-         "unsupported_parameter", "messages[0].content[0].type"),
-        ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
-        ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
-        ({"model": "gpt"}, "model_not_found", "model"),
-    ],
-)  # fmt: skip
-def test_what_is_refused_names_the_field(values: JsonObject, code: str, param: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        read_chat_request({"messages": MESSAGES, **values}, model="toy")
-    assert (caught.value.code, caught.value.param) == (code, param)
+    read_chat(**values)
 
 
 @pytest.mark.parametrize(
@@ -106,34 +86,26 @@ def test_what_is_refused_names_the_field(values: JsonObject, code: str, param: s
     ],
 )
 def test_forms_of_prompts(prompt: object, prompts: list[object]) -> None:
-    request = read_completions_request({"prompt": prompt}, model="toy")
+    request = read_completion(prompt=prompt)
     assert request.prompts == prompts
     assert request.sampling == SamplingParams(max_tokens=16)
     assert request.generates
 
 
-def test_the_usual_fields_of_completions_request() -> None:
-    request = read_completions_request(
-        {
-            "model": "toy",
-            "prompt": "a",
-            "max_tokens": 3,
-            "temperature": 0,
-            "top_k": -1,
-            "stop": "x",
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "echo": True,
-            "add_special_tokens": False,
-            "priority": 4,
-            "cache_salt": "s",
-            "logprobs": None,
-            "n": 1,
-            "best_of": 1,
-            "suffix": "",
-            "user": "u",
-        },
-        model="toy",
+def test_fields_of_completions() -> None:
+    request = read_completion(
+        max_tokens=3,
+        temperature=0,
+        top_k=-1,
+        stop="x",
+        stream=True,
+        stream_options={"include_usage": True},
+        echo=True,
+        add_special_tokens=False,
+        priority=4,
+        cache_salt="s",
+        best_of=1,
+        suffix="",
     )
     assert request.sampling == SamplingParams(max_tokens=3, temperature=0, top_k=0, stop=("x",))
     assert (request.options.stream, request.options.include_usage) == (True, True)
@@ -155,119 +127,91 @@ def test_the_usual_fields_of_completions_request() -> None:
 def test_whose_logprobs_are_told(
     values: JsonObject, logprobs: int | None, prompt_logprobs: int | None, tells: bool
 ) -> None:
-    request = read_completions_request({"prompt": "a", **values}, model="m")
+    request = read_completion(**values)
     sampling = request.sampling
     assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, prompt_logprobs)
     assert request.tells_prompt_logprobs == tells
 
 
-def test_a_prompt_is_scored_by_computing_it() -> None:
-    values = {"prompt": "a", "echo": True, "max_tokens": 0, "logprobs": 1}
-    request = read_completions_request(values, model="m")
-    assert request.generates
-    assert not request.keeps_output
-    assert request.sampling.max_tokens == 1
-
-
-def test_no_tokens_are_wanted_with_echo_alone() -> None:
-    request = read_completions_request({"prompt": "a", "echo": True, "max_tokens": 0}, model="m")
-    assert not request.generates
-
-
-@pytest.mark.parametrize(
-    ("values", "code", "param"),
-    [
-        ({"prompt": None}, "missing_required_parameter", "prompt"),
-        ({"prompt": []}, "invalid_value", "prompt"),
-        ({"prompt": [[]]}, "invalid_value", "prompt[0]"),
-        ({"prompt": [1, "a"]}, "invalid_type", "prompt[1]"),
-        ({"prompt": [True]}, "invalid_type", "prompt[0]"),
-        ({"prompt": ["a", 1]}, "invalid_type", "prompt[1]"),
-        ({"prompt": [[1], [2, "a"]]}, "invalid_type", "prompt[1][1]"),
-        ({"prompt": ["a"] * (PROMPTS_MAX + 1)}, "invalid_value", "prompt"),
-        ({"prompt": ["a"] * (PROMPTS_MAX // 2), "n": 3}, "invalid_value", "n"),
-        ({"max_tokens": 0}, "invalid_value", "max_tokens"),
-        ({"suffix": "x"}, "unsupported_parameter", "suffix"),
-        ({"prompt_embeds": "QUJD"}, "unsupported_parameter", "prompt_embeds"),
-        ({"runtime": {"input_token_ids": [1]}}, "invalid_value", "runtime.input_token_ids"),
-    ],
-)
-def test_what_is_refused_names_the_field_of_completions_request(
-    values: JsonObject, code: str, param: str
-) -> None:
-    with pytest.raises(ApiError) as caught:
-        read_completions_request({"prompt": "a", **values}, model="toy")
-    assert (caught.value.code, caught.value.param) == (code, param)
-
-
-SHARED = Body(SHARED_FIELDS)
+def test_a_prompt_is_scored_by_computing_it_and_echoed_without() -> None:
+    scored = read_completion(echo=True, max_tokens=0, logprobs=1)
+    assert (scored.generates, scored.keeps_output, scored.sampling.max_tokens) == (True, False, 1)
+    assert not read_completion(echo=True, max_tokens=0).generates
 
 
 def test_our_own_object_wins_over_the_top_level() -> None:
-    values = SHARED.read(
-        {
-            "seed": 1,
-            "top_p": 0.5,
-            "priority": 2,
-            "cache_salt": "top",
-            "runtime": {"seed": 5, "priority": 7, "token_ids": True},
-        }
+    request = read_completion(
+        max_tokens=9,
+        seed=1,
+        top_p=0.5,
+        priority=2,
+        cache_salt="top",
+        runtime={"seed": 5, "priority": 7, "token_ids": True},
     )
-    options, sampling = read_shared(values, max_tokens=9)
+    sampling, runtime = request.sampling, request.options.runtime
     assert (sampling.seed, sampling.top_p, sampling.max_tokens) == (5, 0.5, 9)
-    assert (options.runtime.priority, options.runtime.cache_salt) == (7, "top")
-    assert options.with_token_ids
-
-
-def test_defaults() -> None:
-    options, sampling = read_shared({}, max_tokens=None)
-    assert sampling.max_tokens is None
-    assert not any((options.stream, options.include_usage, options.with_token_ids))
-
-
-def test_fields_that_do_not_fit_together_are_refused() -> None:
-    with pytest.raises(ApiError) as caught:
-        read_shared(SHARED.read({"stream_options": {"include_usage": True}}), max_tokens=None)
-    assert caught.value.param == "stream_options"
-    with pytest.raises(ApiError) as caught:
-        read_shared(SHARED.read({"min_tokens": 5}), max_tokens=4)
-    assert caught.value.param == "min_tokens"
-
-
-MESSAGES_OF_TOKENIZER_REQUEST = [{"role": "user", "content": "a"}]
-TOOL: JsonObject = {"type": "function", "function": {"name": "f", "parameters": {}}}
+    assert (runtime.priority, runtime.cache_salt) == (7, "top")
+    assert request.options.with_token_ids
 
 
 def test_a_text_gets_special_tokens_and_a_conversation_has_them() -> None:
-    text = read_tokenize_request({"prompt": "a", "return_token_strs": True}, model="toy")
+    text = read_tokenize(prompt="a", return_token_strs=True)
     assert (text.prompt, text.add_special_tokens, text.return_token_strs) == ("a", True, True)
-    chat = read_tokenize_request(
-        {"messages": MESSAGES_OF_TOKENIZER_REQUEST, "add_generation_prompt": False}, model="toy"
-    )
-    assert (chat.prompt, chat.add_special_tokens) == (
-        ChatPrompt(MESSAGES_OF_TOKENIZER_REQUEST, False),
-        False,
-    )
-    shown = read_tokenize_request(
-        {"messages": MESSAGES_OF_TOKENIZER_REQUEST, "tools": [TOOL]}, model="toy", has_tools=True
-    )
+    chat = read_tokenize(messages=MESSAGES, add_generation_prompt=False)
+    assert (chat.prompt, chat.add_special_tokens) == (ChatPrompt(MESSAGES, False), False)
+    values: JsonObject = {"messages": MESSAGES, "tools": [TOOL]}
+    shown = read_tokenize_request(values, model="toy", has_tools=True)
     assert isinstance(shown.prompt, ChatPrompt)
     assert [tool["function"]["name"] for tool in shown.prompt.tools or ()] == ["f"]
     assert read_detokenize_request({"tokens": [1, 2]}, model="toy") == [1, 2]
 
 
+INVALID, UNSUPPORTED = "invalid_value", "unsupported_parameter"
+MISSING, TYPE = "missing_required_parameter", "invalid_type"
+
+
 @pytest.mark.parametrize(
-    ("values", "param"),
+    ("read", "values", "code", "param"),
     [
-        ({}, "prompt"),
-        ({"prompt": "a", "messages": MESSAGES_OF_TOKENIZER_REQUEST}, "prompt"),
-        ({"messages": MESSAGES_OF_TOKENIZER_REQUEST, "tools": [{}]}, "tools[0].type"),
-        ({"messages": MESSAGES_OF_TOKENIZER_REQUEST, "tools": [TOOL]}, "tools"),
+        (read_chat, {"best_of": 2}, UNSUPPORTED, "best_of"),
+        (read_chat, {"use_beam_search": True}, UNSUPPORTED, "use_beam_search"),
+        (read_chat, {"top_logprobs": 2}, INVALID, "top_logprobs"),
+        (read_chat, {"prompt_logprobs": 1, "stream": True}, INVALID, "prompt_logprobs"),
+        (read_chat, {"chat_template": "x"}, UNSUPPORTED, "chat_template"),
+        (read_chat, {"messages": None}, MISSING, "messages"),
+        (read_chat, {"messages": []}, INVALID, "messages"),
+        (read_chat, {"messages": [*MESSAGES, 5]}, TYPE, "messages[1]"),
+        (read_chat, {"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]},
+         MISSING, "messages[0].tool_calls[0].name"),
+        (read_chat, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+         UNSUPPORTED, "messages[0].content[0].type"),
+        (read_chat, {"stream_options": {"include_usage": True}}, INVALID, "stream_options"),
+        (read_chat, {"min_tokens": 5, "max_tokens": 4}, "invalid_parameter", "min_tokens"),
+        (read_chat, {"runtime": {"input_token_ids": [1]}}, INVALID, "runtime.input_token_ids"),
+        (read_chat, {"model": "gpt"}, "model_not_found", "model"),
+        (read_completion, {"prompt": None}, MISSING, "prompt"),
+        (read_completion, {"prompt": []}, INVALID, "prompt"),
+        (read_completion, {"prompt": [[]]}, INVALID, "prompt[0]"),
+        (read_completion, {"prompt": [1, "a"]}, TYPE, "prompt[1]"),
+        (read_completion, {"prompt": [True]}, TYPE, "prompt[0]"),
+        (read_completion, {"prompt": ["a", 1]}, TYPE, "prompt[1]"),
+        (read_completion, {"prompt": [[1], [2, "a"]]}, TYPE, "prompt[1][1]"),
+        (read_completion, {"prompt": ["a"] * (PROMPTS_MAX + 1)}, INVALID, "prompt"),
+        (read_completion, {"prompt": ["a"] * (PROMPTS_MAX // 2), "n": 3}, INVALID, "n"),
+        (read_completion, {"max_tokens": 0}, INVALID, "max_tokens"),
+        (read_completion, {"suffix": "x"}, UNSUPPORTED, "suffix"),
+        (read_completion, {"prompt_embeds": "QUJD"}, UNSUPPORTED, "prompt_embeds"),
+        (read_completion, {"runtime": {"input_token_ids": [1]}}, INVALID,
+         "runtime.input_token_ids"),
+        (read_tokenize, {}, MISSING, "prompt"),
+        (read_tokenize, {"prompt": "a", "messages": MESSAGES}, MISSING, "prompt"),
+        (read_tokenize, {"messages": MESSAGES, "tools": [{}]}, UNSUPPORTED, "tools[0].type"),
+        (read_tokenize, {"messages": MESSAGES, "tools": [TOOL]}, UNSUPPORTED, "tools"),
     ],
-)
-def test_what_is_refused_names_the_field_of_tokenizer_request(
-    values: JsonObject, param: str
+)  # fmt: skip
+def test_what_is_refused_names_the_field(
+    read: Callable[..., object], values: JsonObject, code: str, param: str
 ) -> None:
     with pytest.raises(ApiError) as caught:
-        read_tokenize_request(values, model="toy")
-    assert caught.value.param == param
+        read(**values)
+    assert (caught.value.code, caught.value.param) == (code, param)

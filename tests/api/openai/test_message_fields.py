@@ -1,4 +1,4 @@
-"""Tools and choices of both protocols, calls in a conversation, and what is refused."""
+"""Messages, tools and output formats of all protocols: what is read, and what is refused."""
 
 from typing import Any
 
@@ -88,40 +88,6 @@ def test_a_turn_with_calls_and_results_is_as_templates_have_it() -> None:
     assert read_back[2] == {"role": "tool", "content": "rain", "tool_call_id": "c"}
 
 
-@pytest.mark.parametrize(
-    ("values", "param"),
-    [
-        ({"tools": [TOOL, TOOL]}, "tools[1]"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function"}]}, "tools[0].function"),
-        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": CLOCK}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
-        ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
-        ({"messages": [{"role": "user", "content": "a", "tool_calls": [CLOCK]}]},
-         "messages[0].tool_calls"),
-        ({"messages": [{"role": "assistant", "tool_calls": [
-            {"function": {"name": "f", "arguments": "{"}}]}]},
-         "messages[0].tool_calls[0].function.arguments"),
-        # What no UTF-8 can say again, and what only the end of the stack would stop.
-        ({"messages": [{"role": "assistant", "tool_calls": [
-            {"function": {"name": "f", "arguments": r'{"a": "\ud800"}'}}]}]},
-         "messages[0].tool_calls[0].function.arguments"),
-        ({"messages": [{"role": "assistant", "tool_calls": [
-            {"function": {"name": "f", "arguments": '{"a":' * 900 + "1" + "}" * 900}}]}]},
-         "messages[0].tool_calls[0].function.arguments"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
-         "tools[0].function.parameters"),
-    ],
-    ids=lambda value: str(value)[:60],
-)  # fmt: skip
-def test_what_is_refused_names_the_field(values: dict[str, Any], param: str) -> None:
-    with pytest.raises(ApiError) as caught:
-        read(**values)
-    assert caught.value.param == param
-
-
 def test_a_template_without_tools_refuses_them() -> None:
     body = {"messages": [ASKED], "tools": [TOOL]}
     with pytest.raises(ApiError, match="knows no tools"):
@@ -156,34 +122,25 @@ SHARED: list[tuple[dict[str, Any], StructuredOutputs | None]] = [
     ({"guided_grammar": "start: /a/"}, StructuredOutputs.grammar("start: /a/")),
     ({"runtime": {"structured_outputs": {"regex": "a+"}}}, StructuredOutputs.regex("a+")),
 ]
-DEEP_OF_OUTPUT_FORMAT = msgspec.json.decode('{"not":' * 900 + "{}" + "}" * 900)
+
+
+def nested(**values: Any) -> dict[str, Any]:
+    return {"response_format": {"type": "json_schema", **values}}
+
+
 LONG = "a" * (GRAMMAR_CHARACTERS_MAX + 1)
+SCHEMA_PATH = "response_format.json_schema.schema"
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
-    (
-        {"response_format": {"type": "json_schema", "json_schema": {}}},
-        "response_format.json_schema.schema",
-    ),
-    (
-        {"response_format": {"type": "json_schema", "json_schema": {"schema": 3}}},
-        "response_format.json_schema.schema",
-    ),
-    (
-        {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"schema": DEEP_OF_OUTPUT_FORMAT},
-            }
-        },
-        "response_format.json_schema.schema",
-    ),
-    ({"structured_outputs": {"json": DEEP_OF_OUTPUT_FORMAT}}, "structured_outputs.json"),
+    (nested(), "response_format.json_schema"),
+    (nested(json_schema={}), SCHEMA_PATH),
+    (nested(json_schema={"schema": 3}), SCHEMA_PATH),
+    (nested(json_schema={"schema": DEEP}), SCHEMA_PATH),
+    ({"structured_outputs": {"json": DEEP}}, "structured_outputs.json"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
     (
         {"structured_outputs": {"disable_any_whitespace": True}},
         "structured_outputs.disable_any_whitespace",
     ),
-    ({"structured_outputs": {"xml": "a"}}, "structured_outputs.xml"),
     ({"structured_outputs": {"regex": "a", "json_object": True}}, "structured_outputs"),
     ({"structured_outputs": {"regex": 3}}, "structured_outputs.regex"),
     ({"structured_outputs": {"regex": LONG}}, "structured_outputs.regex"),
@@ -191,26 +148,42 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"structured_outputs": {"choice": ["a", 1]}}, "structured_outputs.choice[1]"),
     ({"guided_regex": "a", "guided_json": {}}, "guided_regex"),
     ({"response_format": {"type": "json_object"}, "guided_regex": "a"}, "guided_regex"),
-]
-
-
-def chat(**values: Any) -> Any:
-    return read_chat_request({"messages": [{"role": "user", "content": "a"}], **values}, model="m")
+    ({"tools": [TOOL, TOOL]}, "tools[1]"),
+    ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": CLOCK}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "any"}, "tool_choice"),
+    ({"tools": [TOOL], "tool_choice": "required", "guided_regex": "a"}, "guided_regex"),
+    ({"messages": [{"role": "user", "content": "a", "tool_calls": [CLOCK]}]},
+     "messages[0].tool_calls"),
+    *(
+        ({"messages": [{"role": "assistant", "tool_calls": [{"function": function}]}]},
+         "messages[0].tool_calls[0].function.arguments")
+        for function in (
+            {"name": "f", "arguments": "{"},
+            # What no UTF-8 can say again, and what only the end of the stack would stop.
+            {"name": "f", "arguments": r'{"a": "\ud800"}'},
+            {"name": "f", "arguments": '{"a":' * 900 + "1" + "}" * 900},
+        )
+    ),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": DEEP}}]},
+     "tools[0].function.parameters"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("values", "form"), SHARED, ids=lambda value: str(value)[:50])
 def test_chat_and_completions(values: dict[str, Any], form: StructuredOutputs | None) -> None:
     completion = read_completions_request({"prompt": "a", **values}, model="m")
-    for request in (chat(**values), completion):
+    for request in (read(**values), completion):
         assert request.sampling.structured_outputs == form
 
 
 @pytest.mark.parametrize(("values", "param"), REFUSED, ids=lambda value: str(value)[:50])
-def test_what_is_refused_names_the_field_of_output_format(
-    values: dict[str, Any], param: str
-) -> None:
+def test_what_is_refused_names_the_field(values: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        chat(**values)
+        read(**values)
     assert caught.value.param == param
 
 
@@ -241,7 +214,7 @@ def test_responses(values: dict[str, Any], form: StructuredOutputs | None, name:
     assert request.text_format == values.get("text", {}).get("format", {"type": "text"})
 
 
-def test_a_refusal_is_told_of_the_field_that_asked() -> None:
-    request = chat(response_format=NESTED)
+def test_a_refusal_names_the_field_that_asked() -> None:
+    request = read(response_format=NESTED)
     assert request.options.names == {"structured_outputs": "response_format"}
-    assert chat().options.names == {"structured_outputs": "structured_outputs"}
+    assert read().options.names == {"structured_outputs": "structured_outputs"}

@@ -84,21 +84,34 @@ async def open_response(server: Server, frontend: int) -> AsyncIterator[tuple[st
         yield created["response"]["id"], socket
 
 
+async def ask(
+    server: Server, frontend: int, method: str, path: str, body: object = None, key: str = "one"
+) -> Answer:
+    async with open_client(server.applications[frontend]) as client:
+        return await client.request(method, f"/v1/responses{path}", body, KEYS[key])
+
+
+async def respond(server: Server, frontend: int, **values: object) -> str:
+    answer = await ask(server, frontend, "POST", "", {"input": "hi", **values})
+    assert answer.status == 200, answer.body
+    response_id = answer.json["id"]
+    assert isinstance(response_id, str)
+    return response_id
+
+
 async def test_http_gets_and_cancels_it(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         open_server() as server,
         open_response(server, 1) as (response_id, socket),
-        open_client(server.applications[0]) as client,
     ):
-        path = f"/v1/responses/{response_id}"
-        seen = await client.request("GET", path, headers=KEYS["one"])
+        seen = await ask(server, 0, "GET", f"/{response_id}")
         assert (seen.status, seen.json["status"]) == (200, "in_progress")
-        cancelled = await client.request("POST", f"{path}/cancel", headers=KEYS["one"])
+        cancelled = await ask(server, 0, "POST", f"/{response_id}/cancel")
         assert cancelled.json["status"] == "cancelled"
         assert cancelled.json["output"][0]["content"][0]["text"] == "a"
         last = (await socket.receive_until("response.incomplete"))[-1]
         assert last["response"] == cancelled.json
-        again = await client.request("POST", f"{path}/cancel", headers=KEYS["one"])
+        again = await ask(server, 0, "POST", f"/{response_id}/cancel")
         assert again.json == cancelled.json
     assert server.generators[1].aborted == [response_id]
     assert trio.current_time() < 500
@@ -124,20 +137,18 @@ async def test_it_does_not_exist_for_another_principal(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_server() as server, open_response(server, 1) as (response_id, _):
-        async with open_client(server.applications[0]) as client:
-            path = f"/v1/responses/{response_id}"
-            for method, where in (("GET", path), ("POST", f"{path}/cancel")):
-                answer = await client.request(method, where, headers=KEYS["two"])
-                assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+        for method, path in (("GET", f"/{response_id}"), ("POST", f"/{response_id}/cancel")):
+            answer = await ask(server, 0, method, path, key="two")
+            assert (answer.status, answer.error["code"]) == (404, "response_not_found")
         assert len(server.generators[1].active) == 1
 
 
-async def test_a_frontend_that_is_gone_is_told_at_once(
+async def test_a_frontend_that_is_gone_is_503_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with open_server() as server, open_client(server.applications[0]) as client:
+    async with open_server() as server:
         del server.epochs[1]
-        answer = await client.request("GET", f"/v1/responses/{FOREIGN}", headers=KEYS["one"])
+        answer = await ask(server, 0, "GET", f"/{FOREIGN}")
         assert (answer.status, answer.error["code"]) == (503, "response_unreachable")
         assert answer.headers["retry-after"] == "2"
         assert trio.current_time() < CALL_S
@@ -160,7 +171,7 @@ async def test_a_silent_one_is_not_waited_for(autojump_clock: trio.testing.MockC
     [("x" * 5000, 4000, "response_too_large"), ("\ud800", 2**20, "internal_error")],
     ids=["too large a message", "no Unicode"],
 )
-async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_nobody(
+async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_no_other(
     said: str,
     reply_characters_max: int,
     code: str,
@@ -173,13 +184,10 @@ async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_nobody(
         body = {"input": "hi", "background": True}
         begun = await owner.request("POST", "/v1/responses", body, KEYS["one"])
         await trio.testing.wait_all_tasks_blocked()
-        async with open_client(server.applications[0]) as client:
-            path = f"/v1/responses/{begun.json['id']}"
-            answer = await client.request("GET", path, headers=KEYS["one"])
-            assert (answer.status, answer.error["code"]) == (500, code)
-            assert answer.error["type"] == "server_error"
-        deleted = await owner.request("DELETE", path, headers=KEYS["one"])
-        assert deleted.status == 200
+        answer = await ask(server, 0, "GET", f"/{begun.json['id']}")
+        assert (answer.status, answer.error["code"]) == (500, code)
+        assert answer.error["type"] == "server_error"
+        assert (await ask(server, 1, "DELETE", f"/{begun.json['id']}")).status == 200
     assert trio.current_time() < CALL_S
     assert len(caplog.records) == (code == "internal_error")
 
@@ -273,21 +281,6 @@ def text_of(events: list[dict[str, Any]]) -> str:
     return "".join([event.get("delta", "") for event in events])
 
 
-async def ask(
-    server: Server, frontend: int, method: str, path: str, body: object = None, key: str = "one"
-) -> Answer:
-    async with open_client(server.applications[frontend]) as client:
-        return await client.request(method, f"/v1/responses{path}", body, KEYS[key])
-
-
-async def respond(server: Server, frontend: int, **values: object) -> str:
-    answer = await ask(server, frontend, "POST", "", {"input": "hi", **values})
-    assert answer.status == 200, answer.body
-    response_id = answer.json["id"]
-    assert isinstance(response_id, str)
-    return response_id
-
-
 def use(server: Server, script: list[Say]) -> list[FakeGenerator]:
     for generator in server.generators:
         generator.script = script
@@ -340,7 +333,7 @@ async def test_a_conversation_goes_on_there_and_is_listed(
         assert [item["role"] for item in items.json["data"]] == ["user"]
 
 
-async def test_what_cannot_be_done_there_is_told_as_here(
+async def test_a_refusal_there_is_one_here(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_server() as server, open_client(server.applications[1]):
@@ -396,6 +389,6 @@ async def test_a_silent_root_is_503(autojump_clock: trio.testing.MockClock) -> N
     assert trio.current_time() < 4
 
 
-async def test_without_a_root_nobody_is_asked() -> None:
+async def test_without_a_root_it_is_503_at_once() -> None:
     with pytest.raises(ApiError):
         await RootCalls().ask(ControlCall.TREE)

@@ -1,4 +1,4 @@
-"""Responses over HTTP, whole and streamed, against a scripted generator."""
+"""Responses over HTTP: whole and streamed, refused, aborted, cancelled; how long tokens wait."""
 
 from typing import Any
 
@@ -19,7 +19,6 @@ from ..fakes import (
     Say,
     make_application,
     open_client,
-    open_connection,
 )
 
 CHAT = {"model": "toy", "messages": [{"role": "user", "content": "hi"}]}
@@ -51,27 +50,13 @@ async def test_a_streamed_response_has_the_events_in_order(
     async with open_client(make_application(generator)) as client:
         answer = await client.request("POST", "/v1/responses", {**RESPONSE, "stream": True})
     events = list(answer.events())
-    assert [
-        (event["type"].removeprefix("response."), event["sequence_number"]) for event in events
-    ] == [
-        ("created", 0),
-        ("in_progress", 1),
-        ("output_item.added", 2),
-        ("content_part.added", 3),
-        ("output_text.delta", 8),
-        ("output_text.delta", 16),
-        ("output_text.done", 17),
-        ("content_part.done", 18),
-        ("output_item.done", 19),
-        ("completed", 20),
-    ]
-
-
-async def test_length_makes_a_response_incomplete() -> None:
-    async with open_client(make_application()) as client:
-        answer = await client.request("POST", "/v1/responses", {**RESPONSE, "max_output_tokens": 2})
-    assert answer.json["status"] == "incomplete"
-    assert answer.json["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert [event["type"].removeprefix("response.") for event in events] == [
+        "created", "in_progress", "output_item.added", "content_part.added",
+        "output_text.delta", "output_text.delta",
+        "output_text.done", "content_part.done", "output_item.done", "completed",
+    ]  # fmt: skip
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == [0, 1, 2, 3, 8, 16, 17, 18, 19, 20]
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
@@ -101,21 +86,8 @@ async def test_an_engine_death_fails_a_whole_response_with_503() -> None:
         answer = await client.request("POST", "/v1/responses", RESPONSE)
         assert (answer.status, answer.error["code"]) == (503, "engine_died")
         chat = await client.request("POST", "/v1/chat/completions", CHAT)
-    assert (chat.status, chat.error["code"], chat.headers["retry-after"]) == (
-        503,
-        "engine_died",
-        "2",
-    )
-
-
-async def test_an_engine_death_ends_a_streamed_response_with_failed() -> None:
-    generator = FakeGenerator([Say("a"), Fail(DIED, after_s=0.01)])
-    async with open_client(make_application(generator)) as client:
-        answer = await client.request("POST", "/v1/responses", {**RESPONSE, "stream": True})
-    last = list(answer.events())[-1]
-    assert last["type"] == "response.failed"
-    assert last["response"]["error"]["code"] == "engine_died"
-    assert last["response"]["output"][0]["content"][0]["text"] == "a"
+    assert (chat.status, chat.error["code"]) == (503, "engine_died")
+    assert chat.headers["retry-after"] == "2"
 
 
 async def test_an_engine_error_output_fails_the_response() -> None:
@@ -170,26 +142,6 @@ async def test_cancel_by_http_ends_the_stream_as_cancelled(
     assert generator.aborted == [response_id]
 
 
-@pytest.mark.parametrize(
-    ("body", "status", "code", "param"),
-    [
-        (b"{", 400, "invalid_json", None),
-        (b"[1]", 400, "invalid_json", None),
-        ({"input": "x", "model": "other"}, 404, "model_not_found", "model"),
-        ({"input": 3}, 400, "invalid_type", "input"),
-        ({"input": "x", "runtime": {"tok": 1}}, 400, "unknown_parameter", "runtime.tok"),
-    ],
-)
-async def test_bad_bodies_are_told_apart_and_the_connection_goes_on(
-    body: object, status: int, code: str, param: str | None
-) -> None:
-    async with open_client(make_application()) as client:
-        answer = await client.request("POST", "/v1/responses", body)
-        assert (answer.status, answer.error["code"], answer.error["param"]) == (status, code, param)
-        good = await client.request("POST", "/v1/responses", RESPONSE)
-        assert good.status == 200
-
-
 async def test_pipelined_requests_are_answered_in_order() -> None:
     generator = FakeGenerator(scripts={"one": [Say("1")], "two": [Say("2")]})
     async with open_client(make_application(generator)) as client:
@@ -228,8 +180,6 @@ RESPONSES, COMPLETIONS = "/v1/responses", "/v1/completions"
 async def test_how_long_tokens_wait(path: str, body: dict[str, Any], merge_s: float) -> None:
     generator = FakeGenerator()
     application = make_application(generator, limits=ServerLimits(merge_ms=250))
-    async with open_connection(application) as stream:
-        client = HttpClient(stream)
-        await client.send("POST", path, body)
-        assert (await client.read_answer()).status == 200
+    async with open_client(application) as client:
+        assert (await client.request("POST", path, body)).status == 200
     assert [call.merge_s for call in generator.calls] == [merge_s]
