@@ -19,8 +19,7 @@ from .http.connection import HttpConnection
 from .limits import LOCAL, ClientAddresses, InputBudget
 from .metrics import ApiCounters, Metrics
 from .openai.response_id import IdSource
-from .responses.foreign import ForeignResponses
-from .responses.root_calls import RootCalls
+from .responses.foreign import ForeignResponses, RootCalls
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
 from .settings import ServeSettings

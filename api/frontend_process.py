@@ -42,8 +42,7 @@ from ..transports.control.handshake import ChildHandshake, perform_child_handsha
 from ..transports.control.passed_fds import close_fds
 from ..transports.links.channel import Peer
 from .application import Application
-from .responses.foreign import ForeignResponses
-from .responses.root_calls import RootCalls
+from .responses.foreign import ForeignResponses, RootCalls
 from .serving.server import QueueSource, open_queue_source, serve_connections
 from .settings import settings_of_text
 

@@ -35,7 +35,6 @@ COVERED = {
 RUN_BY_TESTS = {
     "triolet.api.commands.config_show",
     "triolet.api.responses.service",
-    "triolet.api.schema.memory_estimates",
     "triolet.api.websocket.session",
     "triolet.bench.steps.machine",
     "triolet.bench.steps.timeline_picture",

@@ -1,13 +1,16 @@
-"""Responses API events: the JSON objects of one response, for HTTP and WebSocket.
+"""Responses API events: the JSON of one response, for HTTP and WebSocket.
 
-Sans-IO: items, texts and an ending in, events (plain JSON objects) out; nothing is remembered, so
-an event can be built again for a client that resumes. Their order and numbers are the record's
-(`response_record`).
+Sans-IO: items, texts and an ending in, events out, as objects or as bytes; nothing is remembered,
+so an event can be built again for a client that resumes. Their order and numbers are the record's
+(`responses.record`). A delta comes for every token, so its bytes are put together from constant
+parts instead of from an object, at a tenth of the CPU. Frames are as OpenAI's SDKs read them (the
+HTML standard, 9.2); JSON has no line breaks, so one `data:` line is enough.
 """
 
 import enum
 
 import attrs
+import msgspec
 
 from ...runtime.frontend.generation import Logprobs, Usage
 from ..errors import ApiError
@@ -20,20 +23,6 @@ Event = JsonObject
 # Deltas of a message's text, and of a call's arguments.
 DELTA = "response.output_text.delta"
 ARGUMENTS_DELTA = "response.function_call_arguments.delta"
-TERMINAL_TYPES = frozenset({"response.completed", "response.incomplete", "response.failed"})
-
-
-class EventType:
-    """Types of the events that are neither deltas nor terminal; no enum, which costs more."""
-
-    CREATED = "response.created"
-    IN_PROGRESS = "response.in_progress"
-    ITEM_ADDED = "response.output_item.added"
-    PART_ADDED = "response.content_part.added"
-    TEXT_DONE = "response.output_text.done"
-    PART_DONE = "response.content_part.done"
-    ARGUMENTS_DONE = "response.function_call_arguments.done"
-    ITEM_DONE = "response.output_item.done"
 
 
 class Status(enum.StrEnum):
@@ -45,7 +34,8 @@ class Status(enum.StrEnum):
     FAILED = "failed"
 
 
-_TERMINALS = {
+# The type of the last event.
+TERMINAL_TYPES = {
     Status.COMPLETED: "response.completed",
     Status.INCOMPLETE: "response.incomplete",
     Status.CANCELLED: "response.incomplete",
@@ -86,14 +76,78 @@ class Item:
     @property
     def place(self) -> JsonObject:
         """Where a delta belongs."""
-        place: JsonObject = {"output_index": self.index, "item_id": self.item_id}
-        return place if self.name is not None else {**place, "content_index": 0}
-
-    def added(self) -> JsonObject:
-        """The object at its beginning."""
         if self.name is None:
-            return self._message("in_progress", [])
-        return self._call("in_progress", "")
+            return {"output_index": self.index, "item_id": self.item_id, "content_index": 0}
+        return {"output_index": self.index, "item_id": self.item_id}
+
+    @property
+    def opening_count(self) -> int:
+        """How many events `opening` has."""
+        return 2 if self.name is None else 1
+
+    def opening(self, number: int) -> list[Event]:
+        """The events at its beginning; `number` is that of the first."""
+        is_message, status = self.name is None, "in_progress"
+        added: Event = {
+            "type": "response.output_item.added",
+            "sequence_number": number,
+            "output_index": self.index,
+            "item": self._message(status, []) if is_message else self._call(status, ""),
+        }
+        if not is_message:
+            return [added]
+        part: Event = {
+            "type": "response.content_part.added",
+            "sequence_number": number + 1,
+            **self.place,
+            "part": _part("", []),
+        }
+        return [added, part]
+
+    @property
+    def closing_count(self) -> int:
+        """How many events `closing` has."""
+        return 3 if self.name is None else 2
+
+    def closing(self, number: int, whole: JsonObject) -> list[Event]:
+        """The events at its end; `whole` is its object."""
+        events: list[Event]
+        if self.name is None:
+            content = whole["content"]
+            assert isinstance(content, list)
+            part: JsonObject = content[0]
+            events = [
+                {
+                    "type": "response.output_text.done",
+                    "sequence_number": number,
+                    **self.place,
+                    "text": part["text"],
+                    "logprobs": part["logprobs"],
+                },
+                {
+                    "type": "response.content_part.done",
+                    "sequence_number": number + 1,
+                    **self.place,
+                    "part": part,
+                },
+            ]
+        else:
+            events = [
+                {
+                    "type": "response.function_call_arguments.done",
+                    "sequence_number": number,
+                    **self.place,
+                    "name": self.name,
+                    "arguments": whole["arguments"],
+                }
+            ]
+        done: Event = {
+            "type": "response.output_item.done",
+            "sequence_number": number + len(events),
+            "output_index": self.index,
+            "item": whole,
+        }
+        return [*events, done]
 
     def whole(self, text: str, logprobs: list[Entry]) -> JsonObject:
         """The object at its end."""
@@ -102,12 +156,23 @@ class Item:
         return self._call(self.status, text)
 
     def _message(self, status: str, content: list[JsonObject]) -> JsonObject:
-        head = {"id": self.item_id, "type": "message", "role": "assistant"}
-        return {**head, "status": status, "content": content}
+        return {
+            "id": self.item_id,
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
 
     def _call(self, status: str, arguments: str) -> JsonObject:
-        head = {"id": self.item_id, "type": "function_call", "status": status}
-        return {**head, "call_id": self.call_id, "name": self.name, "arguments": arguments}
+        return {
+            "id": self.item_id,
+            "type": "function_call",
+            "status": status,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": arguments,
+        }
 
 
 @attrs.define(eq=False)
@@ -171,47 +236,26 @@ class ResponseEvents:
         suffix = f"{number}_{self.response_id.removeprefix('resp_')}"
         return Item(index, f"fc_{suffix}", name, f"call_{suffix}", first=first)
 
-    def of_item(self, kind: str, item: Item, whole: JsonObject) -> JsonObject:
-        """What an event of this kind says; `whole` is the item's object at its end."""
-        match kind:
-            case EventType.ITEM_ADDED:
-                return {"output_index": item.index, "item": item.added()}
-            case EventType.PART_ADDED:
-                return {**item.place, "part": _part("", [])}
-            case EventType.TEXT_DONE:
-                part = _part_of(whole)
-                return {**item.place, "text": part["text"], "logprobs": part["logprobs"]}
-            case EventType.PART_DONE:
-                return {**item.place, "part": _part_of(whole)}
-            case EventType.ARGUMENTS_DONE:
-                return {**item.place, "name": item.name, "arguments": whole["arguments"]}
-            case _:
-                return {"output_index": item.index, "item": whole}
-
-    def terminal_type(self, ending: Ending) -> str:
-        """The type of the last event."""
-        return _TERMINALS[ending.status]
+    def opening(self) -> list[Event]:
+        """The events before all items."""
+        response = self.snapshot("in_progress")
+        return [
+            {"type": "response.created", "sequence_number": 0, "response": response},
+            {"type": "response.in_progress", "sequence_number": 1, "response": response},
+        ]
 
     def final(self, ending: Ending, output: list[JsonObject], token_count: int) -> JsonObject:
         """The response object as it stays."""
-        error = ending.error
-        return self.snapshot(
-            ending.status,
-            output=output,
-            usage=_usage(ending.usage, token_count),
-            details=None if ending.reason is None else {"reason": ending.reason},
-            error=None if error is None else {"code": error.code, "message": error.message},
-        )
+        final, error = self.snapshot(ending.status), ending.error
+        final["output"] = output
+        final["usage"] = _usage(ending.usage, token_count)
+        if ending.reason is not None:
+            final["incomplete_details"] = {"reason": ending.reason}
+        if error is not None:
+            final["error"] = {"code": error.code, "message": error.message}
+        return final
 
-    def snapshot(
-        self,
-        status: str,
-        *,
-        output: list[JsonObject] | None = None,
-        usage: JsonObject | None = None,
-        details: dict[str, str] | None = None,
-        error: JsonObject | None = None,
-    ) -> JsonObject:
+    def snapshot(self, status: str) -> JsonObject:
         """The response object, whole: fields that OpenAI's schema wants are there, null or not."""
         request = self.request
         sampling = request.sampling
@@ -221,14 +265,14 @@ class ResponseEvents:
             "created_at": self.created_at,
             "status": status,
             "background": request.background,
-            "error": error,
-            "incomplete_details": details,
+            "error": None,
+            "incomplete_details": None,
             "instructions": request.instructions,
             "max_output_tokens": sampling.max_tokens,
             "max_tool_calls": None,
             "metadata": request.metadata,
             "model": self.model,
-            "output": output or [],
+            "output": [],
             "parallel_tool_calls": request.tools.is_parallel,
             "previous_response_id": request.previous_response_id,
             "prompt_cache_key": None,
@@ -243,7 +287,7 @@ class ResponseEvents:
             "top_logprobs": sampling.logprobs or 0,
             "top_p": sampling.top_p,
             "truncation": "disabled",
-            "usage": usage,
+            "usage": None,
             "user": None,
         }
 
@@ -258,13 +302,6 @@ def _part(text: str, logprobs: list[Entry]) -> JsonObject:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
 
-def _part_of(message: JsonObject) -> JsonObject:
-    content = message["content"]
-    assert isinstance(content, list)
-    part: JsonObject = content[0]
-    return part
-
-
 def _usage(usage: Usage, output_tokens: int) -> JsonObject:
     return {
         "input_tokens": usage.prompt_tokens,
@@ -273,3 +310,58 @@ def _usage(usage: Usage, output_tokens: int) -> JsonObject:
         "output_tokens_details": {"reasoning_tokens": 0},
         "total_tokens": usage.prompt_tokens + output_tokens,
     }
+
+
+_encode = msgspec.json.encode
+
+
+def encode_part(part: Part, stream_id: str | None = None) -> bytes:
+    """One event, with the lane that it is said in."""
+    if isinstance(part, Delta):
+        item = part.item
+        if item.delta_json is None:
+            item.delta_json = _constant_parts(item)
+        head, middle = item.delta_json
+        more = b"" if stream_id is None else b',"stream_id":' + _encode(stream_id)
+        if part.token_ids is not None:
+            ids = (_encode(part.token_ids), part.token_index)
+            more += b',"token_ids":%b,"token_index":%d' % ids
+        if part.logprobs is not None:
+            more += b',"logprobs":' + _encode(part.logprobs)
+        elif item.name is None:
+            more += b',"logprobs":[]'
+        return b"%b%d%b%b%b}" % (
+            head,
+            part.number,
+            middle,
+            _encode(part.text),
+            more,
+        )
+    if stream_id is not None:
+        part = {**part, "stream_id": stream_id}
+    return _encode(part)
+
+
+def _constant_parts(item: Item) -> tuple[bytes, bytes]:
+    content = b'"content_index":0,' if item.name is None else b""
+    return (
+        b'{"type":"%b","sequence_number":' % item.delta_type.encode(),
+        b',"output_index":%d,"item_id":%b,%b"delta":'
+        % (item.index, _encode(item.item_id), content),
+    )
+
+
+# Ends a chat stream; Responses streams end by their terminal event.
+DONE = b"data: [DONE]\n\n"
+
+
+def data_frame(value: JsonObject) -> bytes:
+    """One event without a name, as chat completions use."""
+    return b"data: " + _encode(value) + b"\n\n"
+
+
+def event_frame(part: Part) -> bytes:
+    """One event named by its `type`, as Responses use."""
+    name = part.item.delta_type if isinstance(part, Delta) else part["type"]
+    assert isinstance(name, str)
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), encode_part(part))

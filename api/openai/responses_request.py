@@ -6,14 +6,15 @@ accepted is in `responses_fields`; defaults are here only.
 
 import math
 import re
+import sys
 from typing import Any
 
 import attrs
+import msgspec
 
 from ...engine.sampling_params import TOKENS_MAX, SamplingParams
 from ..errors import ApiError, bad_field
 from ..schema.fields import TEXT, Fields, Integer, JsonObject
-from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
 from ..schema.tables import Body, Field
 from .message_fields import Message, form_of
 from .responses_fields import (
@@ -230,3 +231,26 @@ def read_credit(values: JsonObject) -> int:
     """The tokens that a `runtime.credit` event adds. Raises `ApiError`."""
     tokens: int = CREDIT_EVENT.read(values)["add"]
     return tokens
+
+
+# ---- memory estimates: a little too high, since a bound on memory is made of them
+
+# A number of its own, and its place in each of the three lists that a conversation's ids are in.
+TOKEN_ID_BYTES = 56
+# A short text, number or pair in a parsed object takes so much more than it does as JSON.
+JSON_FACTOR = 10
+
+
+def text_bytes(text: str) -> int:
+    """A text's memory; a character takes one byte to four."""
+    return sys.getsizeof(text)
+
+
+def ids_bytes(count: int) -> int:
+    """Memory of so many token ids, as Python numbers in lists."""
+    return TOKEN_ID_BYTES * count
+
+
+def json_bytes(value: object) -> int:
+    """Memory of a parsed JSON object, whatever is in it."""
+    return JSON_FACTOR * len(msgspec.json.encode(value))

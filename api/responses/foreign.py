@@ -15,7 +15,15 @@ import attrs
 import msgspec
 import trio
 
-from ...runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
+from ...runtime.messages import (
+    ControlCall,
+    ForeignCall,
+    ForeignOutcome,
+    ForeignReply,
+    ForeignVerb,
+    RootCall,
+    RootReply,
+)
 from ...runtime.processes.membership import reply_to
 from ...transports.codec import MessageTooLarge
 from ..errors import RETRY_AFTER_ENGINE_S, SERVER_ERROR, ApiError, internal_error
@@ -29,6 +37,8 @@ from .store import ResponseStore, response_not_found
 logger = logging.getLogger(__name__)
 # As for all that is asked over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
+# The root gathers for two seconds at most; a second more for the way.
+ROOT_CALL_S = 3.0
 # Questions that wait here for an answer, and answers that wait here for an end.
 CALLS_MAX = 256
 # How long the owner waits for further events before it says that there are none yet.
@@ -293,13 +303,7 @@ async def _events_of(response: Response, starting_after: int | None) -> EventBat
 
 
 def _unreachable() -> ApiError:
-    return ApiError(
-        503,
-        "The frontend that has this response does not answer; ask again",
-        "response_unreachable",
-        SERVER_ERROR,
-        retry_after_s=RETRY_AFTER_ENGINE_S,
-    )
+    return _no_answer("The frontend that has this response", "response_unreachable")
 
 
 def _too_large() -> ApiError:
@@ -309,4 +313,50 @@ def _too_large() -> ApiError:
         " another connection",
         "response_too_large",
         SERVER_ERROR,
+    )
+
+
+# ---- questions to the root itself
+
+
+@attrs.define(eq=False)
+class RootCalls:
+    """Questions of admins to the root, one at a time; what commands ask over its own socket.
+
+    One per frontend process; `send` goes to the root, None where there is none.
+    """
+
+    send: Callable[[RootCall], Awaitable[None]] | None = None
+    _lock: trio.Lock = attrs.field(factory=trio.Lock, init=False)
+    _call_id: int = attrs.field(default=0, init=False)
+    _reply: RootReply | None = attrs.field(default=None, init=False)
+    _arrived: trio.Event = attrs.field(factory=trio.Event, init=False)
+
+    async def ask(self, call: ControlCall) -> str:
+        """The root's answer, as JSON text. Raises `ApiError` 503 when there is none in time."""
+        if self.send is not None:
+            with trio.move_on_after(ROOT_CALL_S):
+                async with self._lock:
+                    self._call_id += 1
+                    self._arrived = trio.Event()
+                    await self.send(RootCall(self._call_id, call))
+                    await self._arrived.wait()
+                    assert self._reply is not None
+                    return self._reply.text
+        raise _no_answer("The root of this server", "root_unreachable")
+
+    def handle_reply(self, reply: RootReply) -> None:
+        """The root's answer; a late one is dropped."""
+        if reply.call_id == self._call_id:
+            self._reply = reply
+            self._arrived.set()
+
+
+def _no_answer(party: str, code: str) -> ApiError:
+    return ApiError(
+        503,
+        f"{party} does not answer; ask again",
+        code,
+        SERVER_ERROR,
+        retry_after_s=RETRY_AFTER_ENGINE_S,
     )

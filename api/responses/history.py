@@ -14,10 +14,9 @@ from ...runtime.text.json_text import read_json
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
 from ..openai.message_fields import Message
-from ..openai.responses_request import ResponseRequest
+from ..openai.responses_request import ResponseRequest, ids_bytes, json_bytes, text_bytes
 from ..openai.tool_use import ToolUse
 from ..schema.fields import JsonObject
-from ..schema.memory_estimates import ids_bytes, json_bytes, text_bytes
 from .record import ResponseRecord
 
 # What one message, and one call, cost beside their texts; estimates for the bounds of keeping.

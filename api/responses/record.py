@@ -1,8 +1,8 @@
-"""Event log of one response: what it has said, with the number of each event.
+"""Event log of one response: its text, items and ending, with the number of each event.
 
-Sans-IO: outputs of the engine and one ending in, events out. The log keeps what is said, not JSON:
-deltas are kept as texts, all other events as marks between them. Readers (`record_reader`) get
-events built anew, from behind any number.
+Sans-IO: outputs of the engine and one ending in, events out. The log keeps no JSON: deltas are kept
+as texts, all other events as marks between them. Readers (`record_reader`) get events built anew,
+from behind any number.
 
 Numbers: an event's is max(previous + 1, 8 x output tokens so far), computed token by token,
 however many tokens one output brings; a merged delta has the number of its last part. So numbers
@@ -24,7 +24,6 @@ The bound of a record is the length of the model: it keeps what was generated, o
 import bisect
 import itertools
 from array import array
-from collections.abc import Sequence
 
 import attrs
 
@@ -38,16 +37,24 @@ from ...runtime.text.tool_calls import (
     ToolEvent,
 )
 from ..openai.logprobs import Entry
-from ..openai.response_events import Delta, Ending, Event, EventType, Item, ResponseEvents, Status
+from ..openai.response_events import (
+    TERMINAL_TYPES,
+    Delta,
+    Ending,
+    Event,
+    Item,
+    ResponseEvents,
+    Status,
+)
 from ..schema.fields import JsonObject
 
 # A token completes few events: the end of one item and the begin of the next are five.
 NUMBERS_OF_TOKEN = 8
 # A delta's number and where its text ends; an array keeps some room to grow.
 DELTA_BYTES = 10
-# One event that is no delta, and one item with its ids; estimates. What every response has, one
-# item and its eight events, is in the estimate of a response.
-MARK_BYTES, MARKS_ALWAYS = 128, 8
+# One mark, and one item with its ids; estimates. What every response has, one item and two marks,
+# is in the estimate of a response.
+MARK_BYTES, MARKS_ALWAYS = 160, 2
 ITEM_BYTES = 1024
 # One notice, and the arrays of logprobs beside what is in them.
 NOTICE_BYTES = LOGPROBS_BYTES = 512
@@ -55,24 +62,26 @@ NOTICE_BYTES = LOGPROBS_BYTES = 512
 
 @attrs.define(eq=False)
 class Mark:
-    """An event between two deltas: what it says is built when it is read."""
+    """Events between two deltas, with numbers in a row; they are built when they are read.
+
+    The first mark begins with the two events that every response begins with, the last one of an
+    ended response ends with the terminal event. Between them an item opens or, if `is_end`, closes;
+    or the mark is one notice.
+    """
 
     # How many deltas came before it.
     place: int
+    # Of the first and the last event. A notice has the number of the event before it once more.
     number: int
-    kind: str
+    last_number: int
     item: Item | None = None
-    # The event itself: a notice, which is the only one that may have its number again.
+    is_end: bool = False
     notice: Event | None = None
-
-
-_BEGINNINGS = (EventType.ITEM_ADDED, EventType.PART_ADDED)
-_OPENING = (Mark(0, 0, EventType.CREATED), Mark(0, 1, EventType.IN_PROGRESS))
 
 
 @attrs.define(eq=False)
 class ResponseRecord:
-    """Everything that one response says. Only one task appends; the order of calls is time."""
+    """All output of one response. Only one task appends; the order of calls is time."""
 
     events: ResponseEvents
     # Output tokens so far, those without text included.
@@ -84,7 +93,7 @@ class ResponseRecord:
     ending: Ending | None = attrs.field(default=None, init=False)
     # In their order; only the last one may be open.
     items: list[Item] = attrs.field(factory=list, init=False)
-    marks: list[Mark] = attrs.field(factory=lambda: [*_OPENING], init=False)
+    marks: list[Mark] = attrs.field(factory=list, init=False)
 
     _parser: ToolCallParser | None = attrs.field(default=None, init=False)
     # Of each delta its text; when ended, they are joined into one, and `_offsets` says where each
@@ -105,15 +114,14 @@ class ResponseRecord:
             self._token_ids = array("I")
         if request.options.token_ids or request.sampling.logprobs is not None:
             self._ends = array("I")
+        item = None
         if request.calls_tools:
             self._parser = ToolCallParser(request.tools.calls_max)
         elif request.generate:
-            self._open_message()
-
-    @property
-    def deltas(self) -> int:
-        """How many deltas there are."""
-        return len(self.numbers)
+            item = self.events.message(0, 0)
+            self.items.append(item)
+            self.last_number += item.opening_count
+        self.marks.append(Mark(0, 0, self.last_number, item))
 
     @property
     def text(self) -> str:
@@ -133,54 +141,50 @@ class ResponseRecord:
     @property
     def extra_bytes(self) -> int:
         """About what it takes to keep it, beside the text: places of deltas, events, logprobs."""
-        size = (DELTA_BYTES + 5 * (self._ends is not None)) * self.deltas
+        size = (DELTA_BYTES + 5 * (self._ends is not None)) * len(self.numbers)
         size += MARK_BYTES * len(self.marks[MARKS_ALWAYS:]) + ITEM_BYTES * len(self.items[1:])
         size += 5 * len(self._token_ids or ())
         size += NOTICE_BYTES * sum(mark.notice is not None for mark in self.marks)
         return size + (0 if self._logprobs is None else LOGPROBS_BYTES + self._logprobs.size_bytes)
 
-    # ---- what is said
+    # ---- what is added
 
     def append(self, output: GenerationOutput) -> None:
-        """Note the next tokens, one by one. One without text is silent, unless ids are wanted."""
+        """Add the next tokens, one by one. One without text is silent, unless ids are wanted."""
         assert self.ending is None
         token_ids, texts = output.token_ids, output.texts
         if self._token_ids is not None:
             self._token_ids.extend(token_ids)
         if output.logprobs is not None:
             self._keep_logprobs(output.logprobs)
-        if texts is None:
-            if len(token_ids) == 1:  # nearly all
-                self._add_token(output.text)
-                return
-            texts = output.parts
-        count = len(token_ids)
-        rest = ""
-        if len(texts) > count:
-            texts, rest = texts[:count], texts[count]
-        if self._parser is None:
-            self._add_texts(texts, len(output.text) - len(rest))
+        if self._parser is not None:
+            self._parse(self._parser, output.parts, len(token_ids))
+        elif texts is None and len(token_ids) == 1:  # nearly all
+            self.token_count += 1
+            if output.text or self._ends is not None:
+                self._add_delta(output.text)
         else:
-            for text in texts:
-                self._add_token(text)
-        if rest:
-            self._add_text(rest)
+            self._add_texts(output, len(token_ids))
 
     def add_notice(self, event: Event) -> None:
         """Note what happened to the request, at this place among the deltas."""
-        notice = {**event, "sequence_number": self.last_number}
-        self.marks.append(Mark(self.deltas, self.last_number, str(event["type"]), notice=notice))
+        number = self.last_number
+        notice = {**event, "sequence_number": number}
+        self.marks.append(Mark(len(self.numbers), number, number, notice=notice))
 
     def end(self, ending: Ending) -> None:
         """Nothing is added any more. A failure has the terminal event alone. Makes it small."""
         assert self.ending is None
-        for event in self._parser.finish() if self._parser is not None else ():
-            self._take(event)
-        self._parser = None
-        is_failure = ending.status is Status.FAILED
-        self._close(is_whole=ending.status is Status.COMPLETED, is_silent=is_failure)
+        if self._parser is not None:
+            for event in self._parser.finish():
+                self._add_event(event)
+            self._parser = None
         self.ending = ending
-        self._mark(self.events.terminal_type(ending))
+        item = self._close_item(is_whole=ending.status is Status.COMPLETED)
+        if item is not None and ending.status is not Status.FAILED:
+            self._mark(item.closing_count + 1, item, is_end=True)
+        else:
+            self._mark(1, None, is_end=True)
         self._offsets = array("I", itertools.accumulate(map(len, self._texts)))
         self._texts = ["".join(self._texts)]
 
@@ -190,41 +194,38 @@ class ResponseRecord:
         else:
             self._logprobs.extend(more)
 
-    def _add_token(self, text: str) -> None:
-        self.token_count += 1
-        if self._parser is None:
-            if text or self._ends is not None:
-                self._add_delta(text)
-            return
-        self._add_text(text)
-        # What may open a call is held back; its tokens need not be.
-        if self._ends is not None and self._tokens_left and self._in_message:
-            self._add_delta("")
+    def _parse(self, parser: ToolCallParser, texts: list[str], count: int) -> None:
+        """Read calls out of the texts of `count` tokens, and of what the end completed."""
+        for place, text in enumerate(texts):
+            self.token_count += place < count
+            for event in parser.push(text):
+                self._add_event(event)
+            # What may open a call is held back; its tokens need not be.
+            if self._tokens_left and self._in_message:
+                self._add_delta("")
 
-    def _add_text(self, text: str) -> None:
-        if self._parser is None:
-            self._add_delta(text)
-            return
-        for event in self._parser.push(text):
-            self._take(event)
-
-    def _add_texts(self, texts: list[str], size: int) -> None:
-        """As `_add_token` of each, without tools: the last event was at most three behind the
-        last token, so that each number is 8 x tokens.
+    def _add_texts(self, output: GenerationOutput, count: int) -> None:
+        """Add many tokens without tools: the last event was at most three behind the last token,
+        so that each number is 8 x tokens.
         """
-        first, count = self.token_count + 1, len(texts)
+        texts, rest = output.parts, ""
+        if len(texts) > count:
+            texts, rest = texts[:count], texts[count]
+        first = self.token_count + 1
         self.token_count += count
-        numbers: Sequence[int] = range(8 * first, 8 * (first + count), NUMBERS_OF_TOKEN)
+        numbers = [*range(8 * first, 8 * (first + count), NUMBERS_OF_TOKEN)]
         if self._ends is not None:
             self._ends.extend(range(first, first + count))
         elif not all(texts):
-            numbers = array("I", itertools.compress(numbers, texts))
+            numbers = list(itertools.compress(numbers, texts))
             texts = list(filter(None, texts))
-        self.numbers.extend(numbers)
+        self.numbers.fromlist(numbers)  # a third of `extend`
         self._texts += texts
-        self.size += size
+        self.size += len(output.text) - len(rest)
         if numbers:
             self.last_number = numbers[-1]
+        if rest:
+            self._add_delta(rest)
 
     def _add_delta(self, text: str) -> None:
         number = NUMBERS_OF_TOKEN * self.token_count
@@ -237,77 +238,76 @@ class ResponseRecord:
         if self._ends is not None:
             self._ends.append(self.token_count)
 
-    def _mark(self, kind: str, item: Item | None = None) -> None:
-        self.last_number = max(self.last_number + 1, NUMBERS_OF_TOKEN * self.token_count)
-        self.marks.append(Mark(self.deltas, self.last_number, kind, item))
+    def _mark(self, count: int, item: Item | None, *, is_end: bool = False) -> None:
+        """Add `count` events at once."""
+        number = max(self.last_number + 1, NUMBERS_OF_TOKEN * self.token_count)
+        self.last_number = number + count - 1
+        self.marks.append(Mark(len(self.numbers), number, self.last_number, item, is_end))
 
     # ---- items
 
-    def _take(self, event: ToolEvent) -> None:
+    def _add_event(self, event: ToolEvent) -> None:
         match event:
             case TextPiece(text=text):
                 if not self._in_message:
-                    self._open_message()
+                    self._open_item(self.events.message(len(self.items), len(self.numbers)))
                 self._add_delta(text)
             case CallBegun(index=number, name=name):
-                self._close(is_whole=True)
-                place = len(self.items), self.deltas
-                self.items.append(self.events.call(*place, number=number, name=name))
-                self._mark(EventType.ITEM_ADDED, self.items[-1])
+                self._end_item()
+                place = len(self.items), len(self.numbers)
+                self._open_item(self.events.call(*place, number=number, name=name))
             case ArgumentsPiece(text=text):
                 self._add_delta(text)
             case CallEnded():
-                self._close(is_whole=True)
+                self._end_item()
 
     @property
     def _in_message(self) -> bool:
         return bool(self.items) and self.items[-1].stop is None and self.items[-1].name is None
 
-    def _open_message(self) -> None:
-        item = self.events.message(len(self.items), self.deltas)
+    def _open_item(self, item: Item) -> None:
         self.items.append(item)
-        self._mark(EventType.ITEM_ADDED, item)
-        self._mark(EventType.PART_ADDED, item)
+        self._mark(item.opening_count, item)
 
-    def _close(self, *, is_whole: bool, is_silent: bool = False) -> None:
-        """End the open item, if there is one."""
-        if not self.items or self.items[-1].stop is not None:
-            return
-        item = self.items[-1]
-        item.stop = self.deltas
+    def _end_item(self) -> None:
+        item = self._close_item(is_whole=True)
+        if item is not None:
+            self._mark(item.closing_count, item, is_end=True)
+
+    def _close_item(self, *, is_whole: bool) -> Item | None:
+        """Close the open item, if there is one."""
+        item = self.items[-1] if self.items else None
+        if item is None or item.stop is not None:
+            return None
+        item.stop = len(self.numbers)
         item.status = "completed" if is_whole else "incomplete"
-        if is_silent:
-            return
-        kinds = (
-            [EventType.ARGUMENTS_DONE]
-            if item.name is not None
-            else [EventType.TEXT_DONE, EventType.PART_DONE]
-        )
-        for kind in [*kinds, EventType.ITEM_DONE]:
-            self._mark(kind, item)
+        return item
 
     def _text_of(self, item: Item) -> str:
-        return self.text_between(item.first, self.deltas if item.stop is None else item.stop)
+        return self.text_between(item.first, len(self.numbers) if item.stop is None else item.stop)
 
     def _whole(self, item: Item, built: dict[int, JsonObject]) -> JsonObject:
         """An item's object, built once for all that share `built`."""
         if item.index not in built:
-            stop = self.deltas if item.stop is None else item.stop
-            logprobs = self._logprobs_of(self._tokens_before(item.first), self._tokens_before(stop))
+            logprobs: list[Entry] = []
+            if self._logprobs is not None:
+                stop = len(self.numbers) if item.stop is None else item.stop
+                tokens = self._tokens_before(item.first), self._tokens_before(stop)
+                logprobs = self._logprobs_of(*tokens)
             built[item.index] = item.whole(self._text_of(item), logprobs)
         return built[item.index]
 
-    # ---- what is read
+    # ---- for readers
 
     def snapshot(self) -> JsonObject:
         """The response object as it is now."""
-        return self._object({})
-
-    def _object(self, built: dict[int, JsonObject]) -> JsonObject:
         if self.ending is None:
             return self.events.snapshot("in_progress")
+        return self._final(self.ending, {})
+
+    def _final(self, ending: Ending, built: dict[int, JsonObject]) -> JsonObject:
         output = [self._whole(item, built) for item in self.items]
-        return self.events.final(self.ending, output, self.token_count)
+        return self.events.final(ending, output, self.token_count)
 
     def text_between(self, first: int, stop: int) -> str:
         """The text of the deltas `[first, stop)`."""
@@ -331,33 +331,31 @@ class ResponseRecord:
                 delta.logprobs = self._logprobs_of(begin, end)
         return delta
 
-    def event(self, mark: Mark, built: dict[int, JsonObject]) -> Event:
-        """The event of a mark; `built` holds the objects of items for the next ones."""
+    def events_of(self, mark: Mark, built: dict[int, JsonObject]) -> list[Event]:
+        """The events of a mark; `built` holds the objects of items for the next marks."""
         if mark.notice is not None:
-            return mark.notice
-        event: Event = {"type": mark.kind, "sequence_number": mark.number}
-        if mark.item is not None:
-            is_begin = mark.kind in _BEGINNINGS
-            whole = {} if is_begin else self._whole(mark.item, built)
-            event |= self.events.of_item(mark.kind, mark.item, whole)
-        elif mark.number > 1:
-            event |= {"response": self._object(built), **self._last_tokens()}
-        else:
-            if -1 not in built:
-                built[-1] = self.events.snapshot("in_progress")
-            event["response"] = built[-1]
-        return event
+            return [mark.notice]
+        item, number = mark.item, mark.number
+        events: list[Event] = []
+        if number == 0:
+            events, number = self.events.opening(), 2
+        if item is not None:
+            events += (
+                item.closing(number, self._whole(item, built))
+                if mark.is_end
+                else item.opening(number)
+            )
+        if self.ending is not None and mark is self.marks[-1]:
+            events.append(self._terminal(self.ending, mark.last_number, built))
+        return events
 
-    def first_after(self, number: int) -> tuple[int, int]:
-        """The first delta and the first mark behind the event of this number.
-
-        Notices that have this number may not have been seen.
-        """
-        delta = bisect.bisect_right(self.numbers, number)
-        mark = bisect.bisect_left(self.marks, number, key=lambda mark: mark.number)
-        if mark < len(self.marks) and self.marks[mark].number == number:
-            mark += self.marks[mark].notice is None
-        return delta, mark
+    def _terminal(self, ending: Ending, number: int, built: dict[int, JsonObject]) -> Event:
+        terminal: Event = {
+            "type": TERMINAL_TYPES[ending.status],
+            "sequence_number": number,
+            "response": self._final(ending, built),
+        }
+        return terminal if self._ends is None else {**terminal, **self._last_tokens()}
 
     def _tokens_before(self, delta: int) -> int:
         """How many tokens the deltas before this one cover."""
@@ -366,7 +364,9 @@ class ResponseRecord:
     @property
     def _tokens_left(self) -> int:
         """How many tokens no delta covers, for those who asked for tokens."""
-        return 0 if self._ends is None else self.token_count - self._tokens_before(self.deltas)
+        if self._ends is None:
+            return 0
+        return self.token_count - (self._ends[-1] if self._ends else 0)
 
     def _last_tokens(self) -> JsonObject:
         """What the terminal event says of tokens behind the last delta, which calls may have."""
@@ -388,13 +388,14 @@ class ResponseRecord:
 
     def check_invariants(self) -> None:
         """For property tests: numbers grow, sizes are sums, one item at most is open."""
-        numbers = [mark.number for mark in self.marks if mark.notice is None]
+        rows = [range(m.number, m.last_number + 1) for m in self.marks if m.notice is None]
+        numbers = list(itertools.chain(*rows))
         assert sorted({*numbers, *self.numbers}) == sorted([*numbers, *self.numbers])
         assert list(self.numbers) == sorted(self.numbers)
         assert max([*numbers, *self.numbers]) == self.last_number
-        assert self.size == len(self.text_between(0, self.deltas))
+        assert self.size == len(self.text_between(0, len(self.numbers)))
         assert self._token_ids is None or len(self._token_ids) == self.token_count
-        assert self._ends is None or len(self._ends) == self.deltas
+        assert self._ends is None or len(self._ends) == len(self.numbers)
         places = [(mark.place, mark.number) for mark in self.marks]
         assert places == sorted(places)
         assert all(item.stop is not None for item in self.items[:-1])

@@ -1,10 +1,11 @@
-"""Cursor in the event log of one response: reads it from any event number, merging what waits.
+"""Cursor in the event log of one response: reads from any event number, merging waiting deltas.
 
 Sans-IO. Any number of readers, each at its own pace, sees the same stream: waiting deltas of one
 item come as one. A reader that was cut continues behind the last number that it saw, without gap
 or repeat, whether that delta was merged or not.
 """
 
+import bisect
 from typing import Self
 
 import attrs
@@ -29,6 +30,8 @@ class RecordReader:
     # The next delta, and the next mark.
     _delta: int = attrs.field(default=0, init=False)
     _mark: int = attrs.field(default=0, init=False)
+    # Events of the next mark that are not wanted.
+    _skipped: int = attrs.field(default=0, init=False)
 
     @classmethod
     def behind(
@@ -49,7 +52,15 @@ class RecordReader:
             raise bad_field("starting_after", "must not be negative")
         if number > record.last_number:
             raise bad_field("starting_after", f"is beyond the last event, {record.last_number}")
-        self._delta, self._mark = record.first_after(number)
+        self._delta = bisect.bisect_right(record.numbers, number)
+        self._mark = bisect.bisect_left(record.marks, number, key=lambda mark: mark.last_number)
+        if self._mark < len(record.marks) and record.marks[self._mark].notice is None:
+            # Notices that have this number, and come next, may not have been seen.
+            mark = record.marks[self._mark]
+            if mark.last_number == number:
+                self._mark += 1
+            else:
+                self._skipped = max(0, number + 1 - mark.number)
         self._size = len(record.text_between(0, self._delta))
 
     @property
@@ -59,7 +70,7 @@ class RecordReader:
 
     @property
     def lag(self) -> int:
-        """Characters that were said and not taken yet."""
+        """Characters that were added and not taken yet."""
         return self.record.size - self._size
 
     @property
@@ -68,9 +79,9 @@ class RecordReader:
         return self._delta < len(self.record.numbers) or self._next_mark() is not None
 
     def take(self, characters_max: int) -> list[Part]:
-        """What has been said since: deltas merged, and not much more characters than that.
+        """What was added since: deltas merged, and not much more characters than that.
 
-        Whatever is left then, `is_ready` says.
+        `is_ready` says whether there is more.
         """
         parts: list[Part] = []
         limit, record = self._size + characters_max, self.record
@@ -89,7 +100,9 @@ class RecordReader:
             if mark.place > self._delta:
                 return mark.place
             self._mark += 1
-            parts.append(self.record.event(mark, built))
+            events = self.record.events_of(mark, built)
+            parts += events[self._skipped :] if self._skipped else events
+            self._skipped = 0
         return len(self.record.numbers)
 
     def _next_mark(self) -> Mark | None:

@@ -24,14 +24,18 @@ from ...runtime.text.prompts import Prompt
 from ..application import Application, Call
 from ..errors import ApiError, engine_error, internal_error, to_api_error
 from ..http.connection import HttpConnection
-from ..openai.chat import ChatAnswer
-from ..openai.chat_request import ChatRequest, read_chat_request
-from ..openai.chat_tools import ChatToolCalls
-from ..openai.completion_fields import CompletionOptions
+from ..openai.chat import ChatAnswer, ChatToolCalls
+from ..openai.completion_requests import (
+    ChatRequest,
+    CompletionOptions,
+    CompletionsRequest,
+    TextOrIds,
+    read_chat_request,
+    read_completions_request,
+)
 from ..openai.completions import CompletionsAnswer, WholeChoice, usage_of
-from ..openai.completions_request import CompletionsRequest, TextOrIds, read_completions_request
-from ..openai.event_encoding import DONE, data_frame
 from ..openai.logprobs import LogprobFormatter, make_formatter
+from ..openai.response_events import DONE, data_frame
 from ..schema.fields import JsonObject
 
 

@@ -9,7 +9,7 @@ import trio
 from ..application import Application, Call
 from ..errors import bad_field
 from ..http.connection import HttpConnection
-from ..openai.event_encoding import event_frame
+from ..openai.response_events import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
 from ..responses.history import Conversation, input_items
 from ..responses.response import ResponseReader

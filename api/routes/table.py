@@ -14,8 +14,7 @@ from ..errors import ApiError
 from ..http.access import ANONYMOUS
 from ..http.connection import HttpConnection
 from ..http.request import HttpRequest
-from ..openai.chat_request import CHAT
-from ..openai.completions_request import COMPLETIONS
+from ..openai.completion_requests import CHAT, COMPLETIONS
 from ..openai.openapi import openapi_document
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE

@@ -16,8 +16,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 from ...nurseries.tasks.parking import Doorbell
 from ..errors import SERVER_ERROR, ApiError
 from ..limits import SocketLimits
-from ..openai.event_encoding import encode_part
-from ..openai.response_events import Event, Part
+from ..openai.response_events import Event, Part, encode_part
 from ..schema.fields import JsonObject
 from .frames import FrameStream
 

@@ -12,8 +12,7 @@ import attrs
 import msgspec
 
 from ...api.application import Application
-from ...api.openai.chat_request import CHAT
-from ...api.openai.completions_request import COMPLETIONS
+from ...api.openai.completion_requests import CHAT, COMPLETIONS
 from ...api.serving.server import ConnectionSource, serve_connections
 from ...runtime.frontend.generation import Generator
 from ..doubles.served import (

@@ -250,18 +250,14 @@ class FakeGenerator:
         return Health(True, self.is_ready, [EngineHealth(0, 1, state, "".join(reasons))], reasons)
 
     def statistics(self) -> RuntimeStatistics:
-        return RuntimeStatistics(
-            engines={
-                0: EngineStatistics(
-                    step=5, running=len(self.active), output_tokens=42, aborts_after=[4, 0, 1]
-                )
-            },
-            frontend=FrontendStatistics(
-                requests_total=len(self.calls),
-                outputs_refused_total={"old attempt": 2},
-                link_mishaps_total={"gap": 3},
-            ),
+        running = len(self.active)
+        engine = EngineStatistics(step=5, running=running, output_tokens=42, aborts_after=[4, 0, 1])
+        frontend = FrontendStatistics(
+            requests_total=len(self.calls),
+            outputs_refused_total={"old attempt": 2},
+            link_mishaps_total={"gap": 3},
         )
+        return RuntimeStatistics(engines={0: engine}, frontend=frontend)
 
 
 def make_application(generator: FakeGenerator | None = None, **settings: Any) -> Application:

@@ -1,13 +1,32 @@
-"""Chunks and whole completions."""
+"""Answers of chat and of completions: chunks, whole ones, and the tool calls in them."""
 
-from triolet.api.openai.chat import ChatAnswer
-from triolet.engine.messages import FinishReason
-from triolet.runtime.frontend.generation import GenerationOutput, GenerationStream, Usage
+from typing import Any, cast
+
+from triolet.api.openai.chat import ChatAnswer, ChatToolCalls
+from triolet.api.openai.completions import CompletionsAnswer, WholeChoice, usage_of
+from triolet.api.schema.fields import JsonObject
+from triolet.runtime.frontend.generation import (
+    FinishReason,
+    GenerationOutput,
+    GenerationStream,
+    Usage,
+)
 
 from ..fakes import FakeFlow, FakeGenerator, make_collector
 
 ANSWER = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy")
 WITH_IDS = ChatAnswer(completion_id="chatcmpl_1", created=5, model="toy", with_token_ids=True)
+
+COMPLETION = CompletionsAnswer(completion_id="cmpl_1", created=5, model="toy")
+COMPLETION_IDS = CompletionsAnswer(
+    completion_id="cmpl_1", created=5, model="toy", with_token_ids=True
+)
+
+
+def choices_of(found: JsonObject) -> list[dict[str, Any]]:
+    choices = found["choices"]
+    assert isinstance(choices, list)
+    return choices
 
 
 def test_a_piece_and_an_end_in_one_output_are_two_chunks() -> None:
@@ -24,8 +43,11 @@ def test_a_piece_and_an_end_in_one_output_are_two_chunks() -> None:
 
 def test_a_piece_without_text_is_silent_unless_ids_are_wanted() -> None:
     output = GenerationOutput("", [1], 1)
-    assert ANSWER.chunks(output) == []
+    assert ANSWER.chunks(output) == COMPLETION.chunks(2, output) == []
     assert len(WITH_IDS.chunks(output)) == 1
+    (chunk,) = COMPLETION_IDS.chunks(2, output)
+    (choice,) = choices_of(chunk)
+    assert (choice["index"], choice["token_ids"]) == (2, [1])
 
 
 async def test_a_whole_completion() -> None:
@@ -36,9 +58,7 @@ async def test_a_whole_completion() -> None:
     collector.put(GenerationOutput("a", [1], 1))
     collector.put(GenerationOutput("b", [2], 2, finish_reason=FinishReason.LENGTH))
     completion = WITH_IDS.completion(await stream.collect())
-    choices = completion["choices"]
-    assert isinstance(choices, list)
-    (choice,) = choices
+    (choice,) = choices_of(completion)
     assert choice["message"]["content"] == "ab"
     assert choice["finish_reason"] == "length"
     assert choice["token_ids"] == [1, 2]
@@ -50,6 +70,97 @@ async def test_a_whole_completion() -> None:
     }
 
 
-def test_the_usage_chunk_has_no_choices() -> None:
-    chunk = ANSWER.usage_chunk(Usage(1, 2))
-    assert chunk["choices"] == []
+TEXT = 'Well.\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'
+ID = "chatcmpl_abc"
+
+
+def test_a_whole_message() -> None:
+    calls = ChatToolCalls(ID)
+    assert calls.message(0, TEXT) == {
+        "role": "assistant",
+        "content": "Well.",
+        "refusal": None,
+        "tool_calls": [
+            {
+                "id": "call_0_0_abc",
+                "type": "function",
+                "function": {"name": "f", "arguments": '{"a": 1}'},
+            }
+        ],
+    }
+    assert calls.finish_reason(0, "stop") == "tool_calls"
+    assert calls.finish_reason(0, "length") == "length"
+    assert calls.finish_reason(1, "stop") == "stop"
+
+
+def test_without_a_call_the_text_is_as_it_was() -> None:
+    calls = ChatToolCalls(ID)
+    message = calls.message(0, "Hello. \n")
+    assert (message["content"], "tool_calls" in message) == ("Hello. \n", False)
+    assert calls.finish_reason(0, "stop") == "stop"
+    assert ChatToolCalls(ID).message(0, "")["content"] == ""
+
+
+def test_deltas_add_up_to_the_message_of_their_choice() -> None:
+    calls = ChatToolCalls(ID)
+    content, arguments, heads = "", "", list[Any]()
+    for place, character in enumerate(TEXT):
+        deltas: list[Any] = calls.deltas(2, character, is_last=place == len(TEXT) - 1)
+        assert calls.deltas(1, "x", is_last=False) == [{"content": "x"}]
+        for delta in deltas:
+            content += delta.get("content", "")
+            for part in delta.get("tool_calls", []):
+                arguments += part["function"]["arguments"]
+                heads += [(part["id"], part["function"]["name"])] if "id" in part else []
+    assert (content, arguments, heads) == ("Well.", '{"a": 1}', [("call_2_0_abc", "f")])
+
+
+def test_one_call_alone_when_they_must_not_be_parallel() -> None:
+    twice = TEXT + TEXT
+    assert len(cast("list[Any]", ChatToolCalls(ID).message(0, twice)["tool_calls"])) == 2
+    once = ChatToolCalls(ID, calls_max=1).message(0, twice)
+    assert once["tool_calls"] == ChatToolCalls(ID).message(0, TEXT)["tool_calls"]
+    assert once["content"] == "Well.Well."
+    calls = ChatToolCalls(ID, calls_max=1)
+    parts = [delta for piece in twice for delta in calls.deltas(0, piece, is_last=False)]
+    assert {
+        part["index"] for delta in parts for part in cast("Any", delta.get("tool_calls", []))
+    } == {0}
+
+
+def test_a_named_call_ends_with_stop() -> None:
+    calls = ChatToolCalls(ID, is_named=True)
+    calls.message(0, TEXT)
+    assert calls.finish_reason(0, "stop") == "stop"
+
+
+def test_the_last_piece_ends_the_choice() -> None:
+    output = GenerationOutput("a", [1], 1, finish_reason=FinishReason.STOP, stop_reason="END")
+    (chunk,) = COMPLETION.chunks(0, output)
+    assert chunk["choices"] == [
+        {"index": 0, "text": "a", "logprobs": None, "finish_reason": "stop", "stop_reason": "END"}
+    ]
+
+
+def test_a_whole_answer_keeps_the_order() -> None:
+    choices = [
+        WholeChoice(prompt_token_ids=[1], echoed="p", text="a"),
+        WholeChoice(prompt_token_ids=[2]),
+    ]
+    whole = COMPLETION_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
+    first, second = choices_of(whole)
+    assert (first["text"], first["prompt_token_ids"]) == ("pa", [1])
+    assert (second["index"], second["finish_reason"]) == (1, "length")
+    assert whole["usage"] == {
+        "prompt_tokens": 4,
+        "completion_tokens": 6,
+        "total_tokens": 10,
+        "prompt_tokens_details": {"cached_tokens": 1},
+    }
+
+
+def test_ids_of_a_prompt_come_with_its_echo() -> None:
+    (choice,) = choices_of(COMPLETION_IDS.echo_chunk(1, "p", [4]))
+    assert (choice["text"], choice["prompt_token_ids"]) == ("p", [4])
+    assert COMPLETION.usage_chunk(Usage(1, 2))["choices"] == []
+    assert ANSWER.usage_chunk(Usage(1, 2))["choices"] == []

@@ -62,24 +62,6 @@ def test_every_post_with_a_body_has_its_table() -> None:
     assert without == {"/v1/responses/{id}/cancel"}
 
 
-def schemas(value: Any) -> Any:
-    if isinstance(value, dict):
-        yield value
-        for each in value.values():
-            yield from schemas(each)
-    elif isinstance(value, list):
-        for each in value:
-            yield from schemas(each)
-
-
-def test_types_are_those_of_json_schema() -> None:
-    known = {"object", "array", "string", "integer", "number", "boolean", "null", "http"}
-    for schema in schemas(DOCUMENT):
-        declared = schema.get("type")
-        if isinstance(declared, str) and "in" not in schema:
-            assert declared in known
-
-
 async def test_it_is_served_and_needs_a_key() -> None:
     async with open_client(make_application(api_keys=("k",))) as client:
         assert (await client.request("GET", "/openapi.json")).status == 401

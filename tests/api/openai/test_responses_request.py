@@ -5,7 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from triolet.api.errors import ApiError
+from triolet.api.openai.message_fields import MESSAGES_MAX
+from triolet.api.openai.responses_fields import RESPONSES, check_model
 from triolet.api.openai.responses_request import (
+    ResponseRequest,
     ResumeRequest,
     read_credit,
     read_event_id,
@@ -17,7 +20,7 @@ from triolet.api.schema.fields import JsonObject
 from triolet.engine.sampling_params import SamplingParams
 
 
-def read(**values: object) -> object:
+def read(**values: object) -> ResponseRequest:
     return read_response_request({"input": "x", **values}, model="toy")
 
 
@@ -83,18 +86,8 @@ def test_calls_of_one_turn_are_one_message() -> None:
     assert turn["content"] == "Let me see."
     assert [call["function"]["name"] for call in turn["tool_calls"]] == ["a", "b"]
     alone = read_response_request({"input": [user, first, result, second]}, model="toy")
-    assert [message["role"] for message in alone.input] == [
-        "user",
-        "assistant",
-        "tool",
-        "assistant",
-    ]
-
-
-def test_token_ids_replace_the_text() -> None:
-    request = read_response_request({"runtime": {"input_token_ids": [1, 2]}}, model="toy")
-    assert (request.input, request.options.input_token_ids) == ([], [1, 2])
-    assert request.keeps_token_ids
+    roles = [message["role"] for message in alone.input]
+    assert roles == ["user", "assistant", "tool", "assistant"]
 
 
 def test_how_it_is_kept_and_continued() -> None:
@@ -111,8 +104,10 @@ def test_how_it_is_kept_and_continued() -> None:
     assert (request.input, request.previous_response_id) == ([], "resp_1")
     assert (request.background, request.generate, request.store) == (True, False, True)
     assert (request.keeping.deadline_s, request.keeping.keep_s) == (11.5, 2.0)
-    assert request.keeping.credit == 0
-    assert request.keeping.merge_s == 0.04
+    assert (request.keeping.credit, request.keeping.merge_s) == (0, 0.04)
+    ids = read_response_request({"runtime": {"input_token_ids": [1, 2]}}, model="toy")
+    assert (ids.input, ids.options.input_token_ids) == ([], [1, 2])
+    assert ids.keeps_token_ids
 
 
 def test_a_resume_and_a_credit() -> None:
@@ -211,15 +206,12 @@ def test_what_is_refused_names_the_field(values: JsonObject, code: str, param: s
 
 
 @pytest.mark.parametrize("stream_id", ["", "x" * 257, "a b", "ä", "a\n", 7, ["a"]])
-def test_bad_lane_names_are_refused(stream_id: object) -> None:
+def test_names_of_lanes(stream_id: object) -> None:
     with pytest.raises(ApiError) as caught:
         read_stream_id({"stream_id": stream_id})
     assert caught.value.code == "invalid_stream_id"
-
-
-@pytest.mark.parametrize("stream_id", [None, "x" * 256, "A-z_0.9"])
-def test_good_lane_names_pass(stream_id: str | None) -> None:
-    assert read_stream_id({"stream_id": stream_id}) == stream_id
+    for good in (None, "x" * 256, "A-z_0.9"):
+        assert read_stream_id({"stream_id": good}) == good
 
 
 @pytest.mark.parametrize(
@@ -234,5 +226,22 @@ def test_good_lane_names_pass(stream_id: str | None) -> None:
     ],
 )
 def test_logprobs_are_included_when_asked_for(values: JsonObject, logprobs: int | None) -> None:
-    request = read_response_request({"input": "hi", **values}, model="toy")
-    assert request.sampling.logprobs == logprobs
+    assert read(**values).sampling.logprobs == logprobs
+
+
+def test_the_number_of_messages_is_bounded() -> None:
+    message = {"role": "user", "content": "x"}
+    assert RESPONSES.read({"input": "x"}) == RESPONSES.read({"input": [message]})
+    RESPONSES.read({"input": [message] * MESSAGES_MAX})
+    with pytest.raises(ApiError, match="at most"):
+        RESPONSES.read({"input": [message] * (MESSAGES_MAX + 1)})
+
+
+def test_metadata_comes_back_as_it_came() -> None:
+    assert RESPONSES.read({"metadata": {"a": "b", "c": None}}) == {"metadata": {"a": "b", "c": ""}}
+
+
+def test_a_long_model_name_is_cut_in_the_answer() -> None:
+    with pytest.raises(ApiError) as caught:
+        check_model("x" * 10_000, "toy")
+    assert len(caught.value.message) < 300

@@ -97,6 +97,7 @@ def make_sources(
 def pull(stream: GenerationStream, records: list[ResponseRecord]) -> None:
     while (output := stream.take_nowait()) is not None:
         records[output.index].append(output)
+        records[output.index].check_invariants()
         if output.finish_reason is not None:
             records[output.index].end(COMPLETED)
 
@@ -154,7 +155,8 @@ def test_numbers_ids_and_deltas_are_those_of_the_tokens(
     ids_of = [ids[: len(ids) - cut_off] or ids for ids in encoded]
     sources, stream = make_sources(tokenizer, params, ids_of)
     records = [make_record(**values) for _ in sources]
-    clients = [Client() for _ in sources]
+    # Two of each, at paces of their own.
+    clients = [[Client(), Client()] for _ in sources]
     for move, place, size in moves:
         index = place % len(sources)
         match move:
@@ -163,19 +165,24 @@ def test_numbers_ids_and_deltas_are_those_of_the_tokens(
             case "pull":
                 pull(stream, records)
             case "take":
-                clients[index].take(records[index], size)
+                clients[index][size % 2].take(records[index], size)
             case "cut":
-                clients[index].reader = None
+                clients[index][size % 2].reader = None
     for index, source in enumerate(sources):
         source.put(10**6)
         pull(stream, records)
-        clients[index].take(records[index], 2**30)
         again, expected = rebuilt(tokenizer, params, ids_of[index], **values)
-        heard = clients[index].events
-        assert said(heard) == said(expected)
-        numbers = [event["sequence_number"] for event in heard]
-        assert numbers == sorted(set(numbers))
         assert list(records[index].numbers) == list(again.numbers)
-        for seen, number in enumerate(numbers, 1):
-            rest = taken(RecordReader.behind(again, number))
-            assert said([*heard[:seen], *rest]) == said(expected)
+        for client in clients[index]:
+            client.take(records[index], 2**30)
+            check_stream(client.events, again, expected)
+
+
+def check_stream(heard: list[Any], again: ResponseRecord, expected: list[Any]) -> None:
+    """Whether a client has what the rebuilt record says, and may go on there from any event."""
+    assert said(heard) == said(expected)
+    numbers = [event["sequence_number"] for event in heard]
+    assert numbers == sorted(set(numbers))
+    for seen, number in enumerate(numbers, 1):
+        rest = taken(RecordReader.behind(again, number))
+        assert said([*heard[:seen], *rest]) == said(expected)

@@ -14,14 +14,22 @@ from triolet.api.errors import ApiError
 from triolet.api.http.access import principal_of
 from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_id import response_id_of
-from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses
+from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses, RootCalls
 from triolet.api.responses.store import ResponseStore
 from triolet.api.settings import ServeSettings
-from triolet.runtime.messages import ForeignCall, ForeignOutcome, ForeignReply, ForeignVerb
+from triolet.runtime.messages import (
+    ControlCall,
+    ForeignCall,
+    ForeignOutcome,
+    ForeignReply,
+    ForeignVerb,
+    RootCall,
+    RootReply,
+)
 from triolet.runtime.processes.membership import deliver, reply_to
 from triolet.transports.codec import MessageTooLarge
 
-from ..fakes import FakeGenerator, Say, open_client
+from ..fakes import Answer, FakeGenerator, Say, open_client
 from ..websocket.socket_client import open_socket
 
 SLOW = [Say("a"), Say("b", after_s=1000)]
@@ -76,21 +84,34 @@ async def open_response(server: Server, frontend: int) -> AsyncIterator[tuple[st
         yield created["response"]["id"], socket
 
 
+async def ask(
+    server: Server, frontend: int, method: str, path: str, body: object = None, key: str = "one"
+) -> Answer:
+    async with open_client(server.applications[frontend]) as client:
+        return await client.request(method, f"/v1/responses{path}", body, KEYS[key])
+
+
+async def respond(server: Server, frontend: int, **values: object) -> str:
+    answer = await ask(server, frontend, "POST", "", {"input": "hi", **values})
+    assert answer.status == 200, answer.body
+    response_id = answer.json["id"]
+    assert isinstance(response_id, str)
+    return response_id
+
+
 async def test_http_gets_and_cancels_it(autojump_clock: trio.testing.MockClock) -> None:
     async with (
         open_server() as server,
         open_response(server, 1) as (response_id, socket),
-        open_client(server.applications[0]) as client,
     ):
-        path = f"/v1/responses/{response_id}"
-        seen = await client.request("GET", path, headers=KEYS["one"])
+        seen = await ask(server, 0, "GET", f"/{response_id}")
         assert (seen.status, seen.json["status"]) == (200, "in_progress")
-        cancelled = await client.request("POST", f"{path}/cancel", headers=KEYS["one"])
+        cancelled = await ask(server, 0, "POST", f"/{response_id}/cancel")
         assert cancelled.json["status"] == "cancelled"
         assert cancelled.json["output"][0]["content"][0]["text"] == "a"
         last = (await socket.receive_until("response.incomplete"))[-1]
         assert last["response"] == cancelled.json
-        again = await client.request("POST", f"{path}/cancel", headers=KEYS["one"])
+        again = await ask(server, 0, "POST", f"/{response_id}/cancel")
         assert again.json == cancelled.json
     assert server.generators[1].aborted == [response_id]
     assert trio.current_time() < 500
@@ -116,20 +137,18 @@ async def test_it_does_not_exist_for_another_principal(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_server() as server, open_response(server, 1) as (response_id, _):
-        async with open_client(server.applications[0]) as client:
-            path = f"/v1/responses/{response_id}"
-            for method, where in (("GET", path), ("POST", f"{path}/cancel")):
-                answer = await client.request(method, where, headers=KEYS["two"])
-                assert (answer.status, answer.error["code"]) == (404, "response_not_found")
+        for method, path in (("GET", f"/{response_id}"), ("POST", f"/{response_id}/cancel")):
+            answer = await ask(server, 0, method, path, key="two")
+            assert (answer.status, answer.error["code"]) == (404, "response_not_found")
         assert len(server.generators[1].active) == 1
 
 
-async def test_a_frontend_that_is_gone_is_told_at_once(
+async def test_a_frontend_that_is_gone_is_503_at_once(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    async with open_server() as server, open_client(server.applications[0]) as client:
+    async with open_server() as server:
         del server.epochs[1]
-        answer = await client.request("GET", f"/v1/responses/{FOREIGN}", headers=KEYS["one"])
+        answer = await ask(server, 0, "GET", f"/{FOREIGN}")
         assert (answer.status, answer.error["code"]) == (503, "response_unreachable")
         assert answer.headers["retry-after"] == "2"
         assert trio.current_time() < CALL_S
@@ -152,7 +171,7 @@ async def test_a_silent_one_is_not_waited_for(autojump_clock: trio.testing.MockC
     [("x" * 5000, 4000, "response_too_large"), ("\ud800", 2**20, "internal_error")],
     ids=["too large a message", "no Unicode"],
 )
-async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_nobody(
+async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_no_other(
     said: str,
     reply_characters_max: int,
     code: str,
@@ -165,13 +184,10 @@ async def test_an_answer_that_cannot_be_sent_is_a_refusal_and_harms_nobody(
         body = {"input": "hi", "background": True}
         begun = await owner.request("POST", "/v1/responses", body, KEYS["one"])
         await trio.testing.wait_all_tasks_blocked()
-        async with open_client(server.applications[0]) as client:
-            path = f"/v1/responses/{begun.json['id']}"
-            answer = await client.request("GET", path, headers=KEYS["one"])
-            assert (answer.status, answer.error["code"]) == (500, code)
-            assert answer.error["type"] == "server_error"
-        deleted = await owner.request("DELETE", path, headers=KEYS["one"])
-        assert deleted.status == 200
+        answer = await ask(server, 0, "GET", f"/{begun.json['id']}")
+        assert (answer.status, answer.error["code"]) == (500, code)
+        assert answer.error["type"] == "server_error"
+        assert (await ask(server, 1, "DELETE", f"/{begun.json['id']}")).status == 200
     assert trio.current_time() < CALL_S
     assert len(caplog.records) == (code == "internal_error")
 
@@ -255,3 +271,124 @@ async def test_an_answer_that_takes_too_long_is_given_up(
 def test_what_is_foreign(response_id: str, is_foreign: bool) -> None:
     assert ForeignResponses(0, 2).is_foreign(response_id) is is_foreign
     assert not ForeignResponses().is_foreign(response_id)
+
+
+STEADY = [Say(str(number), after_s=1) for number in range(9)]
+TERMINALS = ("response.completed", "response.incomplete", "response.failed", "error")
+
+
+def text_of(events: list[dict[str, Any]]) -> str:
+    return "".join([event.get("delta", "") for event in events])
+
+
+def use(server: Server, script: list[Say]) -> list[FakeGenerator]:
+    for generator in server.generators:
+        generator.script = script
+    return server.generators
+
+
+async def test_its_events_are_read_while_it_runs_and_afterwards(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_server() as server, open_client(server.applications[1]):
+        use(server, STEADY)
+        response_id = await respond(server, 1, background=True)
+        await trio.sleep(2.5)
+        for after, rest in ((3, "012345678"), (48, "678")):
+            path = f"/{response_id}?stream=true&starting_after={after}"
+            events = list((await ask(server, 0, "GET", path)).events())
+            assert text_of(events) == rest
+            assert events[-1]["type"] == "response.completed"
+            numbers = [event["sequence_number"] for event in events]
+            assert numbers == sorted(set(numbers))
+            assert numbers[0] > after
+
+
+async def test_a_socket_resumes_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_server() as server, open_client(server.applications[1]):
+        use(server, STEADY)
+        response_id = await respond(server, 1, background=True)
+        async with open_socket(server.applications[0], KEYS["one"]) as socket:
+            resume = {"type": "response.resume", "response_id": response_id, "stream_id": "r"}
+            await socket.send(resume)
+            events = await socket.receive_until(*TERMINALS)
+            assert text_of(events) == "012345678"
+            assert {event["stream_id"] for event in events} == {"r"}
+            await socket.send({**resume, "starting_after": 99})
+            error = await socket.receive()
+            assert error is not None
+            assert error["error"]["param"] == "starting_after"
+
+
+async def test_a_conversation_goes_on_there_and_is_listed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_server() as server, open_client(server.applications[1]):
+        generators = use(server, [Say("Hello")])
+        first = await respond(server, 1, input="one")
+        await respond(server, 0, input="two", previous_response_id=first)
+        prompt: Any = generators[0].calls[-1].prompt
+        assert [message["content"] for message in prompt.messages] == ["one", "Hello", "two"]
+        items = await ask(server, 0, "GET", f"/{first}/input_items")
+        assert [item["role"] for item in items.json["data"]] == ["user"]
+
+
+async def test_a_refusal_there_is_one_here(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with open_server() as server, open_client(server.applications[1]):
+        use(server, STEADY)
+        running = await respond(server, 1, background=True)
+        body = {"input": "x", "previous_response_id": running}
+        answer = await ask(server, 0, "POST", "", body)
+        assert (answer.error["code"], answer.error["param"]) == (
+            "response_in_progress",
+            "previous_response_id",
+        )
+        stranger = await ask(server, 0, "POST", "", body, key="two")
+        assert stranger.error["code"] == "previous_response_not_found"
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_it_is_deleted(is_running: bool, autojump_clock: trio.testing.MockClock) -> None:
+    async with open_server() as server, open_client(server.applications[1]):
+        generators = use(server, STEADY if is_running else [Say("a")])
+        response_id = await respond(server, 1, background=is_running)
+        assert (await ask(server, 0, "DELETE", f"/{response_id}")).json["deleted"]
+        for frontend in (0, 1):
+            assert (await ask(server, frontend, "GET", f"/{response_id}")).status == 404
+        await trio.testing.wait_all_tasks_blocked()
+        assert generators[1].aborted == [response_id] * is_running
+
+
+async def test_an_answer_finds_its_question() -> None:
+    calls = RootCalls()
+
+    async def send(call: RootCall) -> None:
+        await trio.lowlevel.checkpoint()
+        calls.handle_reply(RootReply(call.call_id - 1, "of another"))
+        calls.handle_reply(RootReply(call.call_id, f"{call.call} {call.call_id}"))
+
+    calls.send = send
+    assert await calls.ask(ControlCall.TREE) == "tree 1"
+    assert await calls.ask(ControlCall.TREE) == "tree 2"
+
+
+async def test_a_silent_root_is_503(autojump_clock: trio.testing.MockClock) -> None:
+    asked: list[RootCall] = []
+
+    async def send(call: RootCall) -> None:
+        await trio.lowlevel.checkpoint()
+        asked.append(call)
+
+    calls = RootCalls(send)
+    with pytest.raises(ApiError) as caught:
+        await calls.ask(ControlCall.TREE)
+    assert (caught.value.status, caught.value.code) == (503, "root_unreachable")
+    calls.handle_reply(RootReply(asked[0].call_id, "late"))
+    assert trio.current_time() < 4
+
+
+async def test_without_a_root_it_is_503_at_once() -> None:
+    with pytest.raises(ApiError):
+        await RootCalls().ask(ControlCall.TREE)

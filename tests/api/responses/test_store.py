@@ -16,95 +16,95 @@ from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
 from ..records import COMPLETED, make_live
 
 
-def end(registry: ResponseStore, response: Response) -> None:
+def end(store: ResponseStore, response: Response) -> None:
     response.end(COMPLETED)
-    registry.end(response)
+    store.end(response)
 
 
-def add(registry: ResponseStore, response_id: str, **values: Any) -> Response:
+def add(kept_in: ResponseStore, /, response_id: str, **values: Any) -> Response:
     response = make_live(response_id, **values)
-    registry.add(response)
+    kept_in.add(response)
     return response
 
 
-def is_found(registry: ResponseStore, response_id: str, session: object = None) -> bool:
+def is_found(store: ResponseStore, response_id: str, session: object = None) -> bool:
     try:
-        registry.find(response_id, "p", session)
+        store.find(response_id, "p", session)
     except ApiError:
         return False
     return True
 
 
 async def test_only_the_owner_sees_it() -> None:
-    registry = ResponseStore(ServerLimits())
-    response = add(registry, "r")
-    assert registry.get("r", "p")["status"] == "in_progress"
+    store = ResponseStore(ServerLimits())
+    response = add(store, "r")
+    assert store.get("r", "p")["status"] == "in_progress"
     for _ in range(2):
-        for ask in (registry.get, registry.delete, lambda i, p: registry.cancel(i, p, "x")):
+        for ask in (store.get, store.delete, lambda i, p: store.cancel(i, p, "x")):
             with pytest.raises(ApiError, match="No response"):
                 ask("r", "other")
         if not response.has_ended:
-            end(registry, response)
-    assert registry.get("r", "p")["status"] == "completed"
-    assert (registry.active, registry.kept) == (0, 1)
+            end(store, response)
+    assert store.get("r", "p")["status"] == "completed"
+    assert (store.active, store.kept) == (0, 1)
 
 
 async def test_a_cancel_comes_once_and_an_ended_response_stays_as_it_is() -> None:
-    registry = ResponseStore(ServerLimits())
-    response = add(registry, "r")
-    assert registry.cancel("r", "p", "x") is response
+    store = ResponseStore(ServerLimits())
+    response = add(store, "r")
+    assert store.cancel("r", "p", "x") is response
     assert response.scope.cancel_called
-    end(registry, response)
-    assert registry.cancel("r", "p", "late").record.ending is COMPLETED
+    end(store, response)
+    assert store.cancel("r", "p", "late").record.ending is COMPLETED
 
 
 async def test_what_runs_is_not_continued_what_has_ended_is() -> None:
-    registry = ResponseStore(ServerLimits())
-    response = add(registry, "r")
+    store = ResponseStore(ServerLimits())
+    response = add(store, "r")
     with pytest.raises(ApiError) as caught:
-        registry.conversation_of("r", "p")
+        store.conversation_of("r", "p")
     assert caught.value.code == "response_in_progress"
-    end(registry, response)
-    said = registry.conversation_of("r", "p").messages
+    end(store, response)
+    said = store.conversation_of("r", "p").messages
     assert [message["role"] for message in said] == ["user", "assistant"]
 
 
 async def test_a_response_that_is_not_stored_is_known_while_it_runs() -> None:
-    registry = ResponseStore(ServerLimits())
-    response = add(registry, "r", store=False)
-    assert is_found(registry, "r")
-    end(registry, response)
-    assert not is_found(registry, "r")
-    assert registry.kept == 0
+    store = ResponseStore(ServerLimits())
+    response = add(store, "r", store=False)
+    assert is_found(store, "r")
+    end(store, response)
+    assert not is_found(store, "r")
+    assert store.kept == 0
 
 
 async def test_a_session_continues_what_is_not_stored_until_it_ends() -> None:
-    registry, session = ResponseStore(ServerLimits()), object()
-    end(registry, add(registry, "r", session=session, store=False))
-    late = add(registry, "late", session=session, store=False)
-    other = add(registry, "other")
-    assert is_found(registry, "r", session)
-    assert not is_found(registry, "r")
-    registry.forget_session(session)
-    assert not is_found(registry, "r", session)
-    end(registry, late)
-    end(registry, other)
-    assert registry.kept == 1
+    store, session = ResponseStore(ServerLimits()), object()
+    end(store, add(store, "r", session=session, store=False))
+    late = add(store, "late", session=session, store=False)
+    other = add(store, "other")
+    assert is_found(store, "r", session)
+    assert not is_found(store, "r")
+    store.forget_session(session)
+    assert not is_found(store, "r", session)
+    end(store, late)
+    end(store, other)
+    assert store.kept == 1
 
 
 async def test_deleting() -> None:
-    registry = ResponseStore(ServerLimits())
-    ended, running = add(registry, "ended"), add(registry, "running")
-    end(registry, ended)
-    registry.delete("ended", "p")
-    registry.delete("running", "p")
+    store = ResponseStore(ServerLimits())
+    ended, running = add(store, "ended"), add(store, "running")
+    end(store, ended)
+    store.delete("ended", "p")
+    store.delete("running", "p")
     assert running.scope.cancel_called
-    assert not is_found(registry, "ended")
-    assert not is_found(registry, "running")
+    assert not is_found(store, "ended")
+    assert not is_found(store, "running")
     with pytest.raises(ApiError, match="No response"):
-        registry.delete("running", "p")
-    end(registry, running)
-    assert (registry.active, registry.kept) == (0, 0)
+        store.delete("running", "p")
+    end(store, running)
+    assert (store.active, store.kept) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -119,13 +119,13 @@ async def test_deleting() -> None:
 async def test_the_oldest_are_forgotten(
     limits: ServerLimits, kept: list[str], autojump_clock: trio.testing.MockClock
 ) -> None:
-    registry = ResponseStore(limits)
+    store = ResponseStore(limits)
     names = [f"r{number}" for number in range(5)]
     for name in names:
-        end(registry, add(registry, name))
-    assert [name for name in names if is_found(registry, name)] == kept
+        end(store, add(store, name))
+    assert [name for name in names if is_found(store, name)] == kept
     await trio.sleep(limits.ended_s)
-    assert [name for name in names if is_found(registry, name)] == []
+    assert [name for name in names if is_found(store, name)] == []
 
 
 events = st.lists(st.tuples(st.sampled_from("aedf"), st.integers(0, 6)), max_size=40)
@@ -134,18 +134,18 @@ events = st.lists(st.tuples(st.sampled_from("aedf"), st.integers(0, 6)), max_siz
 @given(events)
 async def test_random_events_keep_the_bounds(plan: list[tuple[str, int]]) -> None:
     limits = ServerLimits(ended_responses_max=3, ended_bytes_max=4 * RESPONSE_BYTES)
-    registry, session = ResponseStore(limits), object()
+    store, session = ResponseStore(limits), object()
     running: dict[str, Response] = {}
     for kind, number in plan:
         name = f"r{number}"
-        if kind == "a" and not is_found(registry, name, session) and name not in running:
+        if kind == "a" and not is_found(store, name, session) and name not in running:
             mine = {"session": session, "store": False} if number % 2 else {}
-            running[name] = add(registry, name, **mine)
+            running[name] = add(store, name, **mine)
         elif kind == "e" and name in running:
-            end(registry, running.pop(name))
-        elif kind == "d" and is_found(registry, name):
-            registry.delete(name, "p")
+            end(store, running.pop(name))
+        elif kind == "d" and is_found(store, name):
+            store.delete(name, "p")
         elif kind == "f":
-            registry.forget_session(session)
-        registry.check_invariants()
-        assert registry.active == len(running)
+            store.forget_session(session)
+        store.check_invariants()
+        assert store.active == len(running)

@@ -4,7 +4,7 @@ import re
 
 import trio
 
-from triolet.api.responses.root_calls import RootCalls
+from triolet.api.responses.foreign import RootCalls
 from triolet.api.routes.operations import PAGE
 from triolet.runtime.messages import RootCall, RootReply
 

@@ -1,0 +1,355 @@
+"""Request bodies of chat completions and completions: their fields, and typed requests.
+
+Sans-IO: a JSON object in, `ChatRequest`, `CompletionsRequest` or a typed `ApiError` that names the
+field out. Sampling fields that OpenAI lacks are taken at the top level too, where vLLM's clients
+and benchmarks put them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ...engine.sampling_params import CHOICES_MAX, LOGPROBS_MAX, TOKENS_MAX, SamplingParams
+from ...runtime.text.prompts import ChatPrompt, Prompt
+from ..errors import bad_field, unsupported
+from ..schema.fields import FLAG, Integer, JsonObject, missing, wrong_type
+from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_of
+from .message_fields import FORMS, AnswerFormat, Messages, form_of, tool_fields
+from .responses_fields import (
+    CACHE_SALT,
+    MODEL,
+    PRIORITY,
+    PROMPT_TOKENS_MAX,
+    RUNTIME_FIELD,
+    STREAM,
+    RuntimeOptions,
+    check_model,
+    split_runtime,
+)
+from .sampling_fields import (
+    SAMPLING_FIELDS,
+    TokenIds,
+    sampling_arguments,
+    sampling_field,
+    sampling_params,
+)
+from .tool_use import ToolUse, tool_use_of
+
+# The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
+FORM_FIELDS: dict[str, Field] = {
+    "response_format": Field(
+        AnswerFormat(), "The answer must be JSON, of a schema if one is given."
+    ),
+    "guided_json": Field(FORMS["json"], "The older name of `structured_outputs.json`."),
+    "guided_regex": Field(FORMS["regex"], "The older name of `structured_outputs.regex`."),
+    "guided_choice": Field(FORMS["choice"], "The older name of `structured_outputs.choice`."),
+    "guided_grammar": Field(FORMS["grammar"], "The older name of `structured_outputs.grammar`."),
+}
+_FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
+STREAM_OPTIONS = Body(
+    {
+        "include_usage": Field(FLAG, "A last chunk tells the usage."),
+        "continuous_usage_stats": Field(Unserved(is_empty, "usage comes with the last chunk")),
+    }
+)
+SHARED_FIELDS: dict[str, Field] = {
+    "model": MODEL,
+    "temperature": sampling_field("temperature"),
+    "top_p": sampling_field("top_p"),
+    **SAMPLING_FIELDS,
+    "stream": STREAM,
+    "stream_options": Field(Nested(STREAM_OPTIONS), "Only with `stream`."),
+    "priority": PRIORITY,
+    "cache_salt": CACHE_SALT,
+    "return_token_ids": Field(FLAG, "Choices carry token ids, and the prompt's."),
+    "runtime": RUNTIME_FIELD,
+    "n": sampling_field("n"),
+    "best_of": Field(
+        Integer(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
+    ),
+    "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
+    "prompt_logprobs": sampling_field("prompt_logprobs"),
+    "return_tokens_as_token_ids": Field(FLAG, "Logprobs name tokens `token_id:…`."),
+    "prompt_embeds": Field(Unserved(is_empty, "embeddings are taken by the Python API alone")),
+    "length_penalty": Field(Unserved(one_of(1, 1.0), "beam search is not served")),
+    "early_stopping": Field(Unserved(is_empty, "beam search is not served")),
+    "detokenize": Field(Unserved(one_of(True), "answers are text")),
+    "spaces_between_special_tokens": Field(
+        Unserved(one_of(True), "special tokens are spelled as the tokenizer does")
+    ),
+    **FORM_FIELDS,
+}
+
+
+@attrs.frozen(kw_only=True)
+class CompletionOptions:
+    """What both requests say beside prompt and sampling. `include_usage` adds a last chunk."""
+
+    stream: bool = False
+    include_usage: bool = False
+    # The field that asked for a form of the answer; the runtime's refusal is told of it.
+    form_field: str = "structured_outputs"
+    return_token_ids: bool = False
+    # Logprobs name tokens by their ids.
+    names_token_ids: bool = False
+    runtime: RuntimeOptions = attrs.field(factory=RuntimeOptions)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {"structured_outputs": self.form_field}
+
+    @property
+    def with_token_ids(self) -> bool:
+        """Whether answers carry token ids, by whichever name it was asked for."""
+        return self.return_token_ids or self.runtime.token_ids
+
+
+def read_shared(
+    values: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None = None
+) -> tuple[CompletionOptions, SamplingParams]:
+    """Options and parameters out of values that a table has read. Raises `ApiError`."""
+    stream = values.get("stream", False)
+    stream_options = values.get("stream_options")
+    if stream_options is not None and not stream:
+        raise bad_field("stream_options", "is only allowed with `stream`")
+    runtime = RuntimeOptions()
+    extensions: dict[str, Any] = {}
+    if "runtime" in values:
+        runtime, extensions = split_runtime(values["runtime"])
+    for name in ("priority", "cache_salt"):
+        if name in values and name not in values.get("runtime", {}):
+            runtime = attrs.evolve(runtime, **{name: values[name]})
+    arguments = sampling_arguments(values)
+    for name in ("temperature", "top_p"):
+        if name in values:
+            arguments[name] = values[name]
+    if max_tokens is not None:
+        arguments["max_tokens"] = max_tokens
+    arguments["n"] = values.get("n", 1)
+    if values.get("best_of", 1) > arguments["n"]:
+        raise unsupported("best_of", "must not exceed `n`: all answers are given")
+    if "prompt_logprobs" in values:
+        if stream:
+            raise bad_field("prompt_logprobs", "are told of whole answers, not with `stream`")
+        arguments["prompt_logprobs"] = values["prompt_logprobs"]
+    if logprobs is not None:
+        arguments["logprobs"] = logprobs
+    form = form_of({**values, **extensions}, _FORM_NAMES)
+    if form is not None:
+        extensions["structured_outputs"] = form[1]
+    options = CompletionOptions(
+        form_field="structured_outputs" if form is None else form[0],
+        stream=stream,
+        include_usage=bool(stream_options and stream_options.get("include_usage")),
+        return_token_ids=values.get("return_token_ids", False),
+        names_token_ids=values.get("return_tokens_as_token_ids", False),
+        runtime=runtime,
+    )
+    return options, sampling_params({**arguments, **extensions}, {})
+
+
+_MAX_TOKENS = sampling_field("max_tokens").kind
+_TOOLS = "the older name is not served; send `tools`"
+CHAT = Body(
+    {
+        "messages": Field(Messages(), "The conversation; required without token ids."),
+        "max_completion_tokens": Field(_MAX_TOKENS, "So many tokens at most; wins."),
+        "max_tokens": Field(_MAX_TOKENS, "The older name, which most clients send."),
+        "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
+        **SHARED_FIELDS,
+        "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
+        **tool_fields(is_flat=False),
+        "functions": Field(Unserved(is_empty, _TOOLS)),
+        "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
+        "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
+        "top_logprobs": Field(
+            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            "And of so many most likely ones; needs `logprobs`.",
+        ),
+        "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
+        "audio": Field(Unserved(never, "audio is not served")),
+        "prediction": Field(Unserved(never, "predictions are not served")),
+        "web_search_options": Field(Unserved(never, "web search is not served")),
+        "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
+        "chat_template_kwargs": Field(
+            Unserved(is_empty, "templates take no arguments from requests")
+        ),
+        "echo": Field(Unserved(is_empty, "echo is served by /v1/completions")),
+        "moderation": Field(Unserved(never, "nothing is moderated here")),
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class ChatRequest:
+    """One validated request."""
+
+    prompt: Prompt
+    sampling: SamplingParams
+    options: CompletionOptions
+    tools: ToolUse = attrs.field(factory=ToolUse)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """How this request calls what `SamplingParams` calls otherwise; see `to_api_error`."""
+        return {**self.options.names, "logprobs": "top_logprobs"}
+
+
+def read_chat_request(body: JsonObject, *, model: str, has_tools: bool = False) -> ChatRequest:
+    """Validate one body; `model` is the served one, `has_tools` whether its template has them.
+
+    Raises `ApiError`.
+    """
+    values = CHAT.read(body)
+    check_model(values.get("model"), model)
+    # The new name wins over the deprecated one, which most clients still send.
+    max_tokens = values.get("max_completion_tokens", values.get("max_tokens"))
+    options, sampling = read_shared(values, max_tokens=max_tokens, logprobs=_read_logprobs(values))
+    tools = tool_use_of(values, has_tools=has_tools)
+    prompt = _read_prompt(values, options.runtime, tools)
+    constrained = tools.constrained(sampling, options.form_field)
+    if constrained is not sampling:
+        sampling, options = constrained, attrs.evolve(options, form_field="tools")
+    return ChatRequest(prompt=prompt, sampling=sampling, options=options, tools=tools)
+
+
+def _read_logprobs(values: dict[str, Any]) -> int | None:
+    top: int = values.get("top_logprobs", 0)
+    if values.get("logprobs", False):
+        return top
+    if top:
+        raise bad_field("top_logprobs", "needs `logprobs`")
+    return None
+
+
+def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse) -> Prompt:
+    if runtime.input_token_ids is not None:
+        if "messages" in values:
+            raise bad_field("runtime.input_token_ids", "replaces `messages`")
+        return runtime.input_token_ids
+    if "messages" not in values:
+        raise missing("messages")
+    opens = values.get("add_generation_prompt", True)
+    return ChatPrompt(values["messages"], opens, tools.for_template)
+
+
+# As many as one frontend has in flight by default, each choice of each counted; a larger batch
+# would be told to come again, for ever.
+PROMPTS_MAX = 256
+# OpenAI's and vLLM's, for this route alone.
+MAX_TOKENS_DEFAULT = 16
+_TOKEN_IDS = TokenIds(items_min=1, items_max=PROMPT_TOKENS_MAX)
+TextOrIds = str | list[int]
+
+
+@attrs.frozen
+class Prompts:
+    """Text, token ids, or an array of either; read as a list of prompts."""
+
+    def read(self, value: object, path: str) -> list[TextOrIds]:
+        """See `fields.Kind`."""
+        if isinstance(value, str):
+            return [value]
+        if not isinstance(value, list):
+            raise wrong_type(path, "a string, token ids, or an array of either", value)
+        if not value:
+            raise bad_field(path, "must not be empty")
+        if isinstance(value[0], int):
+            return [_TOKEN_IDS.read(value, path)]
+        if len(value) > PROMPTS_MAX:
+            raise bad_field(path, f"must have at most {PROMPTS_MAX} prompts")
+        return [_read_one(item, f"{path}[{index}]") for index, item in enumerate(value)]
+
+    def schema(self) -> JsonObject:
+        """See `fields.Kind`."""
+        one = [{"type": "string"}, _TOKEN_IDS.schema()]
+        batch = {"type": "array", "minItems": 1, "maxItems": PROMPTS_MAX, "items": {"anyOf": one}}
+        return {"anyOf": [*one, batch]}
+
+
+def _read_one(value: object, path: str) -> TextOrIds:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise wrong_type(path, "a string or an array of token ids", value)
+    return _TOKEN_IDS.read(value, path)
+
+
+COMPLETIONS = Body(
+    {
+        "prompt": Field(Prompts(), "A text, token ids, or a batch of either.", required=True),
+        "max_tokens": Field(
+            Integer(minimum=0, maximum=TOKENS_MAX),
+            f"So many tokens at most, {MAX_TOKENS_DEFAULT} by default; 0 only with `echo`.",
+        ),
+        "echo": Field(FLAG, "The answer begins with the prompt."),
+        "add_special_tokens": Field(
+            FLAG, "Put what the model expects around a text; on by default."
+        ),
+        **SHARED_FIELDS,
+        "suffix": Field(Unserved(is_empty, "nothing is filled in before a suffix")),
+        "logprobs": Field(
+            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            "Tell the logprob of each token, with `echo` of the prompt's, too, and of so many most"
+            " likely ones.",
+        ),
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class CompletionsRequest:
+    """One validated request.
+
+    Without `keeps_output` the prompts are echoed alone: if no logprobs are wanted of them, nothing
+    is computed. `tells_prompt_logprobs`: in vLLM's field, beside the choices' own.
+    """
+
+    prompts: list[TextOrIds]
+    sampling: SamplingParams
+    options: CompletionOptions
+    echo: bool = False
+    add_special_tokens: bool = True
+    keeps_output: bool = True
+    tells_prompt_logprobs: bool = False
+
+    @property
+    def generates(self) -> bool:
+        """Whether an engine is needed."""
+        return self.keeps_output or self.sampling.prompt_logprobs is not None
+
+    @property
+    def echoes_logprobs(self) -> bool:
+        """Whether the logprobs of an answer begin with the prompt's."""
+        return self.echo and self.sampling.logprobs is not None
+
+
+def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequest:
+    """Validate one body; `model` is the served one. Raises `ApiError`."""
+    values = COMPLETIONS.read(body)
+    check_model(values.get("model"), model)
+    echo, max_tokens = values.get("echo", False), values.get("max_tokens", MAX_TOKENS_DEFAULT)
+    if max_tokens == 0 and not echo:
+        raise bad_field("max_tokens", "must be at least 1 without `echo`")
+    logprobs = values.get("logprobs")
+    # A prompt is scored by computing it, which brings one token; it is thrown away.
+    options, sampling = read_shared(values, max_tokens=max_tokens or 1, logprobs=logprobs)
+    if echo and logprobs is not None:
+        asked = max(logprobs, sampling.prompt_logprobs or 0)
+        sampling = attrs.evolve(sampling, prompt_logprobs=asked)
+    prompts: list[TextOrIds] = values["prompt"]
+    if len(prompts) * sampling.n > PROMPTS_MAX:
+        raise bad_field("n", f"must bring at most {PROMPTS_MAX} answers to all prompts together")
+    if options.runtime.input_token_ids is not None:
+        raise bad_field("runtime.input_token_ids", "is for chat; send token ids as `prompt`")
+    return CompletionsRequest(
+        prompts=prompts,
+        sampling=sampling,
+        options=options,
+        echo=echo,
+        add_special_tokens=values.get("add_special_tokens", True),
+        keeps_output=max_tokens > 0,
+        tells_prompt_logprobs="prompt_logprobs" in values,
+    )
