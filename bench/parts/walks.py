@@ -25,6 +25,8 @@ from collections.abc import Iterator, Sequence
 
 ROUNDS = 9
 READY_S = 60.0
+# Until what an answered request leaves to do is done.
+SETTLED_S = 0.3
 ROOMS = ("api", "runtime", "engine", "transports", "nurseries")
 # The worker's call into the kernels, in this layout or an older one: the token is sampled in it.
 SAMPLED_IN = ("engine/kernels/binding.py", "engine/native/binding.py")
@@ -93,6 +95,7 @@ def _is_ready(port: int) -> bool:
 
 def ask(port: int) -> tuple[int, int]:
     """One streamed response: when it began and when its first token came (monotonic, ns)."""
+    signal.sigtimedwait([], SETTLED_S)
     began = time.monotonic_ns()
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     head = {"Content-Type": "application/json"}
