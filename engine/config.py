@@ -33,6 +33,41 @@ STEPS_IN_FLIGHT_MAX = 2
 STEP_TOKENS_MAX = 131_072
 
 
+_WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+
+
+def check_setting(_instance: object, field: "attrs.Attribute[Any]", value: Any) -> None:
+    """Raises `InvalidParameter` unless type and value are as the field's declaration says.
+
+    The type is that of the default, else text. An engine reads its settings strictly: it would die
+    of a wrong type, again and again.
+    """
+    wanted: Any = str if field.default is attrs.NOTHING else type(field.default)
+    if type(value) is not wanted and not (wanted is float and type(value) is int):
+        raise InvalidParameter(field.name, f"must be {_WORDS[wanted]}, not {value!r}")
+    allowed = field.metadata.get("allowed")
+    if allowed is not None and value not in allowed:
+        names = ", ".join(filter(None, allowed))
+        raise InvalidParameter(field.name, f"must be one of {names}, not {value!r}")
+    if "bounds" in field.metadata:
+        least, most = field.metadata["bounds"]
+        if not math.isfinite(value) or value < least:
+            raise InvalidParameter(field.name, f"must be at least {least:g}, not {value:g}")
+        if value > most:
+            raise InvalidParameter(field.name, f"must be at most {most:g}, not {value:g}")
+
+
+def number(default: Any, *, at_least: float, at_most: float = math.inf) -> Any:
+    """A field with bounds; the type is the annotation's."""
+    bounds = {"bounds": (at_least, at_most)}
+    return attrs.field(default=default, validator=check_setting, metadata=bounds)
+
+
+def _plain(default: Any, allowed: tuple[str, ...] | None = None) -> Any:
+    """A field of any value of its type, or one of these."""
+    return attrs.field(default=default, validator=check_setting, metadata={"allowed": allowed})
+
+
 @attrs.frozen(kw_only=True)
 class EngineSettings:
     """What an engine needs to know. Token counts unless a name says otherwise.
@@ -45,73 +80,49 @@ class EngineSettings:
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
-    model: str
-    executor: str = "auto"  # native where it serves the model, else torch
-    isa: str = ""  # of native kernels; empty: the best that the processor has
-    load_format: str = "auto"
-    device: str = "cpu"
-    workers: int = 1
-    threads: int = 0  # of each worker; 0: native as is quickest, torch all cores but one
-    block_tokens: int = BLOCK_TOKENS
-    kv_blocks: int = 0
-    kv_memory_bytes_max: int = 0
-    max_model_len: int = 0
-    max_num_seqs: int = 64
+    model: str = attrs.field(validator=check_setting)
+    executor: str = _plain("auto", EXECUTORS)  # native where it serves the model, else torch
+    isa: str = _plain("", ("", *ISAS))  # of native kernels; "": the best that the processor has
+    load_format: str = _plain("auto", LOAD_FORMATS)
+    device: str = _plain("cpu")
+    workers: int = number(1, at_least=1)
+    # Of each worker; 0: native as is quickest, torch all cores but one.
+    threads: int = number(0, at_least=0)
+    block_tokens: int = number(BLOCK_TOKENS, at_least=1, at_most=STEP_TOKENS_MAX)
+    kv_blocks: int = number(0, at_least=0)
+    kv_memory_bytes_max: int = number(0, at_least=0)
+    max_model_len: int = number(0, at_least=0)
+    max_num_seqs: int = number(64, at_least=1, at_most=STEP_TOKENS_MAX)
     # One step computes at most so many tokens; bounds the gap that running requests see. Where all
     # of them wait for whole answers (`merge_s`) it is UNWATCHED_FACTOR times as many.
-    max_num_batched_tokens: int = 256
+    max_num_batched_tokens: int = number(256, at_least=1, at_most=STEP_TOKENS_MAX)
     # The most alternatives that `logprobs` and `prompt_logprobs` may ask for.
-    max_logprobs: int = MAX_LOGPROBS_DEFAULT
+    max_logprobs: int = number(MAX_LOGPROBS_DEFAULT, at_least=0, at_most=LOGPROBS_MAX)
     # Chunks of prompts are cut so that no step is predicted to take longer; 0: by tokens alone.
     # Half a second is a gap between two tokens that a reader notices.
-    step_time_target_s: float = 0.5
+    step_time_target_s: float = number(0.5, at_least=0)
     # Requests that begin with the same tokens share the KV blocks of what they have in common.
-    prefix_cache: bool = True
+    prefix_cache: bool = _plain(True)
     # priority: the lower `priority` first, of equals first come, first served. fcfs: as they come,
     # whatever they ask for.
-    scheduling_policy: str = "priority"
+    scheduling_policy: str = _plain("priority", SCHEDULING_POLICIES)
     # Steps that are scheduled and not applied. 2: the next step is ready before one is computed.
-    steps_in_flight: int = 2
-    bitwise: bool = True
-    boot_timeout_s: float = 60.0  # without progress, re-armed by every progress message
-    step_timeout_s: float = 60.0
-    orphan_s: float = 10.0  # requests whose frontend is gone are aborted after so long
+    steps_in_flight: int = number(2, at_least=1, at_most=STEPS_IN_FLIGHT_MAX)
+    bitwise: bool = _plain(True)
+    # Without progress, re-armed by every progress message.
+    boot_timeout_s: float = number(60.0, at_least=0.001)
+    step_timeout_s: float = number(60.0, at_least=0.001)
+    # Requests whose frontend is gone are aborted after so long.
+    orphan_s: float = number(10.0, at_least=0.001)
     # Folder in which engine and workers note the spans of their steps; "" notes nothing.
-    record_steps: str = ""
-    null_step_s: float = 0.0  # the null executor waits so long in each step; for tests and demos
+    record_steps: str = _plain("")
+    # The null executor waits so long in each step; for tests and demos.
+    null_step_s: float = number(0.0, at_least=0)
 
     def __attrs_post_init__(self) -> None:
-        values = attrs.asdict(self)  # attrs slots have no `__dict__`
-        for field in attrs.fields(EngineSettings):
-            check_type(field, values[field.name])
-        _one_of("executor", self.executor, EXECUTORS)
-        _one_of("scheduling_policy", self.scheduling_policy, SCHEDULING_POLICIES)
-        _one_of("load_format", self.load_format, LOAD_FORMATS)
-        if self.isa:
-            _one_of("isa", self.isa, ISAS)
-        for name in ("workers", "block_tokens", "max_num_seqs", "max_num_batched_tokens"):
-            check_at_least(name, values[name], 1)
-        for name in ("block_tokens", "max_num_seqs", "max_num_batched_tokens"):
-            if values[name] > STEP_TOKENS_MAX:
-                raise InvalidParameter(name, f"must be at most {STEP_TOKENS_MAX}")
-        if not 1 <= self.steps_in_flight <= STEPS_IN_FLIGHT_MAX:
-            raise InvalidParameter("steps_in_flight", f"must be from 1 to {STEPS_IN_FLIGHT_MAX}")
-        for name in (
-            "threads",
-            "kv_blocks",
-            "kv_memory_bytes_max",
-            "max_model_len",
-            "null_step_s",
-            "step_time_target_s",
-        ):
-            check_at_least(name, values[name], 0)
-        if not 0 <= self.max_logprobs <= LOGPROBS_MAX:
-            raise InvalidParameter("max_logprobs", f"must be from 0 to {LOGPROBS_MAX}")
         if self.executor != "null" and self.workers != 1:
             reason = "must be 1: an executor computes a model on one device"
             raise InvalidParameter("workers", f"{reason}. Use more engines instead")
-        for name in ("boot_timeout_s", "step_timeout_s", "orphan_s"):
-            check_at_least(name, values[name], 0.001)
 
     @property
     def step_tokens_max(self) -> int:
@@ -130,30 +141,6 @@ class EngineSettings:
     def digest(self) -> str:
         """Hash of all values, hexadecimal; two engines with one digest have the same settings."""
         return hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:16]
-
-
-_WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
-
-
-def check_type(field: "attrs.Attribute[Any]", value: object) -> None:
-    """Raises `InvalidParameter` unless it is of the type of the field's default, else text.
-
-    An engine reads its settings strictly: it would die of a wrong type, again and again.
-    """
-    wanted = str if field.default is attrs.NOTHING else type(field.default)
-    if type(value) is not wanted and not (wanted is float and type(value) is int):
-        raise InvalidParameter(field.name, f"must be {_WORDS[wanted]}, not {value!r}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InvalidParameter(name, f"must be one of {', '.join(allowed)}, not {value!r}")
-
-
-def check_at_least(name: str, value: float, bound: float) -> None:
-    """Raises `InvalidParameter` unless it is finite and not below."""
-    if not math.isfinite(value) or value < bound:
-        raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
 
 
 def worker_module_ahead(executor: str) -> str:

@@ -5,34 +5,17 @@ environment, file) is `__main__`'s affair. What of it concerns clients' connecti
 Must not know how anything is carried out.
 """
 
-import math
 import random
 from typing import Any
 
 import attrs
 
-from ..engine.config import EngineSettings, check_at_least, check_type
+from ..engine.config import EngineSettings, number
 from ..engine.errors import InvalidParameter
 from ..nurseries.logs.lines import LogSettings
 from ..nurseries.processes.shutdown_ladder import LadderTimes
 from ..nurseries.tasks.supervision_policy import SupervisionPolicy
 from .errors import RETRY_AFTER_S
-
-
-def _check(instance: Any, attribute: "attrs.Attribute[Any]", value: Any) -> None:
-    """Numbers are finite and within what the field's metadata say."""
-    check_type(attribute, value)
-    check_at_least(attribute.name, value, attribute.metadata["at_least"])
-    most = attribute.metadata["at_most"]
-    if value > most:
-        raise InvalidParameter(attribute.name, f"must be at most {most:g}, not {value:g}")
-
-
-def _number(default: Any, *, at_least: float, at_most: float = math.inf) -> Any:
-    """A field with bounds; the type is the annotation's."""
-    bounds = {"at_least": at_least, "at_most": at_most}
-    return attrs.field(default=default, validator=_check, metadata=bounds)
-
 
 # More processes of one kind than any machine has use for: a slip of the keyboard would otherwise
 # start them until there is no memory left.
@@ -50,13 +33,13 @@ class AdmissionLimits:
     """Above these, requests are refused with `Overloaded`; of one frontend."""
 
     # Four times what one engine runs by default; each costs its text, its ids and a few objects.
-    active_requests_max: int = _number(256, at_least=1)
+    active_requests_max: int = number(256, at_least=1)
     # Prompt tokens that engines have not worked off; a minute at about 4000 tokens a second.
-    queued_tokens_max: int = _number(262_144, at_least=1)
+    queued_tokens_max: int = number(262_144, at_least=1)
     # Of embeddings that prompts are given as, kept for as long as their requests run, here and at
     # the engines: five of the largest.
-    embeds_bytes_max: int = _number(256 * 2**20, at_least=1)
-    retry_after_s: float = _number(RETRY_AFTER_S, at_least=0)
+    embeds_bytes_max: int = number(256 * 2**20, at_least=1)
+    retry_after_s: float = number(RETRY_AFTER_S, at_least=0)
 
 
 @attrs.frozen(kw_only=True)
@@ -64,11 +47,11 @@ class InputLimits:
     """How prompts are turned into tokens."""
 
     # No model of today takes more tokens than this has characters.
-    prompt_characters_max: int = _number(2**22, at_least=1)
+    prompt_characters_max: int = number(2**22, at_least=1)
     # Up to here the loop does it itself: some 0.5 ms; above, a thread does.
-    inline_characters_max: int = _number(2048, at_least=0)
+    inline_characters_max: int = number(2048, at_least=0)
     # Texts that are tokenised in threads at the same time.
-    threads: int = _number(1, at_least=1)
+    threads: int = number(1, at_least=1)
 
 
 @attrs.frozen(kw_only=True)
@@ -76,17 +59,17 @@ class StreamSettings:
     """How far engines run ahead of those who read."""
 
     # A streaming request is scheduled up to so many tokens beyond what its client consumed.
-    window_tokens: int = _number(256, at_least=1)
+    window_tokens: int = number(256, at_least=1)
 
 
 @attrs.frozen(kw_only=True)
 class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
-    restart_limit: int = _number(3, at_least=0)
-    restart_period_s: float = _number(60.0, at_least=0.001)
-    backoff_min_s: float = _number(0.1, at_least=0.001)
-    backoff_max_s: float = _number(5.0, at_least=0.001)
+    restart_limit: int = number(3, at_least=0)
+    restart_period_s: float = number(60.0, at_least=0.001)
+    backoff_min_s: float = number(0.1, at_least=0.001)
+    backoff_max_s: float = number(5.0, at_least=0.001)
 
     def __attrs_post_init__(self) -> None:
         if self.backoff_max_s < self.backoff_min_s:
@@ -108,11 +91,11 @@ class RuntimeTimes:
     """Bounds on waiting, in seconds."""
 
     # What is in flight may go on so long after a drain began.
-    grace_s: float = _number(10.0, at_least=0)
+    grace_s: float = number(10.0, at_least=0)
     # Ending a child: after the order, after SIGTERM, after SIGKILL.
     ladder: LadderTimes = attrs.field(factory=LadderTimes)
     # A ready engine's link to the embedding program must be up by then, or entering fails.
-    link_up_s: float = _number(10.0, at_least=0.001)
+    link_up_s: float = number(10.0, at_least=0.001)
 
 
 @attrs.frozen(kw_only=True)
@@ -123,12 +106,12 @@ class RuntimeSettings:
     """
 
     engine: EngineSettings
-    engines: int = _number(1, at_least=1, at_most=PROCESSES_MAX)
-    frontends: int = _number(0, at_least=0, at_most=PROCESSES_MAX)
+    engines: int = number(1, at_least=1, at_most=PROCESSES_MAX)
+    frontends: int = number(0, at_least=0, at_most=PROCESSES_MAX)
     # Warm spares: processes that have imported everything and wait to be the next engine, or the
     # next frontend. What a program embeds should not grow by what it may never need.
-    spare_engines: int = _number(0, at_least=0, at_most=PROCESSES_MAX)
-    spare_frontends: int = _number(0, at_least=0, at_most=PROCESSES_MAX)
+    spare_engines: int = number(0, at_least=0, at_most=PROCESSES_MAX)
+    spare_frontends: int = number(0, at_least=0, at_most=PROCESSES_MAX)
     # What clients call the model; "" takes the folder's name.
     model_name: str = ""
     # Whether parameters that clients leave out are as the model's `generation_config.json` advises.
