@@ -6,16 +6,15 @@
     ----
     step 1: new a row=0 ...
 
-A block is commands, a line `----`, and the trace of these commands, up to an empty line. Each file
-in a folder here is run by the interpreter of that folder's name. To write the traces anew after an
-intended change, and then read the difference: `TRIOLET_REWRITE_SCENARIOS=1 pytest tests/scenarios`.
+A block is commands, a line `----`, and the trace of these commands, up to an empty line. To write
+the traces anew after an intended change, and then read the difference:
+`TRIOLET_REWRITE_SCENARIOS=1 pytest tests/scenarios`.
 """
 
 import os
 import pathlib
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 import attrs
 import pytest
@@ -32,13 +31,6 @@ HERE = pathlib.Path(__file__).parent
 REWRITE = "TRIOLET_REWRITE_SCENARIOS"
 SEPARATOR = "----"
 VOCAB = 100
-
-
-class Interpreter(Protocol):
-    """Runs one scenario from its first command to its last."""
-
-    def run(self, command: str, words: list[str], options: dict[str, str]) -> list[str]:
-        """Carry out one command; the lines of its trace."""
 
 
 @attrs.define
@@ -82,7 +74,7 @@ def render(blocks: list[Block]) -> str:
     return "\n".join(texts)
 
 
-def run_block(interpreter: Interpreter, block: Block) -> list[str]:
+def run_block(interpreter: "EngineCoreInterpreter", block: Block) -> list[str]:
     """The trace of a block's commands, as it is now."""
     trace: list[str] = []
     for line in block.commands:
@@ -104,6 +96,7 @@ class EngineCoreInterpreter:
     names: dict[int, str] = attrs.field(factory=dict)
 
     def run(self, command: str, words: list[str], options: dict[str, str]) -> list[str]:
+        """Carry out one command; the lines of its trace."""
         commands: dict[str, Callable[[list[str], dict[str, str]], list[str]]] = {
             "engine": self.engine,
             "add": self.add,
@@ -283,16 +276,12 @@ def joined(items: list[int]) -> str:
     return " ".join(map(str, items))
 
 
-# By folder; the folder of another machine brings its own interpreter.
-INTERPRETERS: dict[str, Callable[[], Interpreter]] = {"engine_core": EngineCoreInterpreter}
-
-
 @pytest.mark.parametrize(
     "path", sorted(HERE.glob("*/*.txt")), ids=lambda path: f"{path.parent.name}/{path.stem}"
 )
 def test_scenario(path: pathlib.Path) -> None:
     blocks = parse(path.read_text())
-    interpreter = INTERPRETERS[path.parent.name]()
+    interpreter = EngineCoreInterpreter()
     traces = [run_block(interpreter, block) if block.commands else [] for block in blocks]
     if os.environ.get(REWRITE):
         for block, trace in zip(blocks, traces, strict=True):
