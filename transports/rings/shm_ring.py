@@ -120,11 +120,6 @@ class RingWriter(_Side):
         sides = [_side_socket(fd) for fd in copies[readers:]]
         return cls(memory, copies[:readers], sides)
 
-    @property
-    def unread(self) -> int:
-        """Messages that the slowest reader has not taken yet."""
-        return self.written - min(self._look_at_consumed())
-
     def write(self, data: bytes | bytearray) -> None:
         """Hand one message to every reader.
 

@@ -74,7 +74,6 @@ def test_full_is_exact_and_names_who_lags() -> None:
         writer.write(b"0")
         writer.write(b"1")
         readers[1].read_nowait()
-        assert writer.unread == 2
         with pytest.raises(RingFull, match="lag: 0, 2") as caught:
             writer.write(b"2")
         assert caught.value.lagging == (0, 2)
@@ -224,20 +223,16 @@ def test_a_reader_notices_a_broken_slot(spoil: Callable[[RingMemory], None]) -> 
             readers[0].read_nowait()
 
 
-@pytest.mark.parametrize("count", [0, 5, 2**63])
+@pytest.mark.parametrize("count", [0, 6, 2**63])
 def test_a_writer_notices_a_count_that_cannot_be(count: int) -> None:
     with open_ring() as (writer, readers, memory):
-        writer.write(b"0")
+        for number in (b"0", b"1", b"2", b"3"):
+            writer.write(number)
         readers[0].read_nowait()
-        writer.write(b"1")
-        assert writer.unread == 1
+        writer.write(b"4")  # there is room as the writer has seen that one was read
         memory.store(memory.geometry.consumed_offset(0), count)
         with pytest.raises(RingBroken, match="reader 0"):
-            writer.unread  # noqa: B018 (a property that looks)
-        for number in (b"2", b"3"):
-            writer.write(number)
-        with pytest.raises(RingBroken, match="reader 0"):
-            writer.write(b"4")
+            writer.write(b"5")
 
 
 def test_attaching_to_something_else_leaves_nothing_open() -> None:
@@ -274,7 +269,6 @@ def test_three_readers_at_their_own_pace(events: list[tuple[int, int]], slots: i
                 continue
             data = bytes((number % 256,)) * size
             longest = max(map(len, queues))
-            assert writer.unread == longest
             if longest == slots:
                 with pytest.raises(RingFull) as caught:
                     writer.write(data)
