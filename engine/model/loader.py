@@ -1,8 +1,7 @@
-"""Where a model's weights come from: a folder of safetensors shards, or a seed.
+"""Sources of a model's weights: a folder of safetensors shards, or a seed.
 
 A model asks for each weight by its Hugging Face name and the shape that its config implies; a
-source gives exactly that or raises (`weight_folder`). Must not know architectures or what the
-weights do.
+source gives exactly that or raises (`weight_folder`).
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""Which architectures there are, and how a model is made from a folder or from a seed.
+"""Registry of architectures; models made from a folder or from a seed.
 
 A closed table: the architecture's name in `config.json` selects a function written here, and no
 code is ever taken from a model folder. A folder is checked as a whole, and against the memory there
-is, before a value is read. Must not know steps, requests or processes.
+is, before a value is read.
 """
 
 import math

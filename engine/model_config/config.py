@@ -1,9 +1,9 @@
-"""What a model folder says about its architecture, read from `config.json` without torch.
+"""A model's architecture, read from `config.json` without torch.
 
-The folder is in Hugging Face format and may be anybody's: every number is checked for type and
-range, and what this engine cannot compute exactly as trained is refused by name instead of being
-computed differently. What a config leaves out means what `transformers` takes it to mean. Must not
-know weights, devices or settings of the engine.
+The folder is in Hugging Face format and may come from anywhere: every number is checked for type
+and range, and what this engine cannot compute exactly as trained is refused by name instead of
+being computed differently. What a config leaves out means what `transformers` takes it to mean.
+Must not know weights, devices or settings of the engine.
 """
 
 import math
@@ -203,7 +203,7 @@ def load_model_config(folder: str | pathlib.Path) -> ModelConfig:
 
 
 def load_model_limits(folder: str | pathlib.Path) -> ModelLimits:
-    """Vocabulary, length and end tokens alone, for whoever computes nothing with the model.
+    """Vocabulary, length and end tokens alone, where nothing is computed with the model.
 
     Raises `ModelFolderError`; an unknown architecture is no error here.
     """
@@ -275,7 +275,7 @@ def _softcap(fields: Fields) -> float | None:
 def _refuse_variants(fields: Fields, architecture: str) -> None:
     """What another implementation may make of a folder, and this engine does not."""
     if architecture in (MISTRAL, QWEN2) and fields.flag("attention_bias"):
-        # Qwen2 has its biases without being told, and none on attention's output.
+        # Qwen2 has its biases by default, and none on attention's output.
         raise fields.fault("attention_bias", f"is not served with {architecture}")
     if architecture != LLAMA and fields.flag("mlp_bias"):
         raise fields.fault("mlp_bias", f"is not served with {architecture}")

@@ -1,7 +1,7 @@
-"""What a model's config says about its mixtures of experts: how many, how chosen, in which layers.
+"""Mixtures of experts by a model's config: how many, how chosen, in which layers.
 
 Fields are named and defaulted as `transformers` does for Qwen3-MoE, in its old form (`num_experts`)
-and its new one (`num_local_experts`). Must not know tensors.
+and its new one (`num_local_experts`).
 """
 
 import attrs

@@ -1,8 +1,8 @@
-"""Reads the small files of a model folder, which may be anybody's, believing nothing they say.
+"""Reader of a model folder's small files, which come from anywhere and are checked in each field.
 
 Every file is bounded and must be a plain one (a pipe would never end), every value is looked at
-with the type and range it must have, and what is wrong is told with the file's and field's name.
-Must not know what the fields mean.
+with the type and range it must have, and what is wrong is reported with the file's and field's
+name.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Sampling defaults of a model, read from its `generation_config.json`.
 
 A client's own parameters go before it. Its end tokens are `model_config`'s affair; `do_sample` and
-lengths are not looked at, as in vLLM. Must not know who samples.
+lengths are not looked at, as in vLLM.
 """
 
 import pathlib

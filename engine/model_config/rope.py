@@ -3,7 +3,7 @@
 Fields are named and defaulted as `transformers` does, in folders of its old form (`rope_scaling`
 beside `rope_theta`) and its new one (`rope_parameters`). A variant whose angles depend on how long
 the sequence has become is not computed: a key would no longer be a function of what precedes it.
-Must not know tensors.
+No tensors here: torch and the kernels use the same numbers.
 """
 
 import math

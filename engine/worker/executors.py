@@ -1,8 +1,7 @@
-"""The executors there are, by name.
+"""Registry of executors, by name.
 
 A fixed table whose entries import their module when they are chosen, so that a worker loads only
-what its executor needs: one that computes nothing must not pay for torch. Must not know rings,
-tasks or processes.
+what its executor needs: one that computes nothing must not pay for torch.
 """
 
 import logging
@@ -53,7 +52,7 @@ def _torch(settings: EngineSettings, rank: int) -> WorkerExecutor:
 
 
 def _best(settings: EngineSettings, rank: int) -> WorkerExecutor:
-    """Native where it serves the model, else torch; a choice that costs speed is told."""
+    """Native where it serves the model, else torch; a choice that costs speed is logged."""
     from ..model_config.config import load_model_config
     from .native.executor import native_fault
 
