@@ -1,5 +1,4 @@
-"""The small form of `python -m tests.bitwise`, prompts of embeddings, and that bits are
-compared."""
+"""The small form of `python -m tests.bitwise`, with embeddings, and that it sees a wrong bit."""
 
 import attrs
 import pytest
