@@ -20,7 +20,7 @@ from triolet.engine.model_config.config import (
     load_model_limits,
 )
 from triolet.engine.model_config.experts import EXPERTS_ALL_MAX, EXPERTS_MAX, Experts, read_experts
-from triolet.engine.model_config.folder import Fields
+from triolet.engine.model_config.folder import ConfigFields
 from triolet.engine.model_config.rope import (
     POSITIONS_MAX,
     LinearScaling,
@@ -274,7 +274,7 @@ USUAL = Experts(count=6, chosen=2, intermediate_size=768, normalized=False)
 
 def read(layers: int = 4, **values: Any) -> tuple[Experts | None, frozenset[int]]:
     fields = {"num_experts": 6, "num_experts_per_tok": 2, **values}
-    return read_experts(Fields("config.json", fields), layers)
+    return read_experts(ConfigFields("config.json", fields), layers)
 
 
 @pytest.mark.parametrize(
@@ -332,8 +332,8 @@ LLAMA3 = {
 }
 
 
-def fields(**values: Any) -> Fields:
-    return Fields("config.json", values)
+def fields(**values: Any) -> ConfigFields:
+    return ConfigFields("config.json", values)
 
 
 @pytest.mark.parametrize(
