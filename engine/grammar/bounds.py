@@ -1,11 +1,10 @@
-"""What a schema or grammar may contain, so that compiling it is bounded in time, memory and stack.
+"""Bounds of schemas and grammars, so that compiling them is bounded in time, memory and stack.
 
 Sans-IO: text in, `InvalidParameter` or nothing out. llguidance counts fuel for most of its work,
 but not for all (measured, version 1.9): a chain of 1000 references overflows the stack of its
 thread, a multiple of a large number takes seconds and hundreds of megabytes, the complement of a
 terminal may take for ever, and so may many patterns that a text has to match at once. What is left
-after these checks is bounded by its own limits (`grammar_text.LIMITS`). Must not know llguidance,
-fields of protocols or tokens.
+after these checks is bounded by its own limits (`text.LIMITS`).
 """
 
 import json

@@ -7,8 +7,7 @@ Masks are computed between the steps of all requests, and what a matcher does th
 its own that is worth the name: with a grammar that can be read in many ways each token costs more
 than the one before, until one mask takes a second. So a grammar has so much of the processor's time
 for each token, and some to spare; one that has used it up allows nothing more, and its request
-fails alone. It is this thread's time, so that a machine that is busy fails nobody. Must not know
-schemas, how the matcher was made, or who samples.
+fails alone. It is this thread's time, so that a busy machine fails no request.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""Counts the patterns of a JSON schema that one text may have to match at once.
+"""Number of patterns in a JSON schema that one text may have to match at once.
 
 llguidance intersects them, and takes time and memory that double with each: 14 short ones took 8 s
 and 660 MB, 18 more memory than there was, which ends the process. They come together where schemas

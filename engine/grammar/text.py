@@ -1,8 +1,8 @@
-"""The form that a client asks for as llguidance reads it, and whether that can be served.
+"""Text of a grammar: the form that a client asks for as llguidance reads it, or its refusal.
 
 Used on both sides of the wire: a frontend checks before it sends anything, an engine compiles what
 any frontend sent. Whatever llguidance does not implement it reports, and that report is the reason
-of the refusal. Must not know vocabularies: masks are `matcher`'s.
+of the refusal.
 """
 
 import json

@@ -1,8 +1,7 @@
 """The kernels' functions, structures and memory as Python sees them: `model.h`, field by field.
 
 Pointers are addresses of arrays that the caller keeps alive; weights, keys and values lie in mapped
-memory, in huge pages where the operating system gives them. Must not know how memory is laid out
-(`layout`) or what a model is made of.
+memory, in huge pages where the operating system gives them.
 """
 
 import mmap
@@ -136,7 +135,7 @@ class Kernels:
 
     @classmethod
     def of(cls, library: NativeLibrary) -> "Kernels":
-        """Tell ctypes the types of what the library exports."""
+        """Declare to ctypes the types of what the library exports."""
         functions = library.functions
         functions.triolet_pack.argtypes = (
             c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int32, c_int64,

@@ -1,9 +1,8 @@
-"""Compiles the kernels: one shared object for each instruction set (ISA), from the same sources.
+"""Build of the kernels: one shared object for each instruction set (ISA), from the same sources.
 
 A command (`python -m triolet.engine.kernels.build`) and what `setup.py` runs, which loads this file
 by its path: so it imports nothing of the house. The hash of sources and flags is compiled in, and
-the loader refuses an object whose hash is not that of the sources beside it. Must not know models
-or what the functions do.
+the loader refuses an object whose hash is not that of the sources beside it.
 """
 
 import argparse

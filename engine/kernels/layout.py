@@ -1,4 +1,4 @@
-"""Where each part of a model lies in one block of memory, and which value goes where in it.
+"""Memory layout of a model's weights: where each part lies, and which value goes where in it.
 
 Sans-IO: arithmetic on a model's config. The same config gives the same places, so that memory that
 one process has filled can be mapped by another. Padding and order are those of `model.h`. Must not
@@ -157,7 +157,7 @@ def _mlp_parts(config: ModelConfig, sizes: Sizes, index: int) -> Iterator[tuple[
 
 
 def has_query_bias(config: ModelConfig) -> bool:
-    """Whether queries, keys and values have biases; Qwen2 has them without being told."""
+    """Whether queries, keys and values have biases; Qwen2 has them by default."""
     return config.attention_bias or config.architecture == QWEN2
 
 

@@ -1,9 +1,9 @@
-"""Finds the shared object that fits this processor, and opens it after checking what it is.
+"""The shared object that fits this processor: chosen, checked and opened.
 
 The quickest instruction set is chosen of those that processor, environment and settings allow.
 `TRIOLET_ISA` lowers the choice (for tests, and to compare); a setting pins it, so that unlike hosts
 compute the same bits. An object that is missing, stale or broken is an error with its reason, for
-the caller to go on without. Must not know what the functions compute.
+the caller to go on without.
 """
 
 import ctypes
@@ -31,8 +31,8 @@ ISA_FEATURES = MappingProxyType(
 )
 
 # Whose processors multiply bf16 pairs at half the rate of floats (Emerald Rapids: 86 GFLOP/s a
-# core, floats 179; AMD's at double the rate). Told by the name, not by a measurement: a worker that
-# is restarted must compute the same bits.
+# core, floats 179; AMD's at double the rate). Decided by the name, not by a measurement: a worker
+# that is restarted must compute the same bits.
 SLOW_PAIRS_VENDOR = "GenuineIntel"
 
 
@@ -48,7 +48,7 @@ class NativeUnavailable(Exception):
 
 @attrs.frozen(eq=False)
 class NativeLibrary:
-    """An open shared object. Functions get their argument types from whoever calls them."""
+    """An open shared object. Functions get their argument types from their callers."""
 
     isa: str
     source_hash: str

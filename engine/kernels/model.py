@@ -1,7 +1,4 @@
-"""A model in the kernels' memory, its cache, and one step's forward pass as one call.
-
-Must not know requests, files, or where tokens come from.
-"""
+"""A model in the kernels' memory, its cache, and one step's forward pass as one call."""
 
 from collections.abc import Callable, Sequence
 from ctypes import c_void_p

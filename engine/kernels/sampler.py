@@ -1,6 +1,6 @@
 """The sampler's structures and calls as Python sees them: `sampler.h`, field by field.
 
-Pointers are addresses of arrays that the caller keeps alive. Must not know requests or steps.
+Pointers are addresses of arrays that the caller keeps alive.
 """
 
 from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
@@ -101,7 +101,7 @@ class SamplerKernels:
 
     @classmethod
     def of(cls, library: NativeLibrary) -> "SamplerKernels":
-        """Tell ctypes the types of what the library exports."""
+        """Declare to ctypes the types of what the library exports."""
         functions = library.functions
         functions.triolet_sample_scratch.argtypes = (c_int64, c_int32)
         functions.triolet_sample_scratch.restype = c_int64

@@ -11,7 +11,7 @@ The price is that the keys of a tile are gathered once for each token that reads
 does 2 to 3 times the work of one that shares them. An oracle may.
 
 Letters: T tokens, P pairs, K key/value heads, G query heads of each of them, D size of a head,
-S slots (places of one token in the cache). Must not know layers, weights or requests.
+S slots (places of one token in the cache).
 """
 
 import math
@@ -69,7 +69,7 @@ class KvCache:
         )
 
     def clear(self, block_ids: Sequence[int]) -> None:
-        """Zero these blocks, which have a new owner: whoever had them may have left no numbers.
+        """Zero these blocks, which have a new owner: the one before may have left NaN.
 
         Plain attention multiplies what is behind a sequence's last token by zero.
         """

@@ -3,7 +3,7 @@
 One forward pass takes the new tokens of all rows of a step, one after another, whatever mixture of
 prefill and decode that is: embedding, layers (attention, then MLP, each added to what it read),
 last norm, head. A family's own file says of what its layers are made. What makes a pass bitwise or
-plain is in `layers` and `attention`. Must not know requests, blocks, files or families.
+plain is in `layers` and `attention`.
 
 Letters as in `layers`; R rows of logits, V vocabulary.
 """

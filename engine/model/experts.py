@@ -2,9 +2,9 @@
 
 Bit for bit the same in any batch where the experts are: a token's experts are chosen from its own
 row, each computes it in tiles as any linear layer does (`layers`), and what they say is added in
-the order in which the router prefers them, whoever else went to the same expert.
+the order in which the router prefers them, whatever else went to the same expert.
 
-Letters as in `layers`; E experts, C chosen ones of a token. Must not know weights' names or files.
+Letters as in `layers`; E experts, C chosen ones of a token.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Turns a source's tensors into layers: the words in which a family's file describes itself.
+"""Builders of layers from a source's tensors: the words in which a family's file describes itself.
 
 A family names each part as its checkpoints do; sizes come from the config, and the source checks
-them. Must not know which family asks.
+them.
 """
 
 from collections.abc import Callable

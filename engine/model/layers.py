@@ -13,7 +13,7 @@ of how many there are, of its place, or of the number of threads. Three rules gi
   quotients and square roots are rounded exactly by IEEE 754 and need no such care.
 
 Letters in names: T tokens (of all sequences, one after another), N and K output and input width,
-H heads, D size of a head. Must not know weights' names, sequences or blocks.
+H heads, D size of a head.
 """
 
 from collections.abc import Callable

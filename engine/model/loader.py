@@ -1,15 +1,12 @@
-"""Where a model's weights come from: a folder of safetensors shards, or a seed.
+"""Sources of a model's weights: a folder of safetensors shards, or a seed.
 
 A model asks for each weight by its Hugging Face name and the shape that its config implies; a
-source gives exactly that or raises (`weight_folder`). Must not know architectures or what the
-weights do.
+source gives exactly that or raises (`weight_folder`).
 """
 
 import hashlib
 import math
-import pathlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Protocol
 
@@ -18,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .safetensors_reader import SafetensorsFile, TensorEntry
-from .weight_folder import Rename, WeightFolder, open_weight_folder, same_name
+from .weight_folder import WeightFolder
 
 # By the format's names.
 DTYPES = MappingProxyType(
@@ -70,10 +67,6 @@ class FolderWeights:
     _progress: Progress
     _bytes_taken: int = attrs.field(default=0, init=False)
 
-    def check(self, planned: Mapping[str, tuple[int, ...]]) -> None:
-        """Compare with all that will be taken, by the headers alone. Raises `ModelFolderError`."""
-        self._files.check(planned)
-
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor `name`, checked against the shape that the config implies."""
         shard, entry = self._files.find(name, shape)
@@ -104,19 +97,6 @@ class DummyWeights:
         weight = torch.empty(shape).normal_(generator=generator)
         weight = weight * DUMMY_BIAS if is_bias else weight / math.sqrt(shape[-1])
         return weight.to(dtype=self.dtype, device=self.device, copy=True)
-
-
-@contextmanager
-def open_folder_weights(
-    folder: pathlib.Path, *, dtype: torch.dtype, device: torch.device, progress: Progress,
-    rename: Rename = same_name,
-) -> Iterator[FolderWeights]:  # fmt: skip
-    """Open all shards of `folder` and check their headers. Weights taken outlive the block.
-
-    Raises `ModelFolderError`.
-    """
-    with open_weight_folder(folder, rename) as files:
-        yield FolderWeights(files, dtype, device, progress)
 
 
 def read_tensor(

@@ -26,7 +26,7 @@ GPU_GATHERED_VALUES_MAX = 2**26
 
 
 @attrs.frozen(eq=False)
-class Span:
+class TokenSpan:
     """Successive tokens `[begin, end)` of the step, all of one sequence, and the blocks they read.
 
     Without a mask they are the first tokens of their sequence, which see all before them.
@@ -52,7 +52,7 @@ class SingleTokens:
 class PlainReads:
     """What the tokens of one step read, in layers with one window."""
 
-    spans: list[Span]
+    spans: list[TokenSpan]
     singles: list[SingleTokens]
 
     def attend(self, query_THD: Tensor, cache: KvCache, layer: int, *, scale: float) -> Tensor:
@@ -127,14 +127,14 @@ class _Planner:
     dtype: torch.dtype
     device: torch.device
 
-    def span(self, row: int, begin: int, end: int, window: int) -> Span:
+    def span(self, row: int, begin: int, end: int, window: int) -> TokenSpan:
         first, keys = self._first_block(begin, window), self.positions[end - 1] + 1
         blocks = self.block_tables[row, first : -(-keys // self.block_tokens)]
         whole = self.positions[begin] == 0 and not 0 < window < keys
         own_T = torch.arange(self.positions[begin], keys)
         key_L = torch.arange(first * self.block_tokens, keys)
         mask_TL = None if whole else self._mask(key_L, own_T.unsqueeze(1), window)
-        return Span(begin, end, blocks.to(self.device), len(key_L), mask_TL)
+        return TokenSpan(begin, end, blocks.to(self.device), len(key_L), mask_TL)
 
     def together(
         self, singles: list[_Place], window: int, *, blocks_max: int

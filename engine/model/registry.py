@@ -1,8 +1,8 @@
-"""Which architectures there are, and how a model is made from a folder or from a seed.
+"""Registry of architectures; models made from a folder or from a seed.
 
 A closed table: the architecture's name in `config.json` selects a function written here, and no
 code is ever taken from a model folder. A folder is checked as a whole, and against the memory there
-is, before a value is read. Must not know steps, requests or processes.
+is, before a value is read.
 """
 
 import math
@@ -31,16 +31,16 @@ from .layer_weights import LayerWeights, load_decoder
 from .llama import load_llama_layer
 from .loader import (
     DummyWeights,
+    FolderWeights,
     PlannedWeights,
     Progress,
     WeightSource,
-    open_folder_weights,
 )
 from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer
 from .qwen3_moe import load_qwen3_moe_layer
-from .weight_folder import rename_of
+from .weight_folder import open_weight_folder, rename_of
 
 META = torch.device("meta")
 DTYPES = MappingProxyType(
@@ -95,16 +95,10 @@ def load_model(
     with ExitStack() as stack:
         source: WeightSource = DummyWeights(dtype, device)
         if load_format != "dummy":
-            source = weights = stack.enter_context(
-                open_folder_weights(
-                    folder,
-                    dtype=dtype,
-                    device=device,
-                    progress=progress,
-                    rename=rename_of(config.architecture),
-                )
-            )
-            weights.check(planned)
+            rename = rename_of(config.architecture)
+            files = stack.enter_context(open_weight_folder(folder, rename))
+            files.check(planned)
+            source = FolderWeights(files, dtype, device, progress)
         needed = sum(math.prod(shape) for shape in planned.values()) * dtype.itemsize
         if needed > (there := device_memory_bytes(device)):
             raise ModelFolderError(

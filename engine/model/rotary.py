@@ -1,8 +1,8 @@
 """Rotary embedding: the table of all positions' cosines and sines, and its use.
 
 Channel i of a head is paired with channel i + D/2 (Hugging Face's layout). The table is the same
-bits for any number of threads or positions; why that takes care is told in `layers`, whose letters
-are used here. Must not know weights, sequences or config files.
+bits for any number of threads or positions; why that takes care stands in `layers`, whose letters
+are used here.
 """
 
 import attrs

@@ -1,9 +1,9 @@
-"""Reads weight files in safetensors format, believing nothing that the file says about itself.
+"""Reader of weight files in safetensors format, which believes nothing a file says of itself.
 
 A file is eight bytes of header length, a JSON header, then raw little-endian values. Every name,
 dtype, shape and offset of the header is checked against the others and against the length of the
 file before any value is read; no field is executed, looked up or unpickled. Values are mapped, not
-read: what is not asked for costs nothing. Must not know which tensors a model needs, nor torch.
+read: what is not asked for costs nothing. No torch here.
 """
 
 import json
@@ -74,7 +74,7 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise ModelFolderError(str(path), "is empty")
-            # Private and writable, because readers warn about read-only buffers; nobody writes.
+            # Private and writable, because readers warn about read-only buffers; nothing writes.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error

@@ -1,7 +1,7 @@
 """A folder's weight files as one table of tensors, compared with what a model will ask for.
 
 What is missing, of another shape or left over is refused with the file and tensor named, before a
-value is read. Must not know architectures, what the weights do, or torch: readers give values to
+value is read. No torch here: readers give values to
 whatever computes.
 """
 
@@ -50,8 +50,9 @@ class WeightFolder:
     def check(self, planned: Mapping[str, tuple[int, ...]]) -> None:
         """Compare with all that will be taken, by the headers alone.
 
-        Raises `ModelFolderError`. A tensor that nobody takes is a fault, too: weights that have
-        biases where the config says none would be computed otherwise than they were trained.
+        Raises `ModelFolderError`. A tensor that the model does not take is a fault, too: weights
+        that have biases where the config says none would be computed otherwise than they were
+        trained.
         """
         for name, shape in planned.items():
             self.find(name, shape)

@@ -1,9 +1,9 @@
-"""What a model folder says about its architecture, read from `config.json` without torch.
+"""A model's architecture, read from `config.json` without torch.
 
-The folder is in Hugging Face format and may be anybody's: every number is checked for type and
-range, and what this engine cannot compute exactly as trained is refused by name instead of being
-computed differently. What a config leaves out means what `transformers` takes it to mean. Must not
-know weights, devices or settings of the engine.
+The folder is in Hugging Face format and may come from anywhere: every number is checked for type
+and range, and what this engine cannot compute exactly as trained is refused by name instead of
+being computed differently. What a config leaves out means what `transformers` takes it to mean.
+Must not know weights, devices or settings of the engine.
 """
 
 import math
@@ -14,7 +14,7 @@ from types import MappingProxyType
 import attrs
 
 from .experts import Experts, read_experts
-from .folder import Fields, read_fields
+from .folder import ConfigFields, read_fields
 from .rope import POSITIONS_MAX, Rope, read_rope, read_window_ropes, stretched_length
 
 CONFIG_FILE = "config.json"
@@ -203,7 +203,7 @@ def load_model_config(folder: str | pathlib.Path) -> ModelConfig:
 
 
 def load_model_limits(folder: str | pathlib.Path) -> ModelLimits:
-    """Vocabulary, length and end tokens alone, for whoever computes nothing with the model.
+    """Vocabulary, length and end tokens alone, where nothing is computed with the model.
 
     Raises `ModelFolderError`; an unknown architecture is no error here.
     """
@@ -213,7 +213,7 @@ def load_model_limits(folder: str | pathlib.Path) -> ModelLimits:
     return _limits(pathlib.Path(folder), _with_defaults(fields, str(name)), str(name))
 
 
-def _limits(folder: pathlib.Path, fields: Fields, architecture: str) -> ModelLimits:
+def _limits(folder: pathlib.Path, fields: ConfigFields, architecture: str) -> ModelLimits:
     """End and begin tokens are the generation config's; where that has none, the config's."""
     vocab_size = fields.integer("vocab_size", VOCAB_SIZE_MAX)
     eos = fields.token_ids("eos_token_id", vocab_size)
@@ -232,7 +232,7 @@ def _limits(folder: pathlib.Path, fields: Fields, architecture: str) -> ModelLim
     )
 
 
-def _architecture(fields: Fields) -> str:
+def _architecture(fields: ConfigFields) -> str:
     names = fields.values.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in list(ARCHITECTURES):
         served = ", ".join(ARCHITECTURES)
@@ -240,25 +240,25 @@ def _architecture(fields: Fields) -> str:
     return str(names[0])
 
 
-def _with_defaults(fields: Fields, architecture: str) -> Fields:
+def _with_defaults(fields: ConfigFields, architecture: str) -> ConfigFields:
     given = fields.values
     if architecture == GEMMA3_MULTIMODAL:
         whole = {name: given[name] for name in _OF_THE_WHOLE if given.get(name) is not None}
         given = {**(fields.mapping("text_config") or {}), **whole}
-    return Fields(fields.path, {**ARCHITECTURES.get(architecture, {}), **given})
+    return ConfigFields(fields.path, {**ARCHITECTURES.get(architecture, {}), **given})
 
 
-def _positions(fields: Fields) -> int:
+def _positions(fields: ConfigFields) -> int:
     return fields.integer("max_position_embeddings", POSITIONS_MAX, default=POSITIONS_DEFAULT)
 
 
-def _length(fields: Fields, architecture: str) -> int:
+def _length(fields: ConfigFields, architecture: str) -> int:
     positions = _positions(fields)
     # Gemma 3 counts the positions that its stretch was made for; others those before it.
     return positions if architecture in GEMMAS else stretched_length(fields, positions)
 
 
-def _ropes(fields: Fields, architecture: str) -> tuple[Rope, Rope]:
+def _ropes(fields: ConfigFields, architecture: str) -> tuple[Rope, Rope]:
     """Of layers that see all, and of those with a window."""
     if architecture in GEMMAS:
         return read_window_ropes(fields, _positions(fields))
@@ -266,16 +266,16 @@ def _ropes(fields: Fields, architecture: str) -> tuple[Rope, Rope]:
     return rope, rope
 
 
-def _softcap(fields: Fields) -> float | None:
+def _softcap(fields: ConfigFields) -> float | None:
     if fields.values.get("final_logit_softcapping") is None:
         return None
     return fields.number("final_logit_softcapping")
 
 
-def _refuse_variants(fields: Fields, architecture: str) -> None:
+def _refuse_variants(fields: ConfigFields, architecture: str) -> None:
     """What another implementation may make of a folder, and this engine does not."""
     if architecture in (MISTRAL, QWEN2) and fields.flag("attention_bias"):
-        # Qwen2 has its biases without being told, and none on attention's output.
+        # Qwen2 has its biases by default, and none on attention's output.
         raise fields.fault("attention_bias", f"is not served with {architecture}")
     if architecture != LLAMA and fields.flag("mlp_bias"):
         raise fields.fault("mlp_bias", f"is not served with {architecture}")
@@ -287,7 +287,7 @@ def _refuse_variants(fields: Fields, architecture: str) -> None:
         raise fields.fault("quantization_config", "is not served: use unquantised weights")
 
 
-def _refuse_gemma_variants(fields: Fields) -> None:
+def _refuse_gemma_variants(fields: ConfigFields) -> None:
     if fields.values.get("hidden_activation") != GELU_TANH:
         raise fields.fault("hidden_activation", f"is not served: only {GELU_TANH} is")
     # No Gemma 3 has it, and `transformers` does not look at it there.
@@ -297,7 +297,7 @@ def _refuse_gemma_variants(fields: Fields) -> None:
         raise fields.fault("use_bidirectional_attention", "is not served: only causal models are")
 
 
-def _windows(fields: Fields, architecture: str) -> tuple[int, ...]:
+def _windows(fields: ConfigFields, architecture: str) -> tuple[int, ...]:
     """The window of each layer, by the rule of each family."""
     layers = fields.integer("num_hidden_layers", LAYERS_MAX)
     has_window = fields.values.get("sliding_window") is not None
@@ -323,7 +323,9 @@ def _windows(fields: Fields, architecture: str) -> tuple[int, ...]:
     return (window,) * layers
 
 
-def _windows_of_types(fields: Fields, types: object, window: int, layers: int) -> tuple[int, ...]:
+def _windows_of_types(
+    fields: ConfigFields, types: object, window: int, layers: int
+) -> tuple[int, ...]:
     if not isinstance(types, list) or len(types) != layers:
         raise fields.fault(
             "layer_types", f"must be a list with one type for each of {layers} layers"
@@ -335,14 +337,14 @@ def _windows_of_types(fields: Fields, types: object, window: int, layers: int) -
     return tuple(window if name == _SLIDING else NO_WINDOW for name in types)
 
 
-def _types_of_pattern(fields: Fields, layers: int) -> list[str]:
+def _types_of_pattern(fields: ConfigFields, layers: int) -> list[str]:
     """Every so many layers one sees all. `transformers` saves the number with an underscore."""
     name = "sliding_window_pattern"
     pattern = fields.integer("_" + name, LAYERS_MAX, default=fields.integer(name, LAYERS_MAX))
     return [_SLIDING if (index + 1) % pattern else _FULL for index in range(layers)]
 
 
-def _dtype(fields: Fields) -> str:
+def _dtype(fields: ConfigFields) -> str:
     dtype = fields.values.get("dtype") or fields.values.get("torch_dtype") or "float32"
     if dtype not in DTYPES:
         raise fields.fault("dtype", f"{dtype!r:.40} is none of {', '.join(DTYPES)}")

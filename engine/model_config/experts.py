@@ -1,12 +1,12 @@
-"""What a model's config says about its mixtures of experts: how many, how chosen, in which layers.
+"""Mixtures of experts by a model's config: how many, how chosen, in which layers.
 
 Fields are named and defaulted as `transformers` does for Qwen3-MoE, in its old form (`num_experts`)
-and its new one (`num_local_experts`). Must not know tensors.
+and its new one (`num_local_experts`).
 """
 
 import attrs
 
-from .folder import Fields
+from .folder import ConfigFields
 
 # Published models have up to a few hundred.
 EXPERTS_MAX = 2**12
@@ -32,7 +32,7 @@ class Experts:
     normalized: bool
 
 
-def read_experts(fields: Fields, layers: int) -> tuple[Experts | None, frozenset[int]]:
+def read_experts(fields: ConfigFields, layers: int) -> tuple[Experts | None, frozenset[int]]:
     """The mixture and the layers that have it; the others' MLPs are dense.
 
     Raises `ModelFolderError`.
@@ -64,7 +64,7 @@ def read_experts(fields: Fields, layers: int) -> tuple[Experts | None, frozenset
     return experts, sparse
 
 
-def _dense_layers(fields: Fields) -> frozenset[int]:
+def _dense_layers(fields: ConfigFields) -> frozenset[int]:
     layers = fields.values.get("mlp_only_layers")
     if layers is None:
         return frozenset()

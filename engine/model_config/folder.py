@@ -1,8 +1,8 @@
-"""Reads the small files of a model folder, which may be anybody's, believing nothing they say.
+"""Reader of a model folder's small files, which come from anywhere and are checked in each field.
 
 Every file is bounded and must be a plain one (a pipe would never end), every value is looked at
-with the type and range it must have, and what is wrong is told with the file's and field's name.
-Must not know what the fields mean.
+with the type and range it must have, and what is wrong is reported with the file's and field's
+name.
 """
 
 import json
@@ -21,7 +21,7 @@ NUMBER_MAX = 1e12
 
 
 @attrs.frozen
-class Fields:
+class ConfigFields:
     """Typed look at the fields of one JSON object; `path` is for the errors.
 
     A field that is null is one that is missing: it takes the default, and without one is refused.
@@ -89,9 +89,9 @@ class Fields:
         return default if value is None else value
 
 
-def read_fields(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> Fields:
+def read_fields(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> ConfigFields:
     """The JSON object in a file. Raises `ModelFolderError`."""
-    return Fields(str(path), read_object(path, bytes_max))
+    return ConfigFields(str(path), read_object(path, bytes_max))
 
 
 def read_object(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Sampling defaults of a model, read from its `generation_config.json`.
 
 A client's own parameters go before it. Its end tokens are `model_config`'s affair; `do_sample` and
-lengths are not looked at, as in vLLM. Must not know who samples.
+lengths are not looked at, as in vLLM.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ from ..errors import InvalidParameter
 from ..parameter_bounds import Number, Whole
 from ..sampling_params import LEFT_TO_THE_MODEL, PARAMETERS, SamplingParams
 from .config import GENERATION_CONFIG_FILE
-from .folder import Fields, read_fields
+from .folder import ConfigFields, read_fields
 
 # Advice that is not followed, and the value that asks for nothing.
 UNSERVED: MappingProxyType[str, float] = MappingProxyType(
@@ -56,7 +56,7 @@ def load_generation_config(folder: str | pathlib.Path) -> GenerationConfig:
     return GenerationConfig(defaults, tuple(unserved))
 
 
-def _advice(fields: Fields, name: str) -> Any:
+def _advice(fields: ConfigFields, name: str) -> Any:
     """What the file says of one parameter; -1 and 0 are both "off" where integers are taken."""
     if fields.values.get(name) is None:
         return None

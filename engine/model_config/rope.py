@@ -3,14 +3,14 @@
 Fields are named and defaulted as `transformers` does, in folders of its old form (`rope_scaling`
 beside `rope_theta`) and its new one (`rope_parameters`). A variant whose angles depend on how long
 the sequence has become is not computed: a key would no longer be a function of what precedes it.
-Must not know tensors.
+No tensors here: torch and the kernels use the same numbers.
 """
 
 import math
 
 import attrs
 
-from .folder import Fields
+from .folder import ConfigFields
 
 POSITIONS_MAX = 2**27  # no published model comes near
 THETA_DEFAULT = 10_000.0
@@ -62,7 +62,7 @@ class Rope:
     scaling: LinearScaling | Llama3Scaling | YarnScaling | None
 
 
-def read_rope(fields: Fields, max_positions: int) -> Rope:
+def read_rope(fields: ConfigFields, max_positions: int) -> Rope:
     """Read a config whose `max_position_embeddings` are `max_positions`.
 
     Raises `ModelFolderError`, also for variants that are not served.
@@ -91,13 +91,13 @@ def read_rope(fields: Fields, max_positions: int) -> Rope:
             raise rope.fault("rope_type", f"{kind!r:.40} is not served: {SERVED} are")
 
 
-def read_window_ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
+def read_window_ropes(fields: ConfigFields, max_positions: int) -> tuple[Rope, Rope]:
     """Of layers that see all and of layers with a window, each with a base of its own.
 
     The old form says the second's base in `rope_local_base_freq`, and its stretch is the first's
     alone; the new one has parameters for each type of layer. Raises `ModelFolderError`.
     """
-    parameters = Fields(fields.path, fields.mapping("rope_parameters") or {})
+    parameters = ConfigFields(fields.path, fields.mapping("rope_parameters") or {})
     whole = {
         "rope_theta": fields.number("rope_theta", default=GLOBAL_THETA_DEFAULT),
         **(parameters.mapping("full_attention") or {}),
@@ -108,13 +108,13 @@ def read_window_ropes(fields: Fields, max_positions: int) -> tuple[Rope, Rope]:
         **(parameters.mapping("sliding_attention") or {}),
     }
     both = [
-        read_rope(Fields(fields.path, {"rope_parameters": given}), max_positions)
+        read_rope(ConfigFields(fields.path, {"rope_parameters": given}), max_positions)
         for given in (whole, window)
     ]
     return both[0], both[1]
 
 
-def stretched_length(fields: Fields, max_positions: int) -> int:
+def stretched_length(fields: ConfigFields, max_positions: int) -> int:
     """The longest sequence, in tokens: `max_positions`, or more where the stretch was made for it.
 
     As vLLM has it: by `factor` for linear, by `factor` from the original length for yarn.
@@ -128,22 +128,22 @@ def stretched_length(fields: Fields, max_positions: int) -> int:
     return min(POSITIONS_MAX, max(max_positions, int(length)))
 
 
-def _rope_fields(fields: Fields) -> Fields:
+def _rope_fields(fields: ConfigFields) -> ConfigFields:
     values = fields.mapping("rope_scaling") or fields.mapping("rope_parameters") or {}
     if any(isinstance(value, dict) for value in values.values()):
         raise fields.fault("rope_parameters", "that differ between layers are not served")
-    return Fields(fields.path, values)
+    return ConfigFields(fields.path, values)
 
 
-def _kind(rope: Fields) -> object:
+def _kind(rope: ConfigFields) -> object:
     return rope.values.get("rope_type", rope.values.get("type", "default"))
 
 
-def _original(rope: Fields, max_positions: int) -> int:
+def _original(rope: ConfigFields, max_positions: int) -> int:
     return rope.integer("original_max_position_embeddings", POSITIONS_MAX, default=max_positions)
 
 
-def _llama3(rope: Fields, max_positions: int) -> Llama3Scaling:
+def _llama3(rope: ConfigFields, max_positions: int) -> Llama3Scaling:
     scaling = Llama3Scaling(
         factor=rope.number("factor"),
         low_freq_factor=rope.number("low_freq_factor"),
@@ -155,7 +155,7 @@ def _llama3(rope: Fields, max_positions: int) -> Llama3Scaling:
     return scaling
 
 
-def _yarn(rope: Fields, max_positions: int) -> YarnScaling:
+def _yarn(rope: ConfigFields, max_positions: int) -> YarnScaling:
     original = _original(rope, max_positions)
     factor = rope.number("factor", default=max_positions / original)
     # 0 is "not given", as in `transformers`.

@@ -1,6 +1,6 @@
 """The interface of executors, and the outcome of a step, which all of them collect alike.
 
-Implementations are listed in `executors`. Must not know rings, tasks or processes.
+Implementations are listed in `executors`.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,7 @@
-"""The executors there are, by name.
+"""Registry of executors, by name.
 
 A fixed table whose entries import their module when they are chosen, so that a worker loads only
-what its executor needs: one that computes nothing must not pay for torch. Must not know rings,
-tasks or processes.
+what its executor needs: one that computes nothing must not pay for torch.
 """
 
 import logging
@@ -30,34 +29,30 @@ def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerEx
             from .null.executor import NullExecutor
 
             return NullExecutor(settings, rank, pause)
-        case "native":
-            return _native(settings, rank)
-        case "torch":
-            return _torch(settings, rank)
+        case "native" | "torch":
+            return _computing(settings.executor, settings, rank)
         case "auto":
-            return _best(settings, rank)
+            return _computing(_best(settings), settings, rank)
         case _:
             raise InvalidParameter("executor", f"{settings.executor!r} is not known to workers")
 
 
-def _native(settings: EngineSettings, rank: int) -> WorkerExecutor:
+def _computing(name: str, settings: EngineSettings, rank: int) -> WorkerExecutor:
+    if name == "torch":
+        from .torch.executor import TorchExecutor
+
+        return TorchExecutor(settings, rank)
     from .native.executor import NativeExecutor
 
     return NativeExecutor(settings, rank)
 
 
-def _torch(settings: EngineSettings, rank: int) -> WorkerExecutor:
-    from .torch.executor import TorchExecutor
-
-    return TorchExecutor(settings, rank)
-
-
-def _best(settings: EngineSettings, rank: int) -> WorkerExecutor:
-    """Native where it serves the model, else torch; a choice that costs speed is told."""
+def _best(settings: EngineSettings) -> str:
+    """Native where it serves the model, else torch; a choice that costs speed is logged."""
     from ..model_config.config import load_model_config
     from .native.executor import native_fault
 
     if fault := native_fault(settings, load_model_config(settings.model)):
         logger.warning("computing with torch, which is slower: %s", fault)
-        return _torch(settings, rank)
-    return _native(settings, rank)
+        return "torch"
+    return "native"

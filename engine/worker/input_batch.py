@@ -3,7 +3,6 @@
 Sans-IO: plain lists. A step is a difference: rows are forgotten, taken in and grown, then some of
 them compute their next tokens. The engine core keeps the truth; a step that contradicts what is
 held is refused whole, before anything is changed, because computing it would mix up requests.
-Must not know tensors, blocks' contents or why rows come and go.
 
     token_ids   [ prompt ........ | output so far .... ]
                 0          prompt_tokens        len(token_ids)
@@ -363,7 +362,7 @@ def _has_penalty(sampling: RowSampling) -> bool:
 
 
 def _count_seen(new: NewRow) -> dict[int, int]:
-    """Of a prompt of embeddings nobody knows the tokens: the output counts alone."""
+    """A prompt of embeddings has no known tokens: the output counts alone."""
     seen = {} if new.is_embedded else dict.fromkeys(new.token_ids, 0)
     for token in new.token_ids[new.prompt_tokens :]:
         seen[token] = seen.get(token, 0) + 1

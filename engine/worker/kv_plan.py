@@ -1,6 +1,6 @@
-"""How many KV blocks a worker has, and how long a sequence may therefore become.
+"""KV memory plan: how many blocks a worker has, and how long a sequence may therefore become.
 
-Sans-IO: arithmetic on settings and the model's sizes. Must not know tensors or devices.
+Sans-IO: arithmetic on settings and the model's sizes.
 """
 
 import attrs

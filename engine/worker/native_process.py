@@ -1,8 +1,7 @@
-"""The worker process that will compute with the native kernels: it loads them before it is told so.
+"""The worker process that loads the native kernels before it gets its settings.
 
 Started ahead, with its engine (`nurseries.spawned`): while that one still imports and shakes hands,
-this one has time. Told of another executor it is a worker like any other. Must not know more than
-`process` does.
+this one has time. With another executor it is a worker like any other.
 """
 
 from ...nurseries.processes.child import run_child

@@ -1,8 +1,7 @@
 """The worker process: joins its engine, loads its share of the model, then computes steps.
 
 Composition only. Loading runs in a thread, so that the death monitor and the control task live from
-the first moment. Imports torch only where the executor needs it. Must not know requests, the
-scheduler or sockets.
+the first moment. Imports torch only where the executor needs it.
 """
 
 import math
@@ -41,7 +40,7 @@ T = TypeVar("T")
 # Between two reports of how far a phase is: each wakes this loop, the engine's and the root's, and
 # a small model has a tensor every millisecond. A person sees no more.
 REPORT_S = 0.05
-# Told the settings, our rank, and how to pause until the worker is stopped.
+# Called with the settings, our rank, and a way to pause until the worker is stopped.
 MakeExecutor = Callable[[EngineSettings, int, Pause], WorkerExecutor]
 
 
@@ -94,15 +93,15 @@ class WorkerProcess:
                 await trio.sleep_forever()
 
     async def _load(self, executor: WorkerExecutor) -> WorkerReady:
-        """Read the model, telling how far that is."""
-        told_s = -math.inf
+        """Read the model, and report how far that is."""
+        reported_s = -math.inf
 
         def report(phase: str, fraction: float) -> None:
-            nonlocal told_s
+            nonlocal reported_s
             now_s = time.monotonic()
-            if phase == self.phase and fraction < 1 and now_s < told_s + REPORT_S:
+            if phase == self.phase and fraction < 1 and now_s < reported_s + REPORT_S:
                 return
-            self.phase, told_s = phase, now_s
+            self.phase, reported_s = phase, now_s
             trio.from_thread.run(self.handshake.progress, phase, fraction)
 
         load = partial(executor.load, report)
@@ -121,7 +120,7 @@ class WorkerProcess:
                 assert isinstance(message, TreeRequest)
                 await self.control.send(TreeReply(message.call_id, self._tree_text()))
             except MalformedMessage:
-                continue  # logged by the channel; the asker's deadline tells it
+                continue  # logged by the channel; the asker has a deadline
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 await trio.sleep_forever()  # the engine has left: the death monitor's business
 

@@ -1,9 +1,8 @@
 """The step loop of a worker: take a step from the ring, compute it, answer; in a thread of its own.
 
 The thread is the one `to_thread` child of the worker's nursery, so that trio stays responsive while
-a step computes. It ends when it is told to stop, within a step's time. Whatever a step raises is
-answered with its traceback, and the loop goes on: the engine decides. Must not know models,
-processes or who listens.
+a step computes. It ends when the stop signal is set, within a step's time. Whatever a step raises
+is answered with its traceback, and the loop goes on: the engine decides.
 """
 
 import os

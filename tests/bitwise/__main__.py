@@ -23,7 +23,7 @@ os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 from triolet.tests.accuracy.families import FAMILIES, save_model
 from triolet.tests.accuracy.tables import serves
 
-from .requests import draw_requests
+from .engine import draw_requests
 from .table import EXECUTORS, HEAD, lines, variations
 
 REQUESTS, TOKENS = 64, 128

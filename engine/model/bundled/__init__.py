@@ -3,7 +3,7 @@
 It exists so that everything runs with no download. The folder is a model folder in Hugging Face
 format (weights, tokenizer, settings) with the corpus generator, the training script and the
 evaluation beside them; `README.md` has the measured numbers. Nothing that serves a model imports
-anything here but the folder's path and its name. Must not know: torch (the submodules do).
+anything here but the folder's path and its name. No torch here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pathlib
 
 __all__ = ["BUNDLED_MODEL_NAME", "bundled_model_folder"]
 
-# What clients call it, unless whoever serves it has given it a name.
+# What clients call it, unless the server was given a name for it.
 BUNDLED_MODEL_NAME = "triolet-bundled"
 
 

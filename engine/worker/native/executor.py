@@ -1,7 +1,7 @@
 """The executor that computes with the native kernels on a CPU: the fast one, and bitwise.
 
 Reads the folder that the torch executor reads, with the same checks, and packs each tensor as it
-comes. Must not know rings, tasks or processes, nor import torch.
+comes. No torch here.
 """
 
 import logging
@@ -80,8 +80,8 @@ class NativeExecutor:
         _check_weights(folder, config)
         kernels = Kernels.of(library)
         with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
-            told = partial(progress, BootPhase.LOAD_WEIGHTS)
-            weights = _load_weights(settings, config, kernels, told)
+            report = partial(progress, BootPhase.LOAD_WEIGHTS)
+            weights = _load_weights(settings, config, kernels, report)
         with boot_phase(progress, BootPhase.KV_MEMORY):
             model = _make_model(settings, config, kernels, weights=weights, plan=plan)
             model.populate_cache(partial(progress, BootPhase.KV_MEMORY))

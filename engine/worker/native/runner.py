@@ -1,7 +1,7 @@
-"""Turns a step into one call of the kernels and its sampled tokens.
+"""Model runner over the kernels: a step becomes one call and its sampled tokens.
 
 Block tables are kept as one array of integers, so that a decode step costs no Python per block.
-Must not know messages on the wire, files, processes or torch.
+No torch here.
 """
 
 import time

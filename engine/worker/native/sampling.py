@@ -1,8 +1,8 @@
-"""Samples a step's rows and scores prompts with the native kernels: the fast form of `sampler`.
+"""Sampling of rows and scoring of prompts by the native kernels: the fast form of `torch/sampler`.
 
 What a request asks for is written into a table once, when its row comes, so that a step of rows
-without wishes costs a few microseconds of Python whatever their number. Must not know models,
-caches or rings, nor import torch. Letters: R rows, C columns of logprobs.
+without wishes costs a few microseconds of Python whatever their number. No torch here. Letters: R
+rows, C columns of logprobs.
 """
 
 import operator

@@ -1,10 +1,9 @@
-"""Decides how many threads compute a step: all cores, or one fewer, whichever has been quicker.
+"""Number of threads that compute a step: all cores, or one fewer, whichever has been quicker.
 
 Sans-IO: times in, numbers out. Threads of one step wait for each other, so a core that frontend and
 engine want, too, costs more than it gives; how much they want changes with the load, and so does
 what a step gains from a core. The kernels' bits do not depend on the number, so it may change with
-every step. Steps are compared with those of about as many tokens alone. Must not know what a step
-computes, or clocks.
+every step. Steps are compared with those of about as many tokens alone.
 """
 
 import attrs

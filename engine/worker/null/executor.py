@@ -1,4 +1,4 @@
-"""An executor that computes nothing: tokens are a hash, steps take as long as they are told to.
+"""The null executor computes nothing: tokens are a hash, steps take as long as the settings say.
 
 For tests, demos and chaos: all of the engine but the arithmetic, in any number of workers, with
 token streams that are the same wherever and however often a request runs. A token depends on the

@@ -1,7 +1,7 @@
 """The executor that computes with torch, on a CPU or a CUDA device by the same code.
 
 On a CPU it is bitwise unless the settings say otherwise, and then the oracle that faster executors
-are compared with. Must not know rings, tasks or processes.
+are compared with.
 """
 
 import logging
@@ -31,7 +31,7 @@ from .runner import ModelRunner
 logger = logging.getLogger(__name__)
 # Counts changes of layers, attention or sampler that change any bit of any result.
 REVISION = 2
-# Told once by each worker, since it is a matter of the installation and not of the model.
+# Logged once by each worker, since it is a matter of the installation and not of the model.
 NO_PACKED_LINEAR = (
     "torch %s lacks the oneDNN operators that our linear layers use on a CPU; strips take their"
     " place: as bitwise, and about half as fast"

@@ -3,7 +3,7 @@
 With m the largest logit of a row and w the weights of z - m (step 6, temperature 1), integers whose
 sum S does not depend on their order: L = log(float64(S) · 2**-40), and the logprob of a logit z is
 float32((float64(z) - float64(m)) - L). The order of alternatives is that of step 4, and a token's
-rank is its place in it, from 1. Must not know requests or steps.
+rank is its place in it, from 1.
 
 Letters: R rows, V vocabulary, C columns: the row's token, then the alternatives.
 """

@@ -1,7 +1,7 @@
-"""Turns a step into one forward pass and its sampled tokens.
+"""Model runner over torch: a step becomes one forward pass and its sampled tokens.
 
 Keeps the block tables as one tensor, so that a decode step costs no Python per block, and hands the
-rest to the model and the sampler. Must not know messages on the wire, files or processes.
+rest to the model and the sampler.
 """
 
 from collections.abc import Callable, Sequence

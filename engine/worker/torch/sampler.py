@@ -1,4 +1,4 @@
-"""Chooses one token for each row of logits: a pure function of row, parameters, seed and position.
+"""Sampler: a token for each row of logits, a pure function of row, parameters, seed and position.
 
 No generator state, no dependence on the batch: a request that is resumed elsewhere draws the same
 tokens. What follows is the specification, exact to the bit; this file is the readable form of it
@@ -32,8 +32,8 @@ operation rounded by itself: float32 where nothing else is said, and `log` is `e
 
 -log(-log(u)) is between -3.14 and 22.88: a token 27 below the largest never wins.
 
-`position` is the index of the token in the output, 0 for the first. Must not know requests, steps
-or how logits came to be. Letters: R rows, V vocabulary, W tokens looked at by the filters.
+`position` is the index of the token in the output, 0 for the first. Letters: R rows, V vocabulary,
+W tokens looked at by the filters.
 """
 
 from collections.abc import Mapping, Sequence
@@ -236,7 +236,7 @@ def _keep_first(logits_RV: Tensor, scaled_RV: Tensor, top: Sequence[RowSampling]
     width = min(FILTER_WIDTH, vocab_size)
     last, counts = _prefix_ends(keys_RV, weights_RV, top, width)
     if width < vocab_size:
-        # Of a longer top_k, the first `width` do not tell the sum that top_p is a share of.
+        # Of a longer top_k, the first `width` do not give the sum that top_p is a share of.
         wide = [i for i, n in enumerate(counts.tolist()) if n >= width or top[i].top_k > width]
         if wide:
             sampling = [top[i] for i in wide]

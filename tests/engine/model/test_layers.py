@@ -33,7 +33,7 @@ from triolet.engine.model.rotary import RotaryTable, rotate
 from triolet.engine.model.safetensors_reader import TensorEntry, open_safetensors
 from triolet.engine.model.weight_folder import separate_experts
 from triolet.engine.model_config.experts import EXPERTS_MAX
-from triolet.engine.model_config.folder import Fields
+from triolet.engine.model_config.folder import ConfigFields
 from triolet.engine.model_config.rope import (
     LinearScaling,
     Llama3Scaling,
@@ -265,7 +265,7 @@ def test_frequencies_are_those_of_transformers(parameters: dict[str, Any], head_
         head_dim=head_size, max_position_embeddings=2048, rope_parameters=dict(values)
     )
     expected, scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, CPU)
-    rope = read_rope(Fields("config.json", {"rope_parameters": values}), 2048)
+    rope = read_rope(ConfigFields("config.json", {"rope_parameters": values}), 2048)
     ours = torch.tensor(rotary_frequencies(head_size, rope))
     assert torch.allclose(ours, expected, rtol=1e-5)
     attention = rope.scaling.attention_factor if isinstance(rope.scaling, YarnScaling) else 1.0

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
 from triolet.engine.model.bundled import bundled_model_folder
-from triolet.engine.model.loader import DummyWeights, open_folder_weights, read_tensor
+from triolet.engine.model.loader import DummyWeights, FolderWeights, read_tensor
 from triolet.engine.model.registry import plan_weights
 from triolet.engine.model.safetensors_reader import HEADER_BYTES_MAX, open_safetensors
 from triolet.engine.model.weight_folder import (
@@ -44,9 +44,8 @@ def take(
     folder: pathlib.Path, name: str, shape: tuple[int, ...]
 ) -> tuple[torch.Tensor, list[float]]:
     fractions: list[float] = []
-    with open_folder_weights(
-        folder, dtype=torch.float32, device=CPU, progress=fractions.append
-    ) as weights:
+    with open_weight_folder(folder) as files:
+        weights = FolderWeights(files, torch.float32, CPU, fractions.append)
         return weights.take(name, shape), fractions
 
 

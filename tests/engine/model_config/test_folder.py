@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from triolet.engine.errors import ModelFolderError
-from triolet.engine.model_config.folder import Fields, read_bytes, read_object
+from triolet.engine.model_config.folder import ConfigFields, read_bytes, read_object
 from triolet.engine.model_config.generation import GenerationConfig, load_generation_config
 from triolet.engine.sampling_params import SamplingParams
 
 
-def fields(**values: Any) -> Fields:
-    return Fields("config.json", values)
+def fields(**values: Any) -> ConfigFields:
+    return ConfigFields("config.json", values)
 
 
 def test_null_takes_the_default() -> None:

@@ -1,6 +1,5 @@
-"""The numerics id changes with whatever changes bits, and with nothing else."""
+"""What an executor is loaded with: numerics id, KV memory plan, threads; and its outcomes."""
 
-import hashlib
 import pathlib
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from triolet.engine.step_messages import RowLogprobs, StepResult
 from triolet.engine.worker.executor_interface import StepOutcome
 from triolet.engine.worker.kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
 from triolet.engine.worker.native.thread_choice import TRY_EVERY, ThreadChoice
-from triolet.engine.worker.numerics import file_digest, numerics_id, processor_name
+from triolet.engine.worker.numerics import numerics_id, processor_name
 
 FACTS = {"executor": "torch", "dtype": "float32"}
 
@@ -44,11 +43,6 @@ def test_weights_facts_and_names_change_it(tmp_path: pathlib.Path) -> None:
     write(tmp_path, b"weighteD")
     ids.add(numerics_id(FACTS, files))
     assert len(ids) == 5
-
-
-def test_file_digest(tmp_path: pathlib.Path) -> None:
-    (path,) = [path for path in write(tmp_path) if path.name == "model.safetensors"]
-    assert file_digest(path) == hashlib.sha256(b"weights").hexdigest()
 
 
 def test_processor_name(tmp_path: pathlib.Path) -> None:
@@ -86,13 +80,10 @@ def test_plan(changes: dict[str, Any], model_len: int, token_bytes: int, expecte
 def test_what_settings_leave_open_is_what_there_is() -> None:
     settings = EngineSettings(model="m", max_num_seqs=4)
     assert plan_kv(settings, model_len=100, token_bytes=10, memory_bytes=480) == KvPlan(3, 48)
+    free = device_kv_bytes(1000, weight_bytes=300, step_bytes=100)
+    assert (free, device_kv_bytes(1000, weight_bytes=850, step_bytes=100)) == (500, 0)
     token_bytes = KV_MEMORY_BYTES_DEFAULT // 160
     assert plan_kv(settings, model_len=100, token_bytes=token_bytes) == KvPlan(10, 100)
-
-
-def test_a_device_keeps_room_for_weights_and_steps() -> None:
-    assert device_kv_bytes(1000, weight_bytes=300, step_bytes=100) == 500
-    assert device_kv_bytes(1000, weight_bytes=850, step_bytes=100) == 0
 
 
 @pytest.mark.parametrize(

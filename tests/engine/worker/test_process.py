@@ -21,7 +21,6 @@ from triolet.engine.step_messages import (
     NewRow,
     RowSampling,
     Step,
-    StepFailure,
     StepResult,
     WorkerInit,
     WorkerReady,
@@ -151,19 +150,6 @@ async def test_the_tree_has_the_tasks_and_the_facts(
             assert len(find_tasks(tree.tasks, name)) == 1
         assert tree.facts["phase"] == "serve"
         assert (tree.facts["step"], tree.facts["rows"]) == (6, 0)
-
-
-async def test_a_step_that_fails_is_reported_and_the_worker_serves_on(
-    ends: tuple[Core, ChildFds], settings: EngineSettings
-) -> None:
-    core, fds = ends
-    async with running(core, fds, settings):
-        failure = await core.run(Step(number=1, finished=[3]))
-        assert isinstance(failure, StepFailure)
-        assert "StepInconsistent: step 1 finishes row 3" in failure.traceback
-        answer = await core.run(first_step(number=2))
-        assert isinstance(answer, StepResult)
-        assert answer.number == 2
 
 
 async def test_an_engine_that_left_is_the_death_monitors_business(

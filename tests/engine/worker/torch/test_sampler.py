@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -147,21 +146,8 @@ def test_signed_arithmetic_gives_what_integers_give(
     assert philox(counter, key) == specified_sampler.philox(counter, key)
 
 
-def test_broadcasts() -> None:
-    zero = torch.tensor(0)
-    words = philox4x32((torch.arange(6).view(3, 2), zero, zero, zero), (zero, zero))
-    assert [word.shape for word in words] == [(3, 2)] * 4
-    assert words[2][1, 1] == philox((3, 0, 0, 0), (0, 0))[2]
-
-
 @given(st.floats(1e-300, 1e300) | st.floats(0.5, 2.0))
 def test_is_near_the_logarithm(value: float) -> None:
-    assert math.isclose(exact_log(value), math.log(value), rel_tol=1e-15)
-
-
-@given(st.integers(1, 2**33))
-def test_is_near_where_draws_are_decided(steps: int) -> None:
-    value = 1.0 - steps * 2.0**-34
     assert math.isclose(exact_log(value), math.log(value), rel_tol=1e-15)
 
 
@@ -186,20 +172,3 @@ def test_is_near_the_logarithm_of_softmax() -> None:
     expected = logits.double().log_softmax(-1).gather(1, found.token_ids_RC.long()).float()
     assert torch.allclose(found.logprobs_RC, expected, rtol=0, atol=2e-6)
     assert (found.logprobs_RC[:, 1:].diff(dim=-1) <= 0).all()
-
-
-def test_rows_without_numbers_are_told() -> None:
-    nan, inf = math.nan, math.inf
-    logits = torch.tensor([[nan, 0.0], [inf, 0.0], [-inf, -inf], [-inf, 0.0]])
-    assert logprobs_of(logits, [0] * 4, 2).finite_R.tolist() == [False, False, False, True]
-
-
-def test_a_message_has_what_was_found() -> None:
-    found = logprobs_of(torch.tensor([[0.0, 0.0, 1.0], [2.0, 0.0, 1.0]]), [1, 1], 2)
-    message = found.message(7, 30)
-    assert (message.row, message.first, message.width) == (7, 30, 3)
-    assert np.frombuffer(message.token_ids, "<i4").tolist() == [1, 2, 0, 1, 0, 2]
-    assert np.frombuffer(message.ranks, "<i4").tolist() == [3, 3]
-    logprobs = np.frombuffer(message.logprobs, "<f4").reshape(2, 3)
-    assert logprobs[0, 0] == logprobs[0, 2]
-    assert np.allclose(np.exp(logprobs[1]).sum(), 1.0)
