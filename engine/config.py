@@ -41,7 +41,7 @@ _TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", 
 def setting(
     default: Any,
     *,
-    at_least: float | None = None,
+    at_least: float = 0,
     at_most: float = math.inf,
     one_of: tuple[str, ...] = (),
     help: str = "",
@@ -49,7 +49,8 @@ def setting(
 ) -> Any:
     """A field of the default's type, checked when it is set. Raises `InvalidParameter` by its name.
 
-    With `help` it is an option of the commands; a `rare` one is not in their `--help`.
+    Numbers are finite and within their bounds. With `help` it is an option of the commands; a
+    `rare` one is not in their `--help`.
     """
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -60,9 +61,9 @@ def setting(
         if one_of and value not in one_of:
             words = ", ".join(filter(None, one_of))
             raise InvalidParameter(name, f"must be one of {words}, not {value!r}")
-        if at_least is not None and (not math.isfinite(value) or value < at_least):
+        if wanted in (int, float) and not at_least <= value < math.inf:
             raise InvalidParameter(name, f"must be at least {at_least:g}, not {value:g}")
-        if at_least is not None and value > at_most:
+        if wanted in (int, float) and value > at_most:
             raise InvalidParameter(name, f"must be at most {at_most:g}, not {value:g}")
 
     return attrs.field(default=default, validator=check, metadata={"help": help, "rare": rare})
@@ -94,14 +95,12 @@ class EngineSettings:
     # Tensor × pipeline ranks.
     workers: int = setting(1, at_least=1, help="Worker processes of each engine.")
     # Native as is quickest, torch all cores but one.
-    threads: int = setting(0, at_least=0, help="Threads of each worker; 0: as many as are of use.")
+    threads: int = setting(0, help="Threads of each worker; 0: as many as are of use.")
     block_tokens: int = setting(BLOCK_TOKENS, at_least=1, at_most=STEP_TOKENS_MAX)
-    max_model_len: int = setting(
-        0, at_least=0, help="Longest prompt plus answer, in tokens; 0: the model's."
-    )
+    max_model_len: int = setting(0, help="Longest prompt plus answer, in tokens; 0: the model's.")
     # As fits: as many as `max_num_seqs` sequences of full length need, within
     # `kv_memory_bytes_max`.
-    kv_blocks: int = setting(0, at_least=0, help="KV cache in blocks of 16 tokens; 0: as fits.")
+    kv_blocks: int = setting(0, help="KV cache in blocks of 16 tokens; 0: as fits.")
     max_num_seqs: int = setting(
         64, at_least=1, at_most=STEP_TOKENS_MAX, help="Most requests that one step computes."
     )
@@ -115,14 +114,10 @@ class EngineSettings:
     )
     # Half a second is a gap between two tokens that a reader notices.
     step_time_target_s: float = setting(
-        0.5,
-        at_least=0,
-        help="Cut prompts so that no step should take more seconds; 0: never.",
-        rare=True,
+        0.5, help="Cut prompts so that no step should take more seconds; 0: never.", rare=True
     )
     max_logprobs: int = setting(
         MAX_LOGPROBS_DEFAULT,
-        at_least=0,
         at_most=LOGPROBS_MAX,
         help="Most alternatives of a token that logprobs may ask for.",
         rare=True,
@@ -145,10 +140,7 @@ class EngineSettings:
     prefix_cache: bool = setting(default=True, help="Compute what prompts have in common once.")
     bitwise: bool = setting(default=True)
     kv_memory_bytes_max: int = setting(
-        0,
-        at_least=0,
-        help="Most memory for KV blocks where --kv-blocks is 0; 0: 1 GiB or a GPU's.",
-        rare=True,
+        0, help="Most memory for KV blocks where --kv-blocks is 0; 0: 1 GiB or a GPU's.", rare=True
     )
     # Without progress; every progress message starts it again.
     boot_timeout_s: float = setting(
@@ -164,9 +156,7 @@ class EngineSettings:
     )
     # Folder in which engine and workers note the spans of their steps; "" notes nothing.
     record_steps: str = setting("")
-    null_step_s: float = setting(
-        0.0, at_least=0, help="Seconds that each step of the null executor takes."
-    )
+    null_step_s: float = setting(0.0, help="Seconds that each step of the null executor takes.")
 
     def __attrs_post_init__(self) -> None:
         if self.executor != "null" and self.workers != 1:

@@ -37,7 +37,7 @@ class AdmissionLimits:
     # Of embeddings that prompts are given as, kept for as long as their requests run, here and at
     # the engines: five of the largest.
     embeds_bytes_max: int = setting(256 * 2**20, at_least=1)
-    retry_after_s: float = setting(RETRY_AFTER_S, at_least=0)
+    retry_after_s: float = setting(RETRY_AFTER_S)
 
 
 @attrs.frozen(kw_only=True)
@@ -47,7 +47,7 @@ class InputLimits:
     # No model of today takes more tokens than this has characters.
     prompt_characters_max: int = setting(2**22, at_least=1)
     # Up to here the loop does it itself: some 0.5 ms; above, a thread does.
-    inline_characters_max: int = setting(2048, at_least=0)
+    inline_characters_max: int = setting(2048)
     # Texts that are tokenised in threads at the same time.
     threads: int = setting(1, at_least=1)
 
@@ -64,7 +64,7 @@ class StreamSettings:
 class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
-    restart_limit: int = setting(3, at_least=0)
+    restart_limit: int = setting(3)
     restart_period_s: float = setting(60.0, at_least=0.001)
     backoff_min_s: float = setting(0.1, at_least=0.001)
     backoff_max_s: float = setting(5.0, at_least=0.001)
@@ -89,7 +89,7 @@ class RuntimeTimes:
     """Bounds on waiting, in seconds."""
 
     # What is in flight may go on so long after a drain began.
-    grace_s: float = setting(10.0, at_least=0)
+    grace_s: float = setting(10.0)
     # Ending a child: after the order, after SIGTERM, after SIGKILL.
     ladder: LadderTimes = attrs.field(factory=LadderTimes)
     # A ready engine's link to the embedding program must be up by then, or entering fails.
@@ -105,11 +105,11 @@ class RuntimeSettings:
 
     engine: EngineSettings
     engines: int = setting(1, at_least=1, at_most=PROCESSES_MAX)
-    frontends: int = setting(0, at_least=0, at_most=PROCESSES_MAX)
+    frontends: int = setting(0, at_most=PROCESSES_MAX)
     # Warm spares: processes that have imported everything and wait to be the next engine, or the
     # next frontend. What a program embeds should not grow by what it may never need.
-    spare_engines: int = setting(0, at_least=0, at_most=PROCESSES_MAX)
-    spare_frontends: int = setting(0, at_least=0, at_most=PROCESSES_MAX)
+    spare_engines: int = setting(0, at_most=PROCESSES_MAX)
+    spare_frontends: int = setting(0, at_most=PROCESSES_MAX)
     # What clients call the model; "" takes the folder's name.
     model_name: str = ""
     # Whether parameters that clients leave out are as the model's `generation_config.json` advises.

@@ -82,24 +82,6 @@ def test_a_wrong_command_line_is_one_sentence_and_code_2(
     assert "Traceback" not in err
 
 
-def test_a_model_folder_that_is_not_there_is_a_failure(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    for command in ("serve", "run"):
-        code, _, err = run([command, "/nowhere"], capsys)
-        assert code == 1
-        assert "/nowhere" in err
-        assert "choose another model" in err
-
-
-@pytest.mark.slow
-def test_the_program_reads_its_own_arguments() -> None:
-    command = [sys.executable, "-m", "triolet", "serve", "--port", "x"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert (ended.returncode, ended.stdout) == (2, "")
-    assert "--port" in ended.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [["serve"], ["doctor"], ["bench"]], ids=str)
 def test_ctrl_c_while_modules_are_imported_just_ends_it(words: list[str]) -> None:

@@ -10,6 +10,7 @@ import importlib.metadata
 import os
 import pathlib
 import platform
+import re
 import resource
 import sys
 import tempfile
@@ -75,9 +76,7 @@ def _versions() -> Iterator[Finding]:
     for requirement in requirements:
         if "extra ==" in requirement:
             continue
-        name = requirement
-        for stop in " ;<>=!~[":
-            name = name.split(stop)[0]
+        (name,) = re.findall(r"^[^ ;<>=!~\[]+", requirement)
         try:
             yield Finding(name, importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:

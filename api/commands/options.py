@@ -22,7 +22,7 @@ _LOGS = LogSettings()
 # hour.
 RARE = Parameter(show=False)
 # Options that may be given often: empty unless given, and there is no option to say so.
-_LIST: dict[str, Any] = {"negative": (), "show_default": False}
+Texts = Annotated[tuple[str, ...], Parameter(negative=(), show_default=False)]
 
 
 def options_of(settings: type[Any]) -> type[Any]:
@@ -43,66 +43,57 @@ else:
     EngineOptions = options_of(EngineSettings)
 
 
+def _option(default: Any, sentence: str) -> Any:
+    """A field with its sentence of help."""
+    return attrs.field(default=default, metadata={"help": sentence})
+
+
 @attrs.frozen(kw_only=True)
 class ServeOptions:
     """Where a server listens, for whom, and with how many processes."""
 
-    host: Annotated[str, Parameter(help="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Parameter(help="Port to listen on; 0 lets the system choose.")] = 8000
-    api_key: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="Key that clients must send; may be given often.",
-            env_var="TRIOLET_API_KEY",
-            **_LIST,
-        ),
-    ] = attrs.field(default=(), repr=False)
-    admin_key: Annotated[
-        tuple[str, ...],
-        Parameter(
-            help="Key that opens admin routes, too; without any there are none.",
-            env_var="TRIOLET_ADMIN_KEY",
-            **_LIST,
-        ),
-    ] = attrs.field(default=(), repr=False)
-    vllm_metrics: Annotated[
-        bool, Parameter(help="Tell metrics under vLLM's names, too, for its dashboards.")
-    ] = False
-    allowed_host: Annotated[
-        tuple[str, ...],
-        Parameter(help="Host header to accept besides localhost and addresses.", **_LIST),
-    ] = ()
-    allowed_origin: Annotated[
-        tuple[str, ...], Parameter(help="Browser origin to accept besides our own.", **_LIST)
-    ] = ()
-    engines: Annotated[int, Parameter(help="Engine processes; each has the whole model.")] = 1
-    frontends: Annotated[int, Parameter(help="Frontend processes.")] = 1
-    spare_engines: Annotated[
-        int, Parameter(help="Processes that wait to be the next engine, where one dies.")
-    ] = 1
-    spare_frontends: Annotated[
-        int, Parameter(help="Processes that wait to be the next frontend, where one dies.")
-    ] = 1
-    model_name: Annotated[str, Parameter(help="What clients call the model.")] = ""
-    generation_config: Annotated[
-        str,
-        Parameter(help="auto: the model's advice where a request leaves sampling open; or none."),
-    ] = "auto"
-    log_format: Annotated[str, Parameter(help="human, or json: one object a line.")] = _LOGS.format
-    log_level: Annotated[str, Parameter(help="debug, info, warning or error.")] = _LOGS.level
-    grace: Annotated[float, Parameter(help="Seconds to serve out after the first Ctrl-C.")] = (
-        GRACE_S
+    host: str = _option("127.0.0.1", "Address to listen on.")
+    port: int = _option(8000, "Port to listen on; 0 lets the system choose.")
+    api_key: Annotated[Texts, Parameter(env_var="TRIOLET_API_KEY")] = attrs.field(
+        default=(),
+        repr=False,
+        metadata={"help": "Key that clients must send; may be given often."},
     )
-    resume_keep: Annotated[
-        float,
-        Parameter(help="Longest `runtime.keep_s`: seconds that a response outlives its reader."),
-    ] = RESUME_KEEP_S
-    restart_limit: Annotated[
-        int, Parameter(help="A process that dies more often within the period is given up.")
-    ] = _RESTARTS.restart_limit
-    restart_period: Annotated[
-        float, Parameter(help="Seconds over which its deaths are counted.")
-    ] = _RESTARTS.restart_period_s
+    admin_key: Annotated[Texts, Parameter(env_var="TRIOLET_ADMIN_KEY")] = attrs.field(
+        default=(),
+        repr=False,
+        metadata={"help": "Key that opens admin routes, too; without any there are none."},
+    )
+    vllm_metrics: bool = _option(False, "Tell metrics under vLLM's names, too, for its dashboards.")
+    allowed_host: Texts = attrs.field(
+        default=(), metadata={"help": "Host header to accept besides localhost and addresses."}
+    )
+    allowed_origin: Texts = attrs.field(
+        default=(), metadata={"help": "Browser origin to accept besides our own."}
+    )
+    engines: int = _option(1, "Engine processes; each has the whole model.")
+    frontends: int = _option(1, "Frontend processes.")
+    spare_engines: int = _option(1, "Processes that wait to be the next engine, where one dies.")
+    spare_frontends: int = _option(
+        1, "Processes that wait to be the next frontend, where one dies."
+    )
+    model_name: str = _option("", "What clients call the model.")
+    generation_config: str = _option(
+        "auto", "auto: the model's advice where a request leaves sampling open; or none."
+    )
+    log_format: str = _option(_LOGS.format, "human, or json: one object a line.")
+    log_level: str = _option(_LOGS.level, "debug, info, warning or error.")
+    grace: float = _option(GRACE_S, "Seconds to serve out after the first Ctrl-C.")
+    resume_keep: float = _option(
+        RESUME_KEEP_S, "Longest `runtime.keep_s`: seconds that a response outlives its reader."
+    )
+    restart_limit: int = _option(
+        _RESTARTS.restart_limit,
+        "A process that dies more often within the period is given up.",
+    )
+    restart_period: float = _option(
+        _RESTARTS.restart_period_s, "Seconds over which its deaths are counted."
+    )
     # Of restarts: the first delay, the longest.
     backoff_min: Annotated[float, RARE] = _RESTARTS.backoff_min_s
     backoff_max: Annotated[float, RARE] = _RESTARTS.backoff_max_s
@@ -117,21 +108,18 @@ class ServeOptions:
 
 @attrs.frozen(kw_only=True)
 class FileOptions:
-    """What every command takes that has settings."""
+    """Option of every command that has settings."""
 
-    config: Annotated[
-        str,
-        Parameter(
-            help="Settings file in TOML: a table for each command, keys as the options' names."
-        ),
-    ] = ""
+    config: str = _option(
+        "", "Settings file in TOML: a table for each command, keys as the options' names."
+    )
 
 
 @attrs.frozen(kw_only=True)
 class ChatOptions:
     """How answers are drawn."""
 
-    system: Annotated[str, Parameter(help="System message of the conversation.")] = ""
-    temperature: Annotated[float, Parameter(help="0 is greedy.")] = 0.7
-    max_tokens: Annotated[int, Parameter(help="Longest answer, in tokens.")] = 256
-    seed: Annotated[int | None, Parameter(help="Same seed, same answers.")] = None
+    system: str = _option("", "System message of the conversation.")
+    temperature: float = _option(0.7, "0 is greedy.")
+    max_tokens: int = _option(256, "Longest answer, in tokens.")
+    seed: int | None = _option(None, "Same seed, same answers.")

@@ -4,10 +4,9 @@ import json
 import pathlib
 from typing import Any
 
-import attrs
 import pytest
 
-from triolet.api.commands.config_show import DEFAULT, rows_of
+from triolet.api.commands.config_show import rows_of
 from triolet.api.commands.options import EngineOptions, ServeOptions
 from triolet.api.commands.sources import TABLES, fault_of_text, fault_of_value
 from triolet.command_line import app, run_words, sources
@@ -70,6 +69,16 @@ def test_a_list_has_one_source(file: pathlib.Path, monkeypatch: pytest.MonkeyPat
     assert options.api_key == ("three",)
 
 
+def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What is printed, without its frame."""
+    with pytest.raises(SystemExit) as ended:
+        run_words(["config", "show", *words])
+    assert ended.value.code != 0
+    err = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "Traceback" not in err
+    return err
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -99,12 +108,7 @@ def test_a_wrong_file_is_a_usage_error_that_names_the_fault(
 ) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
-    with pytest.raises(SystemExit) as ended:
-        run_words(["config", "show", "--config", str(path)])
-    assert ended.value.code != 0
-    err = " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert said in err
-    assert "Traceback" not in err
+    assert said in refusal(["--config", str(path)], capsys)
 
 
 @pytest.mark.parametrize(
@@ -112,31 +116,20 @@ def test_a_wrong_file_is_a_usage_error_that_names_the_fault(
     [
         (["--port", "8124.5"], "--port must be a whole number of at most 64 bits, not '8124.5'"),
         (["--limits.http.head-s", "nan"], "--limits.http.head-s must be a finite number"),
+        (["--config", "/nowhere/at.all"], "cannot read /nowhere/at.all: No such file"),
+        ([], "environment: TRIOLET_ENGINES must be a whole number of at most 64 bits, not '1.5'"),
     ],
+    ids=str,
 )
-def test_a_word_of_a_wrong_type_is_a_usage_error(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+def test_a_wrong_word_or_variable_is_a_usage_error(
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run_words(["config", "show", *words])
-    assert ended.value.code != 0
-    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
-def test_a_variable_of_a_wrong_type_is_named(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRIOLET_PORT", "80.5")
-    with pytest.raises(SystemExit):
-        run_words(["config", "show"])
-    said = "environment: TRIOLET_PORT must be a whole number of at most 64 bits, not '80.5'"
-    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
-
-
-def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        run_words(["config", "show", "--config", "/nowhere/at.all"])
-    assert "/nowhere/at.all" in capsys.readouterr().err
+    if not words:
+        monkeypatch.setenv("TRIOLET_ENGINES", "1.5")
+    assert said in refusal(words, capsys)
 
 
 def test_every_option_is_shown_under_the_name_that_sets_it() -> None:
@@ -154,12 +147,6 @@ def test_every_table_is_a_command() -> None:
         command = app
         for word in words:
             command = command[word]
-
-
-def test_secrets_are_not_shown() -> None:
-    rows = {row.option: row for row in rows_of(ServeOptions(api_key=("secret",)), {})}
-    assert "secret" not in str(rows["--api-key"].value)
-    assert attrs.evolve(rows["--host"], source=DEFAULT).value == "127.0.0.1"
 
 
 # ---- config show
