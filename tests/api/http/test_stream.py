@@ -9,6 +9,14 @@ import trio.testing
 from triolet.api.http.stream import PIECE_BYTES, UNSENT_BYTES_MAX, BoundedStream, ReadAhead
 
 
+def tcp_pair() -> tuple[socket.socket, trio.SocketStream]:
+    """A client of loopback, and the server's end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    return client, trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+
+
 async def test_a_late_write_aborts(autojump_clock: trio.testing.MockClock) -> None:
     client, server = trio.testing.lockstep_stream_pair()
     stream = BoundedStream(server, write_s=20)
@@ -56,14 +64,8 @@ async def test_the_deadline_is_of_progress(autojump_clock: trio.testing.MockCloc
 
 
 async def test_abort_resets_a_socket() -> None:
-    left, right = socket.socketpair()
-    listener = socket.create_server(("127.0.0.1", 0))
-    left.close()
-    right.close()
-    with listener:
-        client = socket.create_connection(listener.getsockname())
-        accepted, _ = listener.accept()
-    stream = BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)), 20)
+    client, accepted = tcp_pair()
+    stream = BoundedStream(accepted, 20)
     await stream.abort()
     await stream.abort()
     with client, pytest.raises(ConnectionResetError):
@@ -78,10 +80,7 @@ async def open_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
 
 
 async def test_the_kernel_does_not_hoard_what_it_has_not_sent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        accepted, _ = listener.accept()
-    server = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    client, server = tcp_pair()
     BoundedStream(server, write_s=20)
     with client:
         option = server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
