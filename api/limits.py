@@ -86,7 +86,7 @@ class ServerLimits:
     ended_bytes_max: int = 64 * 2**20
     ended_s: float = 3600.0
     # Tokens of a stream may wait so long for more, unless its request says how long
-    # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is told when it comes.
+    # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is sent when it comes.
     merge_ms: int = 0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)

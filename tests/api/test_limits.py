@@ -45,7 +45,7 @@ def head(size: int, more: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_a_body_that_finds_no_room_is_told_to_come_again(
+async def test_a_body_that_finds_no_room_is_asked_to_come_again(
     is_chunked: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     application = make_application(limits=ServerLimits(input_bytes_max=LARGE))

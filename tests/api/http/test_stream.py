@@ -21,10 +21,10 @@ async def test_a_late_write_aborts(autojump_clock: trio.testing.MockClock) -> No
     client, server = trio.testing.lockstep_stream_pair()
     stream = BoundedStream(server, write_s=20)
     with pytest.raises(trio.BrokenResourceError, match="20 s"):
-        await stream.send_all(b"x")  # nobody reads
+        await stream.send_all(b"x")  # it is not read
     assert trio.current_time() == pytest.approx(20)
     assert stream.aborted
-    assert await client.receive_some(1) == b"x"  # how much arrived nobody knows
+    assert await client.receive_some(1) == b"x"  # how much arrived is unknown
     assert await client.receive_some(1) == b""
     await client.aclose()
 
@@ -107,12 +107,12 @@ async def test_a_socket_gets_at_once_what_it_takes_and_the_rest_as_it_can() -> N
     await stream.aclose()
 
 
-async def test_a_lost_socket_is_told_and_a_cancelled_writer_aborts() -> None:
+async def test_a_lost_socket_is_reported_and_a_cancelled_writer_aborts() -> None:
     client, server = await open_pair()
     stream = BoundedStream(server, write_s=20)
     await client.aclose()
     with pytest.raises(trio.BrokenResourceError):
-        await stream.send_all(b"to nobody")
+        await stream.send_all(b"to a client that left")
     assert stream.aborted
     client, server = await open_pair()
     stream = BoundedStream(server, write_s=20)
@@ -139,7 +139,7 @@ async def test_reading_and_half_closing_pass_through() -> None:
 
 
 @pytest.mark.parametrize("looks_first", [True, False])
-async def test_a_read_of_a_stream_that_others_close_is_told_so(looks_first: bool) -> None:
+async def test_a_read_of_a_stream_that_others_close_ends(looks_first: bool) -> None:
     client, server = await open_pair()
     stream = BoundedStream(server, write_s=20)
 
@@ -241,7 +241,7 @@ async def test_leaving_cancels_who_answers(autojump_clock: trio.testing.MockCloc
     assert trio.current_time() < 1
 
 
-async def test_after_it_stopped_the_stream_is_somebody_elses() -> None:
+async def test_after_it_stopped_the_stream_is_given_away() -> None:
     client, incoming = make()
     async with incoming.reading():
         await client.send_all(b"ab")

@@ -41,7 +41,7 @@ async def still_serves(application: Application) -> bool:
 
 
 @pytest.mark.parametrize("message", [HANDSHAKE, REQUEST, b"\x16\x03\x01" + HANDSHAKE])
-async def test_ending_at_any_byte_harms_nobody(message: bytes) -> None:
+async def test_ending_at_any_byte_harms_no_other(message: bytes) -> None:
     application = make_application()
     for length in range(len(message) + 1):
         async with open_connection(application) as stream:
