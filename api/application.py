@@ -4,6 +4,7 @@ Connections ask it who a client is and whether work is taken, and say when they 
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,7 +17,7 @@ from ..runtime.text.tool_calls import has_tool_calls
 from .errors import draining
 from .http.access import Authentication, OriginPolicy
 from .http.connection import HttpConnection
-from .limits import LOCAL, ClientAddresses, InputBudget
+from .limits import LOCAL, InputBudget
 from .metrics import ApiCounters, Metrics
 from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses, RootCalls
@@ -57,7 +58,8 @@ class Application:
     _drain_begun: trio.Event = attrs.field(factory=trio.Event, init=False)
     # One scope for each connection, by which a drain ends those that outstay the grace.
     _connections: set[trio.CancelScope] = attrs.field(factory=set, init=False)
-    _addresses: ClientAddresses = attrs.field(init=False)
+    # {client's address: open connections}, none of 0, so that one cannot take all there may be.
+    _by_address: Counter[str] = attrs.field(factory=Counter, init=False)
     # Connections that wait for a next request: a drain ends them at once.
     _idle: set[trio.CancelScope] = attrs.field(factory=set, init=False)
     # Set, and made anew, when a connection or a response has ended.
@@ -67,7 +69,6 @@ class Application:
         settings = self.settings
         template = self.generator.tokenizer_info().get("chat_template")
         self.has_tools = has_tool_calls(template if isinstance(template, str) else None)
-        self._addresses = ClientAddresses(settings.limits.connections_per_address_max)
         self.authentication = Authentication.of_keys(settings.api_keys, settings.admin_keys)
         self.origins = OriginPolicy.of(settings.allowed_hosts, settings.allowed_origins)
         self.inputs = InputBudget(settings.limits.input_bytes_max)
@@ -85,8 +86,11 @@ class Application:
 
     def is_full(self, address: str) -> bool:
         """Whether one more connection of this client would be over a limit."""
-        total_max = self.settings.limits.connections_max
-        return len(self._connections) >= total_max or self._addresses.is_full(address)
+        limits = self.settings.limits
+        is_one_full = self._by_address[address] >= limits.connections_per_address_max
+        return len(self._connections) >= limits.connections_max or (
+            is_one_full and address != LOCAL
+        )
 
     def count_refused(self) -> None:
         """A connection was refused at a limit."""
@@ -111,12 +115,16 @@ class Application:
         self.counters.connections += 1
         self.counters.connections_active += 1
         self.on_load()
-        with self._addresses.connection(address), trio.CancelScope() as scope:
+        with trio.CancelScope() as scope:
             self._connections.add(scope)
+            self._by_address[address] += 1
             try:
                 yield
             finally:
                 self._connections.remove(scope)
+                self._by_address[address] -= 1
+                if not self._by_address[address]:
+                    del self._by_address[address]
                 self.counters.connections_active -= 1
                 self.on_load()
                 self._note_change()

@@ -95,28 +95,22 @@ def body_too_large(limit: int) -> ApiError:
 
 def no_room() -> ApiError:
     """The 503 for a large body while others fill the room for those."""
-    return ApiError(
-        503,
-        "The server has no room for so large a body now; send it again",
-        "server_overloaded",
-        SERVER_ERROR,
-        retry_after_s=RETRY_AFTER_ENGINE_S,
-    )
+    message = "The server has no room for so large a body now; send it again"
+    return _come_again(message, "server_overloaded")
 
 
 def draining() -> ApiError:
     """The 503 for new work while what is in flight is being served."""
-    return ApiError(
-        503,
-        "The server is draining: it serves what is in flight and takes nothing new",
-        "server_draining",
-        SERVER_ERROR,
-        retry_after_s=RETRY_AFTER_ENGINE_S,
-    )
+    message = "The server is draining: it serves what is in flight and takes nothing new"
+    return _come_again(message, "server_draining")
+
+
+def _come_again(message: str, code: str, retry_after_s: float = RETRY_AFTER_ENGINE_S) -> ApiError:
+    return ApiError(503, message, code, SERVER_ERROR, retry_after_s=retry_after_s)
 
 
 def to_api_error(error: Exception, names: dict[str, str] | None = None) -> ApiError:
-    """What a client is told about `error`; unknown kinds become one fixed 500.
+    """The answer for `error`; unknown kinds become one fixed 500.
 
     `names` maps fields of `SamplingParams` to the protocol's spelling (`max_tokens` is
     `max_output_tokens` in Responses).
@@ -136,17 +130,13 @@ def to_api_error(error: Exception, names: dict[str, str] | None = None) -> ApiEr
                 429, str(error), error.code, "rate_limit_error", retry_after_s=error.retry_after_s
             )
         case NoEngine():
-            return _unavailable(error, error.retry_after_s)
+            return _come_again(_public(error), error.code, error.retry_after_s)
         case RequestFailed():
             return ApiError(500, _public(error), error.code, SERVER_ERROR)
         case EngineError() if error.retryable:
-            return _unavailable(error, RETRY_AFTER_ENGINE_S)
+            return _come_again(_public(error), error.code)
         case _:
             return internal_error()
-
-
-def _unavailable(error: EngineError, retry_after_s: float) -> ApiError:
-    return ApiError(503, _public(error), error.code, SERVER_ERROR, retry_after_s=retry_after_s)
 
 
 def _public(error: EngineError) -> str:

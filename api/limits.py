@@ -6,9 +6,6 @@ Times are monotonic seconds.
 
 import ipaddress
 import math
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 import attrs
@@ -89,7 +86,7 @@ class ServerLimits:
     ended_bytes_max: int = 64 * 2**20
     ended_s: float = 3600.0
     # Tokens of a stream may wait so long for more, unless its request says how long
-    # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is told when it comes.
+    # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is sent when it comes.
     merge_ms: int = 0
     http: HttpLimits = attrs.field(factory=HttpLimits)
     socket: SocketLimits = attrs.field(factory=SocketLimits)
@@ -174,31 +171,3 @@ def address_of(socket: PeerNamed) -> str:
     if address.version == 6:
         return str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False))
     return str(address)
-
-
-@attrs.define(eq=False)
-class ClientAddresses:
-    """Connection counts by client address, so that one client cannot take all there may be."""
-
-    per_address_max: int
-    # {address: open connections}, none of 0; bounded by the connections there are.
-    _open: Counter[str] = attrs.field(factory=Counter, init=False)
-
-    def is_full(self, address: str) -> bool:
-        """Whether one more of this address would be over the limit."""
-        return address != LOCAL and self._open[address] >= self.per_address_max
-
-    @contextmanager
-    def connection(self, address: str) -> Iterator[None]:
-        """The life of one connection."""
-        self._open[address] += 1
-        try:
-            yield
-        finally:
-            self._open[address] -= 1
-            if not self._open[address]:
-                del self._open[address]
-
-    def check_invariants(self) -> None:
-        """No address without connections is kept."""
-        assert all(count > 0 for count in self._open.values())

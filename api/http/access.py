@@ -49,7 +49,7 @@ def split_host(value: str) -> tuple[str, int | None] | None:
 
 
 def _cannot_be_rebound(name: str) -> bool:
-    """Whether nobody elsewhere decides what it means: a name of this machine, or an address."""
+    """Whether it is a name of this machine or an address: no DNS decides what it means."""
     if name == LOCALHOST or name.endswith(f".{LOCALHOST}"):
         return True
     try:
@@ -140,12 +140,8 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def principal_of(key: str) -> str:
+def _principal_of(digest: bytes) -> str:
     """The name of a key's owner: the first digits of its SHA-256."""
-    return _name_of(_digest(key))
-
-
-def _name_of(digest: bytes) -> str:
     return digest.hex()[:PRINCIPAL_HEX_DIGITS]
 
 
@@ -161,7 +157,7 @@ class Authentication:
 
     @classmethod
     def of_keys(cls, keys: tuple[str, ...], admin_keys: tuple[str, ...] = ()) -> "Authentication":
-        """Digest the keys. Raises `ValueError` for an empty one, which would admit everybody."""
+        """Digest the keys. Raises `ValueError` for an empty one, which would let everyone in."""
         if any(not key.strip() for key in (*keys, *admin_keys)):
             raise ValueError("an API key is empty; remove it or set one")
         return cls(tuple(map(_digest, keys)), tuple(map(_digest, admin_keys)))
@@ -178,20 +174,20 @@ class Authentication:
         presented = _presented(authorization)
         if not _is_among(presented, (*self.digests, *self.admin_digests)):
             raise _unauthorized("The API key is not one of this server's")
-        return _name_of(presented)
+        return _principal_of(presented)
 
     def check_admin(self, authorization: str | None) -> str:
         """The principal of an admin's header. Raises `ApiError` 401, or 403 for a user's key."""
         presented = _presented(authorization)
         is_user = _is_among(presented, self.digests)
         if _is_among(presented, self.admin_digests):
-            return _name_of(presented)
+            return _principal_of(presented)
         if is_user:
             raise ApiError(403, "This route needs an admin key", "admin_key_required")
         raise _unauthorized("The API key is not one of this server's")
 
     def _admin_or_anonymous(self, authorization: str | None) -> str:
-        """Without user keys nobody is refused; SDKs send some key in any case."""
+        """Without user keys all are let in; SDKs send some key in any case."""
         if not self.admin_digests or authorization is None:
             return ANONYMOUS
         try:

@@ -152,7 +152,7 @@ class ReadAhead:
     _reader: BackgroundTask | None = attrs.field(default=None, init=False)
     # Cancelled when the client leaves.
     _answering: trio.CancelScope | None = attrs.field(default=None, init=False)
-    # Somebody waits for more; rung then when something was read or the end was met.
+    # `more` is waiting; rung then when something was read or the end was met.
     _is_wanted: bool = attrs.field(default=False, init=False)
     _arrived: Doorbell = attrs.field(factory=Doorbell, init=False)
     # Set when more is asked for, for the reader that has enough.

@@ -316,7 +316,7 @@ class _Batch:
                 scope.cancel("a choice failed")
 
     def _echoes(self, place: int, stream: GenerationStream) -> list[JsonObject]:
-        """The prompt, before each of its choices, where it is told."""
+        """The prompt, before each of its choices, where it is asked for."""
         if not (self.request.echo or self.answer.with_token_ids):
             return []
         first, ids = place * len(stream.choices), stream.prompt_token_ids

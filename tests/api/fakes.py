@@ -360,6 +360,19 @@ def encode(value: object) -> bytes:
     return msgspec.json.encode(value)
 
 
+async def read_all(stream: trio.abc.Stream) -> bytes:
+    """All that comes until the other side closes or resets."""
+    received = b""
+    while True:
+        try:
+            data = await stream.receive_some(4096)
+        except trio.BrokenResourceError:
+            return received
+        if not data:
+            return received
+        received += data
+
+
 @asynccontextmanager
 async def open_connection(application: Application) -> AsyncIterator[trio.abc.Stream]:
     """The client's end of a memory connection that `application` serves."""

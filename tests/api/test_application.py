@@ -6,7 +6,7 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.limits import ServerLimits
+from triolet.api.limits import LOCAL, ServerLimits
 from triolet.api.settings import ServeSettings
 
 from .fakes import FakeGenerator
@@ -65,12 +65,17 @@ async def test_idle_waits_end_when_a_drain_begins(autojump_clock: trio.testing.M
     assert trio.current_time() < 1
 
 
-async def test_the_number_of_connections_is_bounded() -> None:
-    settings = ServeSettings(limits=ServerLimits(connections_max=1))
-    application = Application(FakeGenerator(), settings)
-    assert not application.is_full("")
-    with application.connection():
-        assert application.is_full("")
+async def test_the_number_of_connections_is_bounded_in_all_and_of_each_address_elsewhere() -> None:
+    limits = ServerLimits(connections_max=4, connections_per_address_max=1)
+    application = Application(FakeGenerator(), ServeSettings(limits=limits))
+    with application.connection(LOCAL), application.connection(LOCAL):
+        with application.connection("a"):
+            found = [application.is_full(address) for address in ("a", "b", LOCAL)]
+            assert found == [True, False, False]
+        with application.connection("b"), application.connection("c"):
+            assert application.is_full(LOCAL)
+        assert not application.is_full("a")
+    assert not application._by_address
 
 
 def test_unusable_settings_are_refused() -> None:

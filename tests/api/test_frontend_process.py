@@ -247,7 +247,7 @@ async def test_a_connection_that_finds_no_room_is_counted_and_closed(folder: pat
         await root.wait_load(connections_received=2, open_connections=0)
 
 
-async def test_orders_are_heard_while_nobody_takes_connections(folder: pathlib.Path) -> None:
+async def test_orders_are_heard_while_no_connection_is_taken(folder: pathlib.Path) -> None:
     """A full queue resets newcomers; the control task never waits for it."""
     async with open_frontend(folder) as root:
         taker = find_background_task("connections")

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from triolet.api.limits import (
     FREE_BYTES,
     LOCAL,
-    ClientAddresses,
     InputBudget,
     InputShare,
     ServerLimits,
@@ -46,7 +45,7 @@ def head(size: int, more: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_a_body_that_finds_no_room_is_told_to_come_again(
+async def test_a_body_that_finds_no_room_is_asked_to_come_again(
     is_chunked: bool, autojump_clock: trio.testing.MockClock
 ) -> None:
     application = make_application(limits=ServerLimits(input_bytes_max=LARGE))
@@ -130,20 +129,3 @@ class FakeSocket:
 )
 def test_what_a_connection_is_counted_for(name: object, address: str) -> None:
     assert address_of(FakeSocket(name)) == address
-
-
-def test_one_address_is_full_alone_and_has_room_again() -> None:
-    addresses = ClientAddresses(per_address_max=2)
-    with addresses.connection("a"):
-        with addresses.connection("a"), addresses.connection("b"):
-            assert addresses.is_full("a")
-            assert not addresses.is_full("b")
-            addresses.check_invariants()
-        assert not addresses.is_full("a")
-    addresses.check_invariants()
-
-
-def test_this_machine_is_never_full() -> None:
-    addresses = ClientAddresses(per_address_max=1)
-    with addresses.connection(LOCAL), addresses.connection(LOCAL):
-        assert not addresses.is_full(LOCAL)

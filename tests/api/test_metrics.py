@@ -42,7 +42,7 @@ def test_two_pages_live_side_by_side() -> None:
     assert first.render() == second.render()
 
 
-def test_every_distribution_is_told() -> None:
+def test_every_distribution_is_there() -> None:
     text = make_application(vllm_metrics=True).metrics.render().decode()
     for name in (
         "time_to_first_token_seconds",

@@ -5,6 +5,7 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.api.application import Application
 from triolet.api.http.connection import HttpConnection, write_chunk, write_head
 from triolet.api.http.stream import BoundedStream
 from triolet.api.limits import HttpLimits, ServerLimits
@@ -19,6 +20,7 @@ from ..fakes import (
     open_client,
     open_connection,
     open_responses,
+    read_all,
 )
 
 
@@ -26,22 +28,15 @@ def limited(**http: float) -> ServerLimits:
     return ServerLimits(http=HttpLimits(**http))  # type: ignore[arg-type]
 
 
-async def read_all(stream: trio.abc.Stream) -> bytes:
-    received = b""
-    while True:
-        try:
-            data = await stream.receive_some(4096)
-        except trio.BrokenResourceError:
-            return received
-        if not data:
-            return received
-        received += data
+async def exchange(data: bytes, application: Application | None = None) -> bytes:
+    """All that a new connection is answered to these bytes."""
+    async with open_connection(application or make_application()) as stream:
+        await stream.send_all(data)
+        return await read_all(stream)
 
 
 async def test_a_slow_head_is_answered_408(autojump_clock: trio.testing.MockClock) -> None:
-    async with open_connection(make_application()) as stream:
-        await stream.send_all(b"GET /live HT")
-        answer = await read_all(stream)
+    answer = await exchange(b"GET /live HT")
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"code":"request_timeout"' in answer
     assert 5 <= trio.current_time() < 7
@@ -74,9 +69,7 @@ async def test_an_idle_connection_is_closed(autojump_clock: trio.testing.MockClo
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["endless", "here at once"])
 async def test_an_oversized_head_is_answered_431(end: bytes) -> None:
     head = b"GET /live HTTP/1.1\r\nHost: localhost\r\nX: "
-    async with open_connection(make_application()) as stream:
-        await stream.send_all(head + b"x" * 40_000 + end)
-        assert (await read_all(stream)).startswith(b"HTTP/1.1 431 ")
+    assert (await exchange(head + b"x" * 40_000 + end)).startswith(b"HTTP/1.1 431 ")
     async with open_connection(make_application()) as stream:
         room = HttpLimits().head_bytes_max - len(head) - len(b"\r\n\r\n")
         await stream.send_all(head + b"x" * room + b"\r\n\r\n")
@@ -98,23 +91,23 @@ async def test_an_oversized_head_is_answered_431(end: bytes) -> None:
 )
 async def test_what_is_not_http_is_refused_and_closed(head: bytes) -> None:
     application = make_application()
-    async with open_connection(application) as stream:
-        await stream.send_all(head)
-        answer = await read_all(stream)
+    answer = await exchange(head, application)
     assert answer.split(b" ", 2)[1] in (b"400", b"501", b"505")
     assert b"connection: close" in answer.lower()
     assert application.counters.connections_failed == 0
 
 
+async def send_expecting_head(client: HttpClient, body_bytes: int) -> None:
+    sizes = [("content-length", str(body_bytes)), ("expect", "100-continue")]
+    headers = [("host", "localhost"), *sizes]
+    request = h11.Request(method="POST", target="/v1/responses", headers=headers)
+    await client.stream.send_all(client.protocol.send(request) or b"")
+
+
 async def test_a_declared_body_over_the_limit_is_refused_before_it_is_sent() -> None:
     application = make_application(limits=limited(body_bytes_max=100))
     async with open_client(application) as client:
-        request = h11.Request(
-            method="POST",
-            target="/v1/responses",
-            headers=[("host", "localhost"), ("content-length", "101"), ("expect", "100-continue")],
-        )
-        await client.stream.send_all(client.protocol.send(request) or b"")
+        await send_expecting_head(client, 101)
         answer = await client.read_answer()
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
     assert answer.headers["connection"] == "close"
@@ -133,16 +126,7 @@ async def test_a_chunked_body_is_read_and_counted() -> None:
 async def test_a_client_that_expects_100_gets_it() -> None:
     async with open_client(make_application()) as client:
         body = encode({"input": "x"})
-        request = h11.Request(
-            method="POST",
-            target="/v1/responses",
-            headers=[
-                ("host", "localhost"),
-                ("content-length", str(len(body))),
-                ("expect", "100-continue"),
-            ],
-        )
-        await client.stream.send_all(client.protocol.send(request) or b"")
+        await send_expecting_head(client, len(body))
         event = await client.next_event()
         assert isinstance(event, h11.InformationalResponse)
         assert event.status_code == 100
@@ -152,11 +136,8 @@ async def test_a_client_that_expects_100_gets_it() -> None:
 
 
 async def test_a_slow_body_is_answered_408(autojump_clock: trio.testing.MockClock) -> None:
-    async with open_connection(make_application()) as stream:
-        await stream.send_all(
-            b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
-        )
-        assert (await read_all(stream)).startswith(b"HTTP/1.1 408 ")
+    head = b"POST /v1/responses HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n"
+    assert (await exchange(head + b"{")).startswith(b"HTTP/1.1 408 ")
     assert 30 <= trio.current_time() < 33
 
 
@@ -176,9 +157,7 @@ async def test_a_head_request_gets_headers_alone() -> None:
 
 
 async def test_http_1_0_is_answered_and_closed() -> None:
-    async with open_connection(make_application()) as stream:
-        await stream.send_all(b"GET /live HTTP/1.0\r\n\r\n")
-        answer = await read_all(stream)
+    answer = await exchange(b"GET /live HTTP/1.0\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert answer.endswith(b'{"live":true}')
 

@@ -8,8 +8,6 @@ from hypothesis import strategies as st
 from triolet.api.errors import ApiError
 from triolet.api.http.request import ChunkedBody, CountedBody, Head, HttpRequest, take_head
 
-KEY = "AAAAAAAAAAAAAAAAAAAAAA=="
-
 
 def request(target: str = "/", method: str = "GET", **headers: str) -> HttpRequest:
     pairs = (("host", "h"), *((n.replace("_", "-"), v) for n, v in headers.items()))
@@ -51,27 +49,6 @@ def test_headers_and_tokens() -> None:
 @pytest.mark.parametrize(("given", "taken"), [("a-1", True), ("a b", False), ("x" * 129, False)])
 def test_request_ids(given: str, taken: bool) -> None:
     assert (request(x_request_id=given).request_id == given) is taken
-
-
-def test_a_sound_handshake_gives_its_key() -> None:
-    found = request(sec_websocket_version="13", sec_websocket_key=KEY)
-    assert found.websocket_key() == KEY
-
-
-@pytest.mark.parametrize(
-    ("method", "version", "key", "status"),
-    [
-        ("POST", "13", KEY, 405),
-        ("GET", "8", KEY, 426),
-        ("GET", "13", "short", 400),
-        ("GET", "13", "", 400),
-        ("GET", "13", "!" * 24, 400),
-    ],
-)
-def test_unsound_handshakes(method: str, version: str, key: str, status: int) -> None:
-    with pytest.raises(ApiError) as caught:
-        request("/", method, sec_websocket_version=version, sec_websocket_key=key).websocket_key()
-    assert caught.value.status == status
 
 
 BYTES_MAX = 4096

@@ -9,14 +9,22 @@ import trio.testing
 from triolet.api.http.stream import PIECE_BYTES, UNSENT_BYTES_MAX, BoundedStream, ReadAhead
 
 
+def tcp_pair() -> tuple[socket.socket, trio.SocketStream]:
+    """A client of loopback, and the server's end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        client = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    return client, trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+
+
 async def test_a_late_write_aborts(autojump_clock: trio.testing.MockClock) -> None:
     client, server = trio.testing.lockstep_stream_pair()
     stream = BoundedStream(server, write_s=20)
     with pytest.raises(trio.BrokenResourceError, match="20 s"):
-        await stream.send_all(b"x")  # nobody reads
+        await stream.send_all(b"x")  # it is not read
     assert trio.current_time() == pytest.approx(20)
     assert stream.aborted
-    assert await client.receive_some(1) == b"x"  # how much arrived nobody knows
+    assert await client.receive_some(1) == b"x"  # how much arrived is unknown
     assert await client.receive_some(1) == b""
     await client.aclose()
 
@@ -56,14 +64,8 @@ async def test_the_deadline_is_of_progress(autojump_clock: trio.testing.MockCloc
 
 
 async def test_abort_resets_a_socket() -> None:
-    left, right = socket.socketpair()
-    listener = socket.create_server(("127.0.0.1", 0))
-    left.close()
-    right.close()
-    with listener:
-        client = socket.create_connection(listener.getsockname())
-        accepted, _ = listener.accept()
-    stream = BoundedStream(trio.SocketStream(trio.socket.from_stdlib_socket(accepted)), 20)
+    client, accepted = tcp_pair()
+    stream = BoundedStream(accepted, 20)
     await stream.abort()
     await stream.abort()
     with client, pytest.raises(ConnectionResetError):
@@ -78,10 +80,7 @@ async def open_pair() -> tuple[trio.SocketStream, trio.SocketStream]:
 
 
 async def test_the_kernel_does_not_hoard_what_it_has_not_sent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        client = socket.create_connection(listener.getsockname())
-        accepted, _ = listener.accept()
-    server = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+    client, server = tcp_pair()
     BoundedStream(server, write_s=20)
     with client:
         option = server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
@@ -108,12 +107,12 @@ async def test_a_socket_gets_at_once_what_it_takes_and_the_rest_as_it_can() -> N
     await stream.aclose()
 
 
-async def test_a_lost_socket_is_told_and_a_cancelled_writer_aborts() -> None:
+async def test_a_lost_socket_is_reported_and_a_cancelled_writer_aborts() -> None:
     client, server = await open_pair()
     stream = BoundedStream(server, write_s=20)
     await client.aclose()
     with pytest.raises(trio.BrokenResourceError):
-        await stream.send_all(b"to nobody")
+        await stream.send_all(b"to a client that left")
     assert stream.aborted
     client, server = await open_pair()
     stream = BoundedStream(server, write_s=20)
@@ -140,7 +139,7 @@ async def test_reading_and_half_closing_pass_through() -> None:
 
 
 @pytest.mark.parametrize("looks_first", [True, False])
-async def test_a_read_of_a_stream_that_others_close_is_told_so(looks_first: bool) -> None:
+async def test_a_read_of_a_stream_that_others_close_ends(looks_first: bool) -> None:
     client, server = await open_pair()
     stream = BoundedStream(server, write_s=20)
 
@@ -242,7 +241,7 @@ async def test_leaving_cancels_who_answers(autojump_clock: trio.testing.MockCloc
     assert trio.current_time() < 1
 
 
-async def test_after_it_stopped_the_stream_is_somebody_elses() -> None:
+async def test_after_it_stopped_the_stream_is_given_away() -> None:
     client, incoming = make()
     async with incoming.reading():
         await client.send_all(b"ab")

@@ -11,7 +11,7 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.http.access import principal_of
+from triolet.api.http.access import Authentication
 from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_id import response_id_of
 from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses, RootCalls
@@ -252,7 +252,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(
         frontend=1,
         verb=ForeignVerb.GET,
         response_id=FOREIGN,
-        principal=principal_of("one"),
+        principal=Authentication.of_keys(("one",)).authenticate("Bearer one"),
     )
     await foreign.answer(call, ResponseStore(ServerLimits()))
     assert sent == [reply_to(call, ForeignOutcome.NOT_FOUND)]

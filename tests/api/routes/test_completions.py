@@ -263,7 +263,7 @@ async def test_streamed_logprobs_of_a_completion_are_the_whole_ones() -> None:
             assert joined == whole[index]["logprobs"][name]
 
 
-async def test_a_deadline_is_told_as_far_as_there_are_words() -> None:
+async def test_a_deadline_is_named_as_far_as_there_are_words() -> None:
     generator = FakeGenerator(finish_reason=FinishReason.DEADLINE)
     body = await ask(
         CHAT_PATH,
@@ -278,7 +278,7 @@ async def test_a_deadline_is_told_as_far_as_there_are_words() -> None:
     assert generator.calls[1].deadline_s == 0.007
 
 
-async def test_a_piece_without_text_is_told_for_its_logprobs() -> None:
+async def test_a_piece_without_text_is_sent_for_its_logprobs() -> None:
     generator = FakeGenerator([Say(""), Say("x")])
     chunks = await ask(
         CHAT_PATH,

@@ -9,7 +9,15 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.serving.connection import run_connection
 
-from ..fakes import Fail, FakeGenerator, Say, make_application, open_client, open_connection
+from ..fakes import (
+    Fail,
+    FakeGenerator,
+    Say,
+    make_application,
+    open_client,
+    open_connection,
+    read_all,
+)
 from ..websocket.socket_client import SocketClient, open_socket
 
 HANDSHAKE = (
@@ -33,7 +41,7 @@ async def still_serves(application: Application) -> bool:
 
 
 @pytest.mark.parametrize("message", [HANDSHAKE, REQUEST, b"\x16\x03\x01" + HANDSHAKE])
-async def test_ending_at_any_byte_harms_nobody(message: bytes) -> None:
+async def test_ending_at_any_byte_harms_no_other(message: bytes) -> None:
     application = make_application()
     for length in range(len(message) + 1):
         async with open_connection(application) as stream:
@@ -80,15 +88,7 @@ async def test_an_unforeseen_error_within_a_stream_cuts_it(
     with caplog.at_level(logging.CRITICAL, "triolet.api.serving.connection"):
         async with open_connection(make_application(generator)) as stream:
             await stream.send_all(CHAT_REQUEST)
-            received = b""
-            while True:
-                try:
-                    data = await stream.receive_some(4096)
-                except trio.BrokenResourceError:
-                    break
-                if not data:
-                    break
-                received += data
+            received = await read_all(stream)
     assert b"chat.completion.chunk" in received
     assert not received.endswith(b"0\r\n\r\n")  # no end of the chunked body
 

@@ -116,7 +116,7 @@ async def test_the_head_is_ours_and_frames_wait_for_the_gate() -> None:
     assert await stream.receive_some() == MORE
 
 
-async def test_a_violation_is_told_and_ends_the_stream() -> None:
+async def test_a_violation_is_answered_and_ends_the_stream() -> None:
     recorder = Recorder(reads=[TOO_LONG])
     stream = make(recorder, message_bytes_max=100)
     stream.open_gate()

@@ -19,20 +19,6 @@ def request(name: str | None) -> ResponseRequest:
     return ResponseRequest(input=[], sampling=SamplingParams(), stream_id=name)
 
 
-def test_a_lane_is_first_in_first_out() -> None:
-    lanes = Lanes(LIMITS)
-    first, second, third = request("a"), request("a"), request("a")
-    start = lanes.handle_request(Start(first, 10))
-    assert start is not None
-    assert start.request is first
-    assert lanes.handle_request(Start(second, 10)) is None
-    assert lanes.handle_request(Start(third, 10)) is None
-    following = [lanes.handle_ended("a"), lanes.handle_ended("a")]
-    assert [start.request for start in following if start is not None] == [second, third]
-    assert lanes.handle_ended("a") is None
-    assert lanes.active == 0
-
-
 class RecordingResponse:
     """Keeps what is asked of it."""
 

@@ -458,7 +458,7 @@ async def test_a_lane_resumes_in_its_turn(autojump_clock: trio.testing.MockClock
         ({"type": "response.cancel", "response_id": 7}, 400, "invalid_type", "response_id"),
     ],
 )  # fmt: skip
-async def test_mistakes_are_told_with_the_clients_own_name_of_the_event(
+async def test_mistakes_are_answered_with_the_clients_own_name_of_the_event(
     event: dict[str, Any], status: int, code: str, param: str | None
 ) -> None:
     async with open_socket(make_application()) as client:

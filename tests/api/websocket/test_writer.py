@@ -106,7 +106,7 @@ async def test_who_waits_is_woken_when_a_lane_was_taken_and_when_all_was_written
         for task in (wait_taken, wait_idle, writer.run):
             nursery.start_soon(task)
         await trio.testing.wait_all_tasks_blocked()
-        assert woken == ["taken"]  # nobody reads: it is being written
+        assert woken == ["taken"]  # it is being written
         assert b'{"type":"x"' in await client.receive_some(100)
         await trio.testing.wait_all_tasks_blocked()
         assert woken == ["taken"]
