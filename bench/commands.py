@@ -20,10 +20,10 @@ from ..api.commands.options import EngineOptions
 from ..api.commands.sources import Sources, shown
 from ..engine.model.bundled import bundled_model_folder
 from ..runtime.events import OnEvent
+from .load.command import Bar
 from .load.command import bench as run_load
-from .load.options import BenchOptions
-from .load.report import Bar
 from .options import (
+    BenchOptions,
     FloorOptions,
     LatencyOptions,
     PrefixOptions,
@@ -38,8 +38,8 @@ from .serving.throughput import measure_throughput
 from .steps.kernels import measure_kernels, usual_cases
 from .steps.machine import Machine, look_at_machine
 from .steps.shapes import model_or_shape
+from .steps.timeline import record_timeline, some_steps
 from .steps.timeline_picture import picture, sentences, text_lanes
-from .steps.timeline_run import record_timeline, some_steps
 from .tables import (
     kernel_table,
     latency_table,

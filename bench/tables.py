@@ -14,7 +14,7 @@ from .serving.prefix import PrefixFigures
 from .serving.startup import StartFigures
 from .serving.throughput import Throughput
 from .steps.kernels import KernelFigures
-from .steps.probe import MachineFloor
+from .steps.machine import MachineFloor
 from .steps.timeline import StepFigures
 
 _KINDS = ("frontend", "engine", "worker")

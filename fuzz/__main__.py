@@ -19,12 +19,19 @@ from ..engine.errors import InvalidParameter
 from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
-from .chaos.waits import NotInTime
 from .doubles.tcp_client import ServerStuck
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
 from .fuzzers.registry import FUZZERS
-from .fuzzers.storm import Press, Storm, press_frames, press_handshake
-from .process_watch import ProcessWatch, ServerHurt, ServerUnknown
+from .fuzzers.storm import (
+    Press,
+    ProcessWatch,
+    ServerHurt,
+    ServerUnknown,
+    Storm,
+    press_frames,
+    press_handshake,
+)
+from .observers import NotInTime
 
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
 # As one: a fixed seed makes `make test` the same for everybody.
@@ -164,7 +171,7 @@ def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> No
 @app.command
 def chaos(*, options: Annotated[ChaosOptions, Parameter(name="*")] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
-    from .chaos.command import chaos as run_chaos
+    from .chaos.campaign import chaos as run_chaos
 
     with findings_as_sentences():
         sys.exit(run_chaos(options))

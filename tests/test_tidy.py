@@ -40,11 +40,10 @@ RUN_BY_TESTS = {
     "triolet.api.websocket.session",
     "triolet.bench.steps.machine",
     "triolet.bench.steps.timeline_picture",
-    "triolet.bench.steps.timeline_run",
+    "triolet.bench.steps.timeline",
     "triolet.engine.worker.native_process",
-    "triolet.fuzz.chaos.command",
+    "triolet.fuzz.chaos.campaign",
     "triolet.fuzz.drawing",
-    "triolet.fuzz.mutation",
     "triolet.nurseries.processes.boot",
     "triolet.nurseries.processes.subreaper",
 }
@@ -73,7 +72,7 @@ BANNED_ENDS = {spelled.rpartition(".")[2] for spelled in BANNED}
 # The blocking face has the loop in a thread.
 ALLOWED = {
     ("triolet.runtime.llm", "threading.Thread"),
-    ("triolet.bench.parts.building_blocks", "trio.run_process"),  # a program that no tree owns
+    ("triolet.bench.parts.calibration", "trio.run_process"),  # a program that no tree owns
 }
 NOTE = r"\b(TODO|FIXME|XXX)\b(?!\(#\d+\))"
 NESTERS = (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AsyncFor, ast.AsyncWith, ast.Match)

@@ -15,9 +15,8 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...fuzz.process_costs import Cost, costs_of_tree
-from .client import Client, ClientFault, Target
-from .history import Outcome, RequestHistory
+from ...fuzz.observers import Cost, costs_of_tree
+from .client import Client, ClientFault, Outcome, RequestHistory, Target
 from .schedule import Load, Schedule
 
 RECEIVE_BYTES = 256 * 2**10

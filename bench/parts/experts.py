@@ -13,9 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..steps.floor_model import RowWork, decode_rows
 from ..steps.kernels import Case, measure_kernels
 from ..steps.machine import look_at_machine
+from ..steps.step_driver import RowWork, decode_rows
 from ..tables import kernel_table, machine_table
 from .words import argument_parser
 

@@ -36,8 +36,7 @@ from ...runtime.runtime import (
 )
 from ...runtime.text.input_processor import InputProcessor
 from ...runtime.text.prompts import Prompt
-from .building_blocks import take_blocks
-from .calibration import Calibration, Target
+from .calibration import Calibration, Target, take_blocks
 from .null_engine import ENGINE, FRONTEND
 from .words import argument_parser, at_least_one
 

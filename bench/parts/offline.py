@@ -15,7 +15,7 @@ import trio
 from rich.console import Console
 
 from ..options import TRANSFORMERS, ThroughputOptions
-from ..serving.reference_messages import ReferenceRun
+from ..serving.reference import ReferenceRun
 from ..serving.throughput import OfflineRun, measure_throughput
 from ..steps.machine import look_at_machine
 from ..steps.shapes import SHAPES, shape_folder

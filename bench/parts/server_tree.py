@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 
-from ...fuzz.process_costs import costs_of_tree, cpu_spent
+from ...fuzz.observers import costs_of_tree, cpu_spent
 from .words import argument_parser
 
 ROUNDS = 3

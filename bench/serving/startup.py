@@ -17,9 +17,9 @@ import trio
 
 from ...fuzz.chaos.clients import Lost, ask
 from ...fuzz.chaos.served_run import ServedRun, open_served_run
-from ...fuzz.chaos.waits import NotInTime, wait_until
+from ...fuzz.observers import NotInTime, wait_until
+from ..load.measures import Series
 from ..options import StartupOptions
-from .series import Series
 
 WORKER = "engine 0/worker 0"
 ENGINE = "engine 0"

@@ -16,15 +16,14 @@ import trio
 
 from ...engine.errors import InvalidParameter
 from ...engine.sampling_params import SamplingParams
-from ...fuzz.process_costs import costs_of_tree, cpu_spent
+from ...fuzz.observers import costs_of_tree, cpu_spent
 from ...runtime.config import WHOLE_MERGE_S, AdmissionLimits
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import Runtime, open_runtime
+from ..load.measures import NO_SERIES, Series, ratios
+from ..load.schedule import Work
 from ..options import ThroughputOptions
-from ..prompts import Work
-from .reference import Reference, open_reference
-from .reference_messages import ReferenceRun
-from .series import NO_SERIES, Series, ratios
+from .reference import Reference, ReferenceRun, open_reference
 
 OnEnded = Callable[[int], None]
 OnRound = Callable[["OfflineRun", ReferenceRun | None], None]

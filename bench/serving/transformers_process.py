@@ -14,7 +14,7 @@ import trio
 
 from ...nurseries.processes.child import ChildFds, run_child
 from ...transports.control.channel import ControlChannel
-from .reference_messages import (
+from .reference import (
     FROM_REFERENCE,
     TO_REFERENCE,
     OpenReference,

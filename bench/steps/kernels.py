@@ -18,10 +18,17 @@ from ...engine.config import EngineSettings
 from ...engine.host import cores
 from ...engine.model_config.config import load_model_config
 from ...engine.worker.executors import make_executor
-from ..serving.series import Series
-from .floor_model import ModelSizes, RowWork, StepWork, decode_rows
-from .probe import MachineFloor, Probe
-from .step_driver import GROWTH_TOKENS, StepDriver, blocks_for
+from ..load.measures import Series
+from .machine import MachineFloor, Probe
+from .step_driver import (
+    GROWTH_TOKENS,
+    ModelSizes,
+    RowWork,
+    StepDriver,
+    StepWork,
+    blocks_for,
+    decode_rows,
+)
 
 # One warms a case up, the others are measured.
 STEPS_MAX = GROWTH_TOKENS - 2

@@ -14,17 +14,15 @@ import attrs
 import trio
 
 from ...nurseries.tasks.task_tree import ProcessTree
-from ..observers import CLOSE_WAIT, ESTABLISHED, tcp_socket
+from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_until
 from . import faults
 from .checkers import Disturbance, judge_epochs, judge_health
 from .clients import EventConnection, Lost, open_events, reset
 from .fault_plan import CANCELS, KILLS, SLOW, STOPS, Fault, FaultKind
 from .history import TERMINAL, Ending, StreamHistory, Violation
-from .load import STREAM_DEADLINE_S, read_history, start_history
+from .load import BULK, PROBES, STREAM_DEADLINE_S, read_history, start_history
 from .report import FaultOutcome
-from .scripts import BULK, PROBES
 from .served_run import ServedRun, epochs_of
-from .waits import NotInTime, wait_until
 
 # A null engine is back in two seconds on a quiet machine, a torch one in five; two busy cores
 # need a multiple.

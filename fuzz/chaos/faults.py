@@ -16,11 +16,20 @@ from functools import partial
 import attrs
 import trio
 
-from ..observers import FIN_WAIT1, FIN_WAIT2, GONE, TIME_WAIT, start_ticks, state_of, tcp_socket
+from ..observers import (
+    FIN_WAIT1,
+    FIN_WAIT2,
+    GONE,
+    TIME_WAIT,
+    NotInTime,
+    start_ticks,
+    state_of,
+    tcp_socket,
+    wait_until,
+)
 from .clients import EventConnection, Lost, SocketConnection, ask, reset
 from .fault_plan import Fault, FaultKind
 from .history import StreamHistory
-from .waits import NotInTime, wait_until
 
 # From a signal to what /proc shows of it; the kernel needs microseconds, a busy machine more, and
 # the end of half a gigabyte of torch some tenths.

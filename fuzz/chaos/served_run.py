@@ -25,6 +25,7 @@ from ...runtime.processes.control_server import ControlCallFailed, ask_run
 from ...runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
 from ..observers import (
     ESTABLISHED,
+    NotInTime,
     abstract_sockets,
     children_of,
     marked,
@@ -33,10 +34,10 @@ from ..observers import (
     shared_memory_of,
     state_of,
     tcp_sockets,
+    wait_until,
 )
 from .checkers import Look, QuietLook
 from .clients import Lost, ask
-from .waits import NotInTime, wait_until
 
 MARK = "TRIOLET_CHAOS_MARK"
 # How the tree calls a process that waits to be an engine or a frontend.

@@ -132,7 +132,7 @@ async def open_served(serve: Serve = serve_connections, **engine: Any) -> AsyncI
 class FilteredStream(trio.abc.HalfCloseableStream):
     """A transport that changes what is sent, for canaries: a server that says something wrong."""
 
-    stream: trio.SocketStream
+    stream: trio.abc.HalfCloseableStream
     change: Callable[[bytes], bytes]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:

@@ -22,9 +22,8 @@ from ...transports.array import ITEM_BYTES, Array, Frame
 from ...transports.codec import ARRAY_FRAME_BYTES, Codec, CodecLimits, MalformedMessage
 from ...transports.control.handshake import HANDSHAKE_MESSAGES
 from ...transports.frames import pack_frames, unpack_frames
-from ..drawing import draw_message
+from ..drawing import draw_message, mutate
 from ..fuzzer import Fuzzer
-from ..mutation import mutate
 
 
 @attrs.frozen

@@ -28,8 +28,8 @@ from ..doubles.served import (
 )
 from ..doubles.tcp_client import Ending, converse
 from ..doubles.websocket_frames import HANDSHAKE, TEXT, frame
+from ..drawing import mutate, mutate_json
 from ..fuzzer import Fuzzer
-from ..mutation import mutate, mutate_json
 from .frames import read_close_code
 
 IN_FLIGHT = 12

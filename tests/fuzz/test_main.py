@@ -4,7 +4,7 @@ import pytest
 
 from triolet.fuzz.__main__ import app, findings_as_sentences, main
 from triolet.fuzz.fuzzers.registry import FUZZERS
-from triolet.fuzz.process_watch import ServerHurt
+from triolet.fuzz.fuzzers.storm import ServerHurt
 
 
 def run(words: list[str]) -> object:

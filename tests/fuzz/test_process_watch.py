@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from triolet.fuzz.process_costs import Cost
-from triolet.fuzz.process_watch import ProcessWatch, Sample, ServerHurt, ServerUnknown, slope
+from triolet.fuzz.fuzzers.storm import ProcessWatch, Sample, ServerHurt, ServerUnknown, slope
+from triolet.fuzz.observers import Cost
 
 
 def watch(*mib: float, last_pid: int = 7) -> ProcessWatch:

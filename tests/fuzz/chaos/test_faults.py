@@ -14,8 +14,7 @@ from triolet.fuzz.chaos import faults
 from triolet.fuzz.chaos.clients import EventConnection, Lost, open_events
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
 from triolet.fuzz.chaos.history import Ending, StreamHistory
-from triolet.fuzz.chaos.load import start_history
-from triolet.fuzz.chaos.scripts import PROBES
+from triolet.fuzz.chaos.load import PROBES, start_history
 from triolet.fuzz.observers import state_of, tcp_socket
 
 from ...api.fakes import FakeGenerator, Say

@@ -1,7 +1,7 @@
 """Scripts are requests with one right answer."""
 
 from triolet.engine.worker.null.executor import null_token
-from triolet.fuzz.chaos.scripts import BYSTANDERS, PROBES, SCRIPTS, check_null_tokens
+from triolet.fuzz.chaos.load import BYSTANDERS, PROBES, SCRIPTS, check_null_tokens
 
 VOCABULARY = 100
 

@@ -6,8 +6,14 @@ import pytest
 import trio
 
 from triolet.fuzz.doubles.served import open_served
-from triolet.fuzz.fuzzers.storm import Press, Storm, press_frames, press_handshake
-from triolet.fuzz.process_watch import ProcessWatch, ServerHurt
+from triolet.fuzz.fuzzers.storm import (
+    Press,
+    ProcessWatch,
+    ServerHurt,
+    Storm,
+    press_frames,
+    press_handshake,
+)
 
 
 def make_storm(address: tuple[str, int], count: int) -> Storm:
