@@ -21,7 +21,22 @@ from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
 from .doubles.tcp_client import ServerStuck
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
-from .fuzzers.registry import FUZZERS
+from .fuzzers import (
+    block_pool,
+    codec,
+    connections,
+    frames,
+    grammars,
+    handshake,
+    json,
+    ledger,
+    links,
+    models,
+    sampler,
+    scheduler,
+    supervision,
+    templates,
+)
 from .fuzzers.storm import (
     Press,
     ProcessWatch,
@@ -33,6 +48,26 @@ from .fuzzers.storm import (
 )
 from .observers import NotInTime
 
+# The one list of fuzzers: `smoke`, `canary`, the commands and the tests all walk it.
+FUZZERS: tuple[AnyFuzzer, ...] = tuple(
+    module.FUZZER
+    for module in (
+        block_pool,
+        codec,
+        connections,
+        frames,
+        grammars,
+        handshake,
+        json,
+        ledger,
+        links,
+        models,
+        sampler,
+        scheduler,
+        supervision,
+        templates,
+    )
+)
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
 # As one: a fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1

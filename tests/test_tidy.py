@@ -27,7 +27,7 @@ FOLDER_MODULES_MAX = 20
 WIDE = {"engine/model", "bench/parts"}
 # Folders whose modules no test imports one by one.
 COVERED = {
-    "fuzz/fuzzers": "one test runs all that the registry lists, and their canaries",
+    "fuzz/fuzzers": "one test runs all that are listed, and their canaries",
     "fuzz/doubles": "the contract suites, and the canaries of the fuzzers that use them",
     "bench/parts": "benchmarks measure, and assert nothing",
 }

@@ -14,10 +14,11 @@ import attrs
 import trio
 
 from ...nurseries.tasks.task_tree import ProcessTree
+from ..doubles.tcp_client import reset
 from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_until
 from . import faults
 from .checkers import Disturbance, judge_epochs, judge_health
-from .clients import EventConnection, Lost, open_events, reset
+from .clients import EventConnection, Lost, open_events
 from .fault_plan import CANCELS, KILLS, SLOW, STOPS, Fault, FaultKind
 from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import BULK, PROBES, STREAM_DEADLINE_S, read_history, start_history

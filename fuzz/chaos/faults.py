@@ -16,6 +16,7 @@ from functools import partial
 import attrs
 import trio
 
+from ..doubles.tcp_client import reset
 from ..observers import (
     FIN_WAIT1,
     FIN_WAIT2,
@@ -27,7 +28,7 @@ from ..observers import (
     tcp_socket,
     wait_until,
 )
-from .clients import EventConnection, Lost, SocketConnection, ask, reset
+from .clients import EventConnection, Lost, SocketConnection, ask
 from .fault_plan import Fault, FaultKind
 from .history import StreamHistory
 

@@ -87,7 +87,7 @@ class ServedRun:
         """
         assert self._run_folder is not None
         text = await ask_run(self._run_folder, ControlCall.TREE)
-        return dict(_places(msgspec.json.decode(text, type=ProcessTree)))
+        return dict(places(msgspec.json.decode(text, type=ProcessTree)))
 
     async def is_whole(self, places: Sequence[str]) -> bool:
         """Whether all these processes are up and every frontend has every engine.
@@ -213,11 +213,12 @@ def epochs_of(processes: Mapping[str, ProcessTree]) -> dict[str, int]:
     }
 
 
-def _places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
+def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
+    """Every process of a tree with its place: a worker's is below its engine's name."""
     name = f"{above}/{tree.name}" if above else tree.name
     yield name, tree
     for process in tree.processes:
-        yield from _places(process, "" if tree.name == "root" else name)
+        yield from places(process, "" if tree.name == "root" else name)
 
 
 def _look(process: ProcessTree) -> Look:

@@ -315,7 +315,7 @@ async def _socket_cancel(one: _One) -> None:
         ends = (b'"type":"response.cancelled"', b'"type":"response.incomplete"')
         while not any(end in received for end in ends):
             received += await _receive(stream)
-        await reset(stream)
+        reset(stream)
 
 
 async def _talk_and_reset(one: _One, data: bytes) -> None:
@@ -327,7 +327,7 @@ async def _talk_and_reset(one: _One, data: bytes) -> None:
         while len(received) < wanted and b"[DONE]" not in received:
             received += await _receive(stream)
         assert received[9:12] in (b"", b"200", b"101", b"503"), received
-        await reset(stream)
+        reset(stream)
 
 
 async def _receive(stream: trio.SocketStream) -> bytes:

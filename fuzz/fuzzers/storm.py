@@ -197,7 +197,7 @@ async def press_handshake(storm: Storm, chance: Random) -> int:
         except trio.BrokenResourceError:
             storm.reached["the server was quicker"] += 1
         finally:
-            await reset(stream)
+            reset(stream)
     if scope.cancelled_caught:
         raise ServerHurt(f"a handshake was not answered within {DEADLINE_S:g} s")
     return 1

@@ -14,9 +14,14 @@ import tempfile
 
 from triolet.engine.model.bundled import bundled_model_folder
 
-from .families import FAMILIES, random_sequences
-from .held_out import held_out_windows
-from .tables import EXECUTORS, logits_table, perplexity_table
+from .tables import (
+    EXECUTORS,
+    FAMILIES,
+    held_out_windows,
+    logits_table,
+    perplexity_table,
+    random_sequences,
+)
 
 SEQUENCES, TOKENS = 4, 300
 SMALL_SEQUENCES, SMALL_TOKENS = 1, 100

@@ -7,9 +7,17 @@ import pytest
 
 from triolet.engine.model.bundled import bundled_model_folder
 
-from .families import FAMILIES, Family, random_sequences
-from .held_out import held_out_windows
-from .tables import EXECUTORS, LogitsLine, PerplexityLine, logits_table, perplexity_table
+from .tables import (
+    EXECUTORS,
+    FAMILIES,
+    Family,
+    LogitsLine,
+    PerplexityLine,
+    held_out_windows,
+    logits_table,
+    perplexity_table,
+    random_sequences,
+)
 
 pytestmark = pytest.mark.slow
 

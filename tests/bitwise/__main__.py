@@ -20,10 +20,9 @@ from triolet.engine.worker.executors import SPIN_COUNT
 # busy machine everything takes six times as long otherwise.
 os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
-from triolet.tests.accuracy.families import FAMILIES, save_model
-from triolet.tests.accuracy.tables import serves
+from triolet.tests.accuracy.tables import FAMILIES, save_model, serves
 
-from .requests import draw_requests
+from .engine import draw_requests
 from .table import EXECUTORS, HEAD, lines, variations
 
 REQUESTS, TOKENS = 64, 128

@@ -9,8 +9,16 @@ import attrs
 
 from triolet.engine.messages import AddRequest
 
-from .engine import BLOCK_TOKENS, ROWS_MAX, Outcome, Variation, run
-from .requests import PROMPT_TOKENS_MAX, Stream, replays
+from .engine import (
+    BLOCK_TOKENS,
+    PROMPT_TOKENS_MAX,
+    ROWS_MAX,
+    Outcome,
+    Stream,
+    Variation,
+    replays,
+    run,
+)
 
 EXECUTORS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {

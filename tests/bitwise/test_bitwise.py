@@ -2,18 +2,24 @@
 
 import attrs
 import pytest
+import safetensors.torch
+import torch
 
+from triolet.engine.embeddings import PLACEHOLDER_ID
+from triolet.engine.messages import AddRequest
 from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.model.weight_folder import SINGLE_FILE
 from triolet.engine.model_config.config import load_model_limits
 from triolet.tests.accuracy.tables import serves
+from triolet.transports.array import Array
 
-from .requests import draw_requests
-from .table import EXECUTORS, count_identical, lines, variations
+from .engine import draw_requests, replays, run
+from .table import ALONE, EXECUTORS, count_identical, lines, variations
 
-pytestmark = pytest.mark.slow
 TOKENS = 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("executor", list(EXECUTORS))
 def test_no_stream_depends_on_how_it_was_run(executor: str) -> None:
     folder = bundled_model_folder()
@@ -28,6 +34,7 @@ def test_no_stream_depends_on_how_it_was_run(executor: str) -> None:
     assert replayed.streams == 10
 
 
+@pytest.mark.slow
 def test_ways_are_chosen_by_parts_of_their_names() -> None:
     names = [way.name for way in variations(TOKENS, ["replayed", "threads"])]
     assert names == ["two threads", "all of that, replayed"]
@@ -35,6 +42,7 @@ def test_ways_are_chosen_by_parts_of_their_names() -> None:
         variations(TOKENS, ["tiny pool"])
 
 
+@pytest.mark.slow
 def test_a_bit_that_differs_is_seen() -> None:
     """Planted: whether a mode that promises nothing differs is a matter of the machine."""
     folder = bundled_model_folder()
@@ -55,3 +63,67 @@ def test_a_bit_that_differs_is_seen() -> None:
         line = attrs.evolve(alone, identical=identical)
         assert not line.good
         assert str(line).endswith("DIFFERENT")
+
+
+REQUESTS, TOKENS_OF_EMBEDDINGS = 6, 16
+# Chunks, overlapping steps, a prefix cache that must not mix them up, and so little room that one
+# is preempted.
+EVERYTHING = attrs.evolve(variations(TOKENS_OF_EMBEDDINGS)[-2], kv_blocks=45)
+
+
+def load_matrix() -> torch.Tensor:
+    weights = safetensors.torch.load_file(bundled_model_folder() / SINGLE_FILE)
+    return weights["model.embed_tokens.weight"]
+
+
+def with_known_prompt(request: AddRequest) -> AddRequest:
+    """Of embeddings nobody knows the tokens, so that a penalty of the prompt's would differ."""
+    return attrs.evolve(request, sampling=attrs.evolve(request.sampling, repetition_penalty=1.0))
+
+
+def embedded(request: AddRequest, matrix: torch.Tensor, *, is_half: bool) -> AddRequest:
+    rows = matrix[torch.tensor(request.prompt_token_ids)].contiguous()
+    rows = rows if is_half else rows.float()
+    data = rows.view(torch.uint8).numpy().tobytes()
+    dtype = "bfloat16" if is_half else "float32"
+    ids = [PLACEHOLDER_ID] * len(request.prompt_token_ids)
+    array = Array(dtype, tuple(rows.shape), data)
+    return attrs.evolve(request, prompt_token_ids=ids, prompt_embeds=array)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", list(EXECUTORS))
+def test_embeddings_give_the_bits_of_their_tokens(executor: str) -> None:
+    folder, chosen = bundled_model_folder(), EXECUTORS[executor]
+    if not serves(folder, chosen):
+        pytest.skip("there are no kernels here")
+    matrix = load_matrix()
+    drawn = draw_requests(REQUESTS, tokens=TOKENS_OF_EMBEDDINGS, vocabulary=len(matrix), seed=5)
+    by_ids = [with_known_prompt(request) for request in drawn]
+    # A prompt of one token is computed like an output's.
+    by_ids[0] = attrs.evolve(by_ids[0], prompt_token_ids=by_ids[0].prompt_token_ids[:1])
+    # Ids between embeddings, of both types.
+    mixed = [
+        embedded(request, matrix, is_half=number % 3 == 0) if number % 3 < 2 else request
+        for number, request in enumerate(by_ids)
+    ]
+    alone = run(folder, chosen, ALONE, by_ids).streams
+    together = run(folder, chosen, EVERYTHING, mixed)
+    assert together.streams == alone
+    assert together.preemptions
+    again = replays(mixed, alone, seed=3)
+    rest = {one.request_id: alone[one.request_id].rest(len(one.output_token_ids)) for one in again}
+    assert run(folder, chosen, EVERYTHING, again).streams == rest
+
+
+@pytest.mark.slow
+def test_other_embeddings_give_other_streams() -> None:
+    matrix = load_matrix()
+    request = with_known_prompt(
+        draw_requests(1, tokens=TOKENS_OF_EMBEDDINGS, vocabulary=2048, seed=5)[0]
+    )
+    ours = embedded(request, matrix, is_half=False)
+    theirs = embedded(request, matrix.flip(0), is_half=False)
+    folder, executor = bundled_model_folder(), EXECUTORS["torch"]
+    one, other = (run(folder, executor, ALONE, [item]).streams for item in (ours, theirs))
+    assert one != other

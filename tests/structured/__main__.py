@@ -14,8 +14,7 @@ import trio
 
 import triolet
 from triolet.runtime.runtime import Runtime
-from triolet.tests.structured.check import Verdict, ask
-from triolet.tests.structured.forms import Form, all_forms
+from triolet.tests.structured.forms import Form, Verdict, all_forms, ask
 
 AT_ONCE = 32
 KINDS: dict[str, dict[str, Any]] = {"bundled": {}, "random weights": {"load_format": "dummy"}}
