@@ -1,7 +1,6 @@
 """The sub-commands of `triolet bench`: measure, show a table, write JSON; each in one place.
 
-Every JSON has the same frame: the command, the machine, then the figures. Must not know how
-anything is measured.
+Every JSON has the same frame: the command, the machine, then the figures.
 """
 
 import pathlib

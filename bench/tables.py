@@ -1,6 +1,6 @@
 """Figures of the benchmarks as tables for people.
 
-Sans-IO: figures in, tables out. Must not know how they were measured.
+Sans-IO: figures in, tables out.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The command line: `python -m triolet.fuzz NAME --seed N`, `smoke`, `canary` and larger programs.
 
 Words to calls, findings to sentences, and nothing else. A program that presses the runtime hooks in
-as a command of its own. Must not know how anything is pressed.
+as a command of its own.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""What the kernel says about processes and connections: `/proc`, read from outside.
+"""Observers of processes and connections: `/proc`, read from outside.
 
 States, descriptors, memory, sockets, CPU time of a process tree, and waiting for what only the
 kernel or a server knows. Nothing here asks the program under test, so measuring costs it nothing.

@@ -1,8 +1,8 @@
-"""Drives clients against a server by a schedule: all sockets in one task, one wait for all.
+"""Runner of a load: all sockets of all clients in one task, one wait for all.
 
 A task and a trio stream for each connection would cost more than what is measured. So sockets are
 plain and non-blocking, an epoll set watches them, and the one task waits for the set: however many
-sockets have something, that is one step of the loop. Must not know protocols: clients do.
+sockets have something, that is one step of the loop.
 """
 
 import math

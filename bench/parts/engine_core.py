@@ -1,4 +1,4 @@
-"""What the engine core itself costs in a step.
+"""Cost of the engine core itself in a step.
 
     python -m triolet.bench engine_core
 

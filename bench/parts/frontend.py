@@ -1,4 +1,4 @@
-"""What a frontend costs by itself: admission, tokenising, links, ledger, detokenising, streams.
+"""Cost of a frontend by itself: admission, tokenising, links, ledger, detokenising, streams.
 
     python -m triolet.bench frontend
 

@@ -1,4 +1,4 @@
-"""How many requests of one token a server answers over HTTP, 64 at a time.
+"""Rate of requests of one token over HTTP, 64 at a time.
 
 python -m triolet.bench http_requests
 """

@@ -1,4 +1,4 @@
-"""A thousand streams at once: what each costs the frontend in memory, and how late tokens come.
+"""A thousand streams at once: memory of the frontend for each, and lateness of tokens.
 
     python -m triolet.bench many_streams
 

@@ -1,4 +1,4 @@
-"""Work that lies ready, beside `generate` of transformers in turns with ours.
+"""Offline throughput beside `generate` of transformers, in turns.
 
     python -m triolet.bench offline
     python -m triolet.bench offline small --rounds 2

@@ -1,4 +1,4 @@
-"""What a server costs before anyone asks it anything: start to ready, memory, idle CPU.
+"""Cost of an idle server: start to ready, memory, idle CPU.
 
 Its spares (a second engine, worker and frontend) are in the tables.
 

@@ -1,4 +1,4 @@
-"""What a token costs over WebSocket, SSE and chat: each an event of its own, or merged.
+"""Cost of a token over WebSocket, SSE and chat: each an event of its own, or merged.
 
     python -m triolet.bench sockets
 

@@ -1,7 +1,7 @@
 """`triolet bench latency`: one server, and a load on it for each protocol and concurrency.
 
 The closed loop keeps so many requests in flight; the open one lets them arrive as strangers do.
-Prompts are words of the load generator, about a token each. Must not know how figures are shown.
+Prompts are words of the load generator, about a token each.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,7 @@
-"""`triolet bench throughput`: how many tokens a second an engine makes of work that lies ready.
+"""`triolet bench throughput`: offline tokens a second of an engine.
 
 All prompts are asked for at once, by token ids, through the real processes: this one is root and
-frontend, engine and worker are their own. With a yardstick its rounds and ours take turns. Must not
-know how figures are shown.
+frontend, engine and worker are their own. With a yardstick its rounds and ours take turns.
 """
 
 import os

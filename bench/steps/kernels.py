@@ -1,10 +1,9 @@
-"""Times steps of an executor beside the machine's floor, in turns, in one thread of this process.
+"""Timing of an executor's steps beside the machine's floor, in turns, in one thread.
 
 A round measures the machine's rates before and after every case, so that neighbours slow both: the
 share is of the better of the two, round by round. The floor reads weights and cache from memory; a
 model that fits in the processor's cache is quicker, and its share above one. *Call* is what the
 executor says the forward pass took, *step* what a caller waits: with sampling and the answer.
-Must not know how figures are shown.
 """
 
 import math

@@ -2,8 +2,7 @@
 
 Figures depend on sizes, not on what a model has learnt. A folder is written once, from a fixed
 seed, and kept in the user's cache. Its tokens are ASCII text each, so that every token that comes
-out is a complete piece of text, and the words of the load generator are one token each. Must not
-know who computes with it.
+out is a complete piece of text, and the words of the load generator are one token each.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""Clients of a server under chaos: one connection each, held by hand, so that it can be mistreated.
+"""Clients of a server under chaos: one connection each, which can be mistreated.
 
 Two transports with one face: `receive` gives the next event of the API. They never reconnect, never
 retry and end no connection that they were not told to end. What they see goes into histories by
-whoever reads. Must not know faults or what a stream should hold.
+whoever reads.
 """
 
 import contextlib
@@ -144,7 +144,7 @@ class SseConnection:
 
 @attrs.define(eq=False)
 class SocketConnection:
-    """A WebSocket; any number of responses, told apart by their lanes."""
+    """A WebSocket; any number of responses, distinguished by their lanes."""
 
     stream: trio.SocketStream
     _client: SocketClient = attrs.field(init=False)

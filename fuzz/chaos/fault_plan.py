@@ -1,4 +1,4 @@
-"""Which faults a campaign makes, and when: a pure function of its seed.
+"""Fault plan of a campaign: a pure function of its seed.
 
 Sans-IO: no clock, no processes. `campaign` carries the plan out. A fault's moment is a *progress
 event* (so many tokens of its probe stream were seen), not a time, so that a seed hits the same

@@ -2,7 +2,7 @@
 
 Every fault has a probe, a stream of its own whose progress says when. What is killed must come back
 alone and be told by /health; what is stopped must go on; a stream that is aborted or left must be
-gone on the server's side. Must not know what streams should hold: the histories are judged later.
+gone on the server's side.
 """
 
 import math
@@ -173,7 +173,7 @@ class FaultRunner:
     ) -> None:
         engine = fault.place.partition("/")[0]
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             try:
                 return (await self.served.engine_states())[engine] != (before[engine], "ready")
             except Lost:
@@ -181,7 +181,7 @@ class FaultRunner:
 
         noticed_s: float | None = None
         try:
-            noticed_s = await wait_until(is_told, "/health tells", seconds=HEALTH_S * self.patience)
+            noticed_s = await wait_until(is_reported, "/health tells", seconds=HEALTH_S * self.patience)
         except NotInTime:
             pass
         outcome.violations += judge_health(engine, noticed_s, self.patience)

@@ -1,7 +1,6 @@
-"""Makes faults, and proves each by what the kernel shows: a fault without proof did not happen.
+"""Faults, each proven by what the kernel shows: a fault without proof did not happen.
 
-One function for each family of kinds. They say what was seen as proof, or raise `Void`. Must not
-know what the server should do about a fault.
+One function for each family of kinds. They say what was seen as proof, or raise `Void`.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ _INT = struct.Struct("i")
 
 @attrs.frozen
 class Void(Exception):
-    """The fault did not take effect, or nobody can tell; `reason` says why."""
+    """The fault did not take effect, or there is no proof; `reason` says why."""
 
     reason: str
 

@@ -1,7 +1,7 @@
 """The run under test: `triolet serve` as a user starts it, its tree asked for, its remains counted.
 
 The processes of a run are those that carry its mark in their environment, its sockets those with
-its run id in their name. Must not know faults.
+its run id in their name.
 """
 
 import contextlib

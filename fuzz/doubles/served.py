@@ -1,7 +1,7 @@
 """The server's own connection code on a real socket in this process, with a real engine behind it.
 
 For fuzzers of what clients send: after any of it, the server must still serve, hold nothing and
-have failed nowhere. Must not know what was sent.
+have failed nowhere.
 """
 
 import json
@@ -174,7 +174,7 @@ def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:
 
 
 def open_descriptors() -> frozenset[tuple[int, str]]:
-    """Descriptors of this process, each with what it is: a number alone is soon somebody else's."""
+    """Descriptors of this process, each with what it is: a number alone is soon reused."""
     return frozenset(descriptors(os.getpid()).items())
 
 

@@ -1,7 +1,4 @@
-"""A TCP client without manners: it writes what it is given, and leaves as it is told.
-
-Must not know what the bytes mean.
-"""
+"""A raw TCP client: it writes the given bytes, and leaves in the given way."""
 
 import enum
 import socket
@@ -39,7 +36,7 @@ class ServerStuck(Exception):
 async def converse(
     address: tuple[str, int], pieces: tuple[bytes, ...], ending: Ending, *, deadline_s: float
 ) -> Left:
-    """Connect, write the pieces, end so. Reads meanwhile, so that nobody is blocked by us.
+    """Connect, write the pieces, end so; reads meanwhile, so that the server is not blocked.
 
     Raises `OSError` if nobody listens, `ServerStuck`.
     """

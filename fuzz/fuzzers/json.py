@@ -165,7 +165,7 @@ async def _post(served: Served, event: Post, reached: Counter[str]) -> None:
 
 
 async def _serve_without_a_model(source: ConnectionSource, application: Application) -> None:
-    """Planted: what is asked of the model fails in a way that nobody has foreseen."""
+    """Planted: what is asked of the model fails in a way that is not foreseen."""
     application.generator = cast(Generator, _Failing(application))
     await serve_connections(source, application)
 
@@ -180,7 +180,7 @@ class _Failing:
         self.statistics = application.generator.statistics
 
     def generate(self, *args: object, **options: object) -> Any:
-        """Nobody expects this one."""
+        """An error that is not expected anywhere."""
         raise KeyError("it is not here")
 
 

@@ -1,9 +1,9 @@
-"""Runs many requests over a real engine, ends them in every way there is, and counts what is left.
+"""Accounting of KV blocks: requests ended in every way over a real engine, and what is left.
 
 The server's own connections, frontend, link, core and step loop, with the null executor and far too
 few KV blocks, so that requests preempt each other. Afterwards every block must be free, nobody may
 hold one, and the blocks of each request that was aborted were free within two steps. Rows that fail
-in the worker are `fuzz_scheduler`'s. Must not know how blocks are kept.
+in the worker are `fuzz_scheduler`'s.
 """
 
 import json

@@ -262,7 +262,7 @@ def check(folders: Sequence[Folder], loaders: Loaders) -> Counter[str]:
 
 @contextmanager
 def _address_space_limited() -> Iterator[None]:
-    """Whoever asks for more than the bound gets a `MemoryError`, which is no refusal by name."""
+    """An allocation above the bound raises `MemoryError`, which is no refusal by name."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(pathlib.Path("/proc/self/statm").read_text().split()[0])
     limit = pages * resource.getpagesize() + ADDRESS_SPACE_BYTES_MAX

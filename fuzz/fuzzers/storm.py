@@ -31,7 +31,7 @@ class ServerHurt(Exception):
 
 
 class ServerUnknown(Exception):
-    """No server of this user on this machine has the URL, so nobody can look at it."""
+    """No server of this user on this machine has the URL."""
 
 
 @attrs.frozen

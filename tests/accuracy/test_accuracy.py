@@ -39,7 +39,7 @@ def test_perplexity_of_the_bundled_model_is_the_references() -> None:
     assert 1.0 < lines[0].perplexity < 2.0
 
 
-def test_what_is_too_far_is_told() -> None:
+def test_what_is_too_far_is_found() -> None:
     line = LogitsLine("llama", "torch bf16", error=0.02, largest=0.1, error_max=0.02)
     assert not line.good
     assert str(line).endswith("TOO FAR")

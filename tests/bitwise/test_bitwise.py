@@ -77,7 +77,7 @@ def load_matrix() -> torch.Tensor:
 
 
 def with_known_prompt(request: AddRequest) -> AddRequest:
-    """Of embeddings nobody knows the tokens, so that a penalty of the prompt's would differ."""
+    """The tokens of embeddings are not known, so that a penalty of the prompt's would differ."""
     return attrs.evolve(request, sampling=attrs.evolve(request.sampling, repetition_penalty=1.0))
 
 

@@ -163,7 +163,7 @@ class RequestBed:
     _baseline: set[str] = attrs.field(factory=set, init=False)
 
     async def settle(self) -> None:
-        """What is there while nobody asks for anything."""
+        """What is there while no request runs."""
         self.expected = await self.other()
         await self.bed.wait_quiet()
         await trio.testing.wait_all_tasks_blocked()

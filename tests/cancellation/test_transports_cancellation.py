@@ -1,4 +1,4 @@
-"""Cancelling the bridge at every point: the thread is joined, its sockets and eventfd are gone."""
+"""Cancellation in transports, at every point: threads are joined, sockets and eventfds are gone."""
 
 import contextlib
 import os
@@ -203,7 +203,7 @@ async def test_started_and_cancelled_many_times() -> None:
 
 @pytest.mark.parametrize("cancelled", ["input", "output"])
 async def test_one_task_of_a_channel_is_cancelled_alone(cancelled: str) -> None:
-    """Its sockets are closed; what is sent after that goes nowhere and hangs nobody."""
+    """Its sockets are closed; what is sent after that goes nowhere and blocks no task."""
     endpoints = [
         abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket=name)
         for name in ("input", "output")

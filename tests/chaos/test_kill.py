@@ -1,4 +1,4 @@
-"""kill -9 at every tier, idle and in mid-stream: streams are told, the tree heals or is gone.
+"""kill -9 at every tier, idle and in mid-stream: streams get an error, the tree heals or is gone.
 
 Engines that keep dying are given up while another serves on; without any the run ends.
 """

@@ -1,4 +1,4 @@
-"""Whatever a client or a user gets wrong is told in one sentence that names it, and harms nothing.
+"""Mistakes of clients and users are answered with one sentence that names them, and harm nothing.
 
 One server for all requests: afterwards it has the processes that it had before, and serves.
 """
@@ -126,7 +126,7 @@ BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
     BAD_REQUESTS,
     ids=[f"{path.rpartition('/')[2]}-{str(sent)[:40]}" for path, sent, *_ in BAD_REQUESTS],
 )
-async def test_a_bad_request_is_told_what_is_wrong(
+async def test_a_bad_request_is_answered_with_what_is_wrong(
     server: Server, path: str, sent: Any, status: int, code: str, param: str | None, words: str
 ) -> None:
     content = sent if isinstance(sent, str | bytes) else json.dumps(sent)
@@ -183,7 +183,7 @@ def handshake(url: str) -> bytes:
     ).encode()
 
 
-async def test_a_reset_at_every_byte_of_a_handshake_harms_nobody(server: Server) -> None:
+async def test_a_reset_at_every_byte_of_a_handshake_is_harmless(server: Server) -> None:
     head = handshake(server.url)
     host, _, port = server.url.removeprefix("http://").partition(":")
     frontend = (await server.pids())["frontend 0"]

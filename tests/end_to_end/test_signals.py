@@ -130,7 +130,7 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
             assert "Traceback" not in server.log()
 
 
-def told(server: Server) -> list[str]:
+def log_lines(server: Server) -> list[str]:
     """The lines of its log without their times, and without numbers that differ each time.
 
     So does the count of open streams: a connection that has just been passed on counts as one until
@@ -159,14 +159,14 @@ def told(server: Server) -> list[str]:
         ),
     ],
 )
-async def test_a_start_is_told_once_for_each_phase_and_a_stop_in_one_line(
+async def test_a_start_has_a_line_for_each_phase_and_a_stop_one(
     tmp_path: pathlib.Path, engine: dict[str, Any], phases: list[str]
 ) -> None:
     with trio.fail_after(2 * DEADLINE_S):
         async with open_server(tmp_path, **engine) as server:
             server.send_signal(signal.SIGTERM)
             assert await server.wait_exited() == 0
-            lines = told(server)
+            lines = log_lines(server)
     of_engine = [line for line in lines if line.startswith("engine 0")]
     assert of_engine[:-1] == [f"engine 0: {phase} in … s" for phase in phases]
     assert of_engine[-1].startswith("engine 0: ready after … s")

@@ -100,7 +100,7 @@ async def test_every_socket_cancels_every_response(server: Server) -> None:
                 assert stream.last["response"]["status"] == "cancelled"
 
 
-async def test_an_id_that_nobody_drew_is_not_found_on_any(server: Server) -> None:
+async def test_an_id_that_was_not_drawn_is_not_found_on_any(server: Server) -> None:
     with trio.fail_after(DEADLINE_S):
         for rank in ("00", "01", "07", "zz"):
             path = f"/v1/responses/resp_{rank}{'0' * 32}"

@@ -72,7 +72,7 @@ FORMS: list[tuple[str, str]] = [
 
 
 @pytest.mark.slow
-async def test_hostile_forms_disturb_nobody() -> None:
+async def test_hostile_forms_disturb_no_other_request() -> None:
     ended: list[str] = []
     refusals: list[str] = []
 

@@ -104,7 +104,7 @@ def note(seen: RequestHistory, **event: Any) -> bool:
         ),
     ],
 )
-def test_ends_are_told_apart(event: dict[str, Any], outcome: Outcome, error: str) -> None:
+def test_ends_are_distinguished(event: dict[str, Any], outcome: Outcome, error: str) -> None:
     seen = history()
     assert note(seen, **event)
     assert (seen.outcome, seen.error) == (outcome, error)
@@ -171,7 +171,7 @@ def test_whole_answers_refusals_and_closes() -> None:
     assert (http.has_ended, http.free) == (True, 0)
 
 
-def test_bytes_that_nobody_asked_for_are_a_fault() -> None:
+def test_bytes_without_a_request_are_a_fault() -> None:
     with pytest.raises(ClientFault):
         client(HttpKind.HTTP).receive(b"HTTP/1.1 200 OK\r\n\r\n", 0.0)
     sse = client(HttpKind.SSE)

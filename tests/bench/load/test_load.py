@@ -184,7 +184,7 @@ async def test_every_request_of_a_load_is_answered(protocol: Protocol) -> None:
 
 
 @pytest.mark.parametrize("protocol", Protocol)
-async def test_refusals_and_failures_are_told_apart(protocol: Protocol) -> None:
+async def test_refusals_and_failures_are_distinguished(protocol: Protocol) -> None:
     died = EngineDied("engine 0", "was killed by SIGKILL")
     refusing = await run(FakeGenerator(refuse=died), protocol, Load(requests=2))
     assert {history.outcome for history in refusing.histories} == {Outcome.REFUSED}
@@ -243,14 +243,14 @@ async def test_what_never_ends_is_given_up() -> None:
     assert {history.text for history in outcome.histories} == {"a"}
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_a_server_that_is_not_there_is_an_error() -> None:
     async with await ListenerSource.open() as source:
         host, port = source.address
     with pytest.raises(ServerGone, match=str(port)):
         await make_runner(Load(requests=1), Target(host=host, port=port), Protocol.SSE).run()
 
 
-async def test_a_server_that_only_cuts_is_told() -> None:
+async def test_a_server_that_only_cuts_is_an_error() -> None:
     async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
 
         async def cut() -> None:

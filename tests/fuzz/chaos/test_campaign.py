@@ -160,7 +160,7 @@ def test_a_process_that_serves(
 
 
 @pytest.mark.slow
-async def test_a_server_that_cannot_start_is_told_with_its_log(tmp_path: pathlib.Path) -> None:
+async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: pathlib.Path) -> None:
     with trio.fail_after(3 * DEADLINE_S), pytest.raises(Lost, match="--executor must be one of"):
         async with open_served_run(tmp_path, ["--executor", "magic"]):
             pass

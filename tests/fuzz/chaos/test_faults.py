@@ -121,7 +121,7 @@ async def test_a_server_that_goes_away_in_the_midst(transport: Transport) -> Non
                     await read_all(events)
 
 
-async def test_nobody_listens() -> None:
+async def test_no_listener() -> None:
     with pytest.raises(Lost, match="refused"):
         await ask(1, "GET", "/health")
 
@@ -316,7 +316,7 @@ def test_a_stop_ends_no_stream(runner: FaultRunner) -> None:
     assert runner.blame(history_of(created(), failed("engine 0 died"))) is None
 
 
-async def test_a_victim_is_told_by_its_name(runner: FaultRunner) -> None:
+async def test_a_victim_is_found_by_its_name(runner: FaultRunner) -> None:
     history = runner.begin(attrs.evolve(KILL, kind=FaultKind.RST), is_victim=True)
     assert runner.blame(history) is FaultKind.RST
     assert runner.histories == [history]

@@ -150,6 +150,6 @@ def test_another_process_is_not_the_same() -> None:
         watch(50.0, 50.0, last_pid=8).judge()
 
 
-def test_nobody_has_this_url() -> None:
+def test_no_server_has_this_url() -> None:
     with pytest.raises(ServerUnknown, match="http://nobody:1"):
         ProcessWatch.of_url("http://nobody:1")
