@@ -5,6 +5,8 @@ are refused when they are parsed.
 """
 
 import enum
+import random
+from collections.abc import Sequence
 from typing import Annotated
 
 import attrs
@@ -12,7 +14,6 @@ from cyclopts import Parameter
 
 from ..api.commands.figures import check_file
 from ..engine.errors import InvalidParameter
-from .load.schedule import Work
 
 
 class Protocol(enum.StrEnum):
@@ -90,6 +91,31 @@ def at_least(name: str, value: float, bound: float) -> None:
     """Raises `InvalidParameter` for a value below the bound, and for NaN."""
     if not value >= bound:
         raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """What is to be done offline; lengths in tokens. Raises `InvalidParameter`."""
+
+    requests: int
+    prompt_min: int
+    prompt_max: int
+    tokens: int
+    seed: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("requests", "prompt_min", "tokens"):
+            if attrs.asdict(self)[name] < 1:
+                raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+        if self.prompt_max < self.prompt_min:
+            reason = f"must be at least --prompt-min ({self.prompt_min}), not {self.prompt_max}"
+            raise InvalidParameter("prompt_max", reason)
+
+    def prompts(self, token_ids: Sequence[int]) -> list[list[int]]:
+        """The prompts of all requests, drawn from these tokens."""
+        chance = random.Random(f"work {self.seed}")
+        lengths = [chance.randint(self.prompt_min, self.prompt_max) for _ in range(self.requests)]
+        return [chance.choices(token_ids, k=length) for length in lengths]
 
 
 @attrs.frozen(kw_only=True)

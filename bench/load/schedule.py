@@ -3,14 +3,13 @@
 Sans-IO: times come in as `now`, seconds since the run began. *Closed loop*: so many requests are in
 flight, the next one follows an end. *Open loop*: requests arrive at random (Poisson), whether or
 not earlier ones have ended; what cannot be sent at once counts from when it was due, so a server
-that falls behind cannot hide it. Prompts of a load are words, those of offline work token ids; no
-two share a prefix longer than chance makes it, so that a prefix cache helps none.
+that falls behind cannot hide it. No two prompts share a prefix longer than chance makes it, so that
+a prefix cache helps none.
 """
 
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
 
 import attrs
 
@@ -135,28 +134,3 @@ def make_prompt(load: Load, number: int) -> str:
     longest = max(load.prompt_words, load.prompt_words_max)
     words = chance.randint(load.prompt_words, longest) if longest > load.prompt_words else longest
     return " ".join(chance.choices(WORDS, k=words))
-
-
-@attrs.frozen(kw_only=True)
-class Work:
-    """What is to be done offline; lengths in tokens. Raises `InvalidParameter`."""
-
-    requests: int
-    prompt_min: int
-    prompt_max: int
-    tokens: int
-    seed: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("requests", "prompt_min", "tokens"):
-            if attrs.asdict(self)[name] < 1:
-                raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
-        if self.prompt_max < self.prompt_min:
-            reason = f"must be at least --prompt-min ({self.prompt_min}), not {self.prompt_max}"
-            raise InvalidParameter("prompt_max", reason)
-
-    def prompts(self, token_ids: Sequence[int]) -> list[list[int]]:
-        """The prompts of all requests, drawn from these tokens."""
-        chance = random.Random(f"work {self.seed}")
-        lengths = [chance.randint(self.prompt_min, self.prompt_max) for _ in range(self.requests)]
-        return [chance.choices(token_ids, k=length) for length in lengths]

@@ -225,7 +225,7 @@ async def measure(turns: int = TURNS, repeats: int = REPEATS) -> Take:
 
 async def take_blocks(calibration: Calibration) -> None:
     """Add a take of here and now."""
-    command = [sys.executable, "-m", "triolet.bench.parts.building_blocks"]
+    command = [sys.executable, "-m", "triolet.bench.parts.calibration"]
     with trio.fail_after(TAKE_S):
         answer = await trio.run_process(command, capture_stdout=True)
     calibration.add(_parse(answer.stdout))
@@ -233,7 +233,7 @@ async def take_blocks(calibration: Calibration) -> None:
 
 def take_blocks_sync(calibration: Calibration) -> None:
     """The same for a benchmark that is not a task."""
-    command = [sys.executable, "-m", "triolet.bench.parts.building_blocks"]
+    command = [sys.executable, "-m", "triolet.bench.parts.calibration"]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=TAKE_S)
     calibration.add(_parse(answer.stdout))
 

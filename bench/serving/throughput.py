@@ -20,8 +20,7 @@ from ...runtime.config import WHOLE_MERGE_S, AdmissionLimits
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import Runtime, open_runtime
 from ..load.measures import NO_SERIES, Series, ratios
-from ..load.schedule import Work
-from ..options import ThroughputOptions
+from ..options import ThroughputOptions, Work
 from .reference import Reference, ReferenceRun, open_reference
 
 OnEnded = Callable[[int], None]

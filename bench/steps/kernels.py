@@ -27,6 +27,7 @@ from .step_driver import (
     StepWork,
     blocks_for,
     decode_rows,
+    prefill_rows,
 )
 
 # One warms a case up, the others are measured.
@@ -81,7 +82,7 @@ class KernelFigures:
 def usual_cases(batches: Sequence[int], *, context: int, prefill: int, mixed: int) -> list[Case]:
     """Decode steps of these batches, one prompt, and a part of a prompt beside 32 decodes."""
     cases = [Case(name=f"decode {b}", decoding=decode_rows(b, context)) for b in batches]
-    cases.append(Case(name=f"prefill {prefill}", prefills=[RowWork(new=prefill, context=prefill)]))
+    cases.append(Case(name=f"prefill {prefill}", prefills=prefill_rows(prefill)))
     chunk = RowWork(new=mixed, context=context + mixed)
     cases.append(
         Case(

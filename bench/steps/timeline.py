@@ -18,8 +18,7 @@ from ...engine.sampling_params import SamplingParams
 from ...engine.step_recorder import Span, SpanRecord, read_records
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import open_runtime
-from ..load.schedule import Work
-from ..options import TimelineOptions
+from ..options import TimelineOptions, Work
 from ..serving.throughput import plain_token_ids, run_offline
 
 # What an engine does; waiting is not work.

@@ -92,7 +92,6 @@ STOPS = frozenset(
     }
 )
 CANCELS = frozenset({FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET})
-DISCONNECTS = frozenset({FaultKind.LEAVE, FaultKind.FIN, FaultKind.RST, FaultKind.HALF_CLOSE})
 SLOW = frozenset({FaultKind.NEVER_READS, FaultKind.SLOW_READER})
 # These exist on a socket alone.
 _ON_SOCKET = frozenset({FaultKind.CANCEL_SOCKET, FaultKind.LEAVE})

@@ -181,7 +181,9 @@ class FaultRunner:
 
         noticed_s: float | None = None
         try:
-            noticed_s = await wait_until(is_reported, "/health tells", seconds=HEALTH_S * self.patience)
+            noticed_s = await wait_until(
+                is_reported, "/health tells", seconds=HEALTH_S * self.patience
+            )
         except NotInTime:
             pass
         outcome.violations += judge_health(engine, noticed_s, self.patience)

@@ -22,22 +22,13 @@ from ..end_to_end.server import (
     remains,
     wait_until,
 )
-from ..end_to_end.streams import SeenStream, body, open_socket, read_socket, read_sse
+from ..end_to_end.streams import SeenStream, body, check_serves, open_socket, read_socket, read_sse
 from ..leaks import children_of, process_exists
 
 STEP_S = 0.02
 # Half a minute of stream: nothing ends by itself before it is killed.
 ENDLESS_TOKENS = 1500
 LANES = ("a", "b", "c")
-
-
-async def check_serves(server: Server) -> None:
-    """A good request, whole, as soon as the server says that it is ready."""
-    await wait_until(server.is_ready, "/ready after a death")
-    seen = SeenStream()
-    async with server.client() as client:
-        await read_sse(client, body(5), seen)
-    assert len(seen.token_ids) == 5, seen.events
 
 
 async def kill(server: Server, place: str) -> dict[str, int]:
@@ -231,10 +222,7 @@ async def test_an_engine_is_given_up_and_then_the_last_one(tmp_path: pathlib.Pat
             assert "SIGKILL" in str(first["reason"])
             assert second["state"] == "ready"
             for _ in range(3):
-                seen = SeenStream()
-                async with server.client() as client:
-                    await read_sse(client, body(5), seen)
-                assert len(seen.token_ids) == 5
+                await check_serves(server)
 
             await kill_again_and_again(server, "engine 1", last=True)
             assert await server.wait_exited() == EXIT_ENGINE_LOST

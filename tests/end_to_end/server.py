@@ -128,6 +128,17 @@ class Server:
         await wait_until(has_answered, "every process of the tree answers")
         return found[0]
 
+    async def wait_linked(self, frontends: int, engines: int) -> None:
+        """It serves as soon as one frontend has one engine; return when all have all."""
+
+        async def all_linked() -> bool:
+            # One that still boots has no such fact.
+            tree = places(await self.tree())
+            found = [process.facts.get("engines") for name, process in tree if "front" in name]
+            return found == [engines] * frontends
+
+        await wait_until(all_linked, "every frontend has every engine")
+
     async def pids(self) -> dict[str, int]:
         """{place in the tree: pid}, as "root", "frontend 0", "engine 1" and "engine 1/worker 0"."""
         return {name: process.pid for name, process in places(await self.tree())}

@@ -20,7 +20,7 @@ import trio
 from triolet.engine.model.bundled import bundled_model_folder
 
 from .server import DEADLINE_S, Server, module_server
-from .streams import SeenStream, body, open_socket, read_sse
+from .streams import SeenStream, body, check_serves, open_socket
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -37,15 +37,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         # Spares may have come meanwhile.
         assert pids.items() <= trio.run(server.pids).items(), "bad input has cost a process"
         trio.run(check_serves, server)
-
-
-async def check_serves(server: Server) -> None:
-    """One good request, whole."""
-    seen = SeenStream()
-    async with server.client() as client:
-        with trio.fail_after(DEADLINE_S):
-            await read_sse(client, body(8), seen)
-    assert len(seen.token_ids) == 8
 
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"

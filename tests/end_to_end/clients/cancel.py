@@ -25,11 +25,12 @@ def metrics() -> dict[str, float]:
     return {name.removesuffix('{engine="0"}'): float(value) for name, _, value in pairs}
 
 
-def watch(aborted_before: float) -> dict[str, float]:
-    """The engine's first counts with one more abort."""
+def watch(before: dict[str, float]) -> dict[str, float]:
+    """The engine's first counts with one more abort that has given its blocks back."""
+    name = "triolet_engine_requests_aborted_total"
     for _ in range(LOOKS_MAX):
         counts = metrics()
-        if counts["triolet_engine_requests_aborted_total"] > aborted_before:
+        if counts[name] > before[name] and freed_after(before, counts):
             return counts
     raise AssertionError("the engine was not told of the abort")
 
@@ -67,7 +68,7 @@ def stop(client: OpenAI, way: str) -> dict[str, Any]:
                 tokens = event.response.usage.output_tokens
                 last = f"{event.type} {event.response.status}"
                 break
-    after = watch(before["triolet_engine_requests_aborted_total"])
+    after = watch(before)
     return {
         "way": way,
         "last": last,
