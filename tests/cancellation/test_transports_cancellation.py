@@ -34,6 +34,7 @@ from triolet.transports.links.zmq_thread import Arrival, Connect, Outbox, Send, 
 from triolet.transports.rings.ring_memory import create_ring
 from triolet.transports.rings.shm_ring import RingReader, RingWriter
 
+from ..checkpoints import act_at_nth_checkpoint
 from ..transports.control.test_passed_fds import open_fds
 
 SETTINGS = SocketSettings(high_water=1000, linger_ms=0)
@@ -248,33 +249,19 @@ class Order:
     payload: bytes = b""
 
 
-class CancelAtStep(trio.abc.Instrument):
-    """Cancels `scope` just before the n-th step of `task`; counts the steps."""
-
-    def __init__(self, task: trio.lowlevel.Task, scope: trio.CancelScope, step: int) -> None:
-        self.task, self.scope, self.step = task, scope, step
-        self.seen = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self.task:
-            self.seen += 1
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if task is self.task and self.seen >= self.step - 1:
-            self.scope.cancel("the step of this test")
-
-
 async def run_cancelled_at(step: int, operation: Callable[[], Awaitable[None]]) -> bool:
-    """Runs `operation`, cancelled at its n-th step; True if it was not over by then."""
-    with trio.CancelScope() as scope:
-        instrument = CancelAtStep(trio.lowlevel.current_task(), scope, step)
-        if step == 1:
-            scope.cancel("before the first step")
-        trio.lowlevel.add_instrument(instrument)
-        try:
+    """Runs `operation`, cancelled just before its n-th step; True if it was not over by then."""
+    scope = trio.CancelScope()
+    if step == 1:
+        scope.cancel("before the first step")
+
+    async def run_in_scope() -> None:
+        with scope:
             await operation()
-        finally:
-            trio.lowlevel.remove_instrument(instrument)
+
+    await act_at_nth_checkpoint(
+        run_in_scope, max(1, step - 1), lambda: scope.cancel("the step of this test")
+    )
     return scope.cancelled_caught
 
 

@@ -12,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from triolet.tools.bundled_model import artefacts, evaluation, training
-from triolet.tools.bundled_model.evaluation import Answer, Generator, Score
+from triolet.tools.bundled_model.evaluation import Answer, Generator
 from triolet.tools.bundled_model.generator import (
     SPECIAL_TOKENS,
     DescriptionPrompt,
@@ -122,18 +122,6 @@ def test_a_run_leaves_a_whole_model_folder(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_safetensors_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
-    tensors = {"one": torch.randn(3, 5).to(dtype), "two": torch.randn(7).to(dtype)}
-    path = tmp_path / "x.safetensors"
-    artefacts.write_safetensors(path, tensors, {"step": "3"})
-    read, metadata = artefacts.read_safetensors(path)
-    assert metadata == {"step": "3"}
-    assert list(read) == ["one", "two"]
-    assert all(torch.equal(read[name], tensors[name]) for name in tensors)
-    assert [file.name for file in tmp_path.iterdir()] == ["x.safetensors"]
-
-
 def test_the_safetensors_package_reads_ours(tmp_path: Path) -> None:
     safetensors_torch = pytest.importorskip("safetensors.torch")
     tensors = {"one": torch.randn(3, 5).bfloat16(), "turned": torch.randn(4, 2).t()}
@@ -174,12 +162,6 @@ def test_the_chat_template_is_what_training_saw(tmp_path: Path) -> None:
     assert fill(messages, generate=False) == render([Exchange("Hi", "Hello!")], "Be kind.")
     opened = fill([*messages, {"role": "user", "content": "Bye"}], generate=True)
     assert opened.endswith("Hello!<|eos|><|user|>Bye<|assistant|>")
-
-
-def test_weights_are_written_in_bfloat16(tmp_path: Path) -> None:
-    artefacts.write_weights(tmp_path, {"w": torch.ones(2, 2)})
-    read, _ = artefacts.read_safetensors(tmp_path / "model.safetensors")
-    assert read["w"].dtype == torch.bfloat16
 
 
 STORY = StoryPrompt("a story", ANIMAL_BY_WORD["owl"], THING_BY_WORD["map"])
@@ -234,11 +216,6 @@ def test_descriptions(text: str, right: bool) -> None:
     assert evaluation.description_is_right(DESCRIPTION, Answer(text, ended=True)) == right
 
 
-def test_a_score_passes_at_its_minimum() -> None:
-    assert Score("stories", right=95, asked=100, share_min=0.95).passed
-    assert not Score("stories", right=94, asked=100, share_min=0.95).passed
-
-
 @pytest.fixture(scope="module")
 def generator() -> Generator:
     torch.manual_seed(0)
@@ -254,20 +231,9 @@ def test_a_batch_answers_as_one_by_one(generator: Generator) -> None:
     assert together == alone
 
 
-def test_a_drawn_answer_follows_its_seed(generator: Generator) -> None:
-    answers = [generator.answer(["Hi"], temperature=1.0, seed=seed)[0] for seed in (1, 1, 2)]
-    assert answers[0] == answers[1] != answers[2]
-
-
 def test_the_prompts_are_different_and_counted(generator: Generator) -> None:
     scores = evaluation.evaluate(generator, prompts=4)
     assert [score.asked for score in scores] == [4, 4, 4, 4]
     # A model of random weights is refused: the evaluation can fail.
     assert not any(score.passed for score in scores)
     assert all(len(set(score.wrong)) == 4 for score in scores)
-
-
-def test_loss_of_random_weights_is_that_of_guessing(generator: Generator) -> None:
-    loss = evaluation.measure_loss(generator.model, generator.tokenizer, documents=3)
-    guessing = torch.log(torch.tensor(float(generator.tokenizer.get_vocab_size()))).item()
-    assert loss == pytest.approx(guessing, rel=0.02)
