@@ -2,10 +2,10 @@
 
     python -m triolet.bench frontend
 
-The engine is `null_engine`, a process of its own. *Lockstep* is as `peers.md` measured vLLM's
-AsyncLLM: the next step leaves only when every consumer has taken its token, so nothing is merged.
-*One token* sends requests of one output token, so many in flight. CPU is this process's, all its
-threads; figures are medians of some rounds, with their spread.
+The engine is `null_engine`, a process of its own. *Lockstep* is as the reference figures measured
+vLLM's AsyncLLM: the next step leaves only when every consumer has taken its token, so nothing is
+merged. *One token* sends requests of one output token, so many in flight. CPU is this process's,
+all its threads; figures are medians of some rounds, with their spread.
 """
 
 import json

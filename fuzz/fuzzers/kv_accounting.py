@@ -3,7 +3,7 @@
 The server's own connections, frontend, link, core and step loop, with the null executor and far too
 few KV blocks, so that requests preempt each other. Afterwards every block must be free, nobody may
 hold one, and the blocks of each request that was aborted were free within two steps. Rows that fail
-in the worker are `fuzz_scheduler`'s.
+in the worker, those of seeds from `DOOMED` on, are among the ends.
 """
 
 import json

@@ -150,14 +150,6 @@ def test_a_streamed_response_ends_with_its_answer() -> None:
     assert sse.free == 1
 
 
-def test_a_stream_without_a_last_event_is_broken() -> None:
-    sse = client(HttpKind.SSE)
-    history, _ = sse.start(ASK, 1.0)
-    sse.receive(STREAM + b"0\r\n\r\n", 2.0)
-    assert sse.take_ended() == [history]
-    assert history.outcome is Outcome.BROKEN
-
-
 def test_whole_answers_refusals_and_closes() -> None:
     http = client(HttpKind.HTTP)
     history, data = http.start(ASK, 1.0)
@@ -241,13 +233,6 @@ def test_pings_and_closes_are_answered_and_what_runs_is_broken() -> None:
     client.handle_closed("end of stream", 3.0)
     assert client.take_ended() == [history]
     assert (history.outcome, history.error) == (Outcome.BROKEN, "closed 1012")
-
-
-def test_what_comes_with_the_handshake_is_read() -> None:
-    client = LanesClient(Target(host="h", port=1))
-    assert client.receive(ACCEPTED[:20], 0.0) == b""
-    ping = rfc.FrameProtocol(client=False, extensions=[]).ping(b"q")
-    assert client.receive(ACCEPTED[20:] + ping, 0.0) == encode_frame(PONG, b"q")
 
 
 def test_a_refused_handshake_is_a_fault() -> None:
