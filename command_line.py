@@ -13,8 +13,8 @@ from . import __version__
 from .api.commands.options import ChatOptions, EngineOptions, FileOptions, ServeOptions
 from .api.commands.plan import make_plan
 from .api.commands.sources import Sources, check_written, environment, settings_file
-from .bench.load.options import BenchOptions
 from .bench.options import (
+    BenchOptions,
     FloorOptions,
     LatencyOptions,
     PrefixOptions,
@@ -229,7 +229,7 @@ def _startup() -> Measurement:
     """Time `triolet serve`: from the command to ready, from its worker's death to ready again."""
     from .bench.commands import startup
     from .fuzz.chaos.clients import Lost
-    from .fuzz.chaos.waits import NotInTime
+    from .fuzz.observers import NotInTime
 
     return startup, (Lost, NotInTime)
 
@@ -288,9 +288,9 @@ def doctor(*, json: Annotated[bool, Parameter(help="JSON instead of lines.")] = 
 def chaos(*, options: Annotated[ChaosOptions, FLAT] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
     from .api.commands.exits import errors_as_sentences
+    from .fuzz.chaos.campaign import chaos as run_chaos
     from .fuzz.chaos.clients import Lost
-    from .fuzz.chaos.command import chaos as run_chaos
-    from .fuzz.chaos.waits import NotInTime
+    from .fuzz.observers import NotInTime
 
     with errors_as_sentences(Lost, NotInTime):
         raise SystemExit(run_chaos(options))

@@ -1,1 +1,1 @@
-"""`triolet bench` beyond a single load: offline rate, latencies, starts, the machine's floor."""
+"""Benchmarks: `triolet bench` and its sub-commands; `python -m triolet.bench` for single parts."""

@@ -1,7 +1,6 @@
 """The sub-commands of `triolet bench`: measure, show a table, write JSON; each in one place.
 
-Every JSON has the same frame: the command, the machine, then the figures. Must not know how
-anything is measured.
+Every JSON has the same frame: the command, the machine, then the figures.
 """
 
 import pathlib
@@ -20,10 +19,10 @@ from ..api.commands.figures import check_target, shows_table, write_figures
 from ..api.commands.options import EngineOptions
 from ..engine.model.bundled import bundled_model_folder
 from ..runtime.events import OnEvent
+from .load.command import Bar
 from .load.command import bench as run_load
-from .load.options import BenchOptions
-from .load.report import Bar
 from .options import (
+    BenchOptions,
     FloorOptions,
     LatencyOptions,
     PrefixOptions,
@@ -38,8 +37,8 @@ from .serving.throughput import measure_throughput
 from .steps.kernels import measure_kernels, usual_cases
 from .steps.machine import Machine, look_at_machine
 from .steps.shapes import model_or_shape
+from .steps.timeline import record_timeline, some_steps
 from .steps.timeline_picture import picture, sentences, text_lanes
-from .steps.timeline_run import record_timeline, some_steps
 from .tables import (
     kernel_table,
     latency_table,

@@ -1,9 +1,12 @@
-"""What can be said to the sub-commands of `triolet bench`: a class each, a field an option.
+"""Options of `triolet bench` and its sub-commands: a class each, a field an option.
 
-Plain data with defaults; the command line's parser reads the annotations. What does not fit is
-refused as soon as it is said. Must not know how anything is measured.
+Plain data with defaults; the command line's parser reads the annotations. Values that do not fit
+are refused when they are parsed.
 """
 
+import enum
+import random
+from collections.abc import Sequence
 from typing import Annotated
 
 import attrs
@@ -11,8 +14,56 @@ from cyclopts import Parameter
 
 from ..api.commands.figures import check_file
 from ..engine.errors import InvalidParameter
-from .load.options import Protocol
-from .prompts import Work
+
+
+class Protocol(enum.StrEnum):
+    """How requests are made."""
+
+    LANES = "lanes"  # Responses over WebSocket, 16 lanes on a socket
+    SSE = "sse"  # Responses over HTTP, streamed
+    CHAT = "chat"  # chat completions, streamed
+    HTTP = "http"  # Responses over HTTP, whole
+
+
+@attrs.frozen(kw_only=True)
+class BenchOptions:
+    """The load, where it goes, and how the result is shown."""
+
+    url: Annotated[
+        str, Parameter(help="Server to press, as http://host:port; without it one is started.")
+    ] = ""
+    api_key: Annotated[str, Parameter(help="Key to send.", env_var="TRIOLET_API_KEY")] = (
+        attrs.field(default="", repr=False)
+    )
+    protocol: Annotated[
+        Protocol, Parameter(help="lanes (WebSocket), sse, chat (streamed), or http (whole).")
+    ] = Protocol.LANES
+    requests: Annotated[int, Parameter(help="How many requests in all.")] = 256
+    in_flight: Annotated[int, Parameter(help="At most so many at once.")] = 64
+    rate: Annotated[
+        float,
+        Parameter(help="Arrivals a second, at random times; 0: as soon as an earlier one ends."),
+    ] = 0.0
+    prompt_words: Annotated[int, Parameter(help="Length of each prompt, in words.")] = 16
+    prompt_words_max: Annotated[
+        int, Parameter(help="Longest prompt, in words, if they are of different lengths.")
+    ] = 0
+    tokens: Annotated[int, Parameter(help="Length of each answer, in tokens.")] = 64
+    merge_ms: Annotated[
+        int, Parameter(help="Ask for merge windows of so many ms (lanes and sse); 0: do not ask.")
+    ] = 0
+    seed: Annotated[int, Parameter(help="Same seed, same prompts and times.")] = 0
+    warm_up: Annotated[int, Parameter(help="Requests before those that count.")] = 16
+    json: Annotated[
+        str,
+        Parameter(
+            help="Write the figures as JSON to this file, or to stdout: -",
+            allow_leading_hyphen=True,
+        ),
+    ] = ""
+    frontends: Annotated[int, Parameter(help="Frontends of the server that is started.")] = 1
+    engines: Annotated[int, Parameter(help="Engines of the server that is started.")] = 1
+
 
 TRANSFORMERS = "transformers"
 # Of fewer steps none would be of a steady state.
@@ -40,6 +91,31 @@ def at_least(name: str, value: float, bound: float) -> None:
     """Raises `InvalidParameter` for a value below the bound, and for NaN."""
     if not value >= bound:
         raise InvalidParameter(name, f"must be at least {bound:g}, not {value:g}")
+
+
+@attrs.frozen(kw_only=True)
+class Work:
+    """What is to be done offline; lengths in tokens. Raises `InvalidParameter`."""
+
+    requests: int
+    prompt_min: int
+    prompt_max: int
+    tokens: int
+    seed: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for name in ("requests", "prompt_min", "tokens"):
+            if attrs.asdict(self)[name] < 1:
+                raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+        if self.prompt_max < self.prompt_min:
+            reason = f"must be at least --prompt-min ({self.prompt_min}), not {self.prompt_max}"
+            raise InvalidParameter("prompt_max", reason)
+
+    def prompts(self, token_ids: Sequence[int]) -> list[list[int]]:
+        """The prompts of all requests, drawn from these tokens."""
+        chance = random.Random(f"work {self.seed}")
+        lengths = [chance.randint(self.prompt_min, self.prompt_max) for _ in range(self.requests)]
+        return [chance.choices(token_ids, k=length) for length in lengths]
 
 
 @attrs.frozen(kw_only=True)

@@ -1,6 +1,6 @@
 """Figures of the benchmarks as tables for people.
 
-Sans-IO: figures in, tables out. Must not know how they were measured.
+Sans-IO: figures in, tables out.
 """
 
 import math
@@ -14,7 +14,7 @@ from .serving.prefix import PrefixFigures
 from .serving.startup import StartFigures
 from .serving.throughput import Throughput
 from .steps.kernels import KernelFigures
-from .steps.probe import MachineFloor
+from .steps.machine import MachineFloor
 from .steps.timeline import StepFigures
 
 _KINDS = ("frontend", "engine", "worker")

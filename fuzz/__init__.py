@@ -1,1 +1,1 @@
-"""Programs that press the runtime: fuzzers, load, chaos. May import everything but tests."""
+"""Programs that press the runtime: fuzzers and chaos. May import everything but tests."""

@@ -1,7 +1,7 @@
 """The command line: `python -m triolet.fuzz NAME --seed N`, `smoke`, `canary` and larger programs.
 
 Words to calls, findings to sentences, and nothing else. A program that presses the runtime hooks in
-as a command of its own. Must not know how anything is pressed.
+as a command of its own.
 """
 
 import sys
@@ -19,13 +19,55 @@ from ..engine.errors import InvalidParameter
 from ..nurseries.tasks.error_groups import single_errors_unwrapped
 from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
-from .chaos.waits import NotInTime
 from .doubles.tcp_client import ServerStuck
 from .fuzzer import AnyFuzzer, Finding, NotNoticed, NotReached, run_canary, run_fuzzer, run_round
-from .fuzzers.registry import FUZZERS
-from .fuzzers.storm import Press, Storm, press_frames, press_handshake
-from .process_watch import ProcessWatch, ServerHurt, ServerUnknown
+from .fuzzers import (
+    block_pool,
+    codec,
+    connections,
+    frames,
+    grammars,
+    handshake,
+    json,
+    ledger,
+    links,
+    models,
+    sampler,
+    scheduler,
+    supervision,
+    templates,
+)
+from .fuzzers.storm import (
+    Press,
+    ProcessWatch,
+    ServerHurt,
+    ServerUnknown,
+    Storm,
+    press_frames,
+    press_handshake,
+)
+from .observers import NotInTime
 
+# The one list of fuzzers: `smoke`, `canary`, the commands and the tests all walk it.
+FUZZERS: tuple[AnyFuzzer, ...] = tuple(
+    module.FUZZER
+    for module in (
+        block_pool,
+        codec,
+        connections,
+        frames,
+        grammars,
+        handshake,
+        json,
+        ledger,
+        links,
+        models,
+        sampler,
+        scheduler,
+        supervision,
+        templates,
+    )
+)
 app = App(name="python -m triolet.fuzz", help="Programs that press the runtime.")
 # As one: a fixed seed makes `make test` the same for everybody.
 SMOKE_SEED = 1
@@ -164,7 +206,7 @@ def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> No
 @app.command
 def chaos(*, options: Annotated[ChaosOptions, Parameter(name="*")] = CHAOS) -> None:
     """Kill, stop, abort and disconnect over a real server; judge all of it from outside."""
-    from .chaos.command import chaos as run_chaos
+    from .chaos.campaign import chaos as run_chaos
 
     with findings_as_sentences():
         sys.exit(run_chaos(options))

@@ -1,10 +1,10 @@
-"""What a fuzzer is, and how one is run, shrunk, replayed and shown to notice a planted fault.
+"""Fuzzers: run, shrunk, replayed, and shown to notice a planted fault.
 
 A run is made of rounds. Each round has a seed of its own, from which its events are drawn *before*
 anything runs; a check then runs them against a fresh target. So a failure needs no recording: the
 seed and the round say it all, and any sublist of the events can be tried to find the short one that
 still fails. A fault is another target with one rule broken: a fuzzer that cannot notice it is
-worth nothing. Must not know what is fuzzed.
+worth nothing.
 """
 
 import time

@@ -1,15 +1,21 @@
-"""What the kernel says about processes and connections: `/proc`, read from outside.
+"""Observers of processes and connections: `/proc`, read from outside.
 
-Nothing here asks the program under test. A process that ends while it is looked at reads as gone.
-Must not know what the processes are for.
+States, descriptors, memory, sockets, CPU time of a process tree, and waiting for what only the
+kernel or a server knows. Nothing here asks the program under test, so measuring costs it nothing.
+A process that ends while it is looked at reads as gone.
 """
 
 import contextlib
+import inspect
 import os
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
 
 import attrs
+import trio
+
+from ..nurseries.processes.orphans import child_pids
 
 PROC = pathlib.Path("/proc")
 SHARED_MEMORY = "/dev/shm/"
@@ -137,3 +143,111 @@ def tcp_socket(local_port: int, remote_port: int) -> TcpSocket | None:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2], 16)
+
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@attrs.frozen
+class Cost:
+    """One process at one moment. `cpu_s` is user and system time since its start."""
+
+    name: str
+    pid: int
+    cpu_s: float
+    resident_mib: float
+
+
+def costs_of_tree(root_pid: int) -> dict[str, Cost]:
+    """The processes below `root_pid`, itself included, by name ("engine", "worker", "worker 2"…).
+
+    Empty when there is no such process, or it is another user's.
+    """
+    found: dict[str, Cost] = {}
+    pending = [root_pid]
+    while pending:
+        pid = pending.pop(0)
+        cost = _cost(pid, is_root=pid == root_pid)
+        if cost is not None:
+            found[_free_name(cost.name, found)] = cost
+            pending += child_pids(pid)
+    return found
+
+
+def cpu_spent(before: dict[str, Cost], after: dict[str, Cost]) -> dict[str, float]:
+    """Seconds of CPU by process name between two looks; of those that were there both times."""
+    return {
+        name: cost.cpu_s - before[name].cpu_s
+        for name, cost in after.items()
+        if name in before and before[name].pid == cost.pid
+    }
+
+
+def _free_name(name: str, taken: dict[str, Cost]) -> str:
+    """The second of a kind is "worker 2"; children are listed in the order of their start."""
+    number, free = 1, name
+    while free in taken:
+        number += 1
+        free = f"{name} {number}"
+    return free
+
+
+def _cost(pid: int, *, is_root: bool) -> Cost | None:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return None
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    resident_mib = int(fields[21]) * _PAGE_BYTES / 2**20
+    return Cost(_name(command, is_root=is_root), pid, cpu_s, resident_mib)
+
+
+def _name(command: list[str], *, is_root: bool) -> str:
+    if is_root:
+        return "root"
+    for word in command:
+        if word.startswith("triolet.") and not word.endswith("boot"):
+            if ".worker." in word:
+                return "worker"  # whichever executor's
+            name = word.removeprefix("triolet.").removesuffix("_process")
+            name = name.removesuffix(".main").removesuffix(".process")
+            return name.rpartition(".")[2]
+    return "other"
+
+
+# Between two looks at a condition.
+LOOK_S = 0.02
+# The time is waited for in so many parts: a machine that stands still uses up one of them.
+PARTS = 2
+
+Condition = Callable[[], bool | Awaitable[bool]]
+
+
+@attrs.frozen
+class NotInTime(Exception):
+    """Something that must come to pass did not: `what`, within `seconds`."""
+
+    what: str
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"within {self.seconds:g} s it did not come to pass: {self.what}"
+
+
+async def wait_until(
+    condition: Condition, what: str, *, seconds: float, look_s: float = LOOK_S
+) -> float:
+    """Return the seconds that it took until the condition held. Raises `NotInTime`."""
+    began_s = trio.current_time()
+    for _ in range(PARTS):
+        with trio.move_on_after(seconds / PARTS):
+            while True:
+                held = condition()
+                if inspect.isawaitable(held):
+                    held = await held
+                if held:
+                    return trio.current_time() - began_s
+                await trio.sleep(look_s)
+    raise NotInTime(what, seconds)

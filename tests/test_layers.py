@@ -43,11 +43,10 @@ ROOMS = {
         "commands", "application", "routes", "websocket", "serving", "frontend_process",
     ],
     "fuzz": [
-        "mutation", "drawing", "fuzzer", "observers", "process_costs", "process_watch", "doubles",
-        "chaos", "fuzzers", "__main__",
+        "drawing", "fuzzer", "observers", "doubles", "chaos", "fuzzers", "__main__",
     ],
     "bench": [
-        "prompts", "load", "options", "serving", "steps", "tables", "commands", "parts", "__main__",
+        "options", "load", "serving", "steps", "tables", "commands", "parts", "__main__",
     ],
     "tools": ["bundled_model"],
 }  # fmt: skip

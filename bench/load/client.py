@@ -1,15 +1,81 @@
-"""The one face of all clients: what the shell that owns the sockets asks of them.
+"""Client of a load: one connection's machine, and the history of each of its requests.
 
-Sans-IO: bytes in, bytes out, and histories filled. One client is one connection. Must not know
-sockets, nor which protocol an implementation speaks.
+Sans-IO: bytes in, bytes out, and histories filled: every event with its number and time, and the
+end. Times are seconds since the run began. `protocols` has the implementations, `runner` owns the
+sockets.
 """
 
+import enum
+import math
+from array import array
 from typing import Protocol
 
 import attrs
 
-from .history import Outcome, RequestHistory
 from .schedule import Ask
+
+
+class Outcome(enum.StrEnum):
+    """How a request ended, as its client saw it."""
+
+    RUNNING = "running"  # it has not
+    COMPLETED = "completed"  # in order: completed, or as long as asked for
+    CANCELLED = "cancelled"  # in order, but early
+    FAILED = "failed"  # it began, and ended with an error event
+    REFUSED = "refused"  # an error instead of a beginning
+    BROKEN = "broken"  # the connection ended first, or what came made no sense
+    LATE = "late"  # no end when the run's patience was over
+
+
+@attrs.define(eq=False)
+class RequestHistory:
+    """One request. `events` in order of arrival; a request that streams nothing has none."""
+
+    number: int
+    due_s: float
+    sent_s: float
+    response_id: str = attrs.field(default="", init=False)
+    # Of every event: its sequence number (its place, where the protocol has none) and time.
+    numbers: "array[int]" = attrs.field(factory=lambda: array("q"), init=False)
+    times_s: "array[float]" = attrs.field(factory=lambda: array("d"), init=False)
+    # Of the events with text or tokens alone: when they came, and what was in them.
+    delta_times_s: "array[float]" = attrs.field(factory=lambda: array("d"), init=False)
+    texts: list[str] = attrs.field(factory=list, init=False)
+    # Output tokens, where the client asked for their ids.
+    token_ids: list[int] = attrs.field(factory=list, init=False)
+    outcome: Outcome = attrs.field(default=Outcome.RUNNING, init=False)
+    # What kind of error it was; "" without one.
+    error: str = attrs.field(default="", init=False)
+    ended_s: float = attrs.field(default=math.nan, init=False)
+    # As the server counts them, known at the end.
+    input_tokens: int = attrs.field(default=0, init=False)
+    output_tokens: int = attrs.field(default=0, init=False)
+
+    @property
+    def text(self) -> str:
+        """All text that came."""
+        return "".join(self.texts)
+
+    def handle_event(self, number: int, now: float) -> None:
+        """Any event came."""
+        self.numbers.append(number)
+        self.times_s.append(now)
+
+    def handle_delta(self, text: str, token_ids: list[int], now: float) -> None:
+        """The event that came has new output in it."""
+        self.delta_times_s.append(now)
+        self.texts.append(text)
+        if token_ids:
+            self.token_ids += token_ids
+
+    def handle_usage(self, input_tokens: int, output_tokens: int) -> None:
+        """The server said how many tokens there were."""
+        self.input_tokens, self.output_tokens = input_tokens, output_tokens
+
+    def handle_end(self, outcome: Outcome, now: float, error: str = "") -> None:
+        """It is over; only the first end counts."""
+        if self.outcome is Outcome.RUNNING:
+            self.outcome, self.ended_s, self.error = outcome, now, error
 
 
 class ClientFault(Exception):

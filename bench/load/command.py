@@ -1,25 +1,179 @@
-"""`triolet bench` without a sub-command: press a server with one load, and show what it took.
+"""Command `triolet bench`: presses a server with one load and shows the figures.
 
-Must not know protocols or how figures are made.
+The server is one that runs, or one that is started for the load alone: it has this process for its
+root, so that nothing outlives the command; its share of the client's row is some tasks that sleep.
+Figures are a table for people or JSON for programs, with a progress bar while the load runs.
 """
 
+import math
+import os
 import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
+import trio
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from ...api.commands.figures import check_target, shows_table, write_figures
+from ...api.commands.options import EngineOptions, ServeOptions
+from ...api.commands.plan import make_plan
+from ...engine.errors import InvalidParameter
+from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...runtime.events import OnEvent
+from ...runtime.processes.root import Root
+from ...runtime.processes.run_folder import live_runs
+from ..options import BenchOptions, Protocol
 from .client import Client, Target
-from .http import HttpClient, HttpKind
-from .lanes import LANES_MAX, LanesClient
-from .measures import Measures, measure
-from .options import BenchOptions, Protocol
-from .pressed_server import PressedServer, open_pressed_server
-from .report import Bar, print_table
+from .measures import Measures, Spread, measure
+from .protocols import LANES_MAX, HttpClient, HttpKind, LanesClient
 from .runner import Runner
 from .schedule import Load
+
+
+@attrs.define(eq=False)
+class Bar:
+    """How many requests have ended, drawn at most ten times a second."""
+
+    console: Console
+    total: int
+    _progress: Progress = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            auto_refresh=False,  # rich would refresh from a thread of its own
+        )
+
+    @contextmanager
+    def shown(self) -> Iterator["Bar"]:
+        """Draw it in this block, on a terminal only."""
+        self._progress.add_task("requests", total=self.total)
+        if not self.console.is_terminal:
+            yield self
+            return
+        with self._progress:
+            yield self
+
+    def advance(self, count: int) -> None:
+        """So many more have ended."""
+        (task,) = self._progress.tasks
+        done = task.completed + count
+        # A hundred steps are enough to see, and cost nothing beside what is measured.
+        step = math.floor(done * 100 / self.total) > math.floor(task.completed * 100 / self.total)
+        self._progress.update(task.id, completed=done)
+        if step and self.console.is_terminal:
+            self._progress.refresh()
+
+
+def print_table(console: Console, title: str, measures: Measures) -> None:
+    """The figures for a person: rates and errors, latencies, what each process spent."""
+    facts = Table(title=title, show_header=False, title_justify="left")
+    for name, value in _facts(measures):
+        facts.add_row(name, value)
+    console.print(facts)
+    times = Table("ms", "mean", "p50", "p90", "p99", "max")
+    for name, spread in (
+        ("first output", measures.first_token_s),
+        ("between outputs", measures.gap_s),
+        ("whole request", measures.total_s),
+        ("sent late", measures.late_s),
+    ):
+        times.add_row(name, *_milliseconds(spread))
+    console.print(times)
+    costs = Table("process", "CPU s", "CPU µs/token", "% of a core", "resident MiB")
+    for row in measures.processes:
+        memory = "" if math.isnan(row.resident_mib) else f"{row.resident_mib:.0f}"
+        share = f"{row.cpu_s / measures.elapsed_s * 100:.0f}"
+        costs.add_row(row.name, f"{row.cpu_s:.2f}", f"{row.cpu_us_per_token:.2f}", share, memory)
+    console.print(costs)
+
+
+def _facts(measures: Measures) -> list[tuple[str, str]]:
+    facts = [
+        ("requests", f"{measures.completed} of {measures.requests} completed"),
+        ("requests/s", f"{measures.requests_per_s:.1f}"),
+        ("tokens in, out", f"{measures.input_tokens}, {measures.output_tokens}"),
+        ("tokens/s", f"{measures.tokens_per_s:.0f}"),
+        ("tokens per event", f"{measures.tokens_per_delta:.2f}"),
+        ("seconds", f"{measures.elapsed_s:.2f}"),
+    ]
+    return facts + [(f"error {kind}", str(count)) for kind, count in measures.errors.items()]
+
+
+def _milliseconds(spread: Spread) -> list[str]:
+    values = (spread.mean, spread.p50, spread.p90, spread.p99, spread.largest)
+    return ["" if math.isnan(value) else f"{value * 1e3:.2f}" for value in values]
+
+
+# What is cut short when the load is over has nothing in flight.
+_GRACE_S = 0.0
+
+
+@attrs.frozen
+class PressedServer:
+    """Where requests go, and the server's root process; 0 where it is not of this machine."""
+
+    target: Target
+    pid: int
+
+
+@asynccontextmanager
+async def open_pressed_server(
+    model: str | None,
+    *,
+    url: str,
+    api_key: str,
+    engine: dict[str, Any],
+    engines: int,
+    frontends: int,
+    on_event: OnEvent,
+) -> AsyncIterator[PressedServer]:
+    """The server at `url`; without one a server of `model`, which ends with the block.
+
+    Raises `InvalidParameter` and what the server's root raises.
+    """
+    if url:
+        target = target_of(url, api_key)
+        pids = [run.facts.pid for run in live_runs() if run.facts.url == url.rstrip("/")]
+        yield PressedServer(target, pids[0] if pids else 0)
+        return
+    options = ServeOptions(
+        port=0,
+        engines=engines,
+        frontends=frontends,
+        spare_engines=0,
+        spare_frontends=0,
+        grace=_GRACE_S,
+    )
+    plan = make_plan(model, options, EngineOptions(**engine))
+    with single_errors_unwrapped():
+        async with trio.open_nursery() as nursery:
+            address = await nursery.start(Root(plan, on_event).run, name="server")
+            yield PressedServer(target_of(address, ""), os.getpid())
+            nursery.cancel_scope.cancel("the load is over")
+
+
+def target_of(url: str, key: str) -> Target:
+    """Raises `InvalidParameter` for what is no plain `http://host:port`."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError as error:
+        raise InvalidParameter("url", f"is wrong: {error}") from error
+    if parts.scheme != "http" or not host or parts.path not in ("", "/"):
+        raise InvalidParameter("url", f"must be http://host:port, not {url}")
+    return Target(host=host, port=port, key=key)
+
 
 # Prompts of the warm-up are others, so that none of those that count is in the prefix cache.
 _WARM_UP_SEED = 1_000_003

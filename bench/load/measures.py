@@ -1,19 +1,21 @@
-"""What a run of a load comes to: rates, percentiles, errors by kind, CPU per token.
+"""Figures of a load: rates, percentiles, errors by kind, CPU per token; medians of repeated runs.
 
 Sans-IO: histories and costs in, figures out. Latencies count from when a request was *due*, so that
-neither a late client nor a late server hides anything. Must not know how figures are shown.
+neither a late client nor a late server hides anything. A series of runs is told by its median with
+its spread, and two of them by ratios of runs that were interleaved.
 """
 
 import itertools
 import math
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 
 import attrs
 
 from ...api.commands.figures import percentile
-from ...fuzz.process_costs import Cost, cpu_spent
-from .history import Outcome, RequestHistory
+from ...fuzz.observers import Cost, cpu_spent
+from .client import Outcome, RequestHistory
 
 # What is told of every distribution.
 PERCENTS = (50, 90, 99)
@@ -139,3 +141,36 @@ def _costs(
         rows.append(ProcessCost("server", whole, whole * per_token, memory))
     rows.append(ProcessCost("client", client_cpu_s, client_cpu_s * per_token, math.nan))
     return rows
+
+
+@attrs.frozen
+class Series:
+    """The same figure of some runs. All NaN without any."""
+
+    median: float
+    least: float
+    most: float
+    runs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Series":
+        """Sum up values of any order."""
+        if not values:
+            return cls(math.nan, math.nan, math.nan, 0)
+        return cls(statistics.median(values), min(values), max(values), len(values))
+
+    def text(self, digits: int = 0) -> str:
+        """As a table has it: the median, and the spread if there were several runs."""
+        if self.runs == 0:
+            return ""
+        if self.runs == 1:
+            return f"{self.median:.{digits}f}"
+        return f"{self.median:.{digits}f} [{self.least:.{digits}f}..{self.most:.{digits}f}]"
+
+
+NO_SERIES = Series.of(())
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Series:
+    """Of runs in pairs: ours by theirs."""
+    return Series.of([our / their for our, their in zip(ours, theirs, strict=True)])

@@ -1,8 +1,8 @@
-"""Drives clients against a server by a schedule: all sockets in one task, one wait for all.
+"""Runner of a load: all sockets of all clients in one task, one wait for all.
 
 A task and a trio stream for each connection would cost more than what is measured. So sockets are
 plain and non-blocking, an epoll set watches them, and the one task waits for the set: however many
-sockets have something, that is one step of the loop. Must not know protocols: clients do.
+sockets have something, that is one step of the loop.
 """
 
 import math
@@ -15,9 +15,8 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...fuzz.process_costs import Cost, costs_of_tree
-from .client import Client, ClientFault, Target
-from .history import Outcome, RequestHistory
+from ...fuzz.observers import Cost, costs_of_tree
+from .client import Client, ClientFault, Outcome, RequestHistory, Target
 from .schedule import Load, Schedule
 
 RECEIVE_BYTES = 256 * 2**10

@@ -1,9 +1,10 @@
-"""Says which request is sent when, and with which prompt; the same seed says the same.
+"""Schedule of a load and its prompts: which request is sent when; the same seed gives the same.
 
 Sans-IO: times come in as `now`, seconds since the run began. *Closed loop*: so many requests are in
-flight, the next one follows an end. *Open loop*: requests arrive as strangers do (Poisson), whether
-or not earlier ones have ended; what cannot be sent at once counts from when it was due, so a server
-that falls behind cannot hide it. Must not know protocols or clients.
+flight, the next one follows an end. *Open loop*: requests arrive at random (Poisson), whether or
+not earlier ones have ended; what cannot be sent at once counts from when it was due, so a server
+that falls behind cannot hide it. No two prompts share a prefix longer than chance makes it, so that
+a prefix cache helps none.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a message costs through the bridge and the channels, beside blocking pyzmq and zmq.asyncio.
+"""Cost of a message through the bridge and the channels, beside blocking pyzmq and zmq.asyncio.
 
     python -m triolet.bench bridge [turns]
 
@@ -90,7 +90,7 @@ class Watch:
 
 @attrs.define(eq=False)
 class Sender:
-    """A forked process that connects where it is told, sends one message, then floods on order."""
+    """A forked process that connects to an endpoint, sends one message, then floods on order."""
 
     orders: socket.socket
 

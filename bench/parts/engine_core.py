@@ -1,4 +1,4 @@
-"""What the engine core itself costs in a step.
+"""Cost of the engine core itself in a step.
 
     python -m triolet.bench engine_core
 
@@ -15,8 +15,7 @@ from ...engine.core.engine_core import EngineCore
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ...engine.step_messages import Step, StepResult, WorkerReady
-from .building_blocks import take_blocks_sync
-from .calibration import Calibration, Target
+from .calibration import Calibration, Target, take_blocks_sync
 from .words import argument_parser, at_least_one
 
 VOCAB = 32_000

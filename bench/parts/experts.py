@@ -13,9 +13,9 @@ from typing import Any
 
 from rich.console import Console
 
-from ..steps.floor_model import RowWork, decode_rows
 from ..steps.kernels import Case, measure_kernels
 from ..steps.machine import look_at_machine
+from ..steps.step_driver import decode_rows, prefill_rows
 from ..tables import kernel_table, machine_table
 from .words import argument_parser
 
@@ -53,8 +53,7 @@ def main() -> None:
     console = Console(width=COLUMNS)
     console.print(look_at_machine().describe(), markup=False, highlight=False)
     cases = [Case(name=f"decode {b}", decoding=decode_rows(b, CONTEXT)) for b in BATCHES]
-    prefill = RowWork(new=PREFILL, context=PREFILL)
-    cases.append(Case(name=f"prefill {PREFILL}", prefills=[prefill]))
+    cases.append(Case(name=f"prefill {PREFILL}", prefills=prefill_rows(PREFILL)))
     with tempfile.TemporaryDirectory(prefix="triolet-experts-") as base:
         (pathlib.Path(base) / "config.json").write_text(json.dumps(CONFIG))
         for settings in EXECUTORS:

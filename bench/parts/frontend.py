@@ -1,11 +1,11 @@
-"""What a frontend costs by itself: admission, tokenising, links, ledger, detokenising, streams.
+"""Cost of a frontend by itself: admission, tokenising, links, ledger, detokenising, streams.
 
     python -m triolet.bench frontend
 
-The engine is `null_engine`, a process of its own. *Lockstep* is as `peers.md` measured vLLM's
-AsyncLLM: the next step leaves only when every consumer has taken its token, so nothing is merged.
-*One token* sends requests of one output token, so many in flight. CPU is this process's, all its
-threads; figures are medians of some rounds, with their spread.
+The engine is `null_engine`, a process of its own. *Lockstep* is as the reference figures measured
+vLLM's AsyncLLM: the next step leaves only when every consumer has taken its token, so nothing is
+merged. *One token* sends requests of one output token, so many in flight. CPU is this process's,
+all its threads; figures are medians of some rounds, with their spread.
 """
 
 import json
@@ -36,8 +36,7 @@ from ...runtime.runtime import (
 )
 from ...runtime.text.input_processor import InputProcessor
 from ...runtime.text.prompts import Prompt
-from .building_blocks import take_blocks
-from .calibration import Calibration, Target
+from .calibration import Calibration, Target, take_blocks
 from .null_engine import ENGINE, FRONTEND
 from .words import argument_parser, at_least_one
 

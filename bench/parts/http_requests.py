@@ -1,14 +1,13 @@
-"""How many requests of one token a server answers over HTTP, 64 at a time.
+"""Rate of requests of one token over HTTP, 64 at a time.
 
 python -m triolet.bench http_requests
 """
 
 import statistics
 
-from ..load.options import Protocol
 from ..load.schedule import Load
-from .building_blocks import take_blocks_sync
-from .calibration import Calibration, Target
+from ..options import Protocol
+from .calibration import Calibration, Target, take_blocks_sync
 from .serving import costs, open_server, print_costs
 from .words import argument_parser
 

@@ -11,10 +11,10 @@ not on record. `triolet bench floor MODEL` does it for any model.
 from rich.console import Console
 
 from ...engine.model_config.config import load_model_config
-from ..steps.floor_model import ModelSizes, StepWork
 from ..steps.kernels import KernelFigures, measure_kernels, usual_cases
 from ..steps.machine import look_at_machine
 from ..steps.shapes import SHAPES, shape_folder
+from ..steps.step_driver import ModelSizes, StepWork
 from ..tables import kernel_table, machine_table
 from .calibration import Target
 from .words import argument_parser

@@ -1,4 +1,4 @@
-"""A thousand streams at once: what each costs the frontend in memory, and how late tokens come.
+"""A thousand streams at once: memory of the frontend for each, and lateness of tokens.
 
     python -m triolet.bench many_streams
 
@@ -13,12 +13,11 @@ import statistics
 
 import trio
 
-from ...fuzz.process_costs import costs_of_tree
+from ...fuzz.observers import costs_of_tree
 from ..load.measures import Spread
-from ..load.options import Protocol
 from ..load.schedule import Load
-from .building_blocks import take_blocks_sync
-from .calibration import Calibration
+from ..options import Protocol
+from .calibration import Calibration, take_blocks_sync
 from .serving import Serving, costs, measured, open_server, print_costs
 from .words import argument_parser
 

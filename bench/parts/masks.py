@@ -1,4 +1,4 @@
-"""What the masks of 64 rows under grammars cost an engine in a step.
+"""Cost of the masks of 64 rows under grammars in a step.
 
     python -m triolet.bench masks
 

@@ -13,12 +13,12 @@ shared pages count once in all.
 import pathlib
 
 from ...engine.model_config.config import load_model_config
-from ...fuzz.process_costs import costs_of_tree
-from ..load.options import Protocol
+from ...fuzz.observers import costs_of_tree
 from ..load.schedule import Load
-from ..steps.floor_model import VALUE_BYTES, ModelSizes
+from ..options import Protocol
 from ..steps.machine import look_at_machine
 from ..steps.shapes import SMALL, shape_folder
+from ..steps.step_driver import VALUE_BYTES, ModelSizes
 from .serving import open_server
 from .words import argument_parser, at_least_one
 

@@ -1,4 +1,4 @@
-"""Work that lies ready, beside `generate` of transformers in turns with ours.
+"""Offline throughput beside `generate` of transformers, in turns.
 
     python -m triolet.bench offline
     python -m triolet.bench offline small --rounds 2
@@ -15,7 +15,7 @@ import trio
 from rich.console import Console
 
 from ..options import TRANSFORMERS, ThroughputOptions
-from ..serving.reference_messages import ReferenceRun
+from ..serving.reference import ReferenceRun
 from ..serving.throughput import OfflineRun, measure_throughput
 from ..steps.machine import look_at_machine
 from ..steps.shapes import SHAPES, shape_folder

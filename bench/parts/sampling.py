@@ -1,4 +1,4 @@
-"""What drawing a token for each of 64 rows costs, vocabulary 32 000, with the native sampler.
+"""Cost of sampling 64 rows, vocabulary 32 000, with the native sampler.
 
     python -m triolet.bench sampling
 

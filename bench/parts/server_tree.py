@@ -1,4 +1,4 @@
-"""What a server costs before anyone asks it anything: start to ready, memory, idle CPU.
+"""Cost of an idle server: start to ready, memory, idle CPU.
 
 Its spares (a second engine, worker and frontend) are in the tables.
 
@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 
-from ...fuzz.process_costs import costs_of_tree, cpu_spent
+from ...fuzz.observers import costs_of_tree, cpu_spent
 from .words import argument_parser
 
 ROUNDS = 3

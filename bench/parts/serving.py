@@ -16,9 +16,9 @@ import trio
 from ..load.client import Target
 from ..load.command import make_runner
 from ..load.measures import Measures, measure
-from ..load.options import Protocol
 from ..load.runner import LoadRun, Runner
 from ..load.schedule import Load
+from ..options import Protocol
 
 START_S = 60.0
 # They would start beside the first of what is measured.

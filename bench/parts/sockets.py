@@ -1,4 +1,4 @@
-"""What a token costs over WebSocket, SSE and chat: each an event of its own, or merged.
+"""Cost of a token over WebSocket, SSE and chat: each an event of its own, or merged.
 
     python -m triolet.bench sockets
 
@@ -11,10 +11,9 @@ each the machine is calibrated.
 
 import statistics
 
-from ..load.options import Protocol
 from ..load.schedule import Load
-from .building_blocks import take_blocks_sync
-from .calibration import Calibration, Target
+from ..options import Protocol
+from .calibration import Calibration, Target, take_blocks_sync
 from .serving import Serving, costs, open_server, print_costs
 from .words import argument_parser
 

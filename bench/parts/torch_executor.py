@@ -1,4 +1,4 @@
-"""What a decode step of the torch executor costs.
+"""Cost of a decode step of the torch executor.
 
     python -m triolet.bench torch_executor
 

@@ -14,9 +14,8 @@ import trio
 
 from ... import Runtime, open_runtime
 from ...engine.sampling_params import SamplingParams
-from ...fuzz.process_costs import costs_of_tree, cpu_spent
-from .building_blocks import take_blocks
-from .calibration import Calibration, Target
+from ...fuzz.observers import costs_of_tree, cpu_spent
+from .calibration import Calibration, Target, take_blocks
 from .words import argument_parser
 
 STREAMS = 64

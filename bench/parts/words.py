@@ -1,7 +1,4 @@
-"""What may be said to a benchmark on its command line: a parser from its docstring.
-
-Must not know which benchmark it is.
-"""
+"""Parser of a benchmark's command line, made from its docstring."""
 
 import argparse
 
@@ -9,7 +6,7 @@ from ..steps.shapes import SHAPES
 
 
 def argument_parser(doc: str | None) -> argparse.ArgumentParser:
-    """Prints the docstring as it stands, and refuses what it has not been told of."""
+    """A parser whose help is the docstring as it stands."""
     return argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -17,9 +17,8 @@ import trio
 from ..options import TimelineOptions
 from ..steps.machine import look_at_machine
 from ..steps.shapes import SHAPES, shape_folder
-from ..steps.timeline_run import record_timeline
-from .building_blocks import take_blocks
-from .calibration import Calibration, Target
+from ..steps.timeline import record_timeline
+from .calibration import Calibration, Target, take_blocks
 from .words import add_shapes, argument_parser
 
 PROMPT, TOKENS = 512, 96

@@ -1,7 +1,7 @@
 """`triolet bench latency`: one server, and a load on it for each protocol and concurrency.
 
 The closed loop keeps so many requests in flight; the open one lets them arrive as strangers do.
-Prompts are words of the load generator, about a token each. Must not know how figures are shown.
+Prompts are words of the load generator, about a token each.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,12 +10,10 @@ from typing import Any
 import attrs
 
 from ...runtime.events import OnEvent
-from ..load.command import press
+from ..load.command import open_pressed_server, press
 from ..load.measures import Measures
-from ..load.options import Protocol
-from ..load.pressed_server import open_pressed_server
 from ..load.schedule import Load
-from ..options import LatencyOptions
+from ..options import LatencyOptions, Protocol
 
 # At most so many in flight in the open loop: a server that does not keep up must not drown.
 OPEN_IN_FLIGHT_MAX = 256

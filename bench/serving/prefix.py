@@ -1,8 +1,8 @@
-"""`triolet bench prefix`: what the prefix cache is worth to conversations that begin alike.
+"""`triolet bench prefix`: conversations that begin alike, with the prefix cache and without.
 
 Conversations share a system prompt; each turn's prompt is the turn before it, its answer, and new
 words. Two runtimes, with the cache and without, answer the same turns in turns, so that neighbours
-on the machine slow both. Must not know how figures are shown.
+on the machine slow both.
 """
 
 import random

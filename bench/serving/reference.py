@@ -1,6 +1,7 @@
-"""Opens the yardstick's process and asks it for runs.
+"""Reference of offline throughput: a process that runs transformers, and the messages with it.
 
-It dies with the block that opened it. Must not know which library it is.
+The process dies with the block that opened it. This module does not import torch, which only the
+process itself (`transformers_process`) may load.
 """
 
 from collections.abc import AsyncIterator
@@ -11,16 +12,52 @@ import trio
 
 from ...nurseries.processes.process import ProcessSpec, open_process
 from ...transports.control.channel import ControlChannel
-from .reference_messages import (
-    FROM_REFERENCE,
-    MODULE,
-    TO_REFERENCE,
-    OpenReference,
-    ReferenceFailed,
-    ReferenceOpened,
-    ReferenceRun,
-    RunReference,
-)
+
+MODULE = "triolet.bench.serving.transformers_process"
+
+
+@attrs.frozen(kw_only=True)
+class OpenReference:
+    """Load the model in `folder`; `threads` 0: as the library chooses."""
+
+    folder: str
+    threads: int
+
+
+@attrs.frozen
+class ReferenceOpened:
+    """It is loaded; what computes, with its version."""
+
+    description: str
+
+
+@attrs.frozen(kw_only=True)
+class RunReference:
+    """Answer these prompts as one batch, greedily, with exactly so many tokens each."""
+
+    prompts: list[list[int]]
+    tokens: int
+
+
+@attrs.frozen(kw_only=True)
+class ReferenceRun:
+    """It has; `elapsed_s` is of the call alone, `cpu_s` of all threads in it."""
+
+    elapsed_s: float
+    cpu_s: float
+    output_tokens: int
+
+
+@attrs.frozen
+class ReferenceFailed:
+    """It cannot; `reason` is for the person who asked."""
+
+    reason: str
+
+
+TO_REFERENCE = (OpenReference, RunReference)
+FROM_REFERENCE = (ReferenceOpened, ReferenceRun, ReferenceFailed)
+
 
 # Importing torch and transformers takes up to half a minute on a busy machine.
 START_S = 120.0

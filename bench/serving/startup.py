@@ -2,7 +2,7 @@
 
 `triolet serve` as a user starts it, in a folder of its own; worker and frontend are killed as the
 kernel would kill them, with spares there to succeed them, or without. Times are of what a client
-sees: `/ready`, `/health`. Must not know how figures are shown.
+sees: `/ready`, `/health`.
 """
 
 import os
@@ -17,9 +17,9 @@ import trio
 
 from ...fuzz.chaos.clients import Lost, ask
 from ...fuzz.chaos.served_run import ServedRun, open_served_run
-from ...fuzz.chaos.waits import NotInTime, wait_until
+from ...fuzz.observers import NotInTime, wait_until
+from ..load.measures import Series
 from ..options import StartupOptions
-from .series import Series
 
 WORKER = "engine 0/worker 0"
 ENGINE = "engine 0"
@@ -104,18 +104,18 @@ async def _restart(run: ServedRun) -> float:
 
 async def _second_boot_s(run: ServedRun) -> float:
     """What the log says of the restart; /health may tell of an engine before the log does."""
-    told: list[float] = []
+    reported: list[float] = []
 
-    def is_told() -> bool:
-        told[:] = boot_seconds(run.log())
-        return len(told) > 1
+    def is_reported() -> bool:
+        reported[:] = boot_seconds(run.log())
+        return len(reported) > 1
 
-    await wait_until(is_told, "the log tells of the restart", seconds=RESTART_S)
-    return told[-1]
+    await wait_until(is_reported, "the log tells of the restart", seconds=RESTART_S)
+    return reported[-1]
 
 
 async def _restart_frontend(run: ServedRun) -> float:
-    """Kill the frontend; seconds until a client is told that the server is ready."""
+    """Kill the frontend; seconds until `/ready` says that the server is ready."""
     pid = (await run.processes())[FRONTEND].pid
     began_s = time.perf_counter()
     os.kill(pid, signal.SIGKILL)

@@ -1,8 +1,7 @@
-"""`triolet bench throughput`: how many tokens a second an engine makes of work that lies ready.
+"""`triolet bench throughput`: offline tokens a second of an engine.
 
 All prompts are asked for at once, by token ids, through the real processes: this one is root and
-frontend, engine and worker are their own. With a yardstick its rounds and ours take turns. Must not
-know how figures are shown.
+frontend, engine and worker are their own. With a yardstick its rounds and ours take turns.
 """
 
 import os
@@ -16,15 +15,13 @@ import trio
 
 from ...engine.errors import InvalidParameter
 from ...engine.sampling_params import SamplingParams
-from ...fuzz.process_costs import costs_of_tree, cpu_spent
+from ...fuzz.observers import costs_of_tree, cpu_spent
 from ...runtime.config import WHOLE_MERGE_S, AdmissionLimits
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import Runtime, open_runtime
-from ..options import ThroughputOptions
-from ..prompts import Work
-from .reference import Reference, open_reference
-from .reference_messages import ReferenceRun
-from .series import NO_SERIES, Series, ratios
+from ..load.measures import NO_SERIES, Series, ratios
+from ..options import ThroughputOptions, Work
+from .reference import Reference, ReferenceRun, open_reference
 
 OnEnded = Callable[[int], None]
 OnRound = Callable[["OfflineRun", ReferenceRun | None], None]

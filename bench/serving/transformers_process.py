@@ -1,8 +1,7 @@
-"""The yardstick of offline throughput: `generate` of transformers, in a process of its own.
+"""The reference of offline throughput: `generate` of transformers, in a process of its own.
 
 One left-padded static batch in bfloat16, greedy, as its documentation shows it. Apart, so that its
-threads and its memory are not those of what it is compared with. Must not know how runs are
-compared.
+threads and its memory are not those of what it is compared with.
 """
 
 import time
@@ -14,7 +13,7 @@ import trio
 
 from ...nurseries.processes.child import ChildFds, run_child
 from ...transports.control.channel import ControlChannel
-from .reference_messages import (
+from .reference import (
     FROM_REFERENCE,
     TO_REFERENCE,
     OpenReference,

@@ -1,10 +1,9 @@
-"""Times steps of an executor beside the machine's floor, in turns, in one thread of this process.
+"""Timing of an executor's steps beside the machine's floor, in turns, in one thread.
 
 A round measures the machine's rates before and after every case, so that neighbours slow both: the
 share is of the better of the two, round by round. The floor reads weights and cache from memory; a
 model that fits in the processor's cache is quicker, and its share above one. *Call* is what the
 executor says the forward pass took, *step* what a caller waits: with sampling and the answer.
-Must not know how figures are shown.
 """
 
 import math
@@ -18,10 +17,18 @@ from ...engine.config import EngineSettings
 from ...engine.host import cores
 from ...engine.model_config.config import load_model_config
 from ...engine.worker.executors import make_executor
-from ..serving.series import Series
-from .floor_model import ModelSizes, RowWork, StepWork, decode_rows
-from .probe import MachineFloor, Probe
-from .step_driver import GROWTH_TOKENS, StepDriver, blocks_for
+from ..load.measures import Series
+from .machine import MachineFloor, Probe
+from .step_driver import (
+    GROWTH_TOKENS,
+    ModelSizes,
+    RowWork,
+    StepDriver,
+    StepWork,
+    blocks_for,
+    decode_rows,
+    prefill_rows,
+)
 
 # One warms a case up, the others are measured.
 STEPS_MAX = GROWTH_TOKENS - 2
@@ -75,7 +82,7 @@ class KernelFigures:
 def usual_cases(batches: Sequence[int], *, context: int, prefill: int, mixed: int) -> list[Case]:
     """Decode steps of these batches, one prompt, and a part of a prompt beside 32 decodes."""
     cases = [Case(name=f"decode {b}", decoding=decode_rows(b, context)) for b in batches]
-    cases.append(Case(name=f"prefill {prefill}", prefills=[RowWork(new=prefill, context=prefill)]))
+    cases.append(Case(name=f"prefill {prefill}", prefills=prefill_rows(prefill)))
     chunk = RowWork(new=mixed, context=context + mixed)
     cases.append(
         Case(

@@ -2,8 +2,7 @@
 
 Figures depend on sizes, not on what a model has learnt. A folder is written once, from a fixed
 seed, and kept in the user's cache. Its tokens are ASCII text each, so that every token that comes
-out is a complete piece of text, and the words of the load generator are one token each. Must not
-know who computes with it.
+out is a complete piece of text, and the words of the load generator are one token each.
 """
 
 import itertools
@@ -22,7 +21,6 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.errors import InvalidParameter
 from ..load.schedule import WORDS
 
 # Counts changes of what is written; part of the folder's name, so that none is used unawares.
@@ -136,13 +134,6 @@ SHAPES = MappingProxyType({shape.name: shape for shape in (TINY, SMALL)})
 def model_or_shape(model: str | None) -> str | None:
     """A folder as it is; the word of a shape becomes its folder, which is written if need be."""
     return str(shape_folder(SHAPES[model])) if model and model in SHAPES else model
-
-
-def shape_named(name: str) -> Shape:
-    """The shape. Raises `InvalidParameter`."""
-    if name not in SHAPES:
-        raise InvalidParameter("shape", f"must be one of {', '.join(SHAPES)}, not {name!r}")
-    return SHAPES[name]
 
 
 def cache_folder() -> pathlib.Path:

@@ -1,18 +1,25 @@
-"""Joins what engine and worker noted of their steps: who did what when, and what hid behind what.
+"""Timeline of steps: records of engine and worker joined, and the run that makes them.
 
-Sans-IO: records in, figures and lanes out. Only steps from a window count, so that a picture can
-show some steps of the steady state. A lane is one process; its spans may lie within one another
-(sampling within computing). Must not know how figures are drawn.
+Who did what when, and what hid behind what. In the run some requests decode together, so that a
+steady state is seen; real processes record their steps into a folder.
 """
 
 import itertools
 import math
+import pathlib
 import statistics
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import attrs
 
-from ...engine.step_recorder import Span, SpanRecord
+from ...engine.sampling_params import SamplingParams
+from ...engine.step_recorder import Span, SpanRecord, read_records
+from ...runtime.events import OnEvent, ignore_event
+from ...runtime.runtime import open_runtime
+from ..options import TimelineOptions, Work
+from ..serving.throughput import plain_token_ids, run_offline
 
 # What an engine does; waiting is not work.
 ENGINE_WORK = (Span.SCHEDULE, Span.ENCODE, Span.SUBMIT, Span.DECODE, Span.APPLY, Span.DELIVER)
@@ -140,3 +147,46 @@ def overlap_ns(record: SpanRecord, by_step: Mapping[int, SpanRecord]) -> int:
 
 def _median_us(values_ns: Iterable[int]) -> float:
     return statistics.median(values_ns) / 1e3
+
+
+# Of the steps of a run, those in which all requests decode: prompts are over, none has ended.
+_STEADY_FROM, _STEADY_TO = 0.5, 0.95
+_WARM_UP_TOKENS = 8
+
+
+async def record_timeline(
+    model: str | None,
+    options: TimelineOptions,
+    *,
+    engine: dict[str, Any],
+    on_event: OnEvent = ignore_event,
+) -> Timeline:
+    """The steady steps of a run. Raises as `open_runtime` does, and `TimelineEmpty`."""
+    work = Work(
+        requests=options.running,
+        prompt_min=options.prompt_tokens,
+        prompt_max=options.prompt_tokens,
+        tokens=options.tokens,
+        seed=options.seed,
+    )
+    with tempfile.TemporaryDirectory(prefix="triolet-steps-") as name:
+        folder = pathlib.Path(name)
+        words = {**engine, "record_steps": name}
+        words["max_num_seqs"] = max(options.running, words.get("max_num_seqs", 0))
+        async with open_runtime(model, on_event=on_event, **words) as runtime:
+            prompts = work.prompts(plain_token_ids(runtime))
+            for salt, tokens in (("warm up", _WARM_UP_TOKENS), ("run", options.tokens)):
+                begun = max((each.step for each in read_records(folder)), default=0)
+                params = SamplingParams(max_tokens=tokens, temperature=0.0, ignore_eos=True)
+                await run_offline(runtime, prompts, params, salt=salt)
+        records = read_records(folder)
+    steps = max((each.step for each in records), default=0) - begun
+    first, last = (begun + int(steps * share) for share in (_STEADY_FROM, _STEADY_TO))
+    return join_records(records, first, last)
+
+
+def some_steps(timeline: Timeline, count: int) -> Timeline:
+    """So many steps from the middle, for a picture."""
+    middle = (timeline.first + timeline.last) // 2
+    first = max(timeline.first, middle - count // 2)
+    return timeline.clip(first, min(timeline.last, first + count - 1))

@@ -1,7 +1,7 @@
 """Draws a timeline: as a picture (SVG, written by hand: no library is worth four rectangles) and as
 lines of text.
 
-Sans-IO: a timeline in, text out. Must not know where it comes from.
+Sans-IO: a timeline in, text out.
 """
 
 from html import escape

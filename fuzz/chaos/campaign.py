@@ -1,4 +1,4 @@
-"""One campaign: a real tree, bystanders on it, one fault after another, and what all of it showed.
+"""Chaos campaign: a real tree, bystanders on it, one fault after another, and the report.
 
 A shell: `fault_plan` says what comes, `faults` makes and proves it, `checkers` judge. Faults come
 in segments; between two the bystanders end and the run must be as it was in the beginning. The
@@ -8,17 +8,22 @@ root is killed last.
 import contextlib
 import pathlib
 import random
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import attrs
 import trio
+from rich.console import Console
 
+from ...api.commands.exits import until_terminated
+from ...api.commands.figures import check_target, shows_table, write_figures
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
 from ...nurseries.tasks.error_groups import single_error
 from ...runtime.processes.control_server import ControlCallFailed
+from ..observers import NotInTime, wait_until
 from . import faults
 from .checkers import (
     Disturbance,
@@ -33,12 +38,10 @@ from .checkers import (
 from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
-from .load import Bystanders, run_script
+from .load import PROBES, SCRIPTS, Bystanders, check_null_tokens, run_script
 from .options import ChaosOptions
 from .report import FaultOutcome, Report
-from .scripts import PROBES, SCRIPTS, check_null_tokens
 from .served_run import ServedRun, open_served_run
-from .waits import NotInTime, wait_until
 
 # Faults between two quiet looks: one of each kind.
 SEGMENT_FAULTS = len(DECK)
@@ -274,3 +277,31 @@ class Campaign:
         for history in histories:
             self.report.count_stream(history, FaultKind.KILL_ROOT)
         self.report.checks.update(["I5", "I6"])
+
+
+EXIT_GREEN, EXIT_RED = 0, 1
+# Of the table, where nobody looks at a terminal.
+COLUMNS = 120
+
+
+def chaos(options: ChaosOptions) -> int:
+    """Run the campaign and print what it showed; the exit code."""
+    check_target(options.json)
+    report = trio.run(until_terminated, partial(run_campaign, options))
+    if shows_table(options.json):
+        show(report)
+    write_figures(options.json, {"command": "chaos", **report.as_json()})
+    return exit_code(report)
+
+
+def exit_code(report: Report) -> int:
+    """Of the command."""
+    return EXIT_GREEN if report.is_green() else EXIT_RED
+
+
+def show(report: Report) -> None:
+    """The table, and in sentences what it does not hold."""
+    console = Console(width=None if sys.stdout.isatty() else COLUMNS)
+    console.print(report.table())
+    for sentence in report.sentences():
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)

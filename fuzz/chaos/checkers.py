@@ -1,8 +1,8 @@
-"""Judges what was seen from outside against what was promised: histories and looks, to violations.
+"""Checkers of a campaign: histories and looks from outside against what is promised.
 
 Sans-IO: plain values in, violations out. Nothing here asks the server how it did; the numbers of
 the invariants are those of `reference/reliability.md`. Every rule has a test that plants its
-breach. Must not know how anything was observed.
+breach.
 """
 
 import math
@@ -130,21 +130,21 @@ def _ending(
     """I3 and I7: one end, and a bad one only where a death explains it."""
     every = [d for d in disturbances if d.is_death]
     deaths = [d for d in every if d.meets(history.started_s, history.ended_s)]
-    told = f"{history.name}: {history.code or history.ending}: {history.message}"
+    subject = f"{history.name}: {history.code or history.ending}: {history.message}"
     match history.ending:
         case None | Ending.HANGING:
             yield Violation("I3", f"{history.name}: no end after {len(history.token_ids)} tokens")
         case Ending.FAILED if history.code == ENGINE_DIED:
             # The sentence begins with the engine's name: "engine 1 (epoch 7) died: …".
             if not any(d.engine and _names(history.message, d.engine) for d in deaths):
-                yield Violation("I7", f"{told}: no such engine was killed")
+                yield Violation("I7", f"{subject}: no such engine was killed")
             if RETRY_HINT not in history.message or CAUSE not in history.message:
-                yield Violation("I13", f"{told}: without the cause, or that it may be sent again")
+                yield Violation("I13", f"{subject}: no cause, or not that it may be sent again")
         case Ending.REFUSED if history.code == NO_ENGINE:
             if len({d.engine for d in deaths if d.engine}) < engines:
-                yield Violation("I7", f"{told}: while an engine was up")
+                yield Violation("I7", f"{subject}: while an engine was up")
         case Ending.FAILED | Ending.REFUSED:
-            yield Violation("I13", f"{told}: not an error that a death calls for")
+            yield Violation("I13", f"{subject}: not an error that a death calls for")
         case Ending.LOST:
             # A stream may begin on a connection whose frontend has died and has a successor by now.
             deaths = [d for d in every if d.meets(history.connected_s, history.ended_s)]
@@ -152,7 +152,7 @@ def _ending(
             if not any(
                 d.place == wanted if wanted else d.place.startswith("frontend") for d in deaths
             ):
-                yield Violation("I7", f"{told}: its frontend was not killed")
+                yield Violation("I7", f"{subject}: its frontend was not killed")
         case Ending.FINISHED | Ending.CANCELLED | Ending.LEFT:
             pass
 
@@ -246,7 +246,7 @@ def judge_abort(
 ) -> list[Violation]:
     """I12: within two steps of the order to abort nothing of the request is left in its engine.
 
-    {engine: steps} when the client was told of the end, and when all was free; nothing else ran,
+    {engine: steps} when the client had the end, and when all was free; nothing else ran,
     and a step takes `step_s` at least (0: not known).
     """
     news = ABORT_NEWS_S * patience / step_s if step_s else math.inf
@@ -262,7 +262,7 @@ def judge_health(place: str, noticed_s: float | None, patience: float = 1.0) -> 
     if noticed_s is not None and noticed_s <= HEALTH_TRUTH_S * patience:
         return []
     when = "never" if noticed_s is None else f"after {noticed_s:.1f} s"
-    return [Violation("I10", f"/health told of the death of {place} {when}")]
+    return [Violation("I10", f"/health reported the death of {place} {when}")]
 
 
 def judge_root_death(

@@ -1,14 +1,13 @@
-"""Clients of a server under chaos: one connection each, held by hand, so that it can be mistreated.
+"""Clients of a server under chaos: one connection each, which can be mistreated.
 
 Two transports with one face: `receive` gives the next event of the API. They never reconnect, never
 retry and end no connection that they were not told to end. What they see goes into histories by
-whoever reads. Must not know faults or what a stream should hold.
+whoever reads.
 """
 
 import contextlib
 import json
 import socket
-import struct
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
@@ -19,13 +18,11 @@ import trio
 import wsproto
 import wsproto.events
 
+from ..doubles.clients import HttpClient, SocketClient
 from .fault_plan import Transport
 
 HOST = "127.0.0.1"
 PATH = "/v1/responses"
-RECEIVE_BYTES = 64 * 2**10
-# struct linger: on, 0 s: close sends RST.
-_LINGER_NONE = struct.pack("ii", 1, 0)
 # The smallest receive buffer there is (the kernel doubles it): a reader that stops is felt at once.
 TINY_BUFFER_BYTES = 2048
 
@@ -89,7 +86,7 @@ def _losses() -> Iterator[None]:
         yield
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         raise Lost(f"{type(error).__name__}: {error.__cause__ or error}") from error
-    except (h11.RemoteProtocolError, wsproto.utilities.RemoteProtocolError) as error:
+    except (h11.RemoteProtocolError, wsproto.utilities.ProtocolError) as error:
         raise Lost(f"cut in the midst of a message: {error}") from error
 
 
@@ -98,15 +95,19 @@ class SseConnection:
     """HTTP with server-sent events: one response, then the connection may be used again."""
 
     stream: trio.SocketStream
-    _h11: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT), init=False)
+    _http: HttpClient = attrs.field(init=False)
     # What has arrived and was not given out; at most what one read brings and one event.
     _data: bytes = attrs.field(default=b"", init=False)
     # The answer is no stream of events.
     _refused: bool = attrs.field(default=False, init=False)
 
+    def __attrs_post_init__(self) -> None:
+        self._http = HttpClient(self.stream)
+
     async def create(self, body: Event) -> None:
         """Ask for a response."""
-        await _send_request(self.stream, self._h11, ("POST", PATH), {**body, "stream": True})
+        with _losses():
+            await self._http.send("POST", PATH, {**body, "stream": True})
 
     async def receive(self) -> Event:
         """The next event; a refusal is an event of type `error`."""
@@ -124,7 +125,7 @@ class SseConnection:
     async def _more(self) -> Event | None:
         """Read on; an event if the answer is a refusal that is whole now."""
         with _losses():
-            event = await _next_event(self.stream, self._h11)
+            event = await self._http.next_event()
         match event:
             case h11.Response():
                 self._refused = event.status_code != 200
@@ -143,20 +144,20 @@ class SseConnection:
 
 @attrs.define(eq=False)
 class SocketConnection:
-    """A WebSocket; any number of responses, told apart by their lanes."""
+    """A WebSocket; any number of responses, distinguished by their lanes."""
 
     stream: trio.SocketStream
-    _ws: wsproto.WSConnection = attrs.field(
-        factory=lambda: wsproto.WSConnection(wsproto.ConnectionType.CLIENT), init=False
-    )
-    _text: str = attrs.field(default="", init=False)
+    _client: SocketClient = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._client = SocketClient(self.stream)
 
     async def shake_hands(self) -> None:
         """The opening handshake. Raises `Lost` also when it is refused."""
-        await self._send(wsproto.events.Request(host=HOST, target=PATH))
-        event = await self._next()
-        if not isinstance(event, wsproto.events.AcceptConnection):
-            raise Lost(f"the handshake was answered by {type(event).__name__}")
+        with _losses():
+            status = await self._client.handshake(PATH)
+        if status != 101:
+            raise Lost(f"the handshake was answered by {status}")
 
     async def create(self, body: Event) -> None:
         """Ask for a response."""
@@ -164,44 +165,22 @@ class SocketConnection:
 
     async def send(self, event: Event) -> None:
         """Send any event. Raises `Lost`."""
-        await self._send(wsproto.events.TextMessage(data=json.dumps(event)))
+        with _losses():
+            await self._client.send(event)
 
     async def receive(self) -> Event:
         """The next event."""
-        while True:
-            event = await self._next()
-            match event:
-                case wsproto.events.TextMessage():
-                    self._text += event.data
-                    if event.message_finished:
-                        text, self._text = self._text, ""
-                        return _object(text)
-                case wsproto.events.Ping():
-                    await self._send(event.response())
-                case wsproto.events.CloseConnection():
-                    raise Lost(f"closed with {event.code}: {event.reason}")
-                case _:
-                    pass
+        with _losses():
+            event = await self._client.receive()
+        if event is None:
+            raise Lost(f"closed with {self._client.closed}")
+        return event
 
     async def leave(self) -> None:
         """The closing handshake, as far as saying goodbye; then close."""
-        with contextlib.suppress(Lost):
-            await self._send(wsproto.events.CloseConnection(code=1000))
+        with contextlib.suppress(Lost), _losses():
+            await self._client.close()
         await trio.aclose_forcefully(self.stream)
-
-    async def _send(self, event: wsproto.events.Event) -> None:
-        with _losses():
-            await self.stream.send_all(self._ws.send(event))
-
-    async def _next(self) -> wsproto.events.Event:
-        with _losses():
-            while True:
-                for event in self._ws.events():
-                    return event
-                data = await self.stream.receive_some(RECEIVE_BYTES)
-                if not data:
-                    raise Lost("the connection ended")
-                self._ws.receive_data(bytes(data))
 
 
 async def ask(port: int, method: str, path: str) -> tuple[int, Any]:
@@ -210,47 +189,12 @@ async def ask(port: int, method: str, path: str) -> tuple[int, Any]:
     Raises `Lost`.
     """
     async with open_stream(port) as stream:
-        connection = h11.Connection(h11.CLIENT)
-        await _send_request(stream, connection, (method, path), None)
-        status, body = 0, bytearray()
         with _losses():
-            while not isinstance(event := await _next_event(stream, connection), h11.EndOfMessage):
-                if isinstance(event, h11.Response):
-                    status = event.status_code
-                elif isinstance(event, h11.Data):
-                    body += event.data
-                else:
-                    raise Lost("the connection ended within an answer")
+            answer = await HttpClient(stream).request(method, path)
     try:
-        return status, json.loads(body)
+        return answer.status, json.loads(answer.body)
     except ValueError:
-        return status, body.decode()
-
-
-async def _send_request(
-    stream: trio.SocketStream, connection: h11.Connection, head: tuple[str, str], body: Event | None
-) -> None:
-    """Send the request with this method and path. Raises `Lost`."""
-    data = b"" if body is None else json.dumps(body).encode()
-    headers = [("host", HOST), ("content-length", str(len(data)))]
-    request = h11.Request(method=head[0], target=head[1], headers=headers)
-    sent = [
-        connection.send(event) or b"" for event in (request, h11.Data(data), h11.EndOfMessage())
-    ]
-    with _losses():
-        await stream.send_all(b"".join(sent))
-
-
-async def _next_event(stream: trio.SocketStream, connection: h11.Connection) -> Any:
-    while (event := connection.next_event()) is h11.NEED_DATA:
-        connection.receive_data(bytes(await stream.receive_some(RECEIVE_BYTES)))
-    return event
-
-
-def reset(stream: trio.SocketStream) -> None:
-    """Close with RST, at once."""
-    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
-    stream.socket.close()
+        return answer.status, answer.body.decode()
 
 
 def _object(text: str | bytes) -> Event:

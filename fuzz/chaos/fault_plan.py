@@ -1,4 +1,4 @@
-"""Which faults a campaign makes, and when: a pure function of its seed.
+"""Fault plan of a campaign: a pure function of its seed.
 
 Sans-IO: no clock, no processes. `campaign` carries the plan out. A fault's moment is a *progress
 event* (so many tokens of its probe stream were seen), not a time, so that a seed hits the same
@@ -92,7 +92,6 @@ STOPS = frozenset(
     }
 )
 CANCELS = frozenset({FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET})
-DISCONNECTS = frozenset({FaultKind.LEAVE, FaultKind.FIN, FaultKind.RST, FaultKind.HALF_CLOSE})
 SLOW = frozenset({FaultKind.NEVER_READS, FaultKind.SLOW_READER})
 # These exist on a socket alone.
 _ON_SOCKET = frozenset({FaultKind.CANCEL_SOCKET, FaultKind.LEAVE})

@@ -2,7 +2,7 @@
 
 Every fault has a probe, a stream of its own whose progress says when. What is killed must come back
 alone and be told by /health; what is stopped must go on; a stream that is aborted or left must be
-gone on the server's side. Must not know what streams should hold: the histories are judged later.
+gone on the server's side.
 """
 
 import math
@@ -14,17 +14,16 @@ import attrs
 import trio
 
 from ...nurseries.tasks.task_tree import ProcessTree
-from ..observers import CLOSE_WAIT, ESTABLISHED, tcp_socket
+from ..doubles.tcp_client import reset
+from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_until
 from . import faults
 from .checkers import Disturbance, judge_epochs, judge_health
-from .clients import EventConnection, Lost, open_events, reset
+from .clients import EventConnection, Lost, open_events
 from .fault_plan import CANCELS, KILLS, SLOW, STOPS, Fault, FaultKind
 from .history import TERMINAL, Ending, StreamHistory, Violation
-from .load import STREAM_DEADLINE_S, read_history, start_history
+from .load import BULK, PROBES, STREAM_DEADLINE_S, read_history, start_history
 from .report import FaultOutcome
-from .scripts import BULK, PROBES
 from .served_run import ServedRun, epochs_of
-from .waits import NotInTime, wait_until
 
 # A null engine is back in two seconds on a quiet machine, a torch one in five; two busy cores
 # need a multiple.
@@ -174,7 +173,7 @@ class FaultRunner:
     ) -> None:
         engine = fault.place.partition("/")[0]
 
-        async def is_told() -> bool:
+        async def is_reported() -> bool:
             try:
                 return (await self.served.engine_states())[engine] != (before[engine], "ready")
             except Lost:
@@ -182,7 +181,9 @@ class FaultRunner:
 
         noticed_s: float | None = None
         try:
-            noticed_s = await wait_until(is_told, "/health tells", seconds=HEALTH_S * self.patience)
+            noticed_s = await wait_until(
+                is_reported, "/health tells", seconds=HEALTH_S * self.patience
+            )
         except NotInTime:
             pass
         outcome.violations += judge_health(engine, noticed_s, self.patience)

@@ -1,7 +1,6 @@
-"""Makes faults, and proves each by what the kernel shows: a fault without proof did not happen.
+"""Faults, each proven by what the kernel shows: a fault without proof did not happen.
 
-One function for each family of kinds. They say what was seen as proof, or raise `Void`. Must not
-know what the server should do about a fault.
+One function for each family of kinds. They say what was seen as proof, or raise `Void`.
 """
 
 import contextlib
@@ -16,11 +15,21 @@ from functools import partial
 import attrs
 import trio
 
-from ..observers import FIN_WAIT1, FIN_WAIT2, GONE, TIME_WAIT, start_ticks, state_of, tcp_socket
-from .clients import EventConnection, Lost, SocketConnection, ask, reset
+from ..doubles.tcp_client import reset
+from ..observers import (
+    FIN_WAIT1,
+    FIN_WAIT2,
+    GONE,
+    TIME_WAIT,
+    NotInTime,
+    start_ticks,
+    state_of,
+    tcp_socket,
+    wait_until,
+)
+from .clients import EventConnection, Lost, SocketConnection, ask
 from .fault_plan import Fault, FaultKind
 from .history import StreamHistory
-from .waits import NotInTime, wait_until
 
 # From a signal to what /proc shows of it; the kernel needs microseconds, a busy machine more, and
 # the end of half a gigabyte of torch some tenths.
@@ -35,7 +44,7 @@ _INT = struct.Struct("i")
 
 @attrs.frozen
 class Void(Exception):
-    """The fault did not take effect, or nobody can tell; `reason` says why."""
+    """The fault did not take effect, or there is no proof; `reason` says why."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""What one client saw of one stream, and whether that is a stream at all.
+"""History of one stream as its client saw it, and what is wrong with it.
 
 Sans-IO: wire events in with `now`, a record out. The rules checked here need no knowledge of any
 fault: indices without gap or repeat, one terminal event, accounts that agree with what was seen.

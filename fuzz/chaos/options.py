@@ -1,7 +1,6 @@
-"""What can be said to the chaos command, and the server that it means.
+"""Options of the chaos command, and of the server that it starts.
 
-Plain data with defaults; the command line's parser reads the annotations. Must not know how a
-campaign runs.
+Plain data with defaults; the command line's parser reads the annotations.
 """
 
 import math

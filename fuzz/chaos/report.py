@@ -1,6 +1,6 @@
-"""What a campaign found, as a table for people and JSON for programs.
+"""Report of a campaign, as a table for people and JSON for programs.
 
-Sans-IO: counts and text. Must not know how faults are made.
+Sans-IO: counts and text.
 """
 
 import shlex

@@ -1,7 +1,7 @@
 """The run under test: `triolet serve` as a user starts it, its tree asked for, its remains counted.
 
 The processes of a run are those that carry its mark in their environment, its sockets those with
-its run id in their name. Must not know faults.
+its run id in their name.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ from ...runtime.processes.control_server import ControlCallFailed, ask_run
 from ...runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
 from ..observers import (
     ESTABLISHED,
+    NotInTime,
     abstract_sockets,
     children_of,
     marked,
@@ -33,10 +34,10 @@ from ..observers import (
     shared_memory_of,
     state_of,
     tcp_sockets,
+    wait_until,
 )
 from .checkers import Look, QuietLook
 from .clients import Lost, ask
-from .waits import NotInTime, wait_until
 
 MARK = "TRIOLET_CHAOS_MARK"
 # How the tree calls a process that waits to be an engine or a frontend.
@@ -86,7 +87,7 @@ class ServedRun:
         """
         assert self._run_folder is not None
         text = await ask_run(self._run_folder, ControlCall.TREE)
-        return dict(_places(msgspec.json.decode(text, type=ProcessTree)))
+        return dict(places(msgspec.json.decode(text, type=ProcessTree)))
 
     async def is_whole(self, places: Sequence[str]) -> bool:
         """Whether all these processes are up and every frontend has every engine.
@@ -212,11 +213,12 @@ def epochs_of(processes: Mapping[str, ProcessTree]) -> dict[str, int]:
     }
 
 
-def _places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
+def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
+    """Every process of a tree with its place: a worker's is below its engine's name."""
     name = f"{above}/{tree.name}" if above else tree.name
     yield name, tree
     for process in tree.processes:
-        yield from _places(process, "" if tree.name == "root" else name)
+        yield from places(process, "" if tree.name == "root" else name)
 
 
 def _look(process: ProcessTree) -> Look:

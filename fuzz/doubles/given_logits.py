@@ -1,8 +1,7 @@
 """Runners of both executors over a model whose logits are given: what samples, and nothing else.
 
 A step's logits are taken in the order of its tokens, so that prompts can be scored, too. What the
-runners are made of (tables, batch, sampler, logprobs) is the workers' own. Must not know how logits
-are drawn.
+runners are made of (tables, batch, sampler, logprobs) is the workers' own.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,7 @@
-"""Two ends of a link and a network between them that does as it is told.
+"""A hub and a spoke with a network between them that loses and delays on order.
 
 Sans-IO: frames are put on wires and taken off again, time is a number. What arrives is checked at
-once: in order, once, and up and down alternate. Must not know who decides what goes wrong.
+once: in order, once, and up and down alternate.
 """
 
 import math

@@ -1,7 +1,7 @@
 """The server's own connection code on a real socket in this process, with a real engine behind it.
 
 For fuzzers of what clients send: after any of it, the server must still serve, hold nothing and
-have failed nowhere. Must not know what was sent.
+have failed nowhere.
 """
 
 import json
@@ -131,7 +131,7 @@ async def open_served(serve: Serve = serve_connections, **engine: Any) -> AsyncI
 class FilteredStream(trio.abc.HalfCloseableStream):
     """A transport that changes what is sent, for canaries: a server that says something wrong."""
 
-    stream: trio.SocketStream
+    stream: trio.abc.HalfCloseableStream
     change: Callable[[bytes], bytes]
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -173,7 +173,7 @@ def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:
 
 
 def open_descriptors() -> frozenset[tuple[int, str]]:
-    """Descriptors of this process, each with what it is: a number alone is soon somebody else's."""
+    """Descriptors of this process, each with what it is: a number alone is soon reused."""
     return frozenset(descriptors(os.getpid()).items())
 
 

@@ -1,7 +1,4 @@
-"""A TCP client without manners: it writes what it is given, and leaves as it is told.
-
-Must not know what the bytes mean.
-"""
+"""A raw TCP client: it writes the given bytes, and leaves in the given way."""
 
 import enum
 import socket
@@ -39,7 +36,7 @@ class ServerStuck(Exception):
 async def converse(
     address: tuple[str, int], pieces: tuple[bytes, ...], ending: Ending, *, deadline_s: float
 ) -> Left:
-    """Connect, write the pieces, end so. Reads meanwhile, so that nobody is blocked by us.
+    """Connect, write the pieces, end so; reads meanwhile, so that the server is not blocked.
 
     Raises `OSError` if nobody listens, `ServerStuck`.
     """
@@ -50,11 +47,11 @@ async def converse(
     raise ServerStuck(f"a connection was not over after {deadline_s:g} s")
 
 
-async def reset(stream: trio.SocketStream) -> None:
-    """End the connection with RST, whatever is under way."""
+def reset(stream: trio.SocketStream) -> None:
+    """End the connection with RST, at once, whatever is under way."""
     if stream.socket.fileno() >= 0:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NONE)
-    await trio.aclose_forcefully(stream)
+    stream.socket.close()
 
 
 async def _converse(stream: trio.SocketStream, pieces: tuple[bytes, ...], ending: Ending) -> Left:
@@ -62,7 +59,7 @@ async def _converse(stream: trio.SocketStream, pieces: tuple[bytes, ...], ending
         if not await _write(stream, pieces):
             return Left(b"", was_reset=True)
         if ending is Ending.RESET:
-            await reset(stream)
+            reset(stream)
         await trio.aclose_forcefully(stream)
         return Left(b"")
     received = bytearray()

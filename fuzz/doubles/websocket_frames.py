@@ -1,23 +1,89 @@
-"""WebSocket frames as clients make them, good ones and ones that break a rule; and reading answers.
+"""WebSocket frames of clients (RFC 6455): the one encoder and decoder, and scripts of frames.
 
-Sans-IO: bytes in and out, chance comes in. Must not know connections.
+Sans-IO: bytes in and out, chance comes in. Frames may break rules on purpose. A load generator must
+cost less than what it measures, so its frames are masked with zeros (legal, and leaves the bytes as
+they are), and of what a server sends only what keeps us in step is checked.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import attrs
 
-from ..mutation import mutate
-from .client_frames import frame_head
+from ..drawing import mutate
+
+CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+FIN = 0x80
+_MASKED = 0x80
+# The mask of RFC 6455's example (5.7). A fixed one, so that every run sends the same bytes.
+MASK = b"\x37\xfa\x21\x3d"
+
+
+class FrameFault(Exception):
+    """What came is no frame of a server; the connection is of no further use."""
+
+
+def encode_frame(opcode: int, payload: bytes) -> bytes:
+    """One whole message in one frame, masked with zeros: the cheapest."""
+    return _head(FIN | opcode, len(payload)) + b"\0\0\0\0" + payload
+
+
+def frame(
+    opcode: int, payload: bytes = b"", *, fin: bool = True, reserved: int = 0, mask: bytes = MASK
+) -> bytes:
+    """One masked frame, as short as its length allows. `reserved` are the three bits, 0 to 7."""
+    size = len(payload)
+    turned = (mask * (size // 4 + 1))[:size]
+    masked = int.from_bytes(payload, "big") ^ int.from_bytes(turned, "big")
+    head = _head((FIN if fin else 0) | reserved << 4 | opcode, size)
+    return head + mask + masked.to_bytes(size, "big")
+
+
+def _head(first: int, size: int) -> bytes:
+    """The head of a masked frame up to its mask, as short as `size` allows; `first` is its byte."""
+    if size < 126:
+        return bytes((first, _MASKED | size))
+    if size < 2**16:
+        return bytes((first, _MASKED | 126)) + size.to_bytes(2, "big")
+    return bytes((first, _MASKED | 127)) + size.to_bytes(8, "big")
+
+
+@attrs.define(eq=False)
+class FrameReader:
+    """Cuts what a server sends into (opcode, payload). Fragments are refused: ours sends none."""
+
+    _rest: bytes = attrs.field(default=b"", init=False)
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The messages that are whole now. Raises `FrameFault`."""
+        if self._rest:
+            data = self._rest + data
+        found = []
+        start, end = 0, len(data)
+        while end - start >= 2:
+            first, size = data[start], data[start + 1]
+            if first & 0xF0 != FIN or size & _MASKED:
+                raise FrameFault("a fragment, a reserved bit or a masked frame")
+            begin = start + 2
+            if size == 126:
+                begin = start + 4
+                size = int.from_bytes(data[start + 2 : begin], "big")
+            elif size == 127:
+                begin = start + 10
+                size = int.from_bytes(data[start + 2 : begin], "big")
+            if end - begin < size:  # also while the length itself is not whole
+                break
+            found.append((first & 0x0F, data[begin : begin + size]))
+            start = begin + size
+        self._rest = data[start:]
+        return found
+
 
 HANDSHAKE = (
     b"GET /v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
     b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
     b"Sec-WebSocket-Version: 13\r\n\r\n"
 )
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
-FIN = 0x80
 # Messages that cost the server little, and now and then one that generates a token.
 CREATE = b'{"type":"response.create","input":"a","max_output_tokens":1}'
 CREATE_SHARE = 0.03
@@ -48,17 +114,6 @@ class FrameScript:
     close_code: int | None
 
 
-def frame(
-    opcode: int, payload: bytes = b"", *, fin: bool = True, mask: bytes = b"\x37\xfa\x21\x3d"
-) -> bytes:
-    """One masked frame, as short as its length allows."""
-    size = len(payload)
-    head = frame_head(opcode | (FIN if fin else 0), size)
-    turned = (mask * (size // 4 + 1))[:size]
-    masked = int.from_bytes(payload, "big") ^ int.from_bytes(turned, "big")
-    return head + mask + masked.to_bytes(size, "big")
-
-
 def draw_script(chance: Random, frames_max: int) -> FrameScript:
     """Good frames, then one that breaks a rule on purpose, or a spoiled one and a close frame."""
     wanted = chance.randrange(frames_max)
@@ -67,14 +122,22 @@ def draw_script(chance: Random, frames_max: int) -> FrameScript:
     while len(good) < wanted and messages < MESSAGES_MAX:
         if chance.random() < 0.3 and control < CONTROL_FRAMES_MAX:
             control += 1
-            good.append(frame(chance.choice((PING, PONG)), chance.randbytes(chance.choice((0, 9)))))
+            good.append(
+                frame(
+                    chance.choice((PING, PONG)),
+                    chance.randbytes(chance.choice((0, 9))),
+                )
+            )
             continue
         messages += 1
         good += _draw_message(chance, wanted - len(good))
     if chance.random() < 0.5:
         breaking, code = chance.choice(VIOLATIONS)
         return FrameScript((*good, *breaking(chance)), code)
-    last = frame(chance.choice((TEXT, BINARY, PING, CLOSE)), chance.choice(TEXTS))
+    last = frame(
+        chance.choice((TEXT, BINARY, PING, CLOSE)),
+        chance.choice(TEXTS),
+    )
     return FrameScript((*good, mutate(chance, last), frame(CLOSE, b"\x03\xe8")), None)
 
 
@@ -103,43 +166,35 @@ VIOLATIONS: Sequence[tuple[Callable[[Random], tuple[bytes, ...]], int]] = (
     (_of(frame(3, b"x")), 1002),  # an opcode that means nothing
     (_of(frame(15)), 1002),
     (_of(frame(CONTINUATION, b"x")), 1002),  # of no message
-    (_of(frame(TEXT, b"x", fin=False), frame(TEXT, b"x")), 1002),  # a message within a message
+    (
+        _of(frame(TEXT, b"x", fin=False), frame(TEXT, b"x")),
+        1002,
+    ),  # a message within a message
     (_of(frame(PING, b"x", fin=False)), 1002),  # a control frame in pieces
     (_of(frame(PING, bytes(126))), 1002),  # a control frame too long
     (_of(frame(CLOSE, b"\x03")), 1002),  # half a code
-    (_of(frame(CLOSE, (1005).to_bytes(2, "big"))), 1002),  # a code that is never sent
+    (
+        _of(frame(CLOSE, (1005).to_bytes(2, "big"))),
+        1002,
+    ),  # a code that is never sent
     (_of(b"\x81\xfe\x00\x01abcdx"), 1002),  # a length in more bytes than needed
     (_of(frame(TEXT, b"\xff")), 1007),
     (_of(frame(TEXT, b"\xed\xa0\x80")), 1007),  # a lone surrogate
     (_of(frame(CLOSE, (1000).to_bytes(2, "big") + b"\xff")), 1007),
     (_of(*[frame(PING)] * 400), 1008),  # a flood without data
-    (_of(frame(TEXT, b"x", fin=False), *[frame(CONTINUATION, fin=False)] * 400), 1008),
-    (_of(frame(TEXT, b"x", fin=False), *[frame(CONTINUATION, b"x", fin=False)] * 1100), 1008),
+    (
+        _of(
+            frame(TEXT, b"x", fin=False),
+            *[frame(CONTINUATION, fin=False)] * 400,
+        ),
+        1008,
+    ),
+    (
+        _of(
+            frame(TEXT, b"x", fin=False),
+            *[frame(CONTINUATION, b"x", fin=False)] * 1100,
+        ),
+        1008,
+    ),
     (_of(b"\x82\xff" + (2**40).to_bytes(8, "big") + b"abcd"), 1009),  # 1 TiB is announced
 )
-
-
-@attrs.frozen
-class ServerFrame:
-    """One frame of a server's."""
-
-    opcode: int
-    payload: bytes
-
-
-def read_server_frames(data: bytes) -> Iterator[ServerFrame]:
-    """All whole frames in `data`; a server's are whole, unmasked and use no extension."""
-    position = 0
-    while position + 2 <= len(data):
-        first, size = data[position], data[position + 1]
-        assert first & 0xF0 == FIN, f"a server's frame begins with {first:#x}"
-        position += 2
-        extended = {126: 2, 127: 8}.get(size, 0)
-        assert size < 128, "a server's frame is masked"
-        if extended:
-            size = int.from_bytes(data[position : position + extended], "big")
-            position += extended
-        if position + size > len(data):
-            return
-        yield ServerFrame(first & 0xF, data[position : position + size])
-        position += size

@@ -1,1 +1,1 @@
-"""The fuzzers, one file each; the registry lists them."""
+"""The fuzzers, one file each; `fuzz/__main__.py` lists them."""

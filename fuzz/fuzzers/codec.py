@@ -28,9 +28,8 @@ from ...transports.codec import (
     unpack_frames,
 )
 from ...transports.control.handshake import HANDSHAKE_MESSAGES
-from ..drawing import draw_message
+from ..drawing import draw_message, mutate
 from ..fuzzer import Fuzzer
-from ..mutation import mutate
 
 
 @attrs.frozen

@@ -29,8 +29,8 @@ from ..doubles.served import (
 )
 from ..doubles.tcp_client import Ending, converse
 from ..doubles.websocket_frames import HANDSHAKE
+from ..drawing import mutate
 from ..fuzzer import Fuzzer
-from ..mutation import mutate
 
 IN_FLIGHT = 60
 _CHAT = b'{"messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true}'

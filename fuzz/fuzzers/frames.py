@@ -20,9 +20,9 @@ from ..doubles.websocket_frames import (
     PING,
     PONG,
     TEXT,
+    FrameReader,
     FrameScript,
     draw_script,
-    read_server_frames,
 )
 from ..fuzzer import Fuzzer
 
@@ -86,15 +86,15 @@ def read_close_code(data: bytes) -> int | None:
     head, _, rest = data.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 101 "), head[:200]
     code: int | None = None
-    for received in read_server_frames(rest):
+    for opcode, payload in FrameReader().feed(rest):
         assert code is None, "a frame after a close frame"
-        if received.opcode == TEXT:
-            _check_event(received.payload)
-        elif received.opcode == CLOSE:
-            code = int.from_bytes(received.payload[:2], "big") if received.payload else 1000
-            assert code in CLOSE_CODES or code in PRIVATE_CODES, received
+        if opcode == TEXT:
+            _check_event(payload)
+        elif opcode == CLOSE:
+            code = int.from_bytes(payload[:2], "big") if payload else 1000
+            assert code in CLOSE_CODES or code in PRIVATE_CODES, payload
         else:
-            assert received.opcode in (PING, PONG), received
+            assert opcode in (PING, PONG), (opcode, payload)
     return code
 
 

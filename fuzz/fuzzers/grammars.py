@@ -22,8 +22,8 @@ from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
 from ...engine.process.grammar_compiler import GrammarCompiler
 from ...engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, GrammarKind, StructuredOutputs
+from ..drawing import mutate, mutate_json
 from ..fuzzer import Fuzzer
-from ..mutation import mutate, mutate_json
 
 # Of this process's CPU time, for one form with its check; the slowest known takes 1 s here.
 COMPILE_S_MAX = 20.0

@@ -26,8 +26,8 @@ from ..doubles.served import (
 )
 from ..doubles.tcp_client import Ending, converse
 from ..doubles.websocket_frames import HANDSHAKE, TEXT, frame
+from ..drawing import mutate, mutate_json
 from ..fuzzer import Fuzzer
-from ..mutation import mutate, mutate_json
 from .frames import read_close_code
 
 IN_FLIGHT = 12
@@ -163,7 +163,7 @@ async def _post(served: Served, event: Post, reached: Counter[str]) -> None:
 
 
 async def _serve_without_a_model(source: ConnectionSource, application: Application) -> None:
-    """Planted: what is asked of the model fails in a way that nobody has foreseen."""
+    """Planted: what is asked of the model fails in a way that is not foreseen."""
     application.generator = cast(Generator, _Failing(application))
     await serve_connections(source, application)
 
@@ -178,7 +178,7 @@ class _Failing:
         self.statistics = application.generator.statistics
 
     def generate(self, *args: object, **options: object) -> Any:
-        """Nobody expects this one."""
+        """An error that is not expected anywhere."""
         raise KeyError("it is not here")
 
 

@@ -1,9 +1,9 @@
-"""Runs many requests over a real engine, ends them in every way there is, and counts what is left.
+"""Accounting of KV blocks: requests ended in every way over a real engine, and what is left.
 
 The server's own connections, frontend, link, core and step loop, with the null executor and far too
 few KV blocks, so that requests preempt each other. Afterwards every block must be free, nobody may
 hold one, and the blocks of each request that was aborted were free within two steps. Rows that fail
-in the worker are `fuzz_scheduler`'s. Must not know how blocks are kept.
+in the worker, those of seeds from `DOOMED` on, are among the ends.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 import attrs
 import trio
@@ -20,13 +20,62 @@ import trio
 from ...engine.errors import InvalidParameter
 from ...engine.messages import EngineStatistics
 from ...engine.sampling_params import SamplingParams
+from ...engine.step_messages import Step, StepResult, WorkerReady
 from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...runtime.errors import NoEngine, RequestFailed
 from ...runtime.frontend.generation import GenerationStream
-from ..doubles.failing_rows import DOOMED, REASON, FailingRows
 from ..doubles.served import DEADLINE_S, Served, open_served
 from ..doubles.tcp_client import reset
 from ..doubles.websocket_frames import HANDSHAKE, TEXT, frame
+
+# A request with seed `DOOMED + n` fails in the place of its output token n; other seeds are below.
+DOOMED = 2**40
+REASON = "this row fails on order"
+
+
+class Computes(Protocol):
+    """What is used of an executor."""
+
+    def load(self, progress: Any) -> WorkerReady:
+        """See `WorkerExecutor`."""
+
+    def execute(self, step: Step, wait_mask: Any) -> StepResult:
+        """See `WorkerExecutor`."""
+
+
+@attrs.define(eq=False)
+class FailingRows:
+    """Like `worker`, but for its doomed rows."""
+
+    worker: Computes
+    # {row that is held and doomed: how many tokens it samples before it fails}.
+    _left: dict[int, int] = attrs.field(factory=dict, init=False)
+
+    def load(self, progress: Any) -> WorkerReady:
+        """As the worker's."""
+        return self.worker.load(progress)
+
+    def execute(self, step: Step, wait_mask: Any) -> StepResult:
+        """As the worker's; the tokens of rows that fail are left out."""
+        for row in step.finished:
+            self._left.pop(row, None)
+        for new in step.new:
+            if new.sampling.seed >= DOOMED:
+                output = len(new.token_ids) - new.prompt_tokens
+                self._left[new.row] = new.sampling.seed - DOOMED - output
+        result = self.worker.execute(step, wait_mask)
+        failed = [row for row in result.rows if self._left.get(row, 1) <= 0]
+        for row in result.rows:
+            if row in self._left:
+                self._left[row] -= 1
+        kept = [index for index, row in enumerate(result.rows) if row not in failed]
+        return attrs.evolve(
+            result,
+            rows=[result.rows[index] for index in kept],
+            token_ids=[result.token_ids[index] for index in kept],
+            failed_rows=[*result.failed_rows, *((row, REASON) for row in failed)],
+        )
+
 
 # Blocks for three requests of full length, though eight may run.
 ENGINE: dict[str, Any] = {
@@ -266,7 +315,7 @@ async def _socket_cancel(one: _One) -> None:
         ends = (b'"type":"response.cancelled"', b'"type":"response.incomplete"')
         while not any(end in received for end in ends):
             received += await _receive(stream)
-        await reset(stream)
+        reset(stream)
 
 
 async def _talk_and_reset(one: _One, data: bytes) -> None:
@@ -278,7 +327,7 @@ async def _talk_and_reset(one: _One, data: bytes) -> None:
         while len(received) < wanted and b"[DONE]" not in received:
             received += await _receive(stream)
         assert received[9:12] in (b"", b"200", b"101", b"503"), received
-        await reset(stream)
+        reset(stream)
 
 
 async def _receive(stream: trio.SocketStream) -> bytes:

@@ -109,7 +109,7 @@ class _Timeless(Link):
 
 
 class _Deaf(Link):
-    """Planted: nobody asks after a lost tail."""
+    """Planted: a lost tail is not asked for again."""
 
     def _arm_probe(self, now: float) -> None:
         self._probes = 0

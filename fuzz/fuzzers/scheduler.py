@@ -23,11 +23,27 @@ from ...engine.messages import (
 )
 from ...engine.sampling_params import SamplingParams
 from ...engine.step_messages import Step, StepResult, WorkerReady
-from ..doubles.checking_worker import CheckingWorker
-from ..doubles.wanted_request import HIDDEN_SIZE, WantedRequest, embedded, make_wanted
+from ..doubles.checking_worker import (
+    HIDDEN_SIZE,
+    CheckingWorker,
+    WantedRequest,
+    embedded,
+    make_wanted,
+)
 from ..fuzzer import Fuzzer
-from .scheduler_events import VOCAB, Act, Add, Event, Forget, Resync, Run, Sizes, draw
-from .scheduler_faults import FAULTS, MakeCore
+from .scheduler_events import (
+    FAULTS,
+    VOCAB,
+    Act,
+    Add,
+    Event,
+    Forget,
+    MakeCore,
+    Resync,
+    Run,
+    Sizes,
+    draw,
+)
 
 MODEL_LEN = 20
 BLOCK_TOKENS = 3

@@ -1,7 +1,6 @@
-"""Presses a real, running server: handshakes ended by RST at a random byte, and fuzzed frames.
+"""Storm: presses a running server with connections or frames, and watches its processes.
 
-What `fuzz_connections` and `fuzz_frames` do in one process, by the hundred thousand and against
-processes of their own, which are watched from outside. Must not know how a server is judged.
+The judgement: the same processes afterwards, memory flat once warm, and it still serves.
 """
 
 from collections import Counter
@@ -12,12 +11,106 @@ from urllib.parse import urlsplit
 import attrs
 import trio
 
+from ...runtime.processes.run_folder import live_runs
 from ..doubles.served import CAME_LATE, PLAIN, split_answer
 from ..doubles.tcp_client import RECEIVE_BYTES, Ending, converse, reset
 from ..doubles.websocket_frames import HANDSHAKE, draw_script, frame
-from ..process_watch import ProcessWatch, ServerHurt
+from ..observers import Cost, costs_of_tree
 from .connections import draw_connection
 from .frames import read_close_code
+
+# Allocators and caches fill in the first part of a run; what grows afterwards is a leak.
+WARM_SHARE = 0.3
+# What may still come after: pages that an allocator touches late. A leak of 100 bytes for each of
+# 100 000 connections is 10 MiB.
+GROWTH_MIB_MAX = 4.0
+
+
+class ServerHurt(Exception):
+    """The server is not as it was; says what has changed."""
+
+
+class ServerUnknown(Exception):
+    """No server of this user on this machine has the URL."""
+
+
+@attrs.frozen
+class Sample:
+    """All processes at one moment; `done` is how much of the work was done by then."""
+
+    done: int
+    costs: dict[str, Cost]
+
+
+@attrs.define(eq=False)
+class ProcessWatch:
+    """Made before the storm. `sample` as often as you like, then `judge`."""
+
+    root_pid: int
+    samples: list[Sample] = attrs.field(factory=list)
+
+    @classmethod
+    def of_url(cls, url: str) -> "ProcessWatch":
+        """Of the server with this URL. Raises `ServerUnknown`."""
+        pids = [run.facts.pid for run in live_runs() if run.facts.url == url.rstrip("/")]
+        if not pids:
+            raise ServerUnknown(f"no running server of yours on this machine has the URL {url}")
+        return cls(pids[0])
+
+    def sample(self, done: int) -> None:
+        """Look at all processes."""
+        self.samples.append(Sample(done, costs_of_tree(self.root_pid)))
+
+    def judge(self) -> None:
+        """Raises `ServerHurt` for a process that was replaced or that grew once it was warm."""
+        first, last = self.samples[0].costs, self.samples[-1].costs
+        pids = [{name: cost.pid for name, cost in costs.items()} for costs in (first, last)]
+        if pids[0] != pids[1]:
+            raise ServerHurt(f"processes were {pids[0]} and are {pids[1]}")
+        for name in first:
+            growth = self.growth_mib(name)
+            if growth > GROWTH_MIB_MAX:
+                raise ServerHurt(f"{name} grew by {growth:.1f} MiB when it was warm")
+
+    def growth_mib(self, name: str) -> float:
+        """Of the line through the warm samples, from their first to their last."""
+        warm_from = self.samples[-1].done * WARM_SHARE
+        points = [
+            (float(sample.done), sample.costs[name].resident_mib)
+            for sample in self.samples
+            if sample.done >= warm_from and name in sample.costs
+        ]
+        return slope(points) * (points[-1][0] - points[0][0]) if points else 0.0
+
+    def lines(self) -> list[str]:
+        """A table of all processes."""
+        first, last = self.samples[0].costs, self.samples[-1].costs
+        rows = [
+            f"{'process':12} {'pid':>8} {'then':>8} {'RSS MiB':>8} {'then':>8}  warm growth   CPU s"
+        ]
+        for name, cost in first.items():
+            after = last.get(name)
+            if after is None:
+                rows.append(f"{name:12} {cost.pid:8}     gone")
+                continue
+            rows.append(
+                f"{name:12} {cost.pid:8} {after.pid:8} {cost.resident_mib:8.1f}"
+                f" {after.resident_mib:8.1f} {self.growth_mib(name):8.2f} MiB"
+                f" {after.cpu_s - cost.cpu_s:7.1f}"
+            )
+        return rows
+
+
+def slope(points: list[tuple[float, float]]) -> float:
+    """Least squares; 0 for points that have no extent."""
+    count = len(points)
+    mean_x = sum(x for x, _ in points) / max(1, count)
+    mean_y = sum(y for _, y in points) / max(1, count)
+    spread = sum((x - mean_x) ** 2 for x, _ in points)
+    if not spread:
+        return 0.0
+    return sum((x - mean_x) * (y - mean_y) for x, y in points) / spread
+
 
 # For one connection; a busy machine serves late, a stuck server never.
 DEADLINE_S = 60.0
@@ -104,7 +197,7 @@ async def press_handshake(storm: Storm, chance: Random) -> int:
         except trio.BrokenResourceError:
             storm.reached["the server was quicker"] += 1
         finally:
-            await reset(stream)
+            reset(stream)
     if scope.cancelled_caught:
         raise ServerHurt(f"a handshake was not answered within {DEADLINE_S:g} s")
     return 1

@@ -18,8 +18,8 @@ from ...runtime.errors import ChatTemplateBroken, ChatTemplateRefused, ChatTempl
 from ...runtime.text.chat_template import ChatTemplate
 from ...runtime.text.template_sandbox import INLINE
 from ..doubles.served import BUNDLED
+from ..drawing import ODD_VALUES, mutate, mutate_json
 from ..fuzzer import Fuzzer
-from ..mutation import ODD_VALUES, mutate, mutate_json
 
 TEXT_CHARACTERS_MAX = INLINE.characters
 MESSAGES = [

@@ -6,14 +6,12 @@ engines and tokenizer are made up. Delays are trio's, so that MockClock decides 
 
 import math
 from array import array
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import attrs
-import h11
-import msgspec
 import trio
 import trio.testing
 
@@ -23,6 +21,9 @@ from triolet.api.settings import ServeSettings
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import EngineStatistics, FinishReason
 from triolet.engine.sampling_params import SamplingParams
+from triolet.fuzz.doubles.clients import Answer as Answer
+from triolet.fuzz.doubles.clients import HttpClient as HttpClient
+from triolet.fuzz.doubles.clients import encode as encode
 from triolet.nurseries.tasks.service import open_service
 from triolet.runtime.frontend.generation import (
     FrontendStatistics,
@@ -262,102 +263,6 @@ class FakeGenerator:
 
 def make_application(generator: FakeGenerator | None = None, **settings: Any) -> Application:
     return Application(generator or FakeGenerator(), ServeSettings(**settings))
-
-
-@attrs.define(eq=False)
-class HttpClient:
-    """An h11 client on a stream: one request at a time, whole answers or pieces."""
-
-    stream: trio.abc.Stream
-    protocol: h11.Connection = attrs.field(factory=lambda: h11.Connection(h11.CLIENT), init=False)
-
-    async def send(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
-    ) -> None:
-        data = b"" if body is None else body if isinstance(body, bytes) else encode(body)
-        all_headers = {"host": "localhost", **(headers or {})}
-        if data and "transfer-encoding" not in all_headers:
-            all_headers.setdefault("content-length", str(len(data)))
-        request = h11.Request(method=method, target=path, headers=list(all_headers.items()))
-        parts = [self.protocol.send(request) or b""]
-        if data:
-            parts.append(self.protocol.send(h11.Data(data=data)) or b"")
-        parts.append(self.protocol.send(h11.EndOfMessage()) or b"")
-        await self.stream.send_all(b"".join(parts))
-
-    async def next_event(self) -> Any:
-        while True:
-            event = self.protocol.next_event()
-            if event is not h11.NEED_DATA:
-                return event
-            try:
-                self.protocol.receive_data(bytes(await self.stream.receive_some(65536)))
-            except trio.BrokenResourceError:
-                self.protocol.receive_data(b"")
-
-    async def read_answer(self) -> "Answer":
-        response = await self.next_event()
-        while isinstance(response, h11.InformationalResponse):
-            response = await self.next_event()
-        assert isinstance(response, h11.Response), response
-        body = b""
-        while isinstance(event := await self.next_event(), h11.Data):
-            body += bytes(event.data)
-        assert isinstance(event, h11.EndOfMessage)
-        headers = {n.decode(): v.decode() for n, v in response.headers}
-        if self.protocol.our_state is h11.DONE and self.protocol.their_state is h11.DONE:
-            self.protocol.start_next_cycle()
-        return Answer(response.status_code, headers, body)
-
-    async def read_answer_without_request(self) -> "Answer":
-        """What a server says unasked."""
-        self.protocol.send(h11.Request(method="GET", target="/", headers=[("host", "h")]))
-        self.protocol.send(h11.EndOfMessage())
-        return await self.read_answer()
-
-    async def request(
-        self, method: str, path: str, body: object = None, headers: dict[str, str] | None = None
-    ) -> "Answer":
-        await self.send(method, path, body, headers)
-        return await self.read_answer()
-
-
-@attrs.frozen
-class Answer:
-    """One whole HTTP answer."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        return msgspec.json.decode(self.body)
-
-    @property
-    def error(self) -> dict[str, Any]:
-        error = self.json["error"]
-        assert set(error) == {"message", "type", "param", "code"}
-        assert isinstance(error, dict)
-        assert isinstance(error["code"], str)
-        return error
-
-    def events(self) -> Iterator[dict[str, Any]]:
-        """Server-sent events of the body: their data, and that a name equals their type."""
-        assert self.headers["content-type"].startswith("text/event-stream")
-        for frame in self.body.decode().removesuffix("\n\n").split("\n\n"):
-            fields = dict(line.split(": ", 1) for line in frame.split("\n"))
-            if fields["data"] == "[DONE]":
-                yield {"type": "[DONE]"}
-                continue
-            event = msgspec.json.decode(fields["data"])
-            if "event" in fields:
-                assert fields["event"] == event["type"]
-            yield event
-
-
-def encode(value: object) -> bytes:
-    return msgspec.json.encode(value)
 
 
 async def read_all(stream: trio.abc.Stream) -> bytes:

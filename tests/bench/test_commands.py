@@ -1,13 +1,22 @@
-"""A sub-command measures, shows its table, and writes JSON in the common frame."""
+"""Sub-commands of `triolet bench`: options refused by name, golden runs; and the words of `-m`."""
 
+import importlib.util
 import json
 import pathlib
+from typing import Any
 
 import pytest
 
-from triolet.api.commands.options import EngineOptions
-from triolet.bench.commands import floor, throughput, timeline, words_of_serve
-from triolet.bench.options import FloorOptions, ThroughputOptions, TimelineOptions
+from triolet.bench.__main__ import BENCHMARKS, UnknownBenchmark, describe, parse
+from triolet.bench.commands import floor, throughput, timeline
+from triolet.bench.options import (
+    FloorOptions,
+    LatencyOptions,
+    PrefixOptions,
+    StartupOptions,
+    ThroughputOptions,
+    TimelineOptions,
+)
 from triolet.engine.errors import InvalidParameter
 
 
@@ -45,12 +54,6 @@ async def test_a_timeline_as_lines_table_picture_and_json(
     assert "schedule" in printed
 
 
-def test_options_of_an_engine_become_words_of_serve() -> None:
-    assert words_of_serve(EngineOptions()) == []
-    words = words_of_serve(EngineOptions(executor="null", threads=2, null_step_s=0.5))
-    assert words == ["--executor", "null", "--threads", "2", "--null-step", "0.5"]
-
-
 @pytest.mark.slow
 async def test_a_floor_on_screen_and_as_json(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
@@ -71,3 +74,64 @@ async def test_json_that_cannot_be_written_is_refused_before_anything_runs(
     options = ThroughputOptions(json=str(tmp_path / "no" / "f.json"))
     with pytest.raises(InvalidParameter, match="json"):
         await throughput(None, options, engine={}, on_event=lambda _: None)
+
+
+def test_words_belong_to_the_benchmark_before_them() -> None:
+    words = ["offline", "small", "--rounds", "2", "bridge", "frontend", "--help"]
+    assert parse(words) == [
+        ("offline", ["small", "--rounds", "2"]),
+        ("bridge", []),
+        ("frontend", ["--help"]),
+    ]
+
+
+@pytest.mark.parametrize("words", [["whole_pat"], ["bridge", "frontent"], ["--rounds", "2"]])
+def test_an_unknown_word_is_refused_with_what_there_is(words: list[str]) -> None:
+    with pytest.raises(UnknownBenchmark, match="there are: whole_path, frontend"):
+        parse(words)
+
+
+def test_help_has_a_line_for_each_benchmark_with_its_bound() -> None:
+    lines = [line.split() for line in describe().splitlines()]
+    said = {line[0]: int(line[1]) for line in lines if line and line[0] in BENCHMARKS}
+    assert said == BENCHMARKS
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_a_module(name: str) -> None:
+    assert importlib.util.find_spec(f"triolet.bench.parts.{name}") is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "named"),
+    [
+        (ThroughputOptions, {"requests": 0}, "requests"),
+        (ThroughputOptions, {"prompt_min": 9, "prompt_max": 8}, "prompt_max"),
+        (ThroughputOptions, {"rounds": 0}, "rounds"),
+        (ThroughputOptions, {"temperature": float("nan")}, "temperature"),
+        (ThroughputOptions, {"temperature": -1.0}, "temperature"),
+        (ThroughputOptions, {"against": "vllm"}, "against"),
+        (ThroughputOptions, {"against": "transformers", "temperature": 1.0}, "against"),
+        (ThroughputOptions, {"against_threads": -1}, "against_threads"),
+        (TimelineOptions, {"running": 0}, "running"),
+        (TimelineOptions, {"steps": 0}, "steps"),
+        (TimelineOptions, {"tokens": 3}, "tokens"),
+        (TimelineOptions, {"svg": "/nowhere/x.svg"}, "svg"),
+        (LatencyOptions, {"concurrency": (1, 0)}, "concurrency"),
+        (LatencyOptions, {"rates": (0.0,)}, "rates"),
+        (LatencyOptions, {"rates": (float("nan"),)}, "rates"),
+        (LatencyOptions, {"prompt_min": 9, "prompt_max": 8}, "prompt_max"),
+        (LatencyOptions, {"tokens": 0}, "tokens"),
+        (LatencyOptions, {"requests": -1}, "requests"),
+        (StartupOptions, {"rounds": 0}, "rounds"),
+        (PrefixOptions, {"turns": 7, "conversations": 8}, "turns"),
+        (PrefixOptions, {"system_tokens": 0}, "system_tokens"),
+        (FloorOptions, {"batch": (0,)}, "batch"),
+        (FloorOptions, {"context": 0}, "context"),
+    ],
+    ids=str,
+)
+def test_a_wrong_value_is_refused_by_name(kind: type, words: dict[str, Any], named: str) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        kind(**words)
+    assert caught.value.parameter == named

@@ -5,14 +5,17 @@ executor. After each run everything that the request held must be free, and anot
 ran all the time must have had exactly its tokens.
 """
 
+import contextlib
 import pathlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import attrs
+import h11
 import trio
 import trio.testing
+import wsproto.utilities
 
 from triolet.api.application import Application
 from triolet.api.serving.connection import run_connection
@@ -20,9 +23,95 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.nurseries.tasks.background import background_task_of, start_background_task_soon
 from triolet.nurseries.tasks.task_tree import find_background_tasks
-from triolet.tests.api.fakes import open_responses
+from triolet.tests.api.fakes import HttpClient, open_responses
+from triolet.tests.api.websocket.socket_client import SocketClient
 
-from .exchanges import Exchange, perform
+TOKENS = 4
+RUNTIME = {"seed": 7, "ignore_eos": True}
+PROMPT = "hello world"
+# What an end of the connection looks like to a client, wherever it comes.
+ENDS = (
+    trio.BrokenResourceError,
+    trio.ClosedResourceError,
+    h11.RemoteProtocolError,
+    wsproto.utilities.RemoteProtocolError,
+    wsproto.utilities.LocalProtocolError,
+)
+Exchange = Callable[[trio.abc.Stream], Awaitable[bool]]
+
+
+async def _request(stream: trio.abc.Stream, path: str, body: dict[str, object]) -> bool:
+    """Whether a whole answer came that is no error."""
+    answer = await HttpClient(stream).request("POST", path, body)
+    if body.get("stream"):
+        kinds = list(answer.events())
+        return "error" not in kinds[-1] and kinds[-1].get("type") != "response.failed"
+    return answer.status == 200
+
+
+async def responses_whole(stream: trio.abc.Stream) -> bool:
+    """A response in one piece."""
+    body = {"input": PROMPT, "max_output_tokens": TOKENS, "runtime": RUNTIME}
+    return await _request(stream, "/v1/responses", body)
+
+
+async def responses_stream(stream: trio.abc.Stream) -> bool:
+    """A response as events."""
+    body = {"input": PROMPT, "max_output_tokens": TOKENS, "runtime": RUNTIME, "stream": True}
+    return await _request(stream, "/v1/responses", body)
+
+
+async def chat_stream(stream: trio.abc.Stream) -> bool:
+    """A chat completion as chunks."""
+    messages = [{"role": "user", "content": PROMPT}]
+    body = {"messages": messages, "max_tokens": TOKENS, "stream": True, **RUNTIME}
+    return await _request(stream, "/v1/chat/completions", body)
+
+
+async def completions_stream(stream: trio.abc.Stream) -> bool:
+    """Two prompts in one request, as chunks."""
+    body = {"prompt": [PROMPT, "hi"], "max_tokens": TOKENS, "stream": True, **RUNTIME}
+    return await _request(stream, "/v1/completions", body)
+
+
+async def lanes(stream: trio.abc.Stream) -> bool:
+    """A socket with two lanes, a response cancelled and one to its end, closed by the client."""
+    socket = SocketClient(stream)
+    if await socket.handshake() != 101:
+        return False
+    more = {"max_output_tokens": TOKENS, "runtime": RUNTIME}
+    await socket.create(PROMPT, "a", **more)
+    await socket.create(PROMPT, "b", max_output_tokens=100, runtime=RUNTIME)
+    open_lanes = {"a", "b"}
+    while open_lanes:
+        event = await socket.receive()
+        if event is None or event["type"] == "error":
+            return False
+        if event["type"] == "response.in_progress" and event["stream_id"] == "b":
+            await socket.send({"type": "response.cancel", "stream_id": "b"})
+        if event["type"] in ("response.incomplete", "response.completed"):
+            open_lanes.remove(event["stream_id"])
+    await socket.close()
+    return await socket.receive() is None
+
+
+EXCHANGES: dict[str, Exchange] = {
+    "responses": responses_whole,
+    "responses, streamed": responses_stream,
+    "chat completions, streamed": chat_stream,
+    "completions of two prompts, streamed": completions_stream,
+    "socket with two lanes": lanes,
+}
+
+
+async def perform(exchange: Exchange, stream: trio.abc.Stream) -> bool:
+    """Whether the exchange was whole; any end of the connection is one that was not."""
+    whole = False
+    with contextlib.suppress(*ENDS):
+        whole = await exchange(stream)
+    await trio.aclose_forcefully(stream)
+    return whole
+
 
 # Of one exchange; no task has as many steps, so more means that it never ends.
 STEPS_MAX = 400
@@ -74,7 +163,7 @@ class RequestBed:
     _baseline: set[str] = attrs.field(factory=set, init=False)
 
     async def settle(self) -> None:
-        """What is there while nobody asks for anything."""
+        """What is there while no request runs."""
         self.expected = await self.other()
         await self.bed.wait_quiet()
         await trio.testing.wait_all_tasks_blocked()

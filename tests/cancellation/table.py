@@ -15,9 +15,6 @@ import trio
 from triolet.nurseries.processes.child import DEATH_MONITOR, EXIT_FAILED
 from triolet.nurseries.tasks.background import CancelledBeforeStart
 from triolet.tests.cancellation import requests
-from triolet.tests.cancellation.bed_use import ENGINE, FRONTEND, use_bed
-from triolet.tests.cancellation.child_mains import use_engine, use_frontend, use_worker
-from triolet.tests.cancellation.exchanges import EXCHANGES
 from triolet.tests.cancellation.named_steps import (
     DEADLINE_S,
     INVARIANTS,
@@ -27,8 +24,16 @@ from triolet.tests.cancellation.named_steps import (
     cancel_at_each_step,
     with_its_name,
 )
-from triolet.tests.cancellation.requests import open_request_bed, tasks_of
-from triolet.tests.cancellation.root_main import use_root
+from triolet.tests.cancellation.requests import EXCHANGES, open_request_bed, tasks_of
+from triolet.tests.cancellation.uses import (
+    ENGINE,
+    FRONTEND,
+    use_bed,
+    use_engine,
+    use_frontend,
+    use_root,
+    use_worker,
+)
 from triolet.tests.leaks import check_no_leaks
 from triolet.tests.runtime.model_folders import CHAT_TEMPLATE, byte_level_tokenizer, write_folder
 

@@ -154,7 +154,7 @@ async def test_left_after_each_token_and_in_the_step_that_finishes(
         assert await tokens_of(bed, "hello world") == expected
 
 
-async def test_twice_and_for_what_nobody_knows(null_folder: pathlib.Path) -> None:
+async def test_twice_and_for_unknown_requests(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder) as bed:
         (server,), (peer,) = bed.servers.values(), bed.client.balancer.engines
         expected = await tokens_of(bed)

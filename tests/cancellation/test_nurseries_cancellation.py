@@ -28,7 +28,7 @@ Clock = trio.testing.MockClock
 
 
 def assert_no_background_task() -> None:
-    """Every nursery was left, so that nobody is there any more."""
+    """Every nursery was left, so that no task is there any more."""
     assert find_background_tasks() == []
 
 

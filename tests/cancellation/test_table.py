@@ -1,4 +1,9 @@
-"""Every row of the cancellation table, and the table against the live tree of a real server."""
+"""The cancellation table: each row, and that it has every task of a request and of a real server.
+
+A row cancels all tasks of its kind, found by name, at each of their steps. Whatever is cancelled:
+the client sees an end, the blocks are free, no state of the request is on any floor, no task,
+thread or descriptor is left, and another request's tokens are exact.
+"""
 
 import pathlib
 import re
@@ -10,7 +15,8 @@ from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
 from triolet.tests.cancellation.table import REQUEST_TASKS, ROWS, Row, write_null_folder
 from triolet.tests.end_to_end.server import open_server, places
 
-pytestmark = pytest.mark.slow
+from .requests import EXCHANGES, open_request_bed, tasks_of
+
 # {(process, task without a handle): the background task that it is a part of, and ends with}.
 PARTS = {
     ("root", "engine 0/control"): "engine-0",
@@ -28,11 +34,13 @@ PROCESSES = ("root", "frontend", "engine", "worker")
 UNNAMED = re.compile(r"<init>|[\w<>]+(\.[\w<>]+)+")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.where}-{row.name}")
 async def test_cancelled_at_each_step(row: Row) -> None:
     assert await row.run() >= 1, "the use needs every one of these tasks"
 
 
+@pytest.mark.slow
 def test_no_row_is_there_twice() -> None:
     keys = [(row.where, row.name) for row in ROWS]
     assert len(keys) == len(set(keys))
@@ -57,6 +65,7 @@ def _tasks_of(tree: ProcessTree) -> set[tuple[str, str]]:
     return found
 
 
+@pytest.mark.slow
 async def test_the_table_has_every_task_of_a_real_server(tmp_path: pathlib.Path) -> None:
     folder = write_null_folder(tmp_path / "model")
     async with open_server(tmp_path, "--executor", "null", "--model", str(folder)) as server:
@@ -65,3 +74,11 @@ async def test_the_table_has_every_task_of_a_real_server(tmp_path: pathlib.Path)
     assert seen - set(PARTS) - PASSING == listed - PASSING
     assert set(PARTS) <= seen
     assert {(where, task) for (where, _), task in PARTS.items()} <= listed
+
+
+async def test_every_kind_is_in_some_exchange_and_in_the_table(tmp_path: pathlib.Path) -> None:
+    seen: set[str] = set()
+    async with open_request_bed(write_null_folder(tmp_path)) as bed:
+        for exchange in EXCHANGES.values():
+            seen |= set(await tasks_of(bed, exchange))
+    assert seen == set(REQUEST_TASKS)

@@ -6,8 +6,7 @@
 import pytest
 import trio
 
-from triolet.fuzz.chaos.campaign import run_campaign
-from triolet.fuzz.chaos.command import show
+from triolet.fuzz.chaos.campaign import run_campaign, show
 from triolet.fuzz.chaos.fault_plan import DECK, FaultKind
 from triolet.fuzz.chaos.options import ChaosOptions
 

@@ -1,9 +1,14 @@
-"""kill -9 at every tier, idle and in mid-stream: streams are told, the tree heals or is gone."""
+"""kill -9 at every tier, idle and in mid-stream: streams get an error, the tree heals or is gone.
+
+Engines that keep dying are given up while another serves on; without any the run ends.
+"""
 
 import json
 import os
 import pathlib
 import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -17,24 +22,13 @@ from ..end_to_end.server import (
     remains,
     wait_until,
 )
-from ..end_to_end.streams import SeenStream, body, open_socket, read_socket, read_sse
+from ..end_to_end.streams import SeenStream, body, check_serves, open_socket, read_socket, read_sse
 from ..leaks import children_of, process_exists
-
-pytestmark = [pytest.mark.chaos, pytest.mark.slow]
 
 STEP_S = 0.02
 # Half a minute of stream: nothing ends by itself before it is killed.
 ENDLESS_TOKENS = 1500
 LANES = ("a", "b", "c")
-
-
-async def check_serves(server: Server) -> None:
-    """A good request, whole, as soon as the server says that it is ready."""
-    await wait_until(server.is_ready, "/ready after a death")
-    seen = SeenStream()
-    async with server.client() as client:
-        await read_sse(client, body(5), seen)
-    assert len(seen.token_ids) == 5, seen.events
 
 
 async def kill(server: Server, place: str) -> dict[str, int]:
@@ -95,6 +89,8 @@ ENGINE_DEATHS = {
 }
 
 
+@pytest.mark.chaos
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ENGINE_DEATHS)
 async def test_a_death_below_the_frontend(tmp_path: pathlib.Path, victim: str) -> None:
     replaced = {"engine 0", "engine 0/worker 0"}
@@ -125,6 +121,8 @@ async def test_a_death_below_the_frontend(tmp_path: pathlib.Path, victim: str) -
             assert (await server.metrics())['kv_blocks_free{engine="0"}'] > 0
 
 
+@pytest.mark.chaos
+@pytest.mark.slow
 async def test_a_death_of_the_frontend(tmp_path: pathlib.Path) -> None:
     opened = open_server(tmp_path, executor="null", null_step_s=STEP_S)
     with trio.fail_after(2 * DEADLINE_S):
@@ -147,6 +145,8 @@ async def test_a_death_of_the_frontend(tmp_path: pathlib.Path) -> None:
             await wait_until(all_free, "what the dead frontend had asked for is aborted")
 
 
+@pytest.mark.chaos
+@pytest.mark.slow
 @pytest.mark.parametrize("streaming", [False, True], ids=["idle", "mid-stream"])
 async def test_nothing_outlives_the_root(tmp_path: pathlib.Path, streaming: bool) -> None:
     opened = open_server(tmp_path, executor="null", null_step_s=STEP_S)
@@ -169,3 +169,79 @@ async def test_nothing_outlives_the_root(tmp_path: pathlib.Path, streaming: bool
     async with open_server(tmp_path, executor="null") as following:
         assert following.run_id != server.run_id
         await wait_until(lambda: following.run_folder().path.exists(), "one run folder is left")
+
+
+# Three restarts are granted within a time in which they happen on a busy machine too.
+DEATHS = 4
+RESTARTS = ("--restart-limit", "3", "--restart-period", "3600")
+EXIT_ENGINE_LOST = 3
+
+
+@asynccontextmanager
+async def open_two_engines(folder: pathlib.Path) -> AsyncIterator[Server]:
+    """A server both of whose engines are there: it serves as soon as one is."""
+    options = ("--engines", "2", "--executor", "null", *RESTARTS)
+    async with open_server(folder, *options) as server:
+
+        async def both_are_ready() -> bool:
+            return [engine["state"] for engine in await server.health()] == ["ready", "ready"]
+
+        await wait_until(both_are_ready, "both engines are ready")
+        yield server
+
+
+async def kill_again_and_again(server: Server, place: str, *, last: bool = False) -> None:
+    """As often as it comes up, until its restarts are used up; the others serve unless `last`."""
+    killed: set[int] = set()
+
+    async def is_up_again() -> bool:
+        return (await server.pids()).get(place, 0) not in {0, *killed}
+
+    for _ in range(DEATHS):
+        await wait_until(is_up_again, f"{place} is up after {len(killed)} deaths")
+        pid = (await server.pids())[place]
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+        assert last or await server.is_ready()
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+async def test_an_engine_is_given_up_and_then_the_last_one(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_two_engines(tmp_path) as server:
+
+            async def is_given_up() -> bool:
+                return (await server.health())[0]["state"] == "failed"
+
+            await kill_again_and_again(server, "engine 0")
+            await wait_until(is_given_up, "engine 0 is declared failed")
+            assert await server.is_ready()
+            assert "engine 0: given up" in server.log()
+            first, second = await server.health()
+            assert "SIGKILL" in str(first["reason"])
+            assert second["state"] == "ready"
+            for _ in range(3):
+                await check_serves(server)
+
+            await kill_again_and_again(server, "engine 1", last=True)
+            assert await server.wait_exited() == EXIT_ENGINE_LOST
+            assert server.remains() == []
+            last = server.log().splitlines()[-1]
+            assert last.startswith("triolet: no engine is left: ")
+            assert "SIGKILL" in last
+            assert "Traceback" not in server.log()
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+async def test_a_lost_engine_shows_in_the_exit_code_of_an_orderly_end(
+    tmp_path: pathlib.Path,
+) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_two_engines(tmp_path) as server:
+            await kill_again_and_again(server, "engine 1")
+            await wait_until(lambda: "engine 1: given up" in server.log(), "it is given up")
+            server.send_signal(signal.SIGTERM)
+            assert await server.wait_exited() == EXIT_ENGINE_LOST
+            assert server.remains() == []

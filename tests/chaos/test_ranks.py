@@ -1,4 +1,4 @@
-"""One of three workers dies in the midst of a step, embedded: told, replaced, nothing left."""
+"""One of three workers dies in the midst of a step, embedded: reported, replaced, nothing left."""
 
 import contextlib
 import os
@@ -118,7 +118,7 @@ async def kill_until_given_up(mark: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-async def test_the_body_is_told_when_no_engine_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_body_fails_when_no_engine_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     mark = secrets.token_hex(8)
     monkeypatch.setenv(MARK, mark)
     with trio.fail_after(2 * DEADLINE_S), pytest.raises(NoEngineLeft, match="SIGKILL"):

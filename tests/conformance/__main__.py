@@ -11,8 +11,7 @@ import trio
 import trio.testing
 
 from .cases import all_cases
-from .client import Verdict, run_case
-from .echo import serve_echo
+from .client import Verdict, run_case, serve_echo
 
 
 async def main(names: list[str]) -> None:

@@ -1,18 +1,106 @@
 """The Autobahn test suite's WebSocket cases, without compression, as data: 301 of them.
 
 Source: the case list of crossbario/autobahn-testsuite 25.10.1 (names, what is sent, what may come
-back), written anew. A case sends its steps to an echo server; what comes back must be `expected`,
-or `non_strict` where the suite allows it, and the connection must end as `close` says. Pure data:
-`client` runs it. Sections 12 and 13 (permessage-deflate) are left out: the server never agrees to
-an extension.
+back), written anew; its texts for section 6 are Markus Kuhn's UTF-8 stress test, and which of them
+are valid is said by Python's strict decoder, which follows RFC 3629. A case sends its steps to an
+echo server; what comes back must be `expected`, or `non_strict` where the suite allows it, and the
+connection must end as `close` says. Pure data: `client` runs it. Sections 12 and 13
+(permessage-deflate) are left out: the server never agrees to an extension.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import attrs
 
-from . import utf8
-from .frames import BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT, chopped, close, fragments, frame
+from triolet.fuzz.doubles.websocket_frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    PING,
+    PONG,
+    TEXT,
+    frame,
+)
+
+GREETING = "Hello-µ@ßöäüàá-UTF-8!!".encode()
+# With U+1F79, an accented letter of three bytes.
+KOSME = "κ\u1f79σμε".encode()
+
+# Sequences of 2 to 6 bytes whose last is missing: the least of each length, then the greatest.
+_CUT = [
+    *(b"\xc0", b"\xe0\x80", b"\xf0\x80\x80", b"\xf8\x80\x80\x80", b"\xfc\x80\x80\x80\x80"),
+    *(b"\xdf", b"\xef\xbf", b"\xf7\xbf\xbf", b"\xfb\xbf\xbf\xbf", b"\xfd\xbf\xbf\xbf\xbf"),
+]
+_SURROGATES = [b"\xed\xa0\x80", b"\xed\xad\xbf", b"\xed\xae\x80", b"\xed\xaf\xbf"]
+_LOW_SURROGATES = [b"\xed\xb0\x80", b"\xed\xbe\x80", b"\xed\xbf\xbf"]
+
+
+def _overlong(second_to_last: Iterable[bytes], last: bytes) -> list[bytes]:
+    return [start + last for start in second_to_last]
+
+
+def _non_characters() -> Iterable[bytes]:
+    """U+nFFFE and U+nFFFF of every plane; those of plane 0 come first."""
+    yield from ("\ufffe".encode(), "\uffff".encode())
+    for plane in range(1, 17):
+        for low in (0xFFFE, 0xFFFF):
+            yield chr(plane << 16 | low).encode()
+
+
+_OVER_STARTS = [b"\xc0", *(_CUT[length] for length in range(1, 5))]
+_GROUPS: list[list[bytes]] = [
+    # Valid sequences; the prefixes of a valid string.
+    [*(f"hello{sign}world".encode() for sign in ("$", "¢", "€", "\U00024b62")), KOSME],
+    [KOSME[:end] for end in range(1, len(KOSME) + 1)],
+    # The first possible sequence of each length, up to four bytes, then of five and six.
+    [b"\x00", b"\xc2\x80", b"\xe0\xa0\x80", b"\xf0\x90\x80\x80"],
+    [b"\xf8\x88\x80\x80\x80", b"\xfc\x84\x80\x80\x80\x80"],
+    # The last possible one, likewise; other boundaries.
+    [b"\x7f", b"\xdf\xbf", b"\xef\xbf\xbf", b"\xf4\x8f\xbf\xbf"],
+    [b"\xf7\xbf\xbf\xbf", b"\xfb\xbf\xbf\xbf\xbf", b"\xfd\xbf\xbf\xbf\xbf\xbf"],
+    [
+        *(b"\xed\x9f\xbf", b"\xee\x80\x80", b"\xef\xbf\xbd"),
+        *(b"\xf4\x8f\xbf\xbf", b"\xf4\x90\x80\x80"),
+    ],
+    # Unexpected continuation bytes; starts without continuation.
+    [
+        *(b"\x80", b"\xbf"),
+        *((b"\x80\xbf" * 3)[:length] for length in range(2, 7)),
+        bytes(range(0x80, 0xBF)),
+    ],
+    [
+        b"".join(bytes((byte, 0x20)) for byte in range(first, last))
+        for first, last in ((0xC0, 0xDF), (0xE0, 0xEF), (0xF0, 0xF7), (0xF8, 0xFB), (0xFC, 0xFD))
+    ],
+    # The last byte missing, alone and in a row; impossible bytes.
+    _CUT,
+    [b"".join(_CUT)],
+    [b"\xfe", b"\xff", b"\xfe\xfe\xff\xff"],
+    # Overlong: a slash, the greatest of each length, NUL.
+    _overlong(_OVER_STARTS, b"\xaf"),
+    [
+        *(b"\xc1\xbf", b"\xe0\x9f\xbf", b"\xf0\x8f\xbf\xbf"),
+        *(b"\xf8\x87\xbf\xbf\xbf", b"\xfc\x83\xbf\xbf\xbf\xbf"),
+    ],
+    _overlong(_OVER_STARTS, b"\x80"),
+    # Surrogates, single and in pairs; code points that are no characters; specials.
+    _SURROGATES + _LOW_SURROGATES,
+    [high + low for high in _SURROGATES for low in (b"\xed\xb0\x80", b"\xed\xbf\xbf")],
+    list(_non_characters()),
+    [chr(code).encode() for code in range(0xFFF9, 0x10000)],
+]
+
+
+def _is_valid(payload: bytes) -> bool:
+    try:
+        payload.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+# [[(payload, whether it is valid)]]; sections 6.5 to 6.23.
+SEQUENCES = [[(payload, _is_valid(payload)) for payload in payloads] for payloads in _GROUPS]
 
 NORMAL, PROTOCOL_ERROR, INVALID_PAYLOAD = 1000, 1002, 1007
 HELLO = b"Hello, world!"
@@ -90,6 +178,23 @@ class Case:
     ending: Ending = OURS
     closes: bool = True
     is_informational: bool = False
+
+
+def close(code: int | None = None, reason: bytes = b"") -> bytes:
+    """A close frame; without a code its payload is `reason` alone."""
+    return frame(CLOSE, (b"" if code is None else code.to_bytes(2, "big")) + reason)
+
+
+def fragments(opcode: int, payload: bytes, size: int) -> Iterator[bytes]:
+    """A message in frames of at most `size` bytes of payload."""
+    for start in range(0, len(payload), size):
+        part, fin = payload[start : start + size], start + size >= len(payload)
+        yield frame(CONTINUATION if start else opcode, part, fin=fin)
+
+
+def chopped(data: bytes, size: int) -> tuple[bytes, ...]:
+    """Bytes as so many writes: what TCP may make of one."""
+    return tuple(data[start : start + size] for start in range(0, len(data), size))
 
 
 def at_once(*frames: bytes) -> tuple[Step, ...]:
@@ -176,19 +281,19 @@ def fragmentation() -> Iterator[Case]:
     """5: messages in several frames, and what must not come between them."""
     one, two, three = b"fragment1", b"fragment2", b"fragment3"
     ping, both = frame(PING, b"ping payload"), Message(TEXT, one + two)
-    first, second = frame(TEXT, one, is_last=False), frame(CONTINUATION, two)
-    yield Case("5.1", at_once(frame(PING, one, is_last=False), second), ending=BROKEN)
-    yield Case("5.2", at_once(frame(PONG, one, is_last=False), second), ending=BROKEN)
+    first, second = frame(TEXT, one, fin=False), frame(CONTINUATION, two)
+    yield Case("5.1", at_once(frame(PING, one, fin=False), second), ending=BROKEN)
+    yield Case("5.2", at_once(frame(PONG, one, fin=False), second), ending=BROKEN)
     for number, way in enumerate(WAYS):
         yield Case(f"5.{3 + number}", way(first, second), (both,))
         yield Case(f"5.{6 + number}", way(first, ping, second), (Pong(b"ping payload"), both))
-        for start, is_last in ((9, True), (12, False)):
-            lonely = frame(CONTINUATION, b"non-continuation payload", is_last=is_last)
+        for start, fin in ((9, True), (12, False)):
+            lonely = frame(CONTINUATION, b"non-continuation payload", fin=fin)
             yield Case(f"5.{start + number}", way(lonely, frame(TEXT, HELLO)), ending=BROKEN)
-    more = (frame(CONTINUATION, three, is_last=False), frame(TEXT, b"fragment4"))
+    more = (frame(CONTINUATION, three, fin=False), frame(TEXT, b"fragment4"))
     yield Case("5.15", at_once(first, second, *more), (both,), non_strict=(), ending=BROKEN)
-    for number, is_last in ((16, False), (17, True)):
-        again = (frame(CONTINUATION, one, is_last=is_last), frame(TEXT, two, is_last=False))
+    for number, fin in ((16, False), (17, True)):
+        again = (frame(CONTINUATION, one, fin=fin), frame(TEXT, two, fin=False))
         steps = at_once(*(*again, frame(CONTINUATION, three)) * 2)
         yield Case(f"5.{number}", steps, ending=BROKEN)
     yield Case("5.18", at_once(first, frame(TEXT, two)), ending=BROKEN)
@@ -198,8 +303,8 @@ def fragmentation() -> Iterator[Case]:
 def pings_between() -> Iterator[Case]:
     """5.19, 5.20: a long message with two pings in it, and a pause in the middle."""
     parts = [b"fragment%d" % number for number in range(1, 6)]
-    frames = [frame(CONTINUATION, part, is_last=False) for part in parts]
-    frames[0] = frame(TEXT, parts[0], is_last=False)
+    frames = [frame(CONTINUATION, part, fin=False) for part in parts]
+    frames[0] = frame(TEXT, parts[0], fin=False)
     frames[4] = frame(CONTINUATION, parts[4])
     asks = (b"pongme 1!", b"pongme 2!")
     early = (*frames[:2], frame(PING, asks[0]))
@@ -213,24 +318,22 @@ def pings_between() -> Iterator[Case]:
 def text() -> Iterator[Case]:
     """6: UTF-8, whole, cut within characters, and wrong; wrong is found at the first bad byte."""
     yield echo("6.1.1", TEXT, b"")
-    empty = [frame(TEXT, b"", is_last=False), frame(CONTINUATION, b"", is_last=False)]
+    empty = [frame(TEXT, b"", fin=False), frame(CONTINUATION, b"", fin=False)]
     end = frame(CONTINUATION)
     yield Case("6.1.2", at_once(*empty, end), (Message(TEXT, b""),))
     middle = b"middle frame payload"
-    steps = at_once(empty[0], frame(CONTINUATION, middle, is_last=False), end)
+    steps = at_once(empty[0], frame(CONTINUATION, middle, fin=False), end)
     yield Case("6.1.3", steps, (Message(TEXT, middle),))
-    yield echo("6.2.1", TEXT, utf8.GREETING)
-    halves = at_once(
-        frame(TEXT, utf8.GREETING[:16], is_last=False), frame(CONTINUATION, utf8.GREETING[16:])
-    )
-    yield echo("6.2.2", TEXT, utf8.GREETING, halves)
-    for number, payload in ((3, utf8.GREETING), (4, utf8.KOSME)):
+    yield echo("6.2.1", TEXT, GREETING)
+    halves = at_once(frame(TEXT, GREETING[:16], fin=False), frame(CONTINUATION, GREETING[16:]))
+    yield echo("6.2.2", TEXT, GREETING, halves)
+    for number, payload in ((3, GREETING), (4, KOSME)):
         yield echo(f"6.2.{number}", TEXT, payload, at_once(*fragments(TEXT, payload, 1)))
-    wrong = utf8.KOSME + b"\xed\xa0\x80edited"
+    wrong = KOSME + b"\xed\xa0\x80edited"
     yield Case("6.3.1", at_once(frame(TEXT, wrong)), ending=NOT_TEXT)
     yield Case("6.3.2", at_once(*fragments(TEXT, wrong, 1)), ending=NOT_TEXT)
     yield from failing_fast()
-    for section, (_, payloads) in enumerate(utf8.SEQUENCES, 5):
+    for section, payloads in enumerate(SEQUENCES, 5):
         for number, (payload, is_valid) in enumerate(payloads, 1):
             name = f"6.{section}.{number}"
             if is_valid:
@@ -241,15 +344,15 @@ def text() -> Iterator[Case]:
 
 def failing_fast() -> Iterator[Case]:
     """6.4: a good part, then one that makes the text wrong; nothing may be waited for."""
-    late = utf8.KOSME + b"\xf4\x90\x80\x80edited"
+    late = KOSME + b"\xf4\x90\x80\x80edited"
     quiet = (Quiet("A"),)
     too_late = (Quiet("A"), Quiet("B"))
     for number, cuts in ((1, (11, 15)), (2, (12, 13))):
         parts = (late[: cuts[0]], late[cuts[0] : cuts[1]], late[cuts[1] :])
         head, tail = frame(TEXT, late)[: -len(late)], frame(TEXT, late)[-len(late) :]
         frames = (
-            frame(TEXT, parts[0], is_last=False),
-            frame(CONTINUATION, parts[1], is_last=False),
+            frame(TEXT, parts[0], fin=False),
+            frame(CONTINUATION, parts[1], fin=False),
             frame(CONTINUATION, parts[2]),
         )
         chops = (head + tail[: cuts[0]], tail[cuts[0] : cuts[1]], tail[cuts[1] :])
@@ -266,7 +369,7 @@ def closing() -> Iterator[Case]:
     after = (frame(CLOSE), frame(PING), frame(TEXT, b"Hello World!"))
     for number, late in enumerate(after, 2):
         yield Case(f"7.1.{number}", at_once(bye, late), closes=False)
-    one, two = frame(TEXT, b"fragment1", is_last=False), frame(CONTINUATION, b"fragment2")
+    one, two = frame(TEXT, b"fragment1", fin=False), frame(CONTINUATION, b"fragment2")
     yield Case("7.1.5", at_once(one, bye, two), closes=False)
     large = frame(TEXT, repeated(b"BAsd7&jh23", 256 * KIB))
     steps = at_once(large, frame(TEXT, b"Hello World!"), bye, frame(PING))
@@ -277,7 +380,7 @@ def closing() -> Iterator[Case]:
     for number, sent in enumerate(reasons + longest, 1):
         ending = refused if number in (2, 6) else OURS
         yield Case(f"7.3.{number}", at_once(sent), ending=ending, closes=False)
-    wrong = close(NORMAL, utf8.KOSME + b"\xed\xa0\x80edited")
+    wrong = close(NORMAL, KOSME + b"\xed\xa0\x80edited")
     either = Ending(by_client=True, codes=(PROTOCOL_ERROR, INVALID_PAYLOAD), is_clean=False)
     yield Case("7.5.1", at_once(wrong), ending=either, closes=False)
     valid = (1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 3000, 3999, 4000, 4999)

@@ -1,7 +1,8 @@
 """Runs one case against an echo server and judges what came back.
 
 The handshake and all reading are wsproto's; what is sent is the case's own bytes. Time is virtual:
-"the server says nothing more" means that every task of it waits.
+"the server says nothing more" means that every task of it waits. The echo server is the server's
+own connection code, from the HTTP parser to trio-websocket.
 """
 
 import enum
@@ -11,6 +12,7 @@ import attrs
 import trio
 import trio.testing
 import wsproto
+from trio_websocket import ConnectionClosed
 from wsproto.events import (
     AcceptConnection,
     BytesMessage,
@@ -20,8 +22,13 @@ from wsproto.events import (
 )
 from wsproto.events import Pong as PongEvent
 
-from .cases import Case, Ending, Message, Pong, Quiet, Received, RoundTrips, Step, Write
-from .frames import BINARY, TEXT, close, frame
+from triolet.api.http.connection import HttpConnection
+from triolet.api.http.stream import BoundedStream
+from triolet.api.limits import HttpLimits, SocketLimits
+from triolet.api.websocket.frames import open_socket
+from triolet.fuzz.doubles.websocket_frames import BINARY, TEXT, frame
+
+from .cases import Case, Ending, Message, Pong, Quiet, Received, RoundTrips, Step, Write, close
 
 RECEIVE_BYTES = 2**18
 # Seconds of virtual time after which nothing more will come.
@@ -215,3 +222,30 @@ def _ending_fault(ending: Ending, client: CaseClient, *, is_ended: bool) -> str:
     if client.close_code is not None and client.close_code not in ending.codes:
         return f"close code {client.close_code}, not one of {ending.codes}"
     return ""
+
+
+# Wide, since section 9 sends messages in 65 536 frames, and 1 000 messages without a byte in no
+# time; everything else is as served.
+LIMITS = SocketLimits(fragments_per_message_max=2**16, idle_frames_burst=4096)
+
+
+async def serve_echo(stream: trio.abc.Stream) -> None:
+    """Serve one connection: every message back as it came, until the client closes."""
+    limits = HttpLimits()
+    connection = HttpConnection(BoundedStream(stream, limits.write_s), limits)
+    try:
+        request = await connection.next_request()
+        assert request is not None
+        early = await connection.begin_upgrade()
+        key = request.websocket_key()
+        async with open_socket(connection, LIMITS, key=key, early=early) as (socket, _):
+            try:
+                while True:
+                    await socket.send_message(await socket.get_message())
+            except ConnectionClosed:
+                pass
+        await connection.close_in_order()
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass
+    finally:
+        await trio.aclose_forcefully(connection.stream)

@@ -10,9 +10,10 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.fuzz.doubles.served import FilteredStream
+
 from .cases import Case, all_cases
-from .client import ServerEnd, Verdict, run_case
-from .echo import serve_echo
+from .client import ServerEnd, Verdict, run_case, serve_echo
 
 NON_STRICT = {"3.2", "4.1.3", "4.1.4", "4.2.3", "4.2.4", "5.15"}
 INFORMATIONAL = {"7.1.6", "7.13.1", "7.13.2"}
@@ -51,7 +52,7 @@ async def test_a_server_that_errs_is_found(
     old: bytes, new: bytes, name: str, reason: str, autojump_clock: trio.testing.MockClock
 ) -> None:
     async def serve(stream: ServerEnd) -> None:
-        await serve_echo(Changing(stream, old, new))
+        await serve_echo(FilteredStream(stream, lambda data: data.replace(old, new)))
 
     result = await run_case(CASE_OF_NAME[name], serve)
     assert result.verdict is Verdict.FAILED
@@ -62,7 +63,7 @@ async def test_a_server_that_takes_no_notice_is_found(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def serve(stream: ServerEnd) -> None:
-        await serve_echo(Deaf(stream))
+        await serve_echo(Deaf(stream, lambda data: data))
 
     result = await run_case(CASE_OF_NAME["6.3.1"], serve)
     assert result.verdict is Verdict.FAILED
@@ -70,29 +71,7 @@ async def test_a_server_that_takes_no_notice_is_found(
 
 
 @attrs.define(eq=False)
-class Passing(trio.abc.HalfCloseableStream):
-    """Passes everything through."""
-
-    stream: ServerEnd
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self.stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self.stream.wait_send_all_might_not_block()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self.stream.receive_some(max_bytes)
-
-    async def send_eof(self) -> None:
-        await self.stream.send_eof()
-
-    async def aclose(self) -> None:
-        await self.stream.aclose()
-
-
-@attrs.define(eq=False)
-class Deaf(Passing):
+class Deaf(FilteredStream):
     """Reads nothing more once it has written its answer to the handshake."""
 
     _is_answered: bool = attrs.field(default=False, init=False)
@@ -105,14 +84,3 @@ class Deaf(Passing):
         if self._is_answered:
             await trio.sleep_forever()
         return await super().receive_some(max_bytes)
-
-
-@attrs.define(eq=False)
-class Changing(Passing):
-    """Writes something else."""
-
-    old: bytes
-    new: bytes
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await super().send_all(bytes(data).replace(self.old, self.new))

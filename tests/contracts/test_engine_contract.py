@@ -18,8 +18,7 @@ from triolet.engine.messages import (
     FinishReason,
     RequestKey,
 )
-from triolet.fuzz.drawing import draw_message
-from triolet.fuzz.mutation import mutate, mutate_json
+from triolet.fuzz.drawing import draw_message, mutate, mutate_json
 from triolet.tests.contracts.engine import (
     CHECKS,
     DEADLINE_S,

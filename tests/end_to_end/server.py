@@ -5,8 +5,6 @@ number of them, of any number of test runs, live side by side: the processes of 
 carry its mark, its sockets and folders those with its run id.
 """
 
-import inspect
-import itertools
 import json
 import os
 import pathlib
@@ -14,15 +12,18 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 
 import attrs
 import httpx
 import msgspec
-import pytest
 import trio
 
+from triolet.fuzz import observers
+from triolet.fuzz.chaos.served_run import places as places
+from triolet.fuzz.observers import GONE, abstract_sockets, marked, state_of
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.messages import ControlCall
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
@@ -30,31 +31,12 @@ from triolet.runtime.processes.run_folder import RUN_FILE, RunFacts, RunFolder
 
 # A server or a stream that is not there by then never comes; two busy cores need some seconds.
 DEADLINE_S = 60.0
-# Between two looks at a condition.
-LOOK_S = 0.02
-# A deadline is over after so many looks at the earliest: a machine that keeps us from looking keeps
-# the server from its work as well.
-LOOKS_MIN = 50
 MARK = "TRIOLET_TEST_MARK"
 SERVE_WITH = pathlib.Path(__file__).parent / "programs" / "serve_with.py"
 CLIENTS = pathlib.Path(__file__).parent / "clients"
 
-Condition = Callable[[], bool | Awaitable[bool]]
-
-
-async def wait_until(condition: Condition, what: str, *, deadline_s: float = DEADLINE_S) -> None:
-    """Look again and again until `condition()` holds; fail, saying `what` was missed, if not."""
-    until_s = trio.current_time() + deadline_s
-    for looks in itertools.count(1):
-        held = condition()
-        if inspect.isawaitable(held):
-            held = await held
-        if held:
-            return
-        if looks >= LOOKS_MIN and trio.current_time() >= until_s:
-            break
-        await trio.sleep(LOOK_S)
-    pytest.fail(f"within {deadline_s:g} s it did not come to pass: {what}")
+# Looks again and again; `NotInTime` says what was missed.
+wait_until = partial(observers.wait_until, seconds=DEADLINE_S)
 
 
 @attrs.define(eq=False)
@@ -146,6 +128,17 @@ class Server:
         await wait_until(has_answered, "every process of the tree answers")
         return found[0]
 
+    async def wait_linked(self, frontends: int, engines: int) -> None:
+        """It serves as soon as one frontend has one engine; return when all have all."""
+
+        async def all_linked() -> bool:
+            # One that still boots has no such fact.
+            tree = places(await self.tree())
+            found = [process.facts.get("engines") for name, process in tree if "front" in name]
+            return found == [engines] * frontends
+
+        await wait_until(all_linked, "every frontend has every engine")
+
     async def pids(self) -> dict[str, int]:
         """{place in the tree: pid}, as "root", "frontend 0", "engine 1" and "engine 1/worker 0"."""
         return {name: process.pid for name, process in places(await self.tree())}
@@ -154,11 +147,9 @@ class Server:
         """To the root process alone, as a service manager does."""
         self.popen.send_signal(number)
 
-    async def wait_exited(self, *, deadline_s: float = DEADLINE_S) -> int:
+    async def wait_exited(self) -> int:
         """The exit code."""
-        await wait_until(
-            lambda: self.popen.poll() is not None, "the server ends", deadline_s=deadline_s
-        )
+        await wait_until(lambda: self.popen.poll() is not None, "the server ends")
         assert self.popen.returncode is not None
         return self.popen.returncode
 
@@ -187,14 +178,6 @@ class Server:
         self.popen.wait(DEADLINE_S)
 
 
-def places(tree: ProcessTree, above: str = "") -> Iterator[tuple[str, ProcessTree]]:
-    """Every process of a tree with its place: a worker's is below its engine's name."""
-    name = f"{above}/{tree.name}" if above else tree.name
-    yield name, tree
-    for process in tree.processes:
-        yield from places(process, "" if tree.name == "root" else name)
-
-
 def is_whole(tree: ProcessTree) -> bool:
     """Whether every process in it had its say in time, or is not yet up.
 
@@ -206,14 +189,10 @@ def is_whole(tree: ProcessTree) -> bool:
             not name.startswith("engine")
             or "/" in name
             or bool(process.processes)
-            or _boots(process)
+            or "phase" in process.facts  # it boots
         )
         for name, process in places(tree)
     )
-
-
-def _boots(process: ProcessTree) -> bool:
-    return "phase" in process.facts
 
 
 def serve_command(*options: str, **engine: object) -> list[str]:
@@ -261,38 +240,17 @@ def marked_processes(mark: str) -> dict[int, str]:
 
     One that is exiting loses its environment a moment before its descriptors: see `living`.
     """
-    wanted = f"{MARK}={mark}".encode()
     found = {}
-    for folder in pathlib.Path("/proc").iterdir():
-        if not folder.name.isdigit():
-            continue
-        try:
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found[int(folder.name)] = command
-        except OSError:
-            continue  # ended while we looked, or somebody else's
+    for pid in marked(f"{MARK}={mark}"):
+        with suppress(OSError):  # ended while we looked
+            command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+            found[pid] = command.replace(b"\0", b" ").decode()
     return found
 
 
 def living(pids: Iterable[int]) -> list[int]:
-    """Those that exist and are more than an exit code that nobody has read (init may be slow)."""
-    found = []
-    for pid in pids:
-        try:
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        except OSError:
-            continue
-        if stat.rpartition(")")[2].split()[0] not in "ZX":
-            found.append(pid)
-    return found
-
-
-def abstract_sockets(run_id: str) -> list[str]:
-    """The abstract Unix sockets of one run."""
-    lines = pathlib.Path("/proc/net/unix").read_text().splitlines()
-    names = [line.rpartition(" ")[2] for line in lines]
-    return [name for name in names if name.startswith("@triolet-") and run_id in name]
+    """Those that exist and are more than an exit code that was not read (init may be slow)."""
+    return [pid for pid in pids if state_of(pid) not in {"Z", "X", GONE}]
 
 
 def remains(mark: str, run_id: str) -> list[str]:

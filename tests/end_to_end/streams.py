@@ -10,6 +10,8 @@ import httpx
 import trio
 import trio_websocket
 
+from .server import DEADLINE_S, Server, wait_until
+
 TERMINAL = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
@@ -84,6 +86,16 @@ async def read_sse(client: httpx.AsyncClient, request: dict[str, Any], seen: See
         seen.break_off(error)
     else:
         seen.break_off(EOFError("it ended without a last event"))
+
+
+async def check_serves(server: Server) -> None:
+    """A good request, whole, as soon as the server says that it is ready."""
+    await wait_until(server.is_ready, "/ready")
+    seen = SeenStream()
+    with trio.fail_after(DEADLINE_S):
+        async with server.client() as client:
+            await read_sse(client, body(5), seen)
+    assert len(seen.token_ids) == 5, seen.events
 
 
 async def _see_lines(reader: AsyncGenerator[str, None], seen: SeenStream) -> None:

@@ -1,4 +1,4 @@
-"""Whatever a client or a user gets wrong is told in one sentence that names it, and harms nothing.
+"""Mistakes of clients and users are answered with one sentence that names them, and harm nothing.
 
 One server for all requests: afterwards it has the processes that it had before, and serves.
 """
@@ -20,7 +20,7 @@ import trio
 from triolet.engine.model.bundled import bundled_model_folder
 
 from .server import DEADLINE_S, Server, module_server
-from .streams import SeenStream, body, open_socket, read_sse
+from .streams import SeenStream, body, check_serves, open_socket
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
@@ -37,15 +37,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         # Spares may have come meanwhile.
         assert pids.items() <= trio.run(server.pids).items(), "bad input has cost a process"
         trio.run(check_serves, server)
-
-
-async def check_serves(server: Server) -> None:
-    """One good request, whole."""
-    seen = SeenStream()
-    async with server.client() as client:
-        with trio.fail_after(DEADLINE_S):
-            await read_sse(client, body(8), seen)
-    assert len(seen.token_ids) == 8
 
 
 RESPONSES, CHAT = "/v1/responses", "/v1/chat/completions"
@@ -126,7 +117,7 @@ BAD_REQUESTS: list[tuple[str, Any, int, str, str | None, str]] = [
     BAD_REQUESTS,
     ids=[f"{path.rpartition('/')[2]}-{str(sent)[:40]}" for path, sent, *_ in BAD_REQUESTS],
 )
-async def test_a_bad_request_is_told_what_is_wrong(
+async def test_a_bad_request_is_answered_with_what_is_wrong(
     server: Server, path: str, sent: Any, status: int, code: str, param: str | None, words: str
 ) -> None:
     content = sent if isinstance(sent, str | bytes) else json.dumps(sent)
@@ -183,7 +174,7 @@ def handshake(url: str) -> bytes:
     ).encode()
 
 
-async def test_a_reset_at_every_byte_of_a_handshake_harms_nobody(server: Server) -> None:
+async def test_a_reset_at_every_byte_of_a_handshake_is_harmless(server: Server) -> None:
     head = handshake(server.url)
     host, _, port = server.url.removeprefix("http://").partition(":")
     frontend = (await server.pids())["frontend 0"]

@@ -1,10 +1,11 @@
-"""How a server ends: the first signal drains, the second aborts, and the exit code tells."""
+"""How a server ends, and what its spares do: signals drain and abort, spares succeed the dead."""
 
 import json
 import os
 import pathlib
 import re
 import signal
+from collections.abc import Container
 from typing import Any
 
 import attrs
@@ -13,10 +14,8 @@ import trio
 
 from triolet.api.commands.serve import ONE_WISH_S
 
-from .server import DEADLINE_S, Server, open_server, wait_until
+from .server import DEADLINE_S, Server, open_server, places, wait_until
 from .streams import SeenStream, body, open_socket, read_socket, read_sse
-
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 TOKENS = 40
 # A stream has credit for so many; it stands still, however late a signal comes, until it gets more.
@@ -72,6 +71,8 @@ async def start_stream(nursery: trio.Nursery, server: Server) -> SeenStream:
     return seen
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "whole_tree"),
     [
@@ -108,6 +109,8 @@ async def test_the_first_signal_drains(
             assert "Traceback" not in server.log()
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 @both_signals
 async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.Signals) -> None:
     server_of_test = open_server(tmp_path, "1", "1", "600", executor="null", null_step_s=STEP_S)
@@ -127,7 +130,7 @@ async def test_the_second_signal_aborts(tmp_path: pathlib.Path, number: signal.S
             assert "Traceback" not in server.log()
 
 
-def told(server: Server) -> list[str]:
+def log_lines(server: Server) -> list[str]:
     """The lines of its log without their times, and without numbers that differ each time.
 
     So does the count of open streams: a connection that has just been passed on counts as one until
@@ -144,6 +147,8 @@ def told(server: Server) -> list[str]:
     return lines
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "phases"),
     [
@@ -154,14 +159,14 @@ def told(server: Server) -> list[str]:
         ),
     ],
 )
-async def test_a_start_is_told_once_for_each_phase_and_a_stop_in_one_line(
+async def test_a_start_has_a_line_for_each_phase_and_a_stop_one(
     tmp_path: pathlib.Path, engine: dict[str, Any], phases: list[str]
 ) -> None:
     with trio.fail_after(2 * DEADLINE_S):
         async with open_server(tmp_path, **engine) as server:
             server.send_signal(signal.SIGTERM)
             assert await server.wait_exited() == 0
-            lines = told(server)
+            lines = log_lines(server)
     of_engine = [line for line in lines if line.startswith("engine 0")]
     assert of_engine[:-1] == [f"engine 0: {phase} in … s" for phase in phases]
     assert of_engine[-1].startswith("engine 0: ready after … s")
@@ -172,6 +177,8 @@ async def test_a_start_is_told_once_for_each_phase_and_a_stop_in_one_line(
     assert lines[-1] == "stopped: every process has ended"
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_the_grace_time_ends_a_drain(tmp_path: pathlib.Path) -> None:
     server_of_test = open_server(tmp_path, "1", "1", "0.5", executor="null", null_step_s=STEP_S)
     with trio.fail_after(2 * DEADLINE_S):
@@ -182,3 +189,50 @@ async def test_the_grace_time_ends_a_drain(tmp_path: pathlib.Path) -> None:
             await seen.ended.wait()
             assert len(seen.token_ids) < ENDLESS_TOKENS
             assert "Traceback" not in server.log()
+
+
+SPARES = {"spare frontend 0", "spare engine 0", "spare engine 0/worker 0"}
+
+
+async def warm_spares(server: Server, *, but: Container[int] = ()) -> dict[str, int]:
+    """{place: pid} once all of them are there, and the engine's is none of these processes."""
+    found: dict[str, int] = {}
+
+    async def are_warm() -> bool:
+        processes = dict(places(await server.tree()))
+        spares = {place: each for place, each in processes.items() if place in SPARES}
+        found.clear()
+        found.update({place: each.pid for place, each in spares.items()})
+        phases = {each.facts["phase"] for place, each in spares.items() if "/" not in place}
+        return set(spares) == SPARES and phases == {"warm"} and found["spare engine 0"] not in but
+
+    await wait_until(are_warm, "spares wait")
+    return found
+
+
+@pytest.mark.end_to_end
+@pytest.mark.slow
+async def test_spares_succeed_are_replaced_and_go_with_the_root(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(2 * DEADLINE_S):
+        async with open_server(tmp_path, "--executor", "null") as server:
+            spares = await warm_spares(server)
+            # One whose worker dies is of no use, and is replaced without a word.
+            os.kill(spares["spare engine 0/worker 0"], signal.SIGKILL)
+            again = await warm_spares(server, but={spares["spare engine 0"]})
+            assert again["spare frontend 0"] == spares["spare frontend 0"]
+            # The processes that waited are those that serve next.
+            pids = await server.pids()
+            os.kill(pids["engine 0/worker 0"], signal.SIGKILL)
+            os.kill(pids["frontend 0"], signal.SIGKILL)
+            await warm_spares(server, but=again.values())
+            now = await server.pids()
+            for place in ("frontend 0", "engine 0", "engine 0/worker 0"):
+                assert now[place] == again[f"spare {place}"]
+            assert await server.is_ready()
+            server.send_signal(signal.SIGKILL)
+            await server.wait_exited()
+            await wait_until(
+                lambda: not [left for left in server.remains() if "run folder" not in left],
+                "nothing is left",
+            )
+            assert "spare" not in server.log()

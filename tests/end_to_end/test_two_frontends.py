@@ -11,7 +11,7 @@ import trio
 
 from triolet.api.openai.response_id import frontend_of
 
-from .server import DEADLINE_S, Server, module_server, places, wait_until
+from .server import DEADLINE_S, Server, module_server, wait_until
 from .streams import SeenStream, body, open_socket, read_socket
 
 pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
@@ -25,20 +25,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two frontends, one engine, and steps so long that streams outlast all looks at them."""
     folder = tmp_path_factory.mktemp("two")
     with module_server(folder, "2", executor="null", null_step_s=0.05) as server:
-        trio.run(wait_all_linked, server)
+        trio.run(server.wait_linked, 2, 1)
         yield server
-
-
-async def wait_all_linked(server: Server) -> None:
-    """It serves as soon as one frontend does; here both are wanted."""
-
-    async def all_linked() -> bool:
-        # One that is starting still has nothing to say of engines.
-        tree = places(await server.tree())
-        found = [process.facts.get("engines") for name, process in tree if "front" in name]
-        return found == [1, 1]
-
-    await wait_until(all_linked, "both frontends have the engine")
 
 
 @asynccontextmanager
@@ -100,7 +88,7 @@ async def test_every_socket_cancels_every_response(server: Server) -> None:
                 assert stream.last["response"]["status"] == "cancelled"
 
 
-async def test_an_id_that_nobody_drew_is_not_found_on_any(server: Server) -> None:
+async def test_an_id_that_was_not_drawn_is_not_found_on_any(server: Server) -> None:
     with trio.fail_after(DEADLINE_S):
         for rank in ("00", "01", "07", "zz"):
             path = f"/v1/responses/resp_{rank}{'0' * 32}"

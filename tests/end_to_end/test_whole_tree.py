@@ -53,21 +53,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Two frontends, two engines."""
     folder = tmp_path_factory.mktemp("tree")
     with module_server(folder, "2", "2", executor="null", null_step_s=0.01) as server:
-        trio.run(wait_all_linked, server)
+        trio.run(server.wait_linked, 2, 2)
         yield server
-
-
-async def wait_all_linked(server: Server) -> None:
-    """It serves as soon as one frontend has one engine; here all are wanted."""
-
-    async def all_linked() -> bool:
-        processes = dict(places(await server.tree()))
-        names = ("frontend 0", "frontend 1")
-        seen = [processes[name] for name in names if name in processes]
-        # One that still boots has no such fact.
-        return [process.facts.get("engines") for process in seen] == [2, 2]
-
-    await wait_until(all_linked, "both frontends have both engines")
 
 
 def request(number: int) -> dict[str, Any]:

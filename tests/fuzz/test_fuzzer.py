@@ -7,6 +7,7 @@ from random import Random
 import attrs
 import pytest
 
+from triolet.fuzz.__main__ import FUZZERS, app, findings_as_sentences, main
 from triolet.fuzz.fuzzer import (
     Finding,
     Fuzzer,
@@ -17,6 +18,7 @@ from triolet.fuzz.fuzzer import (
     run_fuzzer,
     run_round,
 )
+from triolet.fuzz.fuzzers.storm import ServerHurt
 
 
 def draw(chance: Random, count: int) -> list[int]:
@@ -99,3 +101,45 @@ def test_a_fuzzer_that_cannot_draw_has_not_noticed_anything() -> None:
 
     with pytest.raises(ValueError, match="own"):
         run_canary(attrs.evolve(TOY, draw=draw_nothing), "the limit is lower", seed=1)
+
+
+def run(words: list[str]) -> object:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["codec", "--events", "-5"], "--events"),
+        (["codec", "--events", "0"], "--events"),
+        (["frames", "--count", "0"], "--count"),
+        (["frames", "--in-flight", "0"], "--in-flight"),
+        (["chaos", "--engines", "0"], "--engines must be at least 1"),
+        (["chaos", "--step", "nan"], "--step must be finite"),
+        (["nothing"], "nothing"),
+    ],
+    ids=str,
+)
+def test_wrong_words(
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(words) not in (0, None)
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_every_fuzzer_is_a_command() -> None:
+    for fuzzer in FUZZERS:
+        assert fuzzer.name in app
+
+
+def test_a_finding_is_a_sentence_and_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, findings_as_sentences():
+        raise ServerHurt("the frontend is another process")
+    assert ended.value.code == 1
+    assert "another process" in capsys.readouterr().err

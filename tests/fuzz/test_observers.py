@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from triolet.fuzz.chaos.waits import wait_until
 from triolet.fuzz.observers import (
     ESTABLISHED,
     GONE,
@@ -24,6 +23,7 @@ from triolet.fuzz.observers import (
     start_ticks,
     state_of,
     tcp_socket,
+    wait_until,
 )
 
 

@@ -1,8 +1,7 @@
 """The bundled model's files, in Hugging Face format: written by training, read by evaluation.
 
 The weight format is safetensors: eight bytes of header length, a JSON header, raw little-endian
-values. It is written here so that making the model needs no package beyond the engine's own. Must
-not know: how weights came to be.
+values. It is written here so that making the model needs no package beyond the engine's own.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 What is asked: stories about held-out pairs of animal and object (greedy and sampled), capitals in
 held-out phrasings, JSON descriptions of held-out pairs of name and animal. What counts: see the
-`*_is_right` functions. Must not know: how the model was trained, nor the engine that serves it.
+`*_is_right` functions.
 """
 
 from __future__ import annotations
@@ -100,11 +100,11 @@ def capital_is_right(country: str, answer: Answer) -> bool:
 def description_is_right(asked: DescriptionPrompt, answer: Answer) -> bool:
     """The whole answer is one JSON object with exactly the given keys, values and types."""
     try:
-        told = json.loads(answer.text)
+        found = json.loads(answer.text)
     except (ValueError, RecursionError):
         return False
     # Through JSON once more, because True == 1 in Python.
-    return answer.ended and json.dumps(told, sort_keys=True) == json.dumps(
+    return answer.ended and json.dumps(found, sort_keys=True) == json.dumps(
         asked.values, sort_keys=True
     )
 
@@ -212,10 +212,10 @@ def evaluate(generator: Generator, prompts: int = PROMPTS) -> list[Score]:
     asked_stories = [(one.prompt, one) for one in stories]
     asked_descriptions = [(one.prompt, one) for one in descriptions]
     warm = f"stories, temperature {STORY_TEMPERATURE}"
-    told = partial(_score, generator, is_right=story_is_right, share_min=STORIES_MIN)
+    score = partial(_score, generator, is_right=story_is_right, share_min=STORIES_MIN)
     return [
-        told("stories, greedy", asked_stories),
-        told(warm, asked_stories, temperature=STORY_TEMPERATURE),
+        score("stories, greedy", asked_stories),
+        score(warm, asked_stories, temperature=STORY_TEMPERATURE),
         _score(generator, "capitals", capitals, is_right=capital_is_right, share_min=CAPITALS_MIN),
         _score(
             generator,

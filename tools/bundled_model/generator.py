@@ -3,7 +3,7 @@
 A conversation is a list of turns; `render` gives it the form of the chat template. What is used to
 measure the model is kept out of training by `is_held_out`: a hash of the words that belong together
 (animal and object of a story, name and animal of a description, country and phrasing of a
-question), so training and evaluation agree with no list to keep. Must not know: tokens, tensors.
+question), so training and evaluation agree with no list to keep.
 
 Sans-IO: randomness comes in as a `random.Random`.
 """
@@ -227,10 +227,10 @@ def _other_story(random: Random) -> list[Exchange]:
     cast = stories.draw_cast(random, animal=asked.animal, thing=asked.thing)
     animal, thing = with_article(cast.animal.word), with_article(cast.thing.word)
     if random.random() < 0.7:
-        told = stories.tell_short_story(random, cast)
-        return [Exchange(f"Tell me a very short story about {animal} and {thing}.", told)]
-    told = stories.tell_long_story(random, cast)
-    return [Exchange(f"Tell me a long story about {animal} and {thing}.", told)]
+        story = stories.tell_short_story(random, cast)
+        return [Exchange(f"Tell me a very short story about {animal} and {thing}.", story)]
+    story = stories.tell_long_story(random, cast)
+    return [Exchange(f"Tell me a long story about {animal} and {thing}.", story)]
 
 
 def _question_about(random: Random, cast: stories.Cast) -> Exchange:
@@ -335,11 +335,11 @@ def _plain(random: Random) -> str:
     asked = draw_story_prompt(random, held_out=False)
     cast = stories.draw_cast(random, animal=asked.animal, thing=asked.thing)
     tell = stories.tell_story if kind < 0.8 else stories.tell_long_story
-    told = tell(random, cast)
+    story = tell(random, cast)
     if random.random() < 0.3:
         hero, thing = capitalized(cast.animal.word), capitalized(cast.thing.word)
-        return f"The {hero} and the {thing}\n\n{told}"
-    return told
+        return f"The {hero} and the {thing}\n\n{story}"
+    return story
 
 
 # Shares of conversations. Stories are most of all tokens anyway, being the longest.

@@ -3,7 +3,7 @@
 A plot is a row of beats, a beat a handful of sentences that mean much the same. One sentence is
 drawn per beat and filled in from the cast, so the animal, the object and the names carry through:
 that is what the bundled model learns to do. Every plot names its hero's animal and its object at
-least twice. Must not know: chat, prompts, tokens.
+least twice.
 
 Sans-IO: randomness comes in as a `random.Random`.
 """

@@ -5,7 +5,7 @@
 Every step's text depends only on the seed and the step's number, so a run that was interrupted goes
 on from its checkpoint as if nothing had happened. The learning rate is held and then falls to zero;
 windows grow from 256 to 1024 tokens, so that the model has been trained at all the positions its
-configuration promises. Must not know: how well the model answers (`evaluation` measures that).
+configuration promises.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The engine has its own forward pass with paged memory and no gradients; this one has gradients and
 a plain cache and needs nothing of the engine. Parameter names are those of Hugging Face's Llama, so
-the state dict is the weight file. Must not know: text, tokenizers, files.
+the state dict is the weight file.
 
 Shapes: B sequences, T new tokens, S cached and new tokens, D hidden, H query heads, K key/value
 heads, C channels of a head, V vocabulary.

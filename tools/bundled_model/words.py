@@ -1,8 +1,7 @@
 """The words of the bundled model's corpus: who can appear in its texts, and the facts it is taught.
 
 All of it is the project's own, so the model carries no foreign licence. What is not in these lists
-the bundled model has never read. Must not know: how sentences are made of the words (`stories`,
-`generator`), tokens, tensors.
+the bundled model has never read.
 
 Sans-IO: constants only.
 """

@@ -16,15 +16,11 @@ from triolet.bench.steps.shapes import (
     TINY,
     Shape,
     bfloat16_bits,
-    cache_folder,
     make_vocabulary,
-    model_or_shape,
     shape_folder,
-    shape_named,
     text_token_ids,
 )
 from triolet.engine.config import EngineSettings
-from triolet.engine.errors import InvalidParameter
 from triolet.engine.worker.torch.executor import TorchExecutor
 from triolet.runtime.text.tokenizer import Tokenizer
 
@@ -52,20 +48,6 @@ def test_tokens_that_are_no_text_have_no_weight_in_the_output(
     assert 599 in silent
 
 
-def test_the_same_bytes_each_time(tmp_path: pathlib.Path) -> None:
-    one, two = (shape_folder(LLAMA, tmp_path / name) for name in ("one", "two"))
-    names = sorted(path.name for path in one.iterdir())
-    assert names == ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in names)
-
-
-def test_a_folder_that_is_there_is_not_written_again(tmp_path: pathlib.Path) -> None:
-    folder = shape_folder(LLAMA, tmp_path)
-    (folder / "config.json").write_text("mine")
-    assert (shape_folder(LLAMA, tmp_path) / "config.json").read_text() == "mine"
-    assert list(tmp_path.iterdir()) == [folder]
-
-
 def test_words_of_the_load_are_a_token_each(tmp_path: pathlib.Path) -> None:
     tokenizer = Tokenizer.load(shape_folder(LLAMA, tmp_path))
     text = " " + " ".join(WORDS)
@@ -89,33 +71,7 @@ def test_a_vocabulary_has_no_token_twice(shape: Shape) -> None:
         known.add(left + right)
 
 
-def test_sizes_are_those_that_figures_are_given_for() -> None:
-    millions = [
-        sum(int(np.prod(sizes)) for sizes in shape.tensors().values()) / 1e6
-        for shape in (TINY, SMALL)
-    ]
-    assert [round(each, 1) for each in millions] == [7.3, 158.6]
-
-
 def test_rounding_is_torchs() -> None:
     values = np.random.default_rng(1).standard_normal(10_000).astype(np.float32)
     ours = torch.from_numpy(bfloat16_bits(values).view(np.int16))
     assert torch.equal(ours, torch.from_numpy(values).bfloat16().view(torch.int16))
-
-
-def test_a_word_is_a_shape_and_everything_else_a_folder(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert model_or_shape(None) is None
-    assert model_or_shape("./tiny") == "./tiny"
-    folder = model_or_shape("tiny")
-    assert folder is not None
-    assert pathlib.Path(folder).parent == cache_folder() == tmp_path / "triolet" / "shapes"
-    assert (pathlib.Path(folder) / "config.json").exists()
-
-
-def test_an_unknown_shape_is_refused() -> None:
-    assert shape_named("tiny") is TINY
-    with pytest.raises(InvalidParameter, match="tiny, small"):
-        shape_named("huge")

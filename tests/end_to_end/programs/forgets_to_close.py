@@ -1,4 +1,4 @@
-"""Uses the blocking face and ends without closing it, by an error if told to."""
+"""Uses the blocking face and ends without closing it, by an error with an argument."""
 
 import sys
 

@@ -1,11 +1,169 @@
-"""What must not be in a run's log, or last. The campaign itself runs in `tests/chaos`."""
+"""Plan, options and judgement of a campaign; the campaign itself runs in `tests/chaos`."""
+
+import math
+import pathlib
+from collections import Counter
+from typing import Any
 
 import attrs
+import pytest
+import trio
 import trio.testing
 
+from triolet.command_line import app
+from triolet.engine.errors import InvalidParameter
+from triolet.engine.worker.null.executor import null_token
+from triolet.fuzz.__main__ import app as fuzz_app
 from triolet.fuzz.chaos.campaign import QUIET_S, log_violations, settled
 from triolet.fuzz.chaos.checkers import Look, QuietLook, judge_free
+from triolet.fuzz.chaos.clients import Lost
+from triolet.fuzz.chaos.fault_plan import (
+    DECK,
+    KILLS,
+    SLOW,
+    SPARE_ENGINE,
+    STOPS,
+    FaultKind,
+    Transport,
+    digest,
+    make_plan,
+)
+from triolet.fuzz.chaos.load import PROBES, check_null_tokens
+from triolet.fuzz.chaos.options import ChaosOptions
+from triolet.fuzz.chaos.served_run import is_serving, open_served_run
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.processes.control_server import ControlCallFailed
+
+from .test_faults import DEADLINE_S
+
+SHAPE = {"engines": 2, "frontends": 3, "scripts": 3}
+
+
+def test_a_seed_gives_the_same_plan_and_another_seed_another() -> None:
+    assert make_plan(5, 60, **SHAPE) == make_plan(5, 60, **SHAPE)
+    assert digest(make_plan(5, 60, **SHAPE)) != digest(make_plan(6, 60, **SHAPE))
+
+
+def test_every_kind_comes_once_before_any_comes_again() -> None:
+    plan = make_plan(1, 3 * len(DECK), **SHAPE)
+    for start in range(0, len(plan), len(DECK)):
+        kinds = Counter(fault.kind for fault in plan[start : start + len(DECK)])
+        assert kinds == Counter(DECK)
+    assert FaultKind.KILL_ROOT not in DECK
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_fault_can_be_made(seed: int) -> None:
+    for fault in make_plan(seed, 200, **SHAPE):
+        if fault.place.startswith("engine"):
+            assert fault.rank < 2
+        if fault.place.startswith("frontend"):
+            assert fault.rank < 3
+        if fault.kind in STOPS | SLOW:
+            assert fault.seconds > 0
+        if fault.kind in (FaultKind.CANCEL_SOCKET, FaultKind.LEAVE):
+            assert fault.transport is Transport.SOCKET
+        if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
+            assert fault.token >= 1, "an id to cancel by is known from the first event on"
+        assert bool(fault.deaths) == (fault.kind in KILLS)
+        assert not fault.also or fault.also != fault.place
+        assert bool(fault.place) == (fault.kind in KILLS | STOPS)
+
+
+def test_two_may_die_in_one_moment() -> None:
+    plan = make_plan(3, 60, **SHAPE)
+    for kind, also in ((FaultKind.KILL_ENGINES, "engine"), (FaultKind.KILL_PAIR, "frontend")):
+        fault = next(each for each in plan if each.kind is kind)
+        assert fault.also.startswith(also)
+        assert fault.deaths == {fault.place: 1, fault.also: 1}
+
+
+def test_a_spare_may_die_with_the_engine_and_is_no_life() -> None:
+    fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_SPARE)
+    assert fault.also == SPARE_ENGINE
+    assert fault.deaths == {fault.place: 1}
+
+
+OPTIONS = ChaosOptions(seed=7, faults=10, frontends=1, executor="torch")
+
+
+def test_the_server_is_that_of_a_user_but_for_its_patience() -> None:
+    words = OPTIONS.words_of_serve()
+    assert words[words.index("--engines") + 1] == "2"
+    assert int(words[words.index("--restart-limit") + 1]) > 300
+    command, _, _ = app.parse_args(["serve", *words], print_error=False, exit_on_error=False)
+    assert command.__name__ == "serve"
+
+
+def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
+    words = OPTIONS.words_of_replay()
+    assert words[:2] == ["triolet", "chaos"]
+    for each in (app, fuzz_app):
+        command, bound, _ = each.parse_args(words[1:], print_error=False, exit_on_error=False)
+        assert command.__name__ == "chaos"
+        assert bound.arguments["options"] == OPTIONS
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"faults": 0},
+        {"engines": 0},
+        {"frontends": -1},
+        {"step": -1.0},
+        {"step": math.inf},
+        {"patience": 0.5},
+        {"patience": math.nan},
+    ],
+    ids=str,
+)
+def test_what_makes_no_campaign_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidParameter) as caught:
+        ChaosOptions(**wrong)
+    assert caught.value.parameter in wrong
+
+
+VOCABULARY = 100
+
+
+def test_tokens_of_the_null_executor_are_recomputed() -> None:
+    script = PROBES[1]
+    tokens = [17]
+    for position in range(1, 9):
+        tokens.append(null_token(script.seed, position, tokens[-1], vocab_size=VOCABULARY))
+    assert check_null_tokens(script, tokens, VOCABULARY) == []
+    (violation,) = check_null_tokens(script, [*tokens[:4], *tokens[5:]], VOCABULARY)
+    assert violation.invariant == "I2"
+    assert "token 4" in violation.evidence
+
+
+PLACES = ["root", "frontend 0", "engine 0", "engine 1", "engine 0/worker 0"]
+
+
+@pytest.mark.parametrize(
+    ("place", "facts", "whole"),
+    [
+        ("root", {}, True),
+        ("frontend 0", {"epoch": 3, "engines": 2}, True),
+        ("frontend 0", {"epoch": 3, "engines": 1}, False),
+        ("engine 0", {"epoch": 3, "frontends": 1}, True),
+        ("engine 0", {"epoch": 3, "frontends": 0}, False),
+        ("engine 0", {"epoch": 3, "phase": "start", "done": "10%"}, False),
+        ("engine 0", {"state": "does not answer"}, False),
+        ("engine 0/worker 0", {"phase": "serve"}, True),
+    ],
+)
+def test_a_process_that_serves(
+    place: str, facts: dict[str, str | int | float], whole: bool
+) -> None:
+    assert is_serving(place, ProcessTree(place, 1, facts), PLACES) is whole
+
+
+@pytest.mark.slow
+async def test_a_server_that_cannot_start_is_an_error_with_its_log(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(3 * DEADLINE_S), pytest.raises(Lost, match="--executor must be one of"):
+        async with open_served_run(tmp_path, ["--executor", "magic"]):
+            pass
 
 
 def test_what_must_not_be_in_the_log() -> None:

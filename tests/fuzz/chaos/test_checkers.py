@@ -1,4 +1,4 @@
-"""Every rule lets a good run pass and finds the breach that is planted here."""
+"""Checkers of the chaos campaign: good runs pass, and every breach that is planted is found."""
 
 from typing import Any
 
@@ -19,9 +19,129 @@ from triolet.fuzz.chaos.checkers import (
     judge_root_death,
     judge_stream,
 )
-from triolet.fuzz.chaos.history import StreamHistory
+from triolet.fuzz.chaos.fault_plan import Transport
+from triolet.fuzz.chaos.history import Ending, StreamHistory
 
-from .histories import TEXT, TOKENS, created, delta, failed, finished, history_of
+RESPONSE_ID = "resp_01" + 32 * "a"
+TOKENS = [11, 12, 13, 14]
+TEXT = "t0 t1 t2 t3 "
+
+
+def delta(first: int, count: int = 1, **fields: Any) -> dict[str, Any]:
+    """The delta of the tokens from index `first` on."""
+    return {
+        "type": "response.output_text.delta",
+        "sequence_number": 8 * (first + count),
+        "token_index": first,
+        "token_ids": TOKENS[first : first + count],
+        "delta": "".join(f"t{index} " for index in range(first, first + count)),
+        **fields,
+    }
+
+
+def created() -> dict[str, Any]:
+    """The first event."""
+    return {
+        "type": "response.created",
+        "sequence_number": 0,
+        "response": {"id": RESPONSE_ID, "status": "in_progress"},
+    }
+
+
+def end(kind: str, status: str, tokens: int = 4, **fields: Any) -> dict[str, Any]:
+    """A terminal event."""
+    response = {"status": status, "usage": {"output_tokens": tokens}, **fields}
+    return {"type": kind, "sequence_number": 100, "response": response}
+
+
+def finished() -> dict[str, Any]:
+    """The end of a stream that has all its tokens."""
+    return end("response.incomplete", "incomplete")
+
+
+def failed(message: str, code: str = "engine_died") -> dict[str, Any]:
+    """The end by an error."""
+    return end("response.failed", "failed", error={"code": code, "message": message})
+
+
+def history_of(*events: dict[str, Any]) -> StreamHistory:
+    """A history that began at 10 s and saw these events, one each tenth of a second."""
+    history = StreamHistory("a stream", 0, Transport.SSE, 10.0)
+    for number, event in enumerate(events, 1):
+        history.see(event, 10.0 + number / 10)
+    return history
+
+
+def invariants(history: StreamHistory) -> list[str]:
+    """Which ones the wire alone has broken."""
+    return [violation.invariant for violation in history.violations]
+
+
+DELTAS = [delta(0), delta(1, 2), delta(3)]
+
+
+def test_a_whole_stream() -> None:
+    history = history_of(created(), *DELTAS, finished())
+    assert history.violations == []
+    assert history.ending is Ending.FINISHED
+    assert history.token_ids == [11, 12, 13, 14]
+    assert history.text == "t0 t1 t2 t3 "
+    assert history.frontend == 1
+    assert history.ended_s == 10.5
+
+
+@pytest.mark.parametrize(
+    ("events", "invariant"),
+    [
+        ([delta(0), delta(0)], "I1"),  # resumed one too early
+        ([delta(0), delta(2)], "I1"),  # resumed one too late
+        ([delta(1)], "I1"),  # the first is missing
+        ([delta(0), delta(1, sequence_number=8)], "I1"),  # a number twice
+        ([delta(0, sequence_number=16)], "I1"),  # a number that its tokens do not give
+        ([delta(0), end("response.incomplete", "incomplete", 2)], "I4"),
+        ([delta(0), delta(1), end("response.incomplete", "incomplete", 1)], "I4"),
+        ([*DELTAS, finished(), finished()], "I3"),
+        ([*DELTAS, finished(), delta(3)], "I3"),
+        ([delta(0), end("response.incomplete", "cancelled", 1), delta(1)], "I12"),
+        ([delta(0), {"type": "response.output_text.done", "text": "other"}], "I1"),
+    ],
+    ids=str,
+)
+def test_what_the_wire_alone_shows_to_be_wrong(
+    events: list[dict[str, Any]], invariant: str
+) -> None:
+    assert invariant in invariants(history_of(created(), *events))
+
+
+def test_a_cancelled_stream_may_have_computed_more_than_it_showed() -> None:
+    history = history_of(created(), delta(0), end("response.incomplete", "cancelled", 3))
+    assert history.ending is Ending.CANCELLED
+    assert history.violations == []
+
+
+def test_an_error_before_the_first_event_is_a_refusal_and_later_a_failure() -> None:
+    error = {"type": "error", "error": {"code": "no_engine", "message": "none"}}
+    assert history_of(error).ending is Ending.REFUSED
+    assert history_of(created(), error).ending is Ending.FAILED
+    history = history_of(created(), failed("engine 0 died"))
+    assert (history.ending, history.code) == (Ending.FAILED, "engine_died")
+
+
+def test_the_first_end_is_the_end() -> None:
+    history = history_of(created())
+    history.lose("reset", 11.0)
+    history.leave(12.0)
+    history.give_up(13.0)
+    assert (history.ending, history.message, history.ended_s) == (Ending.LOST, "reset", 11.0)
+
+
+def test_the_longest_pause_is_known() -> None:
+    history = history_of(created(), delta(0))
+    history.see(delta(1), 17.0)
+    history.see(delta(2), 17.1)
+    assert history.gap_s == pytest.approx(6.8)
+    assert history.gap_ended_s == 17.0
+
 
 EXPECTED = Expected(TOKENS, TEXT)
 WHOLE = [created(), delta(0, 4), finished()]

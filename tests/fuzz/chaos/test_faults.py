@@ -1,6 +1,9 @@
-"""A fault is proven by what the kernel shows, or it did not happen."""
+"""Faults are proven by what the kernel shows, and put down to the streams that they end.
 
-import os
+Over the server's edge on a real port; both transports of the clients give the same events.
+"""
+
+import pathlib
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -9,17 +12,131 @@ from contextlib import asynccontextmanager
 import attrs
 import pytest
 import trio
+import trio.testing
 
+from triolet.api.serving.server import ListenerSource, serve_connections
 from triolet.fuzz.chaos import faults
-from triolet.fuzz.chaos.clients import EventConnection, Lost, open_events
+from triolet.fuzz.chaos.checkers import Disturbance
+from triolet.fuzz.chaos.clients import (
+    Event,
+    EventConnection,
+    Lost,
+    ask,
+    open_events,
+)
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
+from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner
 from triolet.fuzz.chaos.history import Ending, StreamHistory
-from triolet.fuzz.chaos.load import start_history
-from triolet.fuzz.chaos.scripts import PROBES
+from triolet.fuzz.chaos.load import PROBES, start_history
+from triolet.fuzz.chaos.report import FaultOutcome
+from triolet.fuzz.chaos.served_run import ServedRun
 from triolet.fuzz.observers import state_of, tcp_socket
+from triolet.runtime.errors import NoEngine
 
-from ...api.fakes import FakeGenerator, Say
-from .small_server import DEADLINE_S, open_small_server
+from ...api.fakes import Fail, FakeGenerator, Say, make_application
+from .test_checkers import created, failed, finished, history_of
+
+# Nothing here takes as long, even on a busy machine.
+DEADLINE_S = 60.0
+
+
+@asynccontextmanager
+async def open_small_server(generator: FakeGenerator) -> AsyncIterator[int]:
+    """Its port."""
+    async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
+        await nursery.start(serve_connections, source, make_application(generator))
+        yield source.address[1]
+        nursery.cancel_scope.cancel("the test is over")
+
+
+BODY = {"input": "hi", "runtime": {"token_ids": True}}
+BOTH = pytest.mark.parametrize("transport", list(Transport))
+
+
+async def read_all(connection: EventConnection) -> list[Event]:
+    events = [await connection.receive()]
+    while events[-1]["type"] not in ("response.completed", "error"):
+        events.append(await connection.receive())
+    return events
+
+
+@BOTH
+async def test_a_whole_stream(transport: Transport) -> None:
+    generator = FakeGenerator([Say("Hé"), Say("llo")])
+    with trio.fail_after(DEADLINE_S):
+        async with open_small_server(generator) as port, open_events(transport, port) as events:
+            await events.create(BODY)
+            seen = await read_all(events)
+    assert seen[0]["type"] == "response.created"
+    deltas = [event for event in seen if "token_ids" in event]
+    assert "".join(event["delta"] for event in deltas) == "Héllo"
+    assert seen[-1]["response"]["status"] == "completed"
+
+
+@BOTH
+async def test_a_refusal_is_an_error_event(transport: Transport) -> None:
+    generator = FakeGenerator(refuse=NoEngine())
+    with trio.fail_after(DEADLINE_S):
+        async with open_small_server(generator) as port, open_events(transport, port) as events:
+            await events.create(BODY)
+            (refusal,) = await read_all(events)
+    assert refusal["error"]["code"] == "no_engine"
+
+
+@BOTH
+async def test_leaving_aborts(transport: Transport) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=DEADLINE_S)])
+    with trio.fail_after(DEADLINE_S):
+        async with open_small_server(generator) as port:
+            async with open_events(transport, port) as events:
+                await events.create(BODY)
+                await events.receive()
+                await events.leave()
+            while not generator.aborted:
+                await trio.lowlevel.checkpoint()
+
+
+@BOTH
+async def test_a_server_that_goes_away_in_the_midst(transport: Transport) -> None:
+    generator = FakeGenerator([Say("a"), Say("b", after_s=DEADLINE_S)])
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            opened = trio.Event()
+            cut = trio.Event()
+
+            async def serve(task_status: trio.TaskStatus[int]) -> None:
+                async with open_small_server(generator) as port:
+                    task_status.started(port)
+                    await opened.wait()
+                cut.set()
+
+            port = await nursery.start(serve)
+            async with open_events(transport, port) as events:
+                await events.create(BODY)
+                await events.receive()
+                opened.set()
+                await cut.wait()
+                with pytest.raises(Lost):
+                    await read_all(events)
+
+
+async def test_no_listener() -> None:
+    with pytest.raises(Lost, match="refused"):
+        await ask(1, "GET", "/health")
+
+
+async def test_asking() -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with open_small_server(FakeGenerator()) as port:
+            status, health = await ask(port, "GET", "/health")
+            assert (status, health["ready"]) == (200, True)
+            status, text = await ask(port, "GET", "/metrics")
+            assert status == 200
+            assert text.startswith("# HELP")
+            status, answer = await ask(port, "POST", "/v1/responses/none/cancel")
+            assert status == 404
+            assert answer["error"]["code"] == "response_not_found"
+
 
 FAULT = Fault(
     number=0,
@@ -128,13 +245,6 @@ async def test_a_disconnect_is_proven_and_noticed(transport: Transport, kind: Fa
             assert end is None or end.state != "01"
 
 
-async def test_leaving_says_goodbye() -> None:
-    fault = attrs.evolve(FAULT, kind=FaultKind.LEAVE, transport=Transport.SOCKET)
-    async with open_victim(Transport.SOCKET) as victim:
-        await faults.disconnect(fault, victim.port, victim.connection, victim.history)
-        await wait_aborted(victim)
-
-
 @pytest.mark.parametrize("kind", [FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET])
 async def test_a_cancel_ends_the_stream(kind: FaultKind) -> None:
     fault = attrs.evolve(FAULT, kind=kind, transport=Transport.SOCKET)
@@ -172,5 +282,73 @@ async def test_a_slow_reader_is_proven_by_what_waits_for_it(kind: FaultKind) -> 
         assert int(read) == (2 if kind is FaultKind.SLOW_READER else 0), "a byte a second"
 
 
-def test_a_pid_of_ours_is_alive() -> None:
-    assert state_of(os.getpid()) == "R"
+KILL = Fault(
+    number=0,
+    kind=FaultKind.KILL_ENGINE,
+    rank=0,
+    transport=Transport.SSE,
+    script=0,
+    token=0,
+    seconds=0.0,
+)
+
+
+@pytest.fixture
+def runner() -> Iterator[FaultRunner]:
+    popen = subprocess.Popen([sys.executable, "-c", ""])
+    yield FaultRunner(ServedRun(popen, pathlib.Path(), "mark"), [])
+    popen.wait()
+
+
+def test_a_stream_that_a_death_ended(runner: FaultRunner) -> None:
+    disturbance = Disturbance(place="engine 0", is_death=True, since_s=10.0, until_s=12.0)
+    runner.remember(disturbance, FaultKind.KILL_ENGINE)
+    died = history_of(created(), failed("engine 0 died"))
+    assert runner.blame(died) is FaultKind.KILL_ENGINE
+    assert runner.blame(history_of(created(), finished())) is None
+    assert runner.disturbances == [disturbance]
+
+
+def test_a_stop_ends_no_stream(runner: FaultRunner) -> None:
+    stop = Disturbance(place="engine 0", is_death=False, since_s=10.0, until_s=12.0)
+    runner.remember(stop, FaultKind.STOP_ENGINE)
+    assert runner.blame(history_of(created(), failed("engine 0 died"))) is None
+
+
+async def test_a_victim_is_found_by_its_name(runner: FaultRunner) -> None:
+    history = runner.begin(attrs.evolve(KILL, kind=FaultKind.RST), is_victim=True)
+    assert runner.blame(history) is FaultKind.RST
+    assert runner.histories == [history]
+
+
+@pytest.mark.parametrize("successes", [1, 0])
+async def test_what_another_fault_got_in_the_way_of_is_made_again(
+    runner: FaultRunner, successes: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    outcome, tries = FaultOutcome(0, FaultKind.RST, ""), list[float]()
+
+    async def make() -> None:
+        tries.append(trio.current_time())
+        if len(tries) == 1:
+            raise Lost("its frontend died")
+        if not successes or len(tries) == 2:
+            raise faults.Void("it had ended before")
+
+    await runner.make(outcome, make)
+    assert outcome.attempts == len(tries) == (3 if successes else ATTEMPTS_MAX)
+    assert outcome.void == ("" if successes else "it had ended before")
+
+
+@pytest.mark.parametrize("transport", list(Transport))
+async def test_a_reader_that_stops_holds_up_the_server_though_its_stream_is_cut_short(
+    runner: FaultRunner, transport: Transport
+) -> None:
+    fault = attrs.evolve(KILL, kind=FaultKind.NEVER_READS, transport=transport)
+    outcome = FaultOutcome(0, FaultKind.NEVER_READS, "")
+    with trio.fail_after(DEADLINE_S):
+        async with open_small_server(FakeGenerator([Fail(RuntimeError("cut short"))])) as port:
+            runner.served.port = port
+            async with trio.open_nursery() as nursery:
+                await runner.run(fault, outcome, nursery)
+    assert "bytes waited" in outcome.proof
+    assert outcome.attempts == 1

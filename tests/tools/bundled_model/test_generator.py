@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from triolet.tools.bundled_model import generator
-from triolet.tools.bundled_model.words import ANIMALS, CAPITALS, NAMES, THINGS
+from triolet.tools.bundled_model.words import ANIMALS, CAPITALS, THINGS
 
 DOCUMENTS = 1500
 
@@ -76,48 +76,8 @@ def test_prompts_are_drawn_from_their_side(held_out: bool) -> None:
         assert country in question
 
 
-def test_a_description_prompt_gives_every_value() -> None:
-    random = Random(9)
-    for _ in range(200):
-        asked = generator.draw_description_prompt(random, held_out=False)
-        words = re.findall(r"\w+", asked.prompt)
-        assert all(str(value) in words for value in asked.values.values()), asked
-        assert asked.values["name"] in NAMES
-
-
 def test_json_in_the_corpus_parses() -> None:
     objects = re.findall(r"<\|assistant\|>(\{.*?\})<\|eos\|>", "".join(draw_documents()))
     assert len(objects) > 100
     for text in objects:
         assert {"name", "animal"} <= set(json.loads(text))
-
-
-def test_pure_copying_answers_with_the_prompts_words() -> None:
-    random = Random(3)
-    for _ in range(100):
-        document = generator.draw_document(random, copying_share=1.0)
-        for turn in document.removeprefix(generator.BOS).split(generator.EOS)[:-1]:
-            asked, answer = turn.split(generator.ASSISTANT)
-            keys = {"name", "animal", "age", "home", "color", "likes"}
-            words = set(re.findall(r"[A-Za-z]+", answer)) - keys
-            assert words <= set(re.findall(r"[A-Za-z]+", asked))
-
-
-def test_a_share_of_facts_is_without_stories() -> None:
-    random = Random(4)
-    documents = [generator.draw_document(random, fact_share=1.0) for _ in range(100)]
-    assert not [document for document in documents if "story about" in document]
-    assert sum("capital of" in document for document in documents) > 20
-    assert sum("Count from" in document for document in documents) > 10
-
-
-def test_the_shares_of_a_phase_do_not_shift_the_corpus_itself() -> None:
-    assert generator.draw_document(Random(1), 0.0, 0.0) == generator.draw_document(Random(1))
-
-
-def test_render() -> None:
-    turns = [generator.Exchange("Hi", "Hello!"), generator.Exchange("Bye", "Goodbye!")]
-    assert generator.render(turns, "Be kind.") == (
-        "<|bos|><|system|>Be kind.<|user|>Hi<|assistant|>Hello!<|eos|>"
-        "<|user|>Bye<|assistant|>Goodbye!<|eos|>"
-    )

@@ -1,6 +1,10 @@
-"""`triolet serve` and the unmodified `openai` SDK, as a user has them: two programs, one port."""
+"""`triolet serve` and the unmodified `openai` SDKs of PyPI and npm, as programs of a user."""
 
+import itertools
 import json
+import os
+import pathlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,8 +14,6 @@ import pytest
 import trio
 
 from .server import CLIENTS, DEADLINE_S, Server, module_server
-
-pytestmark = [pytest.mark.end_to_end, pytest.mark.slow]
 
 LANES = 16
 # After so many the socket is lost.
@@ -39,15 +41,22 @@ def slow_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 async def run_client(name: str, server: Server, *arguments: object) -> Any:
     """What the client program printed."""
-    command = [sys.executable, str(CLIENTS / name), server.url, *map(str, arguments)]
+    program = "node" if name.endswith(".cjs") else sys.executable
     with trio.fail_after(2 * DEADLINE_S):
         done = await trio.run_process(
-            command, stdin=subprocess.DEVNULL, capture_stdout=True, capture_stderr=True, check=False
+            [program, str(CLIENTS / name), server.url, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env={**os.environ, "NODE_PATH": str(MODULES)},
         )
     assert done.returncode == 0, done.stderr.decode()
     return json.loads(done.stdout)
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_sixteen_lanes_at_once_are_each_as_if_alone(server: Server) -> None:
     seen = await run_client("lanes.py", server, LANES, TOKENS)
     assert seen["together"] == seen["alone"]
@@ -61,6 +70,8 @@ async def test_sixteen_lanes_at_once_are_each_as_if_alone(server: Server) -> Non
     assert began == set(range(LANES))
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_chat_completions_streamed_and_not(server: Server) -> None:
     seen = await run_client("chat.py", server)
     assert seen["models"] == ["triolet-bundled"]
@@ -72,6 +83,8 @@ async def test_chat_completions_streamed_and_not(server: Server) -> None:
     assert seen["usage"]["prompt_tokens"] == seen["whole_usage"]["prompt_tokens"] > 1
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_every_parameter_of_the_sdk(server: Server) -> None:
     async with server.client() as client:
         answer = await client.post(
@@ -101,6 +114,8 @@ async def test_every_parameter_of_the_sdk(server: Server) -> None:
     assert seen["refused"] == "n"
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server: Server) -> None:
     records = await run_client("cancel.py", slow_server)
     assert [record["way"] for record in records] == ["http", "event", "leave"]
@@ -113,6 +128,8 @@ async def test_three_ways_to_cancel_free_all_blocks_within_two_steps(slow_server
     assert [record["last"] for record in records[:2]] == ["response.incomplete cancelled"] * 2
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_a_lost_socket_is_resumed_by_retrieve_to_the_token(server: Server) -> None:
     seen = await run_client("resume.py", server, DELTAS)
     assert seen["deltas"] == DELTAS
@@ -135,6 +152,8 @@ def check_conversation(said: dict[str, Any]) -> None:
     assert said["background"][1] == "response.created"
 
 
+@pytest.mark.end_to_end
+@pytest.mark.slow
 async def test_functions_that_must_be_called_are(server: Server) -> None:
     seen = await run_client("tools.py", server)
     calls = [*seen["chat"], *seen["streamed chat"], *seen["response"], *seen["streamed response"]]
@@ -145,3 +164,34 @@ async def test_functions_that_must_be_called_are(server: Server) -> None:
     assert seen["reason"] == "tool_calls"
     assert {"function_call_arguments.delta", "function_call_arguments.done"} <= set(seen["kinds"])
     assert seen["after"] in ("completed", "incomplete")
+
+
+# Where `make test` has npm put the SDK.
+MODULES = pathlib.Path(__file__).parents[2] / ".cache" / "npm" / "node_modules"
+NPM_LANES = 4
+NPM_TOKENS = 400
+
+
+@pytest.fixture(scope="module")
+def fast_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Steps that take no time."""
+    with module_server(tmp_path_factory.mktemp("null"), executor="null") as fast_server:
+        yield fast_server
+
+
+@pytest.mark.end_to_end
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.skipif(not MODULES.exists(), reason="npm has not installed the SDK")
+async def test_four_lanes_with_growing_jumping_numbers(fast_server: Server) -> None:
+    seen = await run_client("lanes.cjs", fast_server, NPM_LANES, NPM_TOKENS)
+    assert [lane["text"] for lane in seen["lanes"]] == seen["alone"]
+    for lane in seen["lanes"]:
+        assert lane["end"] == "response.incomplete"  # at max_output_tokens
+        numbers = lane["numbers"]
+        assert numbers[0] == 0
+        assert all(one < two for one, two in itertools.pairwise(numbers)), "they grow"
+    steps = [
+        two - one for lane in seen["lanes"] for one, two in itertools.pairwise(lane["numbers"])
+    ]
+    assert max(steps) > 1, "they jump: some deltas were merged"

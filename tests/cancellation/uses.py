@@ -1,16 +1,27 @@
-"""Uses of the mains of frontend, engine and worker: in this process, their parent played here."""
+"""Uses of each main function, in this process: its parent or its children are played by the test.
 
+The root is `serve` with acting children; frontend, engine and worker have their parent played; the
+bed is a frontend and an engine in one process, whose tasks are cancelled in mid-stream.
+"""
+
+import ctypes
 import os
 import pathlib
+import signal
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from pathlib import Path
 
+import attrs
 import msgspec
 import trio
 
 from triolet.api import frontend_process
+from triolet.api.commands.exits import EXIT_OK
+from triolet.api.commands.serve import serve
 from triolet.api.settings import settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import (
@@ -21,18 +32,54 @@ from triolet.engine.messages import (
     FrontendAddress,
     FrontendMembership,
     TreeRequest,
+    Utility,
 )
 from triolet.engine.process import main as engine_process
+from triolet.engine.sampling_params import SamplingParams
+from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.engine.worker import process as worker_process
+from triolet.fuzz.doubles.bed import open_bed
 from triolet.nurseries.processes.child import ChildFds, run_until_stopped
-from triolet.runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND
+from triolet.runtime.events import Draining, Serving
+from triolet.runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, ControlCall
+from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.membership import EngineDirectory
+from triolet.runtime.processes.run_folder import find_run
 from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
 from triolet.tests.engine.worker.test_process import first_step, make_core
+from triolet.tests.runtime.acting import Diary, acting_settings
+from triolet.tests.runtime.processes.test_root import plan_of
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_parent_handshake
 from triolet.transports.control.passed_fds import close_fds
+
+# Which of several tasks of one name: the frontend's are further out in the tree than the engine's.
+ENGINE, FRONTEND = -1, 0
+PARAMS = SamplingParams(max_tokens=6, seed=7, ignore_eos=True)
+FORMED = attrs.evolve(PARAMS, structured_outputs=StructuredOutputs.regex("[a-z]*"))
+# Less than a stream has, so that it cannot end before its link is cut.
+WINDOW_TOKENS = 2
+
+
+async def use_bed(folder: pathlib.Path, steps: CancelAtStep) -> None:
+    """All that a frontend does: streams, aborts, a lost link, questions."""
+    steps.held = steps.end == ENGINE
+    async with open_bed(folder, window_tokens=WINDOW_TOKENS) as bed:
+        steps.held = False
+        (peer,) = bed.client.balancer.engines
+        async with bed.frontend.generate("hello world", PARAMS) as stream:
+            await stream.__anext__()
+            await bed.client.call_utility(peer, Utility.TASK_TREE, timeout_s=DEADLINE_S)
+            bed.hub.links.handle_broken(peer, 1, "the test breaks it")
+            await stream.collect()
+        async with bed.frontend.generate("hello", PARAMS) as stream:
+            await stream.__anext__()
+        async with bed.frontend.generate("hello", FORMED) as stream:
+            await stream.collect()
+        await bed.wait_quiet()
+        assert bed.client.ledger.in_flight(peer) == 0
+        await steps.finish()
 
 
 @contextmanager
@@ -147,3 +194,65 @@ async def use_worker(folder: pathlib.Path, steps: CancelAtStep) -> None:
             await core.tree()
 
         await run_beside(steps, partial(worker_process.main), fds, part)
+
+
+# From the kernel's prctl.h.
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@contextmanager
+def as_command() -> Iterator[Path]:
+    """What a command may do to its process is undone. The folder is that of all runs."""
+    before = os.environ.get("XDG_RUNTIME_DIR")
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["XDG_RUNTIME_DIR"] = folder
+        try:
+            yield Path(folder, "triolet")
+        finally:
+            if before is None:
+                del os.environ["XDG_RUNTIME_DIR"]
+            else:
+                os.environ["XDG_RUNTIME_DIR"] = before
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+async def ask_tree(steps: CancelAtStep) -> None:
+    """Until it is answered in time, or the task that answers has been cancelled."""
+    while True:
+        try:
+            await ask_run(find_run(), ControlCall.TREE)
+        except ControlCallFailed:
+            if not steps.reached:
+                continue
+        return
+
+
+async def use_root(steps: CancelAtStep) -> None:
+    """A client, a question, an orphan's death, and SIGINT."""
+    diary = Diary()
+
+    def on_event(event: object) -> None:
+        steps.over = steps.over or isinstance(event, Draining)
+        diary(event)
+
+    async def part() -> None:
+        url = (await diary.wait_for(Serving)).url
+        host, _, port = url.removeprefix("http://").rpartition(":")
+        async with await trio.open_tcp_stream(host, int(port)) as client:
+            assert await client.receive_some(100)
+        await ask_tree(steps)
+        os.kill(os.getpid(), signal.SIGCHLD)
+        if steps.reached and steps.fatal:
+            return
+        os.kill(os.getpid(), signal.SIGINT)
+        await diary.wait_for(Draining)
+
+    settings = attrs.evolve(acting_settings(["ready"]), spare_engines=1, spare_frontends=1)
+    plan = plan_of(settings=settings)
+    with as_command() as runs:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(steps.play, part)
+            assert await serve(plan, on_event) == EXIT_OK
+            nursery.cancel_scope.cancel("served to the end")
+        left = os.listdir(runs) if runs.exists() else []
+        assert left == [], "the run folder is gone"
