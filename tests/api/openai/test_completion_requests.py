@@ -130,7 +130,7 @@ def test_whose_logprobs_are_told(
     request = read_completion(**values)
     sampling = request.sampling
     assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, prompt_logprobs)
-    assert request.tells_prompt_logprobs == tells
+    assert request.with_prompt_logprobs == tells
 
 
 def test_a_prompt_is_scored_by_computing_it_and_echoed_without() -> None:
