@@ -4,6 +4,7 @@ Sans-IO: outputs in, JSON objects out.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -61,20 +62,17 @@ class ChatAnswer:
 
     def chunks(self, output: GenerationOutput) -> list[JsonObject]:
         """The chunks of one piece: its text if there is any, and the end if it is the last."""
-        made = []
-        ids, logprobs = output.token_ids, self._logprobs(output.logprobs)
-        for delta in self._deltas(output):
-            made.append(self._chunk(delta, output.index, token_ids=ids, logprobs=logprobs))
-            ids, logprobs = [], None  # once per output
-        if output.finish_reason is not None:
-            made.append(
-                self._chunk(
-                    {},
-                    output.index,
-                    finish_reason=self._finish_reason(output.index, output.finish_reason),
-                    stop_reason=stop_reason_of(output.finish_reason, output.stop_reason),
-                )
-            )
+        made = [self._chunk(delta, output.index) for delta in self._deltas(output)]
+        if made:
+            first = made[0]["choices"][0]
+            first["logprobs"] = self._logprobs(output.logprobs)
+            if self.with_token_ids and output.token_ids:
+                first["token_ids"] = list(output.token_ids)
+        reason = output.finish_reason
+        if reason is not None:
+            end = self._chunk({}, output.index, self._finish_reason(output.index, reason))
+            end["choices"][0]["stop_reason"] = stop_reason_of(reason, output.stop_reason)
+            made.append(end)
         return made
 
     def usage_chunk(self, usage: Usage) -> JsonObject:
@@ -136,25 +134,9 @@ class ChatAnswer:
         }
 
     def _chunk(
-        self,
-        delta: JsonObject,
-        index: int,
-        *,
-        logprobs: JsonObject | None = None,
-        finish_reason: str | None = None,
-        stop_reason: str | int | None = None,
-        token_ids: list[int] | None = None,
-    ) -> JsonObject:
-        choice: JsonObject = {
-            "index": index,
-            "delta": delta,
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-        }
-        if finish_reason is not None:
-            choice["stop_reason"] = stop_reason
-        if self.with_token_ids and token_ids:
-            choice["token_ids"] = list(token_ids)
+        self, delta: JsonObject, index: int, finish_reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
 

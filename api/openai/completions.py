@@ -47,9 +47,8 @@ class CompletionsAnswer:
 
         `offset` is how much text of the choice came before.
         """
-        is_last = output.finish_reason is not None
-        with_tokens = self.with_token_ids or output.logprobs is not None
-        if not (output.text or is_last or (with_tokens and output.token_ids)):
+        with_tokens = output.token_ids and (self.with_token_ids or output.logprobs is not None)
+        if not (output.text or with_tokens or output.finish_reason is not None):
             return []
         choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
         if self.formatter is not None and output.logprobs is not None:
@@ -81,10 +80,8 @@ class CompletionsAnswer:
 
     def whole(self, choices: Iterable[WholeChoice], usage: Usage) -> JsonObject:
         """The whole answer, choices in the order of the prompts."""
-        return {
-            **self._object([self._whole_choice(i, choice) for i, choice in enumerate(choices)]),
-            "usage": usage_object(usage),
-        }
+        made = [self._whole_choice(index, choice) for index, choice in enumerate(choices)]
+        return {**self._object(made), "usage": usage_object(usage)}
 
     def _whole_choice(self, index: int, whole: WholeChoice) -> JsonObject:
         text = whole.echoed + whole.text
@@ -129,9 +126,6 @@ def _choice(
 
 def usage_of(usages: Iterable[Usage]) -> Usage:
     """The usage of all prompts together."""
-    prompt, output, cached = 0, 0, 0
-    for usage in usages:
-        prompt += usage.prompt_tokens
-        output += usage.output_tokens
-        cached += usage.cached_tokens
+    counts = [(each.prompt_tokens, each.output_tokens, each.cached_tokens) for each in usages]
+    prompt, output, cached = map(sum, zip(*counts, strict=True))
     return Usage(prompt, output, cached)

@@ -63,18 +63,6 @@ class EventBatch:
     is_last: bool
 
 
-@attrs.frozen
-class _Refusal:
-    """An `ApiError` on its way."""
-
-    status: int
-    message: str
-    code: str
-    type: str
-    param: str | None
-    retry_after_s: float | None
-
-
 @attrs.define(eq=False)
 class ForeignResponses:
     """One per frontend process. `rank` of `frontends` is ours, in this `epoch`; `send` goes to the
@@ -242,7 +230,7 @@ def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
     if reply.outcome is ForeignOutcome.NOT_FOUND:
         raise response_not_found(response_id)
     if reply.outcome is ForeignOutcome.REFUSED:
-        raise ApiError(**attrs.asdict(msgspec.json.decode(reply.text, type=_Refusal)))
+        raise msgspec.json.decode(reply.text, type=ApiError)
     return msgspec.json.decode(reply.text, type=JsonObject)
 
 
@@ -260,10 +248,7 @@ async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
 
 
 def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
-    refusal = _Refusal(
-        error.status, error.message, error.code, error.type, error.param, error.retry_after_s
-    )
-    return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
+    return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(error).decode())
 
 
 async def _do(call: ForeignCall, store: ResponseStore) -> object:
