@@ -49,7 +49,7 @@ FORM_FIELDS: dict[str, Field] = {
 _FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
 STREAM_OPTIONS = Body(
     {
-        "include_usage": Field(FLAG, "A last chunk tells the usage."),
+        "include_usage": Field(FLAG, "A last chunk has the usage."),
         "continuous_usage_stats": Field(Unserved(is_empty, "usage comes with the last chunk")),
     }
 )

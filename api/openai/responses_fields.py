@@ -231,7 +231,7 @@ RESPONSES = Body(
         "previous_response_id": Field(TEXT, "The conversation that this one continues."),
         "generate": Field(FLAG, "False: only compute the prompt, as if to warm a prefix cache."),
         "background": Field(FLAG, "Go on without anybody who reads."),
-        "store": Field(FLAG, "Keep the response for whoever has its id; on by default."),
+        "store": Field(FLAG, "Keep the response, to be found by its id; on by default."),
         "metadata": Field(_METADATA, "Given back as it came."),
         "runtime": Field(Nested(_RESPONSES_RUNTIME), RUNTIME_FIELD.about),
         "text": Field(TEXT_OPTIONS, "`format` says in which form the answer is wanted."),
@@ -245,7 +245,7 @@ RESPONSES = Body(
         ),
         "include": Field(
             TextsKind(items_max=INCLUDES_MAX, characters_max=INCLUDE_CHARACTERS_MAX),
-            f"`{INCLUDE_LOGPROBS}` tells the logprob of each token; all else is ignored.",
+            f"`{INCLUDE_LOGPROBS}` adds the logprob of each token; all else is ignored.",
         ),
         "top_logprobs": Field(
             IntegerKind(minimum=0, maximum=LOGPROBS_MAX),

@@ -1,4 +1,4 @@
-"""Tables of fields: what they read, refuse and say of themselves, of bodies and of queries."""
+"""Tables of fields: what they read, refuse and document, of bodies and of queries."""
 
 import math
 import re
