@@ -1,9 +1,10 @@
-"""Builds the answers of chat completions: chunks of a stream, or one whole completion.
+"""Answers of chat completions: chunks of a stream, or one whole completion; their tool calls.
 
-Sans-IO: outputs in, JSON objects out. Must not know requests' syntax, frames or who writes.
+Sans-IO: outputs in, JSON objects out.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 
@@ -26,13 +27,13 @@ from ...runtime.text.tool_calls import (
 from ..schema.fields import JsonObject
 from .logprobs import LogprobFormatter
 
-# OpenAI has no word for an aborted choice; whoever aborted reads no more anyway.
+# OpenAI has no word for an aborted choice; its client reads no more anyway.
 FINISH_REASONS = {
     FinishReason.STOP: "stop",
     FinishReason.LENGTH: "length",
     FinishReason.ABORT: "stop",
     FinishReason.ERROR: "stop",
-    # Nor for one that took too long; `stop_reason` says it.
+    # Nor for one that took too long; `stop_reason` has it.
     FinishReason.DEADLINE: "length",
 }
 
@@ -45,15 +46,15 @@ class ChatAnswer:
     created: int
     model: str
     with_token_ids: bool = False
-    # None: nobody asked for logprobs.
+    # None: without logprobs.
     formatter: LogprobFormatter | None = None
-    # None: nobody asked for those of the prompt.
+    # None: without those of the prompt.
     prompt_formatter: LogprobFormatter | None = None
     # Reads the calls out of the text; None where no tool may be called.
     calls: "ChatToolCalls | None" = None
 
     def opening(self, index: int = 0, prompt_token_ids: Sequence[int] = ()) -> JsonObject:
-        """The first chunk of a choice: the role, no text yet, and the prompt's ids, if told."""
+        """The first chunk of a choice: the role, no text yet, and the prompt's ids, if wanted."""
         chunk = self._chunk({"role": "assistant", "content": ""}, index)
         if self.with_token_ids:
             chunk["prompt_token_ids"] = list(prompt_token_ids)
@@ -61,20 +62,17 @@ class ChatAnswer:
 
     def chunks(self, output: GenerationOutput) -> list[JsonObject]:
         """The chunks of one piece: its text if there is any, and the end if it is the last."""
-        made = []
-        ids, logprobs = output.token_ids, self._logprobs(output.logprobs)
-        for delta in self._deltas(output):
-            made.append(self._chunk(delta, output.index, token_ids=ids, logprobs=logprobs))
-            ids, logprobs = [], None  # they are told once
-        if output.finish_reason is not None:
-            made.append(
-                self._chunk(
-                    {},
-                    output.index,
-                    finish_reason=self._finish_reason(output.index, output.finish_reason),
-                    stop_reason=stop_reason_of(output.finish_reason, output.stop_reason),
-                )
-            )
+        made = [self._chunk(delta, output.index) for delta in self._deltas(output)]
+        if made:
+            first = made[0]["choices"][0]
+            first["logprobs"] = self._logprobs(output.logprobs)
+            if self.with_token_ids and output.token_ids:
+                first["token_ids"] = list(output.token_ids)
+        reason = output.finish_reason
+        if reason is not None:
+            end = self._chunk({}, output.index, self._finish_reason(output.index, reason))
+            end["choices"][0]["stop_reason"] = stop_reason_of(reason, output.stop_reason)
+            made.append(end)
         return made
 
     def usage_chunk(self, usage: Usage) -> JsonObject:
@@ -96,7 +94,7 @@ class ChatAnswer:
         message: JsonObject = {"role": "assistant", "content": choice.text, "refusal": None}
         if self.calls is not None:
             message = self.calls.message(choice.index, choice.text)
-        told: JsonObject = {
+        whole: JsonObject = {
             "index": choice.index,
             "message": message,
             "logprobs": self._logprobs(choice.logprobs),
@@ -104,8 +102,8 @@ class ChatAnswer:
             "stop_reason": stop_reason_of(choice.finish_reason, choice.stop_reason),
         }
         if self.with_token_ids:
-            told["token_ids"] = list(choice.token_ids)
-        return told
+            whole["token_ids"] = list(choice.token_ids)
+        return whole
 
     def _logprobs(self, logprobs: Logprobs | None) -> JsonObject | None:
         if self.formatter is None or logprobs is None:
@@ -113,18 +111,18 @@ class ChatAnswer:
         return {"content": self.formatter.chat(logprobs), "refusal": None}
 
     def _deltas(self, output: GenerationOutput) -> list[JsonObject]:
-        """What a piece adds to its message; empty text if it has but tokens to tell of."""
+        """What a piece adds to its message; empty text if it has tokens alone."""
         if self.calls is None:
             deltas: list[JsonObject] = [{"content": output.text}] if output.text else []
         else:
             is_last = output.finish_reason is not None
             deltas = self.calls.deltas(output.index, output.text, is_last=is_last)
-        tells_tokens = self.with_token_ids or output.logprobs is not None
-        return deltas or ([{"content": ""}] if tells_tokens and output.token_ids else [])
+        with_tokens = self.with_token_ids or output.logprobs is not None
+        return deltas or ([{"content": ""}] if with_tokens and output.token_ids else [])
 
     def _finish_reason(self, index: int, reason: FinishReason) -> str:
-        said = FINISH_REASONS[reason]
-        return said if self.calls is None else self.calls.finish_reason(index, said)
+        name = FINISH_REASONS[reason]
+        return name if self.calls is None else self.calls.finish_reason(index, name)
 
     def _head(self, kind: str) -> JsonObject:
         return {
@@ -136,25 +134,9 @@ class ChatAnswer:
         }
 
     def _chunk(
-        self,
-        delta: JsonObject,
-        index: int,
-        *,
-        logprobs: JsonObject | None = None,
-        finish_reason: str | None = None,
-        stop_reason: str | int | None = None,
-        token_ids: list[int] | None = None,
-    ) -> JsonObject:
-        choice: JsonObject = {
-            "index": index,
-            "delta": delta,
-            "logprobs": logprobs,
-            "finish_reason": finish_reason,
-        }
-        if finish_reason is not None:
-            choice["stop_reason"] = stop_reason
-        if self.with_token_ids and token_ids:
-            choice["token_ids"] = list(token_ids)
+        self, delta: JsonObject, index: int, finish_reason: str | None = None
+    ) -> dict[str, Any]:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return {**self._head("chat.completion.chunk"), "choices": [choice]}
 
 
@@ -200,14 +182,14 @@ class ChatToolCalls:
 
     def message(self, index: int, text: str) -> JsonObject:
         """A whole choice's message; its content is null if there are calls alone."""
-        said, calls = "", list[JsonObject]()
+        content, calls = "", list[JsonObject]()
         for delta in self.deltas(index, text, is_last=True):
-            said += str(delta.get("content", ""))
+            content += str(delta.get("content", ""))
             for part in _calls_in(delta):
                 _add_part(calls, part)
-        message: JsonObject = {"role": "assistant", "content": said, "refusal": None}
+        message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
         if calls:
-            message |= {"content": said or None, "tool_calls": calls}
+            message |= {"content": content or None, "tool_calls": calls}
         return message
 
     def _delta(self, index: int, event: ToolEvent) -> JsonObject | None:

@@ -13,9 +13,9 @@ import attrs
 from ...engine.sampling_params import CHOICES_MAX, LOGPROBS_MAX, TOKENS_MAX, SamplingParams
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field, unsupported
-from ..schema.fields import FLAG, Integer, JsonObject, missing, wrong_type
+from ..schema.fields import FLAG, FunctionKind, IntegerKind, JsonObject, missing, wrong_type
 from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_of
-from .message_fields import FORMS, AnswerFormat, Messages, form_of, tool_fields
+from .message_fields import ANSWER_FORMAT, FORMS, MESSAGES, form_of, tool_fields
 from .responses_fields import (
     CACHE_SALT,
     MODEL,
@@ -29,7 +29,7 @@ from .responses_fields import (
 )
 from .sampling_fields import (
     SAMPLING_FIELDS,
-    TokenIds,
+    TokenIdsKind,
     sampling_arguments,
     sampling_field,
     sampling_params,
@@ -39,7 +39,7 @@ from .tool_use import ToolUse, tool_use_of
 # The older names of forms, and OpenAI's; of these and `structured_outputs` only one may be given.
 FORM_FIELDS: dict[str, Field] = {
     "response_format": Field(
-        AnswerFormat(), "The answer must be JSON, of a schema if one is given."
+        ANSWER_FORMAT, "The answer must be JSON, of a schema if one is given."
     ),
     "guided_json": Field(FORMS["json"], "The older name of `structured_outputs.json`."),
     "guided_regex": Field(FORMS["regex"], "The older name of `structured_outputs.regex`."),
@@ -49,7 +49,7 @@ FORM_FIELDS: dict[str, Field] = {
 _FORM_NAMES = ("structured_outputs", *FORM_FIELDS)
 STREAM_OPTIONS = Body(
     {
-        "include_usage": Field(FLAG, "A last chunk tells the usage."),
+        "include_usage": Field(FLAG, "A last chunk has the usage."),
         "continuous_usage_stats": Field(Unserved(is_empty, "usage comes with the last chunk")),
     }
 )
@@ -66,7 +66,7 @@ SHARED_FIELDS: dict[str, Field] = {
     "runtime": RUNTIME_FIELD,
     "n": sampling_field("n"),
     "best_of": Field(
-        Integer(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
+        IntegerKind(minimum=1, maximum=CHOICES_MAX), "No more than `n`: none is thrown away."
     ),
     "use_beam_search": Field(Unserved(is_empty, "beam search is not served")),
     "prompt_logprobs": sampling_field("prompt_logprobs"),
@@ -84,11 +84,11 @@ SHARED_FIELDS: dict[str, Field] = {
 
 @attrs.frozen(kw_only=True)
 class CompletionOptions:
-    """What both requests say beside prompt and sampling. `include_usage` adds a last chunk."""
+    """What both requests have beside prompt and sampling. `include_usage` adds a last chunk."""
 
     stream: bool = False
     include_usage: bool = False
-    # The field that asked for a form of the answer; the runtime's refusal is told of it.
+    # The field that asked for a form of the answer; a refusal of the runtime names it.
     form_field: str = "structured_outputs"
     return_token_ids: bool = False
     # Logprobs name tokens by their ids.
@@ -132,7 +132,7 @@ def read_shared(
         raise unsupported("best_of", "must not exceed `n`: all answers are given")
     if "prompt_logprobs" in values:
         if stream:
-            raise bad_field("prompt_logprobs", "are told of whole answers, not with `stream`")
+            raise bad_field("prompt_logprobs", "come with whole answers, not with `stream`")
         arguments["prompt_logprobs"] = values["prompt_logprobs"]
     if logprobs is not None:
         arguments["logprobs"] = logprobs
@@ -154,7 +154,7 @@ _MAX_TOKENS = sampling_field("max_tokens").kind
 _TOOLS = "the older name is not served; send `tools`"
 CHAT = Body(
     {
-        "messages": Field(Messages(), "The conversation; required without token ids."),
+        "messages": Field(MESSAGES, "The conversation; required without token ids."),
         "max_completion_tokens": Field(_MAX_TOKENS, "So many tokens at most; wins."),
         "max_tokens": Field(_MAX_TOKENS, "The older name, which most clients send."),
         "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
@@ -165,7 +165,7 @@ CHAT = Body(
         "function_call": Field(Unserved(one_of("auto", "none"), _TOOLS)),
         "logprobs": Field(FLAG, "Tell the logprob of each token of the answer."),
         "top_logprobs": Field(
-            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
             "And of so many most likely ones; needs `logprobs`.",
         ),
         "modalities": Field(Unserved(one_of(["text"]), "only text is served")),
@@ -236,37 +236,26 @@ def _read_prompt(values: dict[str, Any], runtime: RuntimeOptions, tools: ToolUse
 
 
 # As many as one frontend has in flight by default, each choice of each counted; a larger batch
-# would be told to come again, for ever.
+# would be refused as overload, for ever.
 PROMPTS_MAX = 256
 # OpenAI's and vLLM's, for this route alone.
 MAX_TOKENS_DEFAULT = 16
-_TOKEN_IDS = TokenIds(items_min=1, items_max=PROMPT_TOKENS_MAX)
+_TOKEN_IDS = TokenIdsKind(items_min=1, items_max=PROMPT_TOKENS_MAX)
 TextOrIds = str | list[int]
 
 
-@attrs.frozen
-class Prompts:
-    """Text, token ids, or an array of either; read as a list of prompts."""
-
-    def read(self, value: object, path: str) -> list[TextOrIds]:
-        """See `fields.Kind`."""
-        if isinstance(value, str):
-            return [value]
-        if not isinstance(value, list):
-            raise wrong_type(path, "a string, token ids, or an array of either", value)
-        if not value:
-            raise bad_field(path, "must not be empty")
-        if isinstance(value[0], int):
-            return [_TOKEN_IDS.read(value, path)]
-        if len(value) > PROMPTS_MAX:
-            raise bad_field(path, f"must have at most {PROMPTS_MAX} prompts")
-        return [_read_one(item, f"{path}[{index}]") for index, item in enumerate(value)]
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        one = [{"type": "string"}, _TOKEN_IDS.schema()]
-        batch = {"type": "array", "minItems": 1, "maxItems": PROMPTS_MAX, "items": {"anyOf": one}}
-        return {"anyOf": [*one, batch]}
+def _read_prompts(value: object, path: str) -> list[TextOrIds]:
+    if isinstance(value, str):
+        return [value]
+    if not isinstance(value, list):
+        raise wrong_type(path, "a string, token ids, or an array of either", value)
+    if not value:
+        raise bad_field(path, "must not be empty")
+    if isinstance(value[0], int):
+        return [_TOKEN_IDS.read(value, path)]
+    if len(value) > PROMPTS_MAX:
+        raise bad_field(path, f"must have at most {PROMPTS_MAX} prompts")
+    return [_read_one(item, f"{path}[{index}]") for index, item in enumerate(value)]
 
 
 def _read_one(value: object, path: str) -> TextOrIds:
@@ -277,11 +266,20 @@ def _read_one(value: object, path: str) -> TextOrIds:
     return _TOKEN_IDS.read(value, path)
 
 
+# Text, token ids, or an array of either; read as a list of prompts.
+_ONE: list[JsonObject] = [{"type": "string"}, _TOKEN_IDS.schema()]
+_BATCH: JsonObject = {
+    "type": "array",
+    "minItems": 1,
+    "maxItems": PROMPTS_MAX,
+    "items": {"anyOf": _ONE},
+}
+_PROMPTS = FunctionKind(_read_prompts, {"anyOf": [*_ONE, _BATCH]})
 COMPLETIONS = Body(
     {
-        "prompt": Field(Prompts(), "A text, token ids, or a batch of either.", required=True),
+        "prompt": Field(_PROMPTS, "A text, token ids, or a batch of either.", required=True),
         "max_tokens": Field(
-            Integer(minimum=0, maximum=TOKENS_MAX),
+            IntegerKind(minimum=0, maximum=TOKENS_MAX),
             f"So many tokens at most, {MAX_TOKENS_DEFAULT} by default; 0 only with `echo`.",
         ),
         "echo": Field(FLAG, "The answer begins with the prompt."),
@@ -291,7 +289,7 @@ COMPLETIONS = Body(
         **SHARED_FIELDS,
         "suffix": Field(Unserved(is_empty, "nothing is filled in before a suffix")),
         "logprobs": Field(
-            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
             "Tell the logprob of each token, with `echo` of the prompt's, too, and of so many most"
             " likely ones.",
         ),
@@ -304,7 +302,7 @@ class CompletionsRequest:
     """One validated request.
 
     Without `keeps_output` the prompts are echoed alone: if no logprobs are wanted of them, nothing
-    is computed. `tells_prompt_logprobs`: in vLLM's field, beside the choices' own.
+    is computed. `with_prompt_logprobs`: in vLLM's field, beside the choices' own.
     """
 
     prompts: list[TextOrIds]
@@ -313,7 +311,7 @@ class CompletionsRequest:
     echo: bool = False
     add_special_tokens: bool = True
     keeps_output: bool = True
-    tells_prompt_logprobs: bool = False
+    with_prompt_logprobs: bool = False
 
     @property
     def generates(self) -> bool:
@@ -351,5 +349,5 @@ def read_completions_request(body: JsonObject, *, model: str) -> CompletionsRequ
         echo=echo,
         add_special_tokens=values.get("add_special_tokens", True),
         keeps_output=max_tokens > 0,
-        tells_prompt_logprobs="prompt_logprobs" in values,
+        with_prompt_logprobs="prompt_logprobs" in values,
     )

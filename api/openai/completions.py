@@ -1,6 +1,6 @@
-"""Builds the answers of completions: chunks of a stream, or one whole answer with all choices.
+"""Answers of completions: chunks of a stream, or one whole answer with all choices.
 
-Sans-IO: outputs in, JSON objects out. Must not know requests' syntax, frames or who writes.
+Sans-IO: outputs in, JSON objects out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,21 +35,20 @@ class CompletionsAnswer:
     created: int
     model: str
     with_token_ids: bool = False
-    # None: nobody asked for logprobs of choices.
+    # None: without logprobs of choices.
     formatter: LogprobFormatter | None = None
     # With `echo` they begin with the prompt's.
     echoes_logprobs: bool = False
-    # None: nobody asked for those of prompts.
+    # None: without those of prompts.
     prompt_formatter: LogprobFormatter | None = None
 
     def chunks(self, index: int, output: GenerationOutput, offset: int = 0) -> list[JsonObject]:
-        """One piece of choice `index`; nothing when there is nothing to say yet.
+        """One piece of choice `index`; nothing while it has no content.
 
         `offset` is how much text of the choice came before.
         """
-        is_last = output.finish_reason is not None
-        tells_tokens = self.with_token_ids or output.logprobs is not None
-        if not (output.text or is_last or (tells_tokens and output.token_ids)):
+        with_tokens = output.token_ids and (self.with_token_ids or output.logprobs is not None)
+        if not (output.text or with_tokens or output.finish_reason is not None):
             return []
         choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
         if self.formatter is not None and output.logprobs is not None:
@@ -65,7 +64,7 @@ class CompletionsAnswer:
         prompt_token_ids: Sequence[int],
         prompt_logprobs: Logprobs | None = None,
     ) -> JsonObject:
-        """The prompt itself, before the first piece; also where the prompt's ids are told."""
+        """The prompt itself, before the first piece; also where the prompt's ids are wanted."""
         choice = _choice(index, echoed, None, None)
         if self.formatter is not None and self.echoes_logprobs:
             choice["logprobs"] = self.formatter.completions(
@@ -81,10 +80,8 @@ class CompletionsAnswer:
 
     def whole(self, choices: Iterable[WholeChoice], usage: Usage) -> JsonObject:
         """The whole answer, choices in the order of the prompts."""
-        return {
-            **self._object([self._whole_choice(i, choice) for i, choice in enumerate(choices)]),
-            "usage": usage_object(usage),
-        }
+        made = [self._whole_choice(index, choice) for index, choice in enumerate(choices)]
+        return {**self._object(made), "usage": usage_object(usage)}
 
     def _whole_choice(self, index: int, whole: WholeChoice) -> JsonObject:
         text = whole.echoed + whole.text
@@ -129,9 +126,6 @@ def _choice(
 
 def usage_of(usages: Iterable[Usage]) -> Usage:
     """The usage of all prompts together."""
-    prompt, output, cached = 0, 0, 0
-    for usage in usages:
-        prompt += usage.prompt_tokens
-        output += usage.output_tokens
-        cached += usage.cached_tokens
+    counts = [(each.prompt_tokens, each.output_tokens, each.cached_tokens) for each in usages]
+    prompt, output, cached = map(sum, zip(*counts, strict=True))
     return Usage(prompt, output, cached)

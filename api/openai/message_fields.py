@@ -1,16 +1,16 @@
 """Messages, tools and output formats of request bodies: the kinds of values they are read by.
 
 Sans-IO: JSON values in, typed values or `ApiError` out. Sizes are checked here; whether a schema or
-grammar can be served is the runtime's to say. Chat completions wrap a function or a schema in an
+grammar can be served is decided by the runtime. Chat completions wrap a function or a schema in an
 object of its own, Responses do not (`is_flat`); both become the same.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-import attrs
 import msgspec
 
 from ...engine.errors import InvalidParameter
@@ -21,8 +21,9 @@ from ..errors import bad_field, to_api_error, unsupported
 from ..schema.fields import (
     FLAG,
     TEXT,
-    Fields,
+    FunctionKind,
     JsonObject,
+    ObjectFields,
     missing,
     read_array,
     read_object,
@@ -30,7 +31,7 @@ from ..schema.fields import (
     wrong_type,
 )
 from ..schema.tables import Field
-from .tool_use import Choice
+from .tool_use import ToolChoiceValue
 
 TEXT_PARTS = ("text", "input_text", "output_text")
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -51,7 +52,7 @@ Message = dict[str, Any]
 # ---- messages
 
 
-def read_message(message: Fields) -> Message:
+def read_message(message: ObjectFields) -> Message:
     """One conversation item with role and text. Raises `ApiError`, naming the path."""
     role = message.required("role")
     if role not in ROLES:
@@ -71,7 +72,7 @@ def read_message(message: Fields) -> Message:
     return {**found, "tool_calls": calls} if calls else found
 
 
-def read_content(message: Fields, name: str = "content") -> str:
+def read_content(message: ObjectFields, name: str = "content") -> str:
     """The text of a message: a string, or text parts joined. Raises `ApiError`."""
     content, path = message.get(name), message.at(name)
     if isinstance(content, str):
@@ -110,20 +111,17 @@ MESSAGE_SCHEMA: JsonObject = {
 }
 
 
-@attrs.frozen
-class Messages:
-    """A conversation, as chat templates read it: at least one message of role and text."""
+def _read_messages(value: object, path: str) -> list[Message]:
+    if not 1 <= len(read_array(value, path)) <= MESSAGES_MAX:
+        raise bad_field(path, f"must not be empty, and have at most {MESSAGES_MAX} messages")
+    return [read_message(item) for item in read_objects(value, path)]
 
-    def read(self, value: object, path: str) -> list[Message]:
-        """See `fields.Kind`."""
-        if not 1 <= len(read_array(value, path)) <= MESSAGES_MAX:
-            raise bad_field(path, f"must not be empty, and have at most {MESSAGES_MAX} messages")
-        return [read_message(item) for item in read_objects(value, path)]
 
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        bounds = {"minItems": 1, "maxItems": MESSAGES_MAX}
-        return {"type": "array", **bounds, "items": MESSAGE_SCHEMA}
+# A conversation, as chat templates read it: at least one message of role and text.
+MESSAGES = FunctionKind(
+    _read_messages,
+    {"type": "array", "minItems": 1, "maxItems": MESSAGES_MAX, "items": MESSAGE_SCHEMA},
+)
 
 
 # ---- tools
@@ -136,17 +134,13 @@ _FUNCTION_SCHEMA: JsonObject = {
 }
 
 
-@attrs.frozen
-class Tools:
-    """`tools`: functions that the model may call."""
+def tools_kind(*, is_flat: bool) -> FunctionKind:
+    """The kind of `tools`: functions that the model may call."""
 
-    is_flat: bool = False
-
-    def read(self, value: object, path: str) -> list[Tool]:
-        """See `fields.Kind`."""
+    def read(value: object, path: str) -> list[Tool]:
         found: dict[str, Tool] = {}
         for given in read_objects(value, path, items_max=TOOLS_MAX, noun="tools"):
-            function = _function_of(given, is_flat=self.is_flat)
+            function = _function_of(given, is_flat=is_flat)
             name = _read_name(function)
             parameters = _read_parameters(function)
             description = function.string("description") or ""
@@ -156,48 +150,41 @@ class Tools:
             found[name] = Tool(name, parameters, description, strict)
         return list(found.values())
 
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        function: JsonObject = {"type": "object", "properties": _FUNCTION_SCHEMA}
-        properties = _FUNCTION_SCHEMA if self.is_flat else {"function": function}
-        items = {"type": "object", "properties": {"type": {"const": "function"}, **properties}}
-        return {"type": "array", "maxItems": TOOLS_MAX, "items": items}
+    function: JsonObject = {"type": "object", "properties": _FUNCTION_SCHEMA}
+    properties = _FUNCTION_SCHEMA if is_flat else {"function": function}
+    items = {"type": "object", "properties": {"type": {"const": "function"}, **properties}}
+    return FunctionKind(read, {"type": "array", "maxItems": TOOLS_MAX, "items": items})
 
 
-@attrs.frozen
-class ToolChoiceField:
-    """`tool_choice`: a word, or one function."""
+def tool_choice_kind(*, is_flat: bool) -> FunctionKind:
+    """The kind of `tool_choice`: a word, or one function."""
 
-    is_flat: bool = False
-
-    def read(self, value: object, path: str) -> Choice:
-        """See `fields.Kind`."""
+    def read(value: object, path: str) -> ToolChoiceValue:
         if isinstance(value, str):
             if value not in list(ToolChoice):
                 raise bad_field(path, f"must be one of {', '.join(ToolChoice)}, or a function")
-            return Choice(ToolChoice(value))
+            return ToolChoiceValue(ToolChoice(value))
         if not isinstance(value, dict):
             raise wrong_type(path, "a string or an object", value)
-        function = _function_of(Fields(value, path), is_flat=self.is_flat)
-        return Choice(ToolChoice.REQUIRED, _read_name(function))
+        function = _function_of(ObjectFields(value, path), is_flat=is_flat)
+        return ToolChoiceValue(ToolChoice.REQUIRED, _read_name(function))
 
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        return {"anyOf": [{"type": "string", "enum": list(ToolChoice)}, {"type": "object"}]}
+    word: JsonObject = {"type": "string", "enum": list(ToolChoice)}
+    return FunctionKind(read, {"anyOf": [word, {"type": "object"}]})
 
 
 def tool_fields(*, is_flat: bool) -> dict[str, Field]:
     """The three fields of tools, by the names of `tool_use.TOOL_FIELD_NAMES`."""
     return {
-        "tools": Field(Tools(is_flat), "Functions that the model may call."),
+        "tools": Field(tools_kind(is_flat=is_flat), "Functions that the model may call."),
         "tool_choice": Field(
-            ToolChoiceField(is_flat), "Whether it must, and which; a call is then valid."
+            tool_choice_kind(is_flat=is_flat), "Whether it must, and which; a call is then valid."
         ),
         "parallel_tool_calls": Field(FLAG, "Whether an answer may have several calls."),
     }
 
 
-def read_call(function: Fields) -> JsonObject:
+def read_call(function: ObjectFields) -> JsonObject:
     """One call: its name, and its arguments parsed, as templates take them. Raises `ApiError`."""
     name = _read_name(function)
     text = function.string("arguments") or "{}"
@@ -210,7 +197,7 @@ def read_call(function: Fields) -> JsonObject:
     return {"type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def _read_parameters(function: Fields) -> JsonObject:
+def _read_parameters(function: ObjectFields) -> JsonObject:
     given = function.nested("parameters")
     if given is None:
         return dict(_NO_PARAMETERS)
@@ -221,7 +208,7 @@ def _read_parameters(function: Fields) -> JsonObject:
     return dict(given.values)
 
 
-def _function_of(given: Fields, *, is_flat: bool) -> Fields:
+def _function_of(given: ObjectFields, *, is_flat: bool) -> ObjectFields:
     if given.string("type") != "function":
         raise unsupported(given.at("type"), "must be `function`")
     function = given if is_flat else given.nested("function")
@@ -230,7 +217,7 @@ def _function_of(given: Fields, *, is_flat: bool) -> Fields:
     return function
 
 
-def _read_name(function: Fields) -> str:
+def _read_name(function: ObjectFields) -> str:
     name = function.required("name")
     if _NAME.fullmatch(name) is None:
         raise bad_field(
@@ -246,23 +233,18 @@ _TEXT: JsonObject = {"type": "string", "maxLength": GRAMMAR_CHARACTERS_MAX}
 _CHOICES: JsonObject = {"type": "array", "maxItems": CHOICES_MAX, "items": {"type": "string"}}
 
 
-@attrs.frozen
-class Form:
-    """One of vLLM's forms; None of it asks for nothing."""
+def _form(
+    make: Callable[[object, str], StructuredOutputs | None], schema: JsonObject
+) -> FunctionKind:
+    """The kind of one of vLLM's forms; None of it asks for nothing."""
 
-    _make: Callable[[object, str], StructuredOutputs | None]
-    _schema: JsonObject
-
-    def read(self, value: object, path: str) -> StructuredOutputs | None:
-        """See `fields.Kind`."""
+    def read(value: object, path: str) -> StructuredOutputs | None:
         try:
-            return self._make(value, path)
+            return make(value, path)
         except InvalidParameter as error:
             raise to_api_error(error, {"structured_outputs": path}) from None
 
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        return self._schema
+    return FunctionKind(read, schema)
 
 
 def _json(value: object, path: str) -> StructuredOutputs:
@@ -286,88 +268,84 @@ def _json_object(value: object, path: str) -> StructuredOutputs | None:
 
 
 FORMS = {
-    "json": Form(_json, _SCHEMA),
-    "regex": Form(lambda value, path: StructuredOutputs.regex(TEXT.read(value, path)), _TEXT),
-    "choice": Form(_choice, _CHOICES),
-    "grammar": Form(lambda value, path: StructuredOutputs.grammar(TEXT.read(value, path)), _TEXT),
-    "json_object": Form(_json_object, {"type": "boolean"}),
+    "json": _form(_json, _SCHEMA),
+    "regex": _form(lambda value, path: StructuredOutputs.regex(TEXT.read(value, path)), _TEXT),
+    "choice": _form(_choice, _CHOICES),
+    "grammar": _form(lambda value, path: StructuredOutputs.grammar(TEXT.read(value, path)), _TEXT),
+    "json_object": _form(_json_object, {"type": "boolean"}),
 }
 
 
-@attrs.frozen
-class StructuredOutputsField:
-    """vLLM's `structured_outputs`: an object with exactly one of the forms."""
-
-    def read(self, value: object, path: str) -> StructuredOutputs | None:
-        """See `fields.Kind`. None: no form is given."""
-        values = read_object(value, path).values
-        given = {name: item for name, item in values.items() if item is not None}
-        # vLLM's clients send all of its options; one that is off asks for nothing.
-        unknown = [name for name in given if name not in FORMS and given[name] is not False]
-        if unknown:
-            reason = f"is not served; one of {', '.join(FORMS)} is"
-            raise unsupported(f"{path}.{unknown[0][:200]}", reason)
-        known = [name for name in given if name in FORMS]
-        forms = [FORMS[name].read(given[name], f"{path}.{name}") for name in known]
-        found = [form for form in forms if form is not None]
-        if len(found) > 1:
-            raise bad_field(path, f"must have only one of {', '.join(given)}")
-        return found[0] if found else None
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        properties = {name: form.schema() for name, form in FORMS.items()}
-        return {"type": "object", "properties": properties, "maxProperties": 1}
+def _read_structured_outputs(value: object, path: str) -> StructuredOutputs | None:
+    values = read_object(value, path).values
+    given = {name: item for name, item in values.items() if item is not None}
+    # vLLM's clients send all of its options; one that is off asks for nothing.
+    unknown = [name for name in given if name not in FORMS and given[name] is not False]
+    if unknown:
+        reason = f"is not served; one of {', '.join(FORMS)} is"
+        raise unsupported(f"{path}.{unknown[0][:200]}", reason)
+    known = [name for name in given if name in FORMS]
+    forms = [FORMS[name].read(given[name], f"{path}.{name}") for name in known]
+    found: list[StructuredOutputs] = [form for form in forms if form is not None]
+    if len(found) > 1:
+        raise bad_field(path, f"must have only one of {', '.join(given)}")
+    return found[0] if found else None
 
 
-@attrs.frozen
-class AnswerFormat:
-    """`response_format` of chat and completions; with `is_flat`, `text.format` of Responses."""
-
-    is_flat: bool = False
-
-    def read(self, value: object, path: str) -> StructuredOutputs | None:
-        """See `fields.Kind`. None: plain text."""
-        given = read_object(value, path)
-        holder = given if self.is_flat else given.nested("json_schema")
-        if holder is not None:
-            holder.string("name")
-            holder.boolean("strict")
-        match given.string("type"):
-            case None | "text":
-                return None
-            case "json_object":
-                return StructuredOutputs.json_object()
-            case "json_schema":
-                if holder is None:
-                    raise missing(given.at("json_schema"))
-                if holder.get("schema") is None:
-                    raise missing(holder.at("schema"))
-                return holder.read("schema", FORMS["json"].read)
-            case _:
-                raise unsupported(given.at("type"), f"must be one of {', '.join(FORMATS)}")
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        kind: JsonObject = {"type": {"type": "string", "enum": list(FORMATS)}}
-        described: JsonObject = {"name": {"type": "string"}, "strict": {"type": "boolean"}}
-        if self.is_flat:
-            return {"type": "object", "properties": {**kind, **described, "schema": {}}}
-        inner = {"type": "object", "properties": {**described, "schema": {}}}
-        return {"type": "object", "properties": {**kind, "json_schema": inner}}
+# vLLM's `structured_outputs`: an object with exactly one of the forms, or none.
+STRUCTURED_OUTPUTS = FunctionKind(
+    _read_structured_outputs,
+    {
+        "type": "object",
+        "properties": {name: form.schema() for name, form in FORMS.items()},
+        "maxProperties": 1,
+    },
+)
 
 
-@attrs.frozen
-class TextOptions:
-    """`text` of Responses, of which the format counts."""
+def _read_format(value: object, path: str, *, is_flat: bool = False) -> StructuredOutputs | None:
+    """The form that a format asks for; None is plain text."""
+    given = read_object(value, path)
+    holder = given if is_flat else given.nested("json_schema")
+    if holder is not None:
+        holder.string("name")
+        holder.boolean("strict")
+    match given.string("type"):
+        case None | "text":
+            return None
+        case "json_object":
+            return StructuredOutputs.json_object()
+        case "json_schema":
+            if holder is None:
+                raise missing(given.at("json_schema"))
+            if holder.get("schema") is None:
+                raise missing(holder.at("schema"))
+            return holder.read("schema", FORMS["json"].read)
+        case _:
+            raise unsupported(given.at("type"), f"must be one of {', '.join(FORMATS)}")
 
-    def read(self, value: object, path: str) -> StructuredOutputs | None:
-        """See `fields.Kind`. None: plain text."""
-        return read_object(value, path).read("format", AnswerFormat(is_flat=True).read)
 
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        return {"type": "object", "properties": {"format": AnswerFormat(is_flat=True).schema()}}
+def _read_text_options(value: object, path: str) -> StructuredOutputs | None:
+    return read_object(value, path).read("format", partial(_read_format, is_flat=True))
+
+
+_TYPE: JsonObject = {"type": {"type": "string", "enum": list(FORMATS)}}
+_NAMED: JsonObject = {"name": {"type": "string"}, "strict": {"type": "boolean"}, "schema": {}}
+# `response_format` of chat and completions, and `text` of Responses, of which the format counts.
+ANSWER_FORMAT = FunctionKind(
+    _read_format,
+    {
+        "type": "object",
+        "properties": {**_TYPE, "json_schema": {"type": "object", "properties": _NAMED}},
+    },
+)
+TEXT_OPTIONS = FunctionKind(
+    _read_text_options,
+    {
+        "type": "object",
+        "properties": {"format": {"type": "object", "properties": {**_TYPE, **_NAMED}}},
+    },
+)
 
 
 def form_of(

@@ -1,7 +1,7 @@
-"""Makes the OpenAPI document out of the table of routes and the tables of fields.
+"""OpenAPI document, made of the table of routes and the tables of fields.
 
 Sans-IO: values in, one JSON object out. Nothing is written down twice: sentences are the handlers'
-own first lines, fields are those that bodies and queries are read by. Must not know who asks.
+own first lines, fields are those that bodies and queries are read by.
 """
 
 import re
@@ -34,7 +34,7 @@ _ERROR_SCHEMA: JsonObject = {
 
 
 class DocumentedRoute(Protocol):
-    """What the document needs to know of a route."""
+    """A route, as the document needs it."""
 
     @property
     def method(self) -> str:
@@ -88,8 +88,8 @@ def openapi_document(routes: Iterable[DocumentedRoute]) -> JsonObject:
 def summary_of(route: DocumentedRoute) -> str:
     """The first sentence of the handler's docstring, without the route that opens it."""
     first = (route.handler.__doc__ or "").strip().split("\n")[0]
-    said = _OPENING.sub("", first)
-    return said[:1].upper() + said[1:] if said else f"{route.method} {route.path}"
+    sentence = _OPENING.sub("", first)
+    return sentence[:1].upper() + sentence[1:] if sentence else f"{route.method} {route.path}"
 
 
 def _operation(route: DocumentedRoute) -> JsonObject:

@@ -204,7 +204,7 @@ class Delta:
         return event
 
 
-# What a reader is given.
+# What a reader takes.
 Part = Event | Delta
 
 
@@ -316,7 +316,7 @@ _encode = msgspec.json.encode
 
 
 def encode_part(part: Part, stream_id: str | None = None) -> bytes:
-    """One event, with the lane that it is said in."""
+    """One event as JSON, with the lane that it is sent in."""
     if isinstance(part, Delta):
         item = part.item
         if item.delta_json is None:

@@ -18,12 +18,13 @@ from ..limits import MERGE_MS_MAX
 from ..schema.fields import (
     FLAG,
     TEXT,
-    Fields,
-    Integer,
+    FunctionKind,
+    IntegerKind,
     JsonObject,
-    Number,
-    Text,
-    Texts,
+    NumberKind,
+    ObjectFields,
+    TextKind,
+    TextsKind,
     missing,
     read_object,
     read_objects,
@@ -33,16 +34,16 @@ from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_
 from .message_fields import (
     MESSAGE_SCHEMA,
     MESSAGES_MAX,
+    TEXT_OPTIONS,
     Message,
-    TextOptions,
     read_call,
     read_content,
     read_message,
     tool_fields,
 )
-from .sampling_fields import SAMPLING_FIELDS, TokenIds, sampling_arguments, sampling_field
+from .sampling_fields import SAMPLING_FIELDS, TokenIdsKind, sampling_arguments, sampling_field
 
-# OpenAI has eight things to include; of those that we know, this one says something.
+# OpenAI has eight things to include; of those that we know, this one has an effect.
 INCLUDES_MAX, INCLUDE_CHARACTERS_MAX = 64, 128
 INCLUDE_LOGPROBS = "message.output_text.logprobs"
 # OpenAI's bounds on metadata.
@@ -52,7 +53,7 @@ METADATA_VALUE_CHARACTERS_MAX = 512
 PRIORITY_MAX = 2**31 - 1
 # A day; a longer deadline is none.
 DEADLINE_MS_MAX = 86_400_000
-# A day, as a deadline has; the server's own limit is told with its name.
+# A day, as a deadline has; the server's own limit is refused with its name.
 KEEP_S_MAX = 86_400.0
 CACHE_SALT_CHARACTERS_MAX = 256
 # No model of today takes more; each id is looked at in a loop.
@@ -63,11 +64,11 @@ PROMPT_TOKENS_MAX = 2**20
 MODEL = Field(TEXT, "The served model; absent means it.")
 STREAM = Field(FLAG, "Answer with server-sent events as tokens come.")
 PRIORITY = Field(
-    Integer(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX),
+    IntegerKind(minimum=-PRIORITY_MAX, maximum=PRIORITY_MAX),
     "Lower goes first, and is preempted last.",
 )
 CACHE_SALT = Field(
-    Text(characters_max=CACHE_SALT_CHARACTERS_MAX),
+    TextKind(characters_max=CACHE_SALT_CHARACTERS_MAX),
     "Share cached prefixes with the same salt only.",
 )
 RUNTIME = Body(
@@ -77,12 +78,13 @@ RUNTIME = Body(
             FLAG, "Responses: tell what the engine does with it, and, on sockets, of a drain."
         ),
         "input_token_ids": Field(
-            TokenIds(items_min=1, items_max=PROMPT_TOKENS_MAX), "Replaces the text of the prompt."
+            TokenIdsKind(items_min=1, items_max=PROMPT_TOKENS_MAX),
+            "Replaces the text of the prompt.",
         ),
         "priority": PRIORITY,
         "cache_salt": CACHE_SALT,
         "deadline_ms": Field(
-            Integer(minimum=1, maximum=DEADLINE_MS_MAX),
+            IntegerKind(minimum=1, maximum=DEADLINE_MS_MAX),
             "When the answer must have ended, from its arrival; it is incomplete otherwise.",
         ),
         **SAMPLING_FIELDS,
@@ -94,16 +96,16 @@ _RESPONSES_RUNTIME = Body(
     {
         **RUNTIME.fields,
         "keep_s": Field(
-            Number(minimum=0, maximum=KEEP_S_MAX),
+            NumberKind(minimum=0, maximum=KEEP_S_MAX),
             "So long it goes on without a reader; without, it is aborted.",
         ),
         "merge_ms": Field(
-            Integer(minimum=0, maximum=MERGE_MS_MAX),
+            IntegerKind(minimum=0, maximum=MERGE_MS_MAX),
             "So long text may wait for more, to be one event; the first and the last do not"
             " wait. The server's setting when absent, usually 0.",
         ),
         "credit": Field(
-            Integer(minimum=0, maximum=TOKENS_MAX),
+            IntegerKind(minimum=0, maximum=TOKENS_MAX),
             "Generate so many tokens, and what `runtime.credit` events add.",
         ),
     },
@@ -153,34 +155,24 @@ def check_model(model: str | None, served: str) -> str:
 # ---- responses
 
 
-@attrs.frozen
-class Input:
-    """A text, which is a user's message, or an array of messages."""
-
-    def read(self, value: object, path: str) -> list[Message]:
-        """See `fields.Kind`."""
-        if isinstance(value, str):
-            return [{"role": "user", "content": value}]
-        if not isinstance(value, list):
-            raise wrong_type(path, "a string or an array", value)
-        found: list[Message] = []
-        for item in read_objects(value, path, items_max=MESSAGES_MAX, noun="messages"):
-            message = _read_item(item)
-            is_call = item.get("type") == "function_call"
-            if found and is_call and found[-1]["role"] == "assistant":
-                # Items of one turn, which templates want as one message.
-                found[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
-            else:
-                found.append(message)
-        return found
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        items = {"type": "array", "maxItems": MESSAGES_MAX, "items": MESSAGE_SCHEMA}
-        return {"anyOf": [{"type": "string"}, items]}
+def _read_input(value: object, path: str) -> list[Message]:
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise wrong_type(path, "a string or an array", value)
+    found: list[Message] = []
+    for item in read_objects(value, path, items_max=MESSAGES_MAX, noun="messages"):
+        message = _read_item(item)
+        is_call = item.get("type") == "function_call"
+        if found and is_call and found[-1]["role"] == "assistant":
+            # Items of one turn, which templates want as one message.
+            found[-1].setdefault("tool_calls", []).extend(message["tool_calls"])
+        else:
+            found.append(message)
+    return found
 
 
-def _read_item(message: Fields) -> Message:
+def _read_item(message: ObjectFields) -> Message:
     match message.string("type"):
         case None | "message":
             return read_message(message)
@@ -197,33 +189,39 @@ def _read_item(message: Fields) -> Message:
             raise unsupported(message.at("type"), f"must be {kinds}")
 
 
-@attrs.frozen
-class Metadata:
-    """Pairs of strings, given back as they came."""
-
-    def read(self, value: object, path: str) -> dict[str, str]:
-        """See `fields.Kind`."""
-        given, found = read_object(value, path), {}
-        if len(given.values) > METADATA_PAIRS_MAX:
-            raise bad_field(path, f"has over {METADATA_PAIRS_MAX} pairs")
-        for name in given.values:
-            text = given.string(name) or ""
-            if len(name) > METADATA_KEY_CHARACTERS_MAX or len(text) > METADATA_VALUE_CHARACTERS_MAX:
-                raise bad_field(path, "has a key or value that is too long")
-            found[name] = text
-        return found
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        value = {"type": ["string", "null"], "maxLength": METADATA_VALUE_CHARACTERS_MAX}
-        name = {"maxLength": METADATA_KEY_CHARACTERS_MAX}
-        bounds = {"maxProperties": METADATA_PAIRS_MAX, "propertyNames": name}
-        return {"type": "object", **bounds, "additionalProperties": value}
+# A text, which is a user's message, or an array of messages.
+_ITEMS: JsonObject = {"type": "array", "maxItems": MESSAGES_MAX, "items": MESSAGE_SCHEMA}
+_INPUT = FunctionKind(_read_input, {"anyOf": [{"type": "string"}, _ITEMS]})
 
 
+def _read_metadata(value: object, path: str) -> dict[str, str]:
+    given, found = read_object(value, path), {}
+    if len(given.values) > METADATA_PAIRS_MAX:
+        raise bad_field(path, f"has over {METADATA_PAIRS_MAX} pairs")
+    for name in given.values:
+        text = given.string(name) or ""
+        if len(name) > METADATA_KEY_CHARACTERS_MAX or len(text) > METADATA_VALUE_CHARACTERS_MAX:
+            raise bad_field(path, "has a key or value that is too long")
+        found[name] = text
+    return found
+
+
+# Pairs of strings, given back as they came.
+_METADATA = FunctionKind(
+    _read_metadata,
+    {
+        "type": "object",
+        "maxProperties": METADATA_PAIRS_MAX,
+        "propertyNames": {"maxLength": METADATA_KEY_CHARACTERS_MAX},
+        "additionalProperties": {
+            "type": ["string", "null"],
+            "maxLength": METADATA_VALUE_CHARACTERS_MAX,
+        },
+    },
+)
 RESPONSES = Body(
     {
-        "input": Field(Input(), "The conversation, or its new part; required without another."),
+        "input": Field(_INPUT, "The conversation, or its new part; required without another."),
         "model": MODEL,
         "instructions": Field(TEXT, "A system message before the input, for this turn alone."),
         "max_output_tokens": sampling_field("max_tokens"),
@@ -233,10 +231,10 @@ RESPONSES = Body(
         "previous_response_id": Field(TEXT, "The conversation that this one continues."),
         "generate": Field(FLAG, "False: only compute the prompt, as if to warm a prefix cache."),
         "background": Field(FLAG, "Go on without anybody who reads."),
-        "store": Field(FLAG, "Keep the response for whoever has its id; on by default."),
-        "metadata": Field(Metadata(), "Given back as it came."),
+        "store": Field(FLAG, "Keep the response, to be found by its id; on by default."),
+        "metadata": Field(_METADATA, "Given back as it came."),
         "runtime": Field(Nested(_RESPONSES_RUNTIME), RUNTIME_FIELD.about),
-        "text": Field(TextOptions(), "`format` says in which form the answer is wanted."),
+        "text": Field(TEXT_OPTIONS, "`format` says in which form the answer is wanted."),
         **tool_fields(is_flat=True),
         "conversation": Field(
             Unserved(never, "conversations are not kept; send the whole conversation")
@@ -246,11 +244,11 @@ RESPONSES = Body(
             Unserved(one_of("disabled"), "nothing is dropped from the input; shorten it")
         ),
         "include": Field(
-            Texts(items_max=INCLUDES_MAX, characters_max=INCLUDE_CHARACTERS_MAX),
-            f"`{INCLUDE_LOGPROBS}` tells the logprob of each token; all else is ignored.",
+            TextsKind(items_max=INCLUDES_MAX, characters_max=INCLUDE_CHARACTERS_MAX),
+            f"`{INCLUDE_LOGPROBS}` adds the logprob of each token; all else is ignored.",
         ),
         "top_logprobs": Field(
-            Integer(minimum=0, maximum=LOGPROBS_MAX),
+            IntegerKind(minimum=0, maximum=LOGPROBS_MAX),
             "Logprobs of so many most likely tokens, and of the token itself.",
         ),
         "context_management": Field(

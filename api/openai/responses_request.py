@@ -14,7 +14,7 @@ import msgspec
 
 from ...engine.sampling_params import TOKENS_MAX, SamplingParams
 from ..errors import ApiError, bad_field
-from ..schema.fields import TEXT, Fields, Integer, JsonObject
+from ..schema.fields import TEXT, IntegerKind, JsonObject, ObjectFields
 from ..schema.tables import Body, Field
 from .message_fields import Message, form_of
 from .responses_fields import (
@@ -32,12 +32,16 @@ STREAM_ID = re.compile(r"[A-Za-z0-9_.-]{1,256}", re.ASCII)
 # OpenAI's bound in its Realtime protocol, which has these ids.
 EVENT_ID_CHARACTERS_MAX = 512
 CREDIT_EVENT = Body(
-    {"add": Field(Integer(minimum=0, maximum=TOKENS_MAX), "So many tokens more.", required=True)}
+    {
+        "add": Field(
+            IntegerKind(minimum=0, maximum=TOKENS_MAX), "So many tokens more.", required=True
+        )
+    }
 )
 RESUME_EVENT = Body(
     {
         "response_id": Field(TEXT, "Which response.", required=True),
-        "starting_after": Field(Integer(minimum=0), "Only events after this sequence number."),
+        "starting_after": Field(IntegerKind(minimum=0), "Only events after this sequence number."),
     }
 )
 # How `SamplingParams` calls the sampling fields of the top level.
@@ -56,10 +60,9 @@ FIELD_NAMES = {
 
 @attrs.frozen(kw_only=True)
 class Keeping:
-    """When this response must have ended, how long it may go on without a reader, how far without
-    being granted more, and how soon it is told.
+    """Bounds in time: deadline, seconds without a reader, credit, and how long text may wait.
 
-    `deadline_s` is on the clock of whoever read the request; 0 for `keep_s` means to abort at once.
+    `deadline_s` is on the clock of the reader's `now`; 0 for `keep_s` means to abort at once.
     `credit` is in tokens; None: to its end. Text may wait for more for `merge_s`; None: as the
     server has it.
     """
@@ -79,7 +82,7 @@ class ResumeRequest:
     stream_id: str | None = None
 
 
-# Not frozen, though nobody changes one: that would take three times as long to make.
+# Not frozen, though none is changed: that would take three times as long to make.
 @attrs.define(kw_only=True)
 class ResponseRequest:
     """One validated request. What is only echoed back to the client is kept as it came."""
@@ -96,13 +99,13 @@ class ResponseRequest:
     previous_response_id: str | None = None
     # Without output: the prompt is computed, so that a next one finds its prefix cached.
     generate: bool = True
-    # Goes on without anybody who reads.
+    # Goes on without a reader.
     background: bool = False
-    # Kept after its end, for whoever has its id; otherwise only its own socket may continue it.
+    # Kept after its end, to be found by its id; otherwise only its own socket may continue it.
     store: bool = True
-    # As it came: what the response object says of the form of the answer.
+    # As it came, for the response object.
     text_format: JsonObject = attrs.field(factory=lambda: {"type": "text"})
-    # The field that asked for it; the runtime's refusal is told of it.
+    # The field that asked for it; a refusal of the runtime names it.
     form_field: str = "text.format"
     tools: ToolUse = attrs.field(factory=ToolUse)
 
@@ -154,8 +157,8 @@ def read_stream_id(values: JsonObject) -> str | None:
 
 
 def read_event_id(values: JsonObject) -> str | None:
-    """The client's own name of a socket event, told in an error about it. Raises `ApiError`."""
-    event_id = Fields(values).string("event_id")
+    """The client's own name of a socket event, for an error about it. Raises `ApiError`."""
+    event_id = ObjectFields(values).string("event_id")
     if event_id is not None and len(event_id) > EVENT_ID_CHARACTERS_MAX:
         raise bad_field("event_id", f"has over {EVENT_ID_CHARACTERS_MAX} characters")
     return event_id

@@ -26,21 +26,22 @@ from ...engine.sampling_params import (
 from ..errors import bad_field, to_api_error
 from ..schema.fields import (
     FLAG,
-    Integer,
+    FunctionKind,
+    IntegerKind,
     JsonObject,
     Kind,
-    Number,
-    Texts,
+    NumberKind,
+    TextsKind,
     out_of_range,
     read_array,
     read_object,
     wrong_type,
 )
 from ..schema.tables import Field
-from .message_fields import StructuredOutputsField
+from .message_fields import STRUCTURED_OUTPUTS
 
-_BIAS = Number(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
-_LENGTH = Integer(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
+_BIAS = NumberKind(minimum=-LOGIT_BIAS_MAX, maximum=LOGIT_BIAS_MAX)
+_LENGTH = IntegerKind(minimum=TRUNCATE_TO_MODEL, maximum=TOKENS_MAX)
 # Digits of the largest token id.
 _DIGITS_MAX = len(str(TOKEN_ID_MAX))
 # vLLM's and Hugging Face's spelling of "off", beside 0.
@@ -48,7 +49,7 @@ TOP_K_OFF = -1
 
 
 @attrs.frozen(kw_only=True)
-class TokenIds:
+class TokenIdsKind:
     """An array of token ids; what the vocabulary has is checked with the model."""
 
     items_max: int
@@ -76,70 +77,62 @@ class TokenIds:
         return {"type": "array", **bounds, "items": items}
 
 
-@attrs.frozen
-class Biases:
-    """OpenAI's `logit_bias`: an object whose names are token ids, in decimal digits."""
-
-    def read(self, value: object, path: str) -> tuple[tuple[int, float], ...]:
-        """See `fields.Kind`."""
-        given = read_object(value, path).values
-        if len(given) > LOGIT_BIAS_ITEMS_MAX:
-            raise bad_field(path, f"must have at most {LOGIT_BIAS_ITEMS_MAX} token ids")
-        found: dict[int, float] = {}
-        for name, bias in given.items():
-            is_number = name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX
-            if not is_number or int(name) > TOKEN_ID_MAX:
-                raise bad_field(path, f"must have token ids for names, not {name[:40]!r}")
-            if int(name) in found:
-                raise bad_field(path, f"names token {int(name)} twice")
-            found[int(name)] = _BIAS.read(bias, f"{path}.{name}")
-        return tuple(found.items())
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        names: JsonObject = {"pattern": f"^[0-9]{{1,{_DIGITS_MAX}}}$"}
-        bounds: JsonObject = {"maxProperties": LOGIT_BIAS_ITEMS_MAX, "propertyNames": names}
-        return {"type": "object", **bounds, "additionalProperties": _BIAS.schema()}
+def _read_biases(value: object, path: str) -> tuple[tuple[int, float], ...]:
+    given = read_object(value, path).values
+    if len(given) > LOGIT_BIAS_ITEMS_MAX:
+        raise bad_field(path, f"must have at most {LOGIT_BIAS_ITEMS_MAX} token ids")
+    found: dict[int, float] = {}
+    for name, bias in given.items():
+        is_number = name.isascii() and name.isdecimal() and len(name) <= _DIGITS_MAX
+        if not is_number or int(name) > TOKEN_ID_MAX:
+            raise bad_field(path, f"must have token ids for names, not {name[:40]!r}")
+        if int(name) in found:
+            raise bad_field(path, f"names token {int(name)} twice")
+        found[int(name)] = _BIAS.read(bias, f"{path}.{name}")
+    return tuple(found.items())
 
 
-@attrs.frozen
-class PromptLength:
-    """vLLM's `truncate_prompt_tokens`: so many tokens, or -1 for as many as fit."""
-
-    def read(self, value: object, path: str) -> int:
-        """See `fields.Kind`."""
-        length = _LENGTH.read(value, path)
-        if length == 0:
-            raise out_of_range(path, f"{TRUNCATE_TO_MODEL}, or from 1 to {TOKENS_MAX}")
-        return length
-
-    def schema(self) -> JsonObject:
-        """See `fields.Kind`."""
-        return {**_LENGTH.schema(), "not": {"const": 0}}
+def _read_prompt_length(value: object, path: str) -> int:
+    length = _LENGTH.read(value, path)
+    if length == 0:
+        raise out_of_range(path, f"{TRUNCATE_TO_MODEL}, or from 1 to {TOKENS_MAX}")
+    return length
 
 
 def _kind_of(bound: bounds.Bound) -> Kind[Any]:
     match bound:
         case bounds.Whole(least, most, None):
-            return Integer(minimum=least, maximum=most)
+            return IntegerKind(minimum=least, maximum=most)
         case bounds.Number(least, most, is_above):
-            return Number(minimum=least, maximum=most, is_above=is_above)
+            return NumberKind(minimum=least, maximum=most, is_above=is_above)
         case bounds.Flag():
             return FLAG
         case bounds.Texts(items_max, characters_max):
-            return Texts(items_max=items_max, characters_max=characters_max)
+            return TextsKind(items_max=items_max, characters_max=characters_max)
         case bounds.TokenIds(items_max, items_min):
-            return TokenIds(items_max=items_max, items_min=items_min)
-    raise AssertionError(f"a field has to say how {bound} is read")
+            return TokenIdsKind(items_max=items_max, items_min=items_min)
+    raise AssertionError(f"no kind of field for {bound}")
 
 
-# Kinds that a bound alone does not say.
+# Kinds that do not follow from a bound alone.
 _OWN_KINDS: Mapping[str, Kind[Any]] = MappingProxyType(
     {
-        "top_k": Integer(minimum=TOP_K_OFF, maximum=TOP_K_MAX),
-        "logit_bias": Biases(),
-        "structured_outputs": StructuredOutputsField(),
-        "truncate_prompt_tokens": PromptLength(),
+        "top_k": IntegerKind(minimum=TOP_K_OFF, maximum=TOP_K_MAX),
+        # OpenAI's: an object whose names are token ids, in decimal digits.
+        "logit_bias": FunctionKind(
+            _read_biases,
+            {
+                "type": "object",
+                "maxProperties": LOGIT_BIAS_ITEMS_MAX,
+                "propertyNames": {"pattern": f"^[0-9]{{1,{_DIGITS_MAX}}}$"},
+                "additionalProperties": _BIAS.schema(),
+            },
+        ),
+        "structured_outputs": STRUCTURED_OUTPUTS,
+        # vLLM's: so many tokens, or -1 for as many as fit.
+        "truncate_prompt_tokens": FunctionKind(
+            _read_prompt_length, {**_LENGTH.schema(), "not": {"const": 0}}
+        ),
     }
 )
 

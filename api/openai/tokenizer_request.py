@@ -9,9 +9,9 @@ from ...runtime.text.prompts import ChatPrompt
 from ..errors import bad_field
 from ..schema.fields import FLAG, TEXT, JsonObject
 from ..schema.tables import Body, Field, Unserved, is_empty, never
-from .message_fields import Messages, Tools
+from .message_fields import MESSAGES, tools_kind
 from .responses_fields import MODEL, check_model
-from .sampling_fields import TokenIds
+from .sampling_fields import TokenIdsKind
 from .tool_use import tool_use_of
 
 # More than any model's length; turning so many into text takes some 50 ms.
@@ -21,14 +21,16 @@ TOKENIZE = Body(
     {
         "model": MODEL,
         "prompt": Field(TEXT, "A text; either it or `messages`."),
-        "messages": Field(Messages(), "A conversation, for the model's chat template."),
+        "messages": Field(MESSAGES, "A conversation, for the model's chat template."),
         "add_special_tokens": Field(
             FLAG, "Put what the model expects around the text; on for `prompt` by default."
         ),
         "add_generation_prompt": Field(FLAG, "Let the template open the answer; on by default."),
         "return_token_strs": Field(FLAG, "Tell how the vocabulary spells each token."),
         "continue_final_message": Field(Unserved(is_empty, "an answer begins a new message")),
-        "tools": Field(Tools(), "Functions that the template shows; with `messages`."),
+        "tools": Field(
+            tools_kind(is_flat=False), "Functions that the template shows; with `messages`."
+        ),
         "chat_template": Field(Unserved(never, "templates come from the model folder alone")),
         "chat_template_kwargs": Field(
             Unserved(is_empty, "templates take no arguments from requests")
@@ -38,7 +40,7 @@ TOKENIZE = Body(
 DETOKENIZE = Body(
     {
         "model": MODEL,
-        "tokens": Field(TokenIds(items_max=DETOKENIZE_IDS_MAX), "Token ids.", required=True),
+        "tokens": Field(TokenIdsKind(items_max=DETOKENIZE_IDS_MAX), "Token ids.", required=True),
     }
 )
 

@@ -19,8 +19,8 @@ TOOL_FIELD_NAMES = ("tools", "tool_choice", "parallel_tool_calls")
 
 
 @attrs.frozen
-class Choice:
-    """What `tool_choice` says; `name` is that of the one function that must be called."""
+class ToolChoiceValue:
+    """Value of `tool_choice`; `name` is that of the one function that must be called."""
 
     choice: ToolChoice
     name: str | None = None
@@ -31,7 +31,7 @@ class ToolUse:
     """The functions of one request. Without any, or with the choice `none`, nothing is called."""
 
     tools: tuple[Tool, ...] = ()
-    choice: Choice = Choice(ToolChoice.AUTO)
+    choice: ToolChoiceValue = ToolChoiceValue(ToolChoice.AUTO)
     is_parallel: bool = True
 
     @property
@@ -111,7 +111,7 @@ def tool_use_of(values: Mapping[str, Any], *, has_tools: bool) -> ToolUse:
     if values.keys().isdisjoint(TOOL_FIELD_NAMES):
         return NO_TOOLS
     tools: list[Tool] = values.get("tools") or []
-    choice: Choice = values.get("tool_choice", Choice(ToolChoice.AUTO))
+    choice: ToolChoiceValue = values.get("tool_choice", ToolChoiceValue(ToolChoice.AUTO))
     if choice.choice is ToolChoice.REQUIRED and not tools:
         raise bad_field("tool_choice", "needs `tools`")
     if choice.name is not None and all(tool.name != choice.name for tool in tools):

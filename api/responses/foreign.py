@@ -1,10 +1,9 @@
-"""Responses of the other frontends of this server: asked for by id, and answered for by ours.
+"""Calls between frontends by way of the root, and to the root itself.
 
-An id names its frontend. The question goes to the root, which passes it on by rank, and the answer
-comes back the same way; the owner checks the principal, so that another's response does not exist
-for the caller here either. Whoever asks waits for a bounded time: events of a response that runs
-are fetched in batches, each behind the number that came last. Must not know protocols, nor how the
-root finds a frontend.
+An id of a response names its frontend. Another frontend's call goes to the root, which passes it on
+by rank, and the reply comes back the same way; the owner checks the principal, so that another's
+response does not exist for the caller here either. Callers wait for a bounded time; events of a
+response that runs are fetched in batches, each behind the number that came last.
 """
 
 import itertools
@@ -35,22 +34,17 @@ from .response import Response
 from .store import ResponseStore, response_not_found
 
 logger = logging.getLogger(__name__)
-# As for all that is asked over control channels: a process in a long call cannot answer sooner.
+# As for all calls over control channels: a process in a long call cannot answer sooner.
 CALL_S = 2.0
 # The root gathers for two seconds at most; a second more for the way.
 ROOT_CALL_S = 3.0
-# Questions that wait here for an answer, and answers that wait here for an end.
+# Calls that wait here for a reply, and replies that wait here for an end.
 CALLS_MAX = 256
-# How long the owner waits for further events before it says that there are none yet.
+# How long the owner waits for further events before it answers that there are none yet.
 EVENTS_WAIT_S = 1.0
 # Of one batch of events; a lane's buffer has as many.
 BATCH_CHARACTERS_MAX = 64 * 2**10
 Send = Callable[[ForeignCall | ForeignReply], Awaitable[None]]
-
-
-async def _send_nothing(message: ForeignCall | ForeignReply) -> None:
-    """For a frontend that is alone."""
-    raise AssertionError(f"{message} has nowhere to go")
 
 
 @attrs.define(eq=False)
@@ -69,28 +63,16 @@ class EventBatch:
     is_last: bool
 
 
-@attrs.frozen
-class _Refusal:
-    """An `ApiError` on its way."""
-
-    status: int
-    message: str
-    code: str
-    type: str
-    param: str | None
-    retry_after_s: float | None
-
-
 @attrs.define(eq=False)
 class ForeignResponses:
     """One per frontend process. `rank` of `frontends` is ours, in this `epoch`; `send` goes to the
-    root. With one frontend nothing is foreign.
+    root, None where there is none: with one frontend nothing is foreign.
     """
 
     rank: int = 0
     frontends: int = 1
     epoch: int = 0
-    send: Send = _send_nothing
+    send: Send | None = None
     _calls: dict[int, _Waiting] = attrs.field(factory=dict, init=False)
     _call_ids: Iterator[int] = attrs.field(factory=lambda: itertools.count(1), init=False)
     _answering: int = attrs.field(default=0, init=False)
@@ -100,7 +82,7 @@ class ForeignResponses:
         frontend = frontend_of(response_id)
         return frontend is not None and frontend != self.rank and frontend < self.frontends
 
-    # ---- asking; all raise `ApiError`: 404, the owner's refusal, or 503 when it is silent
+    # ---- calls; all raise `ApiError`: 404, the owner's refusal, or 503 when it is silent
 
     async def get(self, response_id: str, principal: str) -> JsonObject:
         """The response as it is now."""
@@ -115,14 +97,14 @@ class ForeignResponses:
         await self._call(ForeignVerb.DELETE, response_id, principal)
 
     async def input_of(self, response_id: str, principal: str) -> Conversation:
-        """What it was given."""
-        said = await self._call(ForeignVerb.INPUT, response_id, principal)
-        return msgspec.convert(said, Conversation)
+        """Its whole input."""
+        found = await self._call(ForeignVerb.INPUT, response_id, principal)
+        return msgspec.convert(found, Conversation)
 
     async def conversation_of(self, response_id: str, principal: str) -> Conversation:
-        """What it was given and what it said."""
-        said = await self._call(ForeignVerb.CONVERSATION, response_id, principal)
-        return msgspec.convert(said, Conversation)
+        """Its input and output."""
+        found = await self._call(ForeignVerb.CONVERSATION, response_id, principal)
+        return msgspec.convert(found, Conversation)
 
     def reader(
         self, response_id: str, principal: str, starting_after: int | None
@@ -132,10 +114,10 @@ class ForeignResponses:
 
     async def events_after(
         self, response_id: str, principal: str, starting_after: int | None
-    ) -> "EventBatch":
+    ) -> EventBatch:
         """The next events; an empty batch when none came for a moment."""
-        said = await self._call(ForeignVerb.EVENTS, response_id, principal, starting_after)
-        return msgspec.convert(said, EventBatch)
+        found = await self._call(ForeignVerb.EVENTS, response_id, principal, starting_after)
+        return msgspec.convert(found, EventBatch)
 
     async def _call(
         self,
@@ -158,9 +140,7 @@ class ForeignResponses:
             principal=principal,
             starting_after=starting_after,
         )
-        return _object_of(await self._reply_to(call), response_id)
-
-    async def _reply_to(self, call: ForeignCall) -> ForeignReply | None:
+        assert self.send is not None
         waiting = self._calls[call.call_id] = _Waiting()
         try:
             with trio.move_on_after(CALL_S):
@@ -168,24 +148,24 @@ class ForeignResponses:
                 await waiting.arrived.wait()
         finally:
             del self._calls[call.call_id]
-        return waiting.reply
+        return _object_of(waiting.reply, response_id)
 
     def handle_reply(self, reply: ForeignReply) -> None:
-        """The answer to a call of ours; a late one, or one to an earlier epoch, finds nobody."""
+        """The reply to a call of ours; a late one, or one to an earlier epoch, is dropped."""
         waiting = self._calls.get(reply.call_id)
         if waiting is not None and reply.caller_epoch == self.epoch:
             waiting.reply = reply
             waiting.arrived.set()
 
-    # ---- answering
+    # ---- replies
 
     async def answer(self, call: ForeignCall, store: ResponseStore) -> None:
-        """Do what another frontend asks for, and tell it; nothing when it has given up by now.
+        """Carry out another frontend's call and reply; nothing when it has given up by now.
 
-        Whatever goes wrong with the answer itself is one more answer: this runs beside all that
-        this frontend serves. Raises `BrokenResourceError` when the root is gone. Cancellation:
-        nothing is told.
+        A failure is replied as well: this runs beside all that this frontend serves. Raises
+        `BrokenResourceError` when the root is gone. Cancellation: no reply.
         """
+        assert self.send is not None
         if self._answering >= CALLS_MAX:
             return
         self._answering += 1
@@ -232,7 +212,7 @@ class ForeignReader:
             self.done.set()
 
     def take(self, characters_max: int) -> list[Event]:
-        """The batch that waits; its size is the relay's affair."""
+        """The batch that waits; the owner has bounded its size."""
         events, self._events = self._events, []
         if events:
             number = events[-1]["sequence_number"]
@@ -244,13 +224,13 @@ class ForeignReader:
 
 
 def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
-    """What a reply says. Raises `ApiError`."""
+    """The object of a reply. Raises `ApiError`."""
     if reply is None or reply.outcome is ForeignOutcome.GONE:
         raise _unreachable()
     if reply.outcome is ForeignOutcome.NOT_FOUND:
         raise response_not_found(response_id)
     if reply.outcome is ForeignOutcome.REFUSED:
-        raise ApiError(**attrs.asdict(msgspec.json.decode(reply.text, type=_Refusal)))
+        raise msgspec.json.decode(reply.text, type=ApiError)
     return msgspec.json.decode(reply.text, type=JsonObject)
 
 
@@ -262,16 +242,13 @@ async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
             return reply_to(call, ForeignOutcome.NOT_FOUND)
         return _refused(call, error)
     except Exception as failure:
-        logger.error("a call of another frontend failed; only it is told", exc_info=failure)
+        logger.error("a call of another frontend failed", exc_info=failure)
         return _refused(call, internal_error())
     return reply_to(call, ForeignOutcome.FOUND, found)
 
 
 def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
-    refusal = _Refusal(
-        error.status, error.message, error.code, error.type, error.param, error.retry_after_s
-    )
-    return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(refusal).decode())
+    return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(error).decode())
 
 
 async def _do(call: ForeignCall, store: ResponseStore) -> object:
@@ -309,19 +286,19 @@ def _unreachable() -> ApiError:
 def _too_large() -> ApiError:
     return ApiError(
         500,
-        "The response is too large to be told by another frontend than its own; ask again by"
+        "The response is too large to be sent by another frontend than its own; ask again by"
         " another connection",
         "response_too_large",
         SERVER_ERROR,
     )
 
 
-# ---- questions to the root itself
+# ---- calls to the root itself
 
 
 @attrs.define(eq=False)
 class RootCalls:
-    """Questions of admins to the root, one at a time; what commands ask over its own socket.
+    """Control calls of admins to the root, one at a time: those of commands, over HTTP.
 
     One per frontend process; `send` goes to the root, None where there is none.
     """

@@ -1,4 +1,4 @@
-"""Conversation history: what a response leaves behind for the one that continues it.
+"""Conversation history, which a response leaves to the one that continues it.
 
 Sans-IO: a request, its record and the conversation before in, a longer conversation out. A
 conversation is messages, as the chat template takes them, or token ids, exactly; the two do not
@@ -25,7 +25,7 @@ MESSAGE_BYTES, CALL_BYTES = 512, 1024
 
 @attrs.frozen
 class Conversation:
-    """What was said, oldest first: messages, or token ids."""
+    """Messages, oldest first, or token ids."""
 
     messages: Sequence[Message] = ()
     token_ids: Sequence[int] | None = None
@@ -70,7 +70,7 @@ def prompt_of(
 
 
 def with_output(conversation: Conversation, record: ResponseRecord) -> Conversation:
-    """The conversation with what the response said."""
+    """The conversation with the output of its response."""
     if not record.events.request.generate:
         return conversation
     if conversation.token_ids is not None:

@@ -15,7 +15,7 @@ its tokens has the same. Without tools that is
     terminal event 8 n + 4
 
 with one more before the end when that completes a text (a broken character). With tools, items
-begin and end as their text comes. Notices (what happened to the request, for those who asked) have
+begin and end as their text comes. Notices (events of the request, where they were asked for) have
 the number of the event before them; a reader that resumes may see some of them twice.
 
 The bound of a record is the length of the model: it keeps what was generated, once.
@@ -336,15 +336,11 @@ class ResponseRecord:
         if mark.notice is not None:
             return [mark.notice]
         item, number = mark.item, mark.number
-        events: list[Event] = []
-        if number == 0:
-            events, number = self.events.opening(), 2
-        if item is not None:
-            events += (
-                item.closing(number, self._whole(item, built))
-                if mark.is_end
-                else item.opening(number)
-            )
+        events = self.events.opening() if number == 0 else []
+        if item is not None and mark.is_end:
+            events += item.closing(number, self._whole(item, built))
+        elif item is not None:
+            events += item.opening(number + len(events))
         if self.ending is not None and mark is self.marks[-1]:
             events.append(self._terminal(self.ending, mark.last_number, built))
         return events
@@ -363,17 +359,16 @@ class ResponseRecord:
 
     @property
     def _tokens_left(self) -> int:
-        """How many tokens no delta covers, for those who asked for tokens."""
-        if self._ends is None:
-            return 0
-        return self.token_count - (self._ends[-1] if self._ends else 0)
+        """How many tokens no delta covers, where tokens were asked for."""
+        ends = self._ends
+        return 0 if ends is None else self.token_count - (ends[-1] if ends else 0)
 
     def _last_tokens(self) -> JsonObject:
-        """What the terminal event says of tokens behind the last delta, which calls may have."""
+        """Tokens behind the last delta, which calls may have; the terminal event has them."""
         found: JsonObject = {}
-        begin = self.token_count - self._tokens_left
         if not self._tokens_left:
             return found
+        begin = self.token_count - self._tokens_left
         if self._token_ids is not None and self.events.request.options.token_ids:
             found |= {"token_ids": list(self._token_ids[begin:]), "token_index": begin}
         if self.events.formatter is not None:

@@ -1,13 +1,13 @@
-"""One response from its admission until it is forgotten: task, record, readers, cancel scope.
+"""Life of one response, from its admission until it is forgotten: task, readers, cancel scope.
 
 It is above every connection: readers come and go, each with a cursor of its own. When the last one
 has left, the response is aborted, at once or after the time that its request asked for.
 
-No task moves tokens. What collects the request's outputs calls `on_output` once, readers are
-woken, and the first that takes pulls everything into the record; so what comes meanwhile costs
-nothing and is merged, and a request whose readers are all behind meets its credit and is paused.
-Without readers, or while a caller waits for the end, it is pulled when it comes. The README has a
-picture of the whole way.
+No task moves tokens. The collector of the request's outputs calls `on_output` once, readers are
+woken, and the first that takes pulls everything into the record; so tokens that come meanwhile cost
+nothing and are merged, and a request whose readers are all behind meets its credit and is paused.
+Without readers, or while a caller waits for the end, outputs are pulled when they come. The README
+has a picture of the whole way.
 """
 
 import logging
@@ -70,7 +70,7 @@ class Response:
     _granted: int = attrs.field(default=0, init=False)
     _usage: Usage = attrs.field(default=Usage(0, 0), init=False)
     _cancel_reason: str | None = attrs.field(default=None, init=False)
-    # Those who read events; those for whom it must go on; those who wait for its end.
+    # Readers of events; callers for whom it must go on; callers that wait for its end.
     _readers: list["ResponseReader"] = attrs.field(factory=list, init=False)
     _holders: int = attrs.field(default=0, init=False)
     _waiting: int = attrs.field(default=0, init=False)
@@ -91,7 +91,7 @@ class Response:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more is said."""
+        """Whether nothing more is added."""
         return self.record.ending is not None
 
     async def wait_ended(self) -> JsonObject:
@@ -188,7 +188,7 @@ class Response:
         self.end(Ending(status=Status.FAILED, usage=self.usage, error=error))
 
     def end(self, ending: Ending) -> None:
-        """Note how it ended, for all who read it or wait for that; the first end stays."""
+        """Set how it ended, for readers and waiters; the first end stays."""
         if self.has_ended:
             return
         self.record.end(ending)
@@ -212,7 +212,7 @@ class Response:
     # ---- tokens
 
     def on_output(self, is_end: bool = False) -> None:
-        """There is more to pull; harmless when said again.
+        """There is more to pull; harmless when called again.
 
         Runs in the task that delivers to all requests, for every token if nothing else waits.
         """
@@ -235,14 +235,14 @@ class Response:
         try:
             while (output := stream.take_nowait()) is not None:
                 if self.request.generate:
-                    self._note(output)
+                    self._add(output)
                 if output.finish_reason is not None:
                     self.end(self._ending_of(output.finish_reason))
                     return
         except Exception as failure:  # see `run`
             self._fail(failure)
 
-    def _note(self, output: GenerationOutput) -> None:
+    def _add(self, output: GenerationOutput) -> None:
         for event in output.events:
             self.record.add_notice(_notice_of(event, self.response_id, self.record.token_count))
         self.record.append(output)
@@ -301,13 +301,13 @@ class Response:
 
     def _extend_life(self) -> None:
         deadline_s = self.request.keeping.deadline_s
-        if self.scope.deadline != deadline_s:  # it costs to say it again
+        if self.scope.deadline != deadline_s:  # setting it costs
             self.scope.deadline = deadline_s
 
     def _check_abandoned(self) -> None:
         if self._readers or self.has_ended:
             return
-        self.pull()  # else it would stop at its credit: no reader is left who does
+        self.pull()  # no reader does any more, and it would stop at its credit
         if self._holders or self.has_ended or self.request.background:
             return
         keep_s = self.request.keeping.keep_s

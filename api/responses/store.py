@@ -134,7 +134,7 @@ class ResponseStore:
     def conversation_of(
         self, response_id: str, principal: str, session: object = None
     ) -> Conversation:
-        """What was said up to and with this response. Raises `ApiError`: 404, or it still runs."""
+        """The conversation with its output. Raises `ApiError`: 404, or it still runs."""
         running = self.find(response_id, principal, session)
         if not running.has_ended:
             raise still_running(response_id)

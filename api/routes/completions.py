@@ -143,7 +143,7 @@ async def create_completion(call: Call) -> None:
         echoes_logprobs=request.echoes_logprobs,
         prompt_formatter=_formatter(
             application,
-            request.sampling.prompt_logprobs if request.tells_prompt_logprobs else None,
+            request.sampling.prompt_logprobs if request.with_prompt_logprobs else None,
             request.options,
         ),
     )

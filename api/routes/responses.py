@@ -14,7 +14,7 @@ from ..openai.responses_request import ResponseRequest, ResumeRequest, read_resp
 from ..responses.history import Conversation, input_items
 from ..responses.response import ResponseReader
 from ..responses.service import Reader
-from ..schema.fields import Flag, Integer, JsonObject, Text
+from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
 from ..schema.tables import Field, Query
 
 # OpenAI's figures for lists of items.
@@ -22,19 +22,19 @@ ITEMS_DEFAULT = 20
 ITEMS_MAX = 100
 GET_QUERY = Query(
     {
-        "stream": Field(Flag(), "Whether to send its events instead of what it is now."),
+        "stream": Field(FlagKind(), "Whether to send its events instead of what it is now."),
         "starting_after": Field(
-            Integer(minimum=0), "Only events after this sequence number; needs `stream=true`."
+            IntegerKind(minimum=0), "Only events after this sequence number; needs `stream=true`."
         ),
     }
 )
 ITEMS_QUERY = Query(
     {
         "limit": Field(
-            Integer(minimum=1, maximum=ITEMS_MAX), f"Items at most; {ITEMS_DEFAULT} if absent."
+            IntegerKind(minimum=1, maximum=ITEMS_MAX), f"Items at most; {ITEMS_DEFAULT} if absent."
         ),
-        "order": Field(Text(choices=("asc", "desc")), "By age; `desc`, newest first, if absent."),
-        "after": Field(Text(), "Only items behind the one of this id, in this order."),
+        "order": Field(TextKind(choices=("asc", "desc")), "By age; newest first if absent."),
+        "after": Field(TextKind(), "Only items behind the one of this id, in this order."),
     }
 )
 

@@ -1,4 +1,4 @@
-"""Kinds of JSON values: how each is read, typed and checked, and how JSON Schema says it.
+"""Kinds of JSON values: how each is read, typed, checked, and described as JSON Schema.
 
 Sans-IO: JSON in, typed values or an `ApiError` that names the field out. JSON null is an absent
 field, as OpenAI's SDKs send it. Tables of fields are made of kinds (`field_tables`); an object
@@ -87,7 +87,7 @@ def missing(path: str) -> ApiError:
 
 
 class Kind(Protocol[Value]):
-    """One kind of value: how it is read, and how JSON Schema says it."""
+    """One kind of value: how it is read, and its JSON Schema."""
 
     def read(self, value: object, path: str) -> Value:
         """The typed value of one that is not null. Raises `ApiError`, naming `path`."""
@@ -97,7 +97,7 @@ class Kind(Protocol[Value]):
 
 
 @attrs.frozen(kw_only=True)
-class Text:
+class TextKind:
     """A string of at most so many characters; one of `choices` if there are any."""
 
     characters_max: int | None = None
@@ -124,7 +124,7 @@ class Text:
 
 
 @attrs.frozen
-class Flag:
+class FlagKind:
     """True or false."""
 
     def read(self, value: object, path: str) -> bool:
@@ -139,7 +139,7 @@ class Flag:
 
 
 @attrs.frozen(kw_only=True)
-class Integer:
+class IntegerKind:
     """A whole number from `minimum` to `maximum`; `3.0` is one."""
 
     minimum: int = -INTEGER_MAX
@@ -161,7 +161,7 @@ class Integer:
 
 
 @attrs.frozen(kw_only=True)
-class Number:
+class NumberKind:
     """A finite number from `minimum` (or above it, when `is_above`) to `maximum`."""
 
     minimum: float
@@ -185,7 +185,7 @@ class Number:
 
 
 @attrs.frozen(kw_only=True)
-class Texts:
+class TextsKind:
     """An array of strings; one string counts as an array of one."""
 
     items_max: int
@@ -214,14 +214,26 @@ class Texts:
         return {"anyOf": [item, {"type": "array", "maxItems": self.items_max, "items": item}]}
 
 
-# ---- objects whose shape no table says
+@attrs.frozen
+class FunctionKind:
+    """A kind of its own: a function that reads it, and its schema."""
+
+    read: Callable[[object, str], Any]
+    _schema: JsonObject
+
+    def schema(self) -> JsonObject:
+        """See `Kind`."""
+        return self._schema
 
 
-def read_object(value: object, path: str) -> "Fields":
+# ---- objects without a table
+
+
+def read_object(value: object, path: str) -> "ObjectFields":
     """An object with its path. Raises `ApiError`."""
     if not isinstance(value, dict):
         raise wrong_type(path, "an object", value)
-    return Fields(value, path)
+    return ObjectFields(value, path)
 
 
 def read_array(value: object, path: str) -> list[Any]:
@@ -233,7 +245,7 @@ def read_array(value: object, path: str) -> list[Any]:
 
 def read_objects(
     value: object, path: str, *, items_max: float = math.inf, noun: str = "items"
-) -> Iterator["Fields"]:
+) -> Iterator["ObjectFields"]:
     """An array of objects, each with its own path. Raises `ApiError`."""
     items = read_array(value, path)
     if len(items) > items_max:
@@ -242,7 +254,7 @@ def read_objects(
 
 
 @attrs.frozen
-class Fields:
+class ObjectFields:
     """One JSON object and the path that led to it (empty at the top)."""
 
     values: JsonObject
@@ -276,13 +288,13 @@ class Fields:
         """A boolean, or None when absent. Raises `ApiError`."""
         return self.read(name, FLAG.read)
 
-    def nested(self, name: str) -> "Fields | None":
+    def nested(self, name: str) -> "ObjectFields | None":
         """A nested object, or None when absent. Raises `ApiError`."""
         return self.read(name, read_object)
 
-    def objects(self, name: str) -> "Iterable[Fields]":
+    def objects(self, name: str) -> "Iterable[ObjectFields]":
         """An array of objects, each with its own path; none when absent. Raises `ApiError`."""
         return self.read(name, read_objects) or ()
 
 
-TEXT, FLAG = Text(), Flag()
+TEXT, FLAG = TextKind(), FlagKind()

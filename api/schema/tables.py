@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import attrs
 
 from ..errors import bad_field, unsupported
-from .fields import Flag, Integer, JsonObject, Kind, missing, read_object
+from .fields import FlagKind, IntegerKind, JsonObject, Kind, missing, read_object
 
 # A sign and the digits of 2**63; int() of more would only cost time.
 INTEGER_CHARACTERS_MAX = 20
@@ -174,11 +174,11 @@ def _value(field: Field, name: str, text: str | None) -> Any:
     if text is None:
         return None
     value: object = text
-    if isinstance(field.kind, Flag):
+    if isinstance(field.kind, FlagKind):
         if text not in ("true", "false"):
             raise bad_field(name, "must be true or false", "invalid_type")
         value = text == "true"
-    elif isinstance(field.kind, Integer):
+    elif isinstance(field.kind, IntegerKind):
         is_number = text.isascii() and text.removeprefix("-").isdecimal()
         if not is_number or len(text) > INTEGER_CHARACTERS_MAX:
             raise bad_field(name, "must be an integer", "invalid_type")

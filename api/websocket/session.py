@@ -30,7 +30,7 @@ from ..openai.responses_request import (
     read_stream_id,
 )
 from ..responses.response import ResponseReader
-from ..schema.fields import Fields, JsonObject, decode_object
+from ..schema.fields import JsonObject, ObjectFields, decode_object
 from .frames import FrameStream, open_socket
 from .lanes import CANCELLED, Lanes, Start, Turn
 from .limits_guard import POLICY_VIOLATION, TRY_AGAIN_LATER
@@ -164,7 +164,7 @@ class SocketSession:
             self._put_notice(error_event(error, stream_id, event_id))
 
     def _handle_event(self, event: JsonObject, size_bytes: int, event_id: str | None) -> None:
-        match Fields(event).string("type"):
+        match ObjectFields(event).string("type"):
             case "response.create":
                 request = read_response_request(
                     event,
@@ -177,7 +177,7 @@ class SocketSession:
             case "response.resume":
                 self._handle_request(Start(read_resume_request(event), size_bytes, event_id))
             case "response.cancel":
-                self._handle_cancel(Fields(event), event_id)
+                self._handle_cancel(ObjectFields(event), event_id)
             case "runtime.credit":
                 self._handle_credit(event)
             case "response.steer":
@@ -197,7 +197,7 @@ class SocketSession:
             name = f"lane {ready.request.stream_id or '(default)'}"
             self._start(self._run_lane, ready, name=name)
 
-    def _turn_of(self, event: Fields) -> Turn:
+    def _turn_of(self, event: ObjectFields) -> Turn:
         """The response that is named: any of this principal's, or what runs in the lane."""
         response_id = event.string("response_id")
         turn = self._turns.get(event.string("stream_id"))
@@ -207,7 +207,7 @@ class SocketSession:
             raise ApiError(404, "No response runs in this lane", "response_not_found")
         return turn
 
-    def _handle_cancel(self, event: Fields, event_id: str | None) -> None:
+    def _handle_cancel(self, event: ObjectFields, event_id: str | None) -> None:
         turn = self._turn_of(event)
         if turn.response_id is None:
             turn.is_cancelled = True
@@ -228,7 +228,7 @@ class SocketSession:
 
     def _handle_credit(self, event: JsonObject) -> None:
         tokens = read_credit(event)
-        turn = self._turn_of(Fields(event))
+        turn = self._turn_of(ObjectFields(event))
         if turn.response_id is None:
             turn.granted += tokens
         else:

@@ -1,4 +1,4 @@
-"""Records of responses for tests: what was asked and said, without anybody who runs it."""
+"""Records of responses for tests: made of a request and texts, without a task that runs them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol

@@ -114,7 +114,7 @@ def test_fields_of_completions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "logprobs", "prompt_logprobs", "tells"),
+    ("values", "logprobs", "prompt_logprobs", "beside"),
     [
         ({"logprobs": 2}, 2, None, False),
         ({"logprobs": 2, "echo": True}, 2, 2, False),
@@ -124,13 +124,13 @@ def test_fields_of_completions() -> None:
         ({"echo": True}, None, None, False),
     ],
 )
-def test_whose_logprobs_are_told(
-    values: JsonObject, logprobs: int | None, prompt_logprobs: int | None, tells: bool
+def test_whose_logprobs_are_computed(
+    values: JsonObject, logprobs: int | None, prompt_logprobs: int | None, beside: bool
 ) -> None:
     request = read_completion(**values)
     sampling = request.sampling
     assert (sampling.logprobs, sampling.prompt_logprobs) == (logprobs, prompt_logprobs)
-    assert request.tells_prompt_logprobs == tells
+    assert request.with_prompt_logprobs == beside
 
 
 def test_a_prompt_is_scored_by_computing_it_and_echoed_without() -> None:

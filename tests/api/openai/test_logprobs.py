@@ -29,7 +29,7 @@ OUTPUT = make((2, -2.0, 3, [(1, -0.5), (4, -1.5)]), (3, float("-inf"), 6, [(3, -
 FORMATTER = LogprobFormatter(spell=spell, top=2)
 
 
-def test_nobody_who_asks_is_nobody_to_tell() -> None:
+def test_without_a_wish_there_is_no_formatter() -> None:
     assert make_formatter(spell, None) is None
     assert make_formatter(spell, 0) == LogprobFormatter(spell=spell, top=0)
 
@@ -46,7 +46,7 @@ def test_entries_of_chat_have_text_and_very_bytes() -> None:
     assert bytes(whole[0] + whole[1]).decode() == "€"
 
 
-def test_what_is_no_number_is_told_as_one() -> None:
+def test_what_is_no_number_is_written_as_one() -> None:
     odd = make((1, float("nan"), 1, [(2, float("-inf"))]))
     (entry,) = as_read(FORMATTER.chat(odd))
     assert (entry["logprob"], entry["top_logprobs"][0]["logprob"]) == (LOGPROB_MIN, LOGPROB_MIN)
@@ -71,8 +71,8 @@ def test_completions_tell_prompt_and_output_in_one() -> None:
         "top_logprobs": [None, {" the": -1.0, "a": -0.5}, {"a": -0.25}],
         "text_offset": [0, 1, 5],
     }
-    told = formatter.completions(None, output, offset=9)
-    assert (told["tokens"], told["text_offset"]) == (["a"], [9])
+    found = formatter.completions(None, output, offset=9)
+    assert (found["tokens"], found["text_offset"]) == (["a"], [9])
     assert formatter.completions(None, None, offset=0)["tokens"] == []
 
 
@@ -82,23 +82,23 @@ def test_offsets_are_places_in_the_text() -> None:
     formatter = LogprobFormatter(spell=spell)
     text = "a the" + "€a"
     # The first token, which is special, is not in the text; two tokens share a character.
-    told: Any = formatter.completions(prompt, output, offset=len("a the"), first=9)
-    assert told["text_offset"] == [0, 0, 1, 5, 5, 6]
+    found: Any = formatter.completions(prompt, output, offset=len("a the"), first=9)
+    assert found["text_offset"] == [0, 0, 1, 5, 5, 6]
     assert text[6:] == "a"
-    # Of a text that was truncated the end is told.
-    told = formatter.completions(prompt, None, offset=len("cut: a the"), first=9)
-    assert told["text_offset"] == [0, 5, 6]
+    # Of a text that was truncated there is the end.
+    found = formatter.completions(prompt, None, offset=len("cut: a the"), first=9)
+    assert found["text_offset"] == [0, 5, 6]
 
 
 def test_of_two_tokens_with_one_name_the_likelier_counts() -> None:
-    told: Any = LogprobFormatter(spell=spell, top=2).completions(None, OUTPUT, offset=0)
-    assert told["top_logprobs"][0] == {"\ufffd": -2.0, "a": -0.5}
+    found: Any = LogprobFormatter(spell=spell, top=2).completions(None, OUTPUT, offset=0)
+    assert found["top_logprobs"][0] == {"\ufffd": -2.0, "a": -0.5}
 
 
 def test_tokens_by_their_ids() -> None:
     formatter = LogprobFormatter(spell=spell, top=1, by_id=True)
-    told = formatter.completions(None, OUTPUT, offset=0)
-    assert told["tokens"] == ["token_id:2", "token_id:3"]
+    found = formatter.completions(None, OUTPUT, offset=0)
+    assert found["tokens"] == ["token_id:2", "token_id:3"]
     assert as_read(formatter.chat(OUTPUT))[0]["token"] == "token_id:2"
 
 

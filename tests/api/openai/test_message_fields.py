@@ -7,9 +7,9 @@ import pytest
 
 from triolet.api.errors import ApiError
 from triolet.api.openai.completion_requests import read_chat_request, read_completions_request
-from triolet.api.openai.message_fields import ToolChoiceField, Tools
+from triolet.api.openai.message_fields import tool_choice_kind, tools_kind
 from triolet.api.openai.responses_request import read_response_request
-from triolet.api.openai.tool_use import Choice, ToolUse
+from triolet.api.openai.tool_use import ToolChoiceValue, ToolUse
 from triolet.engine.grammar.text import check_grammar
 from triolet.engine.structured_outputs import GRAMMAR_CHARACTERS_MAX, StructuredOutputs
 from triolet.runtime.text.prompts import ChatPrompt
@@ -32,12 +32,12 @@ def test_both_spellings_are_one() -> None:
         Tool("weather", PARAMETERS, "d"),
         Tool("clock", {"type": "object", "properties": {}}),
     ]
-    assert Tools().read([TOOL, CLOCK], "tools") == expected
+    assert tools_kind(is_flat=False).read([TOOL, CLOCK], "tools") == expected
     flat = [{"type": "function", **WEATHER}, {"type": "function", "name": "clock"}]
-    assert Tools(is_flat=True).read(flat, "tools") == expected
-    named = Choice(ToolChoice.REQUIRED, "clock")
-    assert ToolChoiceField().read(CLOCK, "tool_choice") == named
-    assert ToolChoiceField(is_flat=True).read(flat[1], "tool_choice") == named
+    assert tools_kind(is_flat=True).read(flat, "tools") == expected
+    named = ToolChoiceValue(ToolChoice.REQUIRED, "clock")
+    assert tool_choice_kind(is_flat=False).read(CLOCK, "tool_choice") == named
+    assert tool_choice_kind(is_flat=True).read(flat[1], "tool_choice") == named
 
 
 def test_the_model_is_shown_tools_that_are_on() -> None:

@@ -1,4 +1,4 @@
-"""Response records: what they say, with and without tools, to a reader from any number."""
+"""Response records: their events, with and without tools, to a reader from any number."""
 
 import itertools
 from typing import Any

@@ -1,4 +1,4 @@
-"""One response: its task from admission to end, who is woken, and what leaving does."""
+"""Life of one response: its task from admission to end, wake-ups of readers, what leaving does."""
 
 import math
 from collections.abc import AsyncIterator
@@ -252,7 +252,7 @@ async def test_a_failure_is_the_end(
 
 
 @pytest.mark.parametrize(
-    ("reason", "status", "told"),
+    ("reason", "status", "found"),
     [
         (FinishReason.STOP, Status.COMPLETED, None),
         (FinishReason.LENGTH, Status.INCOMPLETE, "max_output_tokens"),
@@ -261,10 +261,10 @@ async def test_a_failure_is_the_end(
     ],
 )
 async def test_how_the_engine_ends_it(
-    reason: FinishReason, status: Status, told: str | None
+    reason: FinishReason, status: Status, found: str | None
 ) -> None:
     response = await run(FakeGenerator([Say("a")], finish_reason=reason))
-    assert status_of(response) == (status, told)
+    assert status_of(response) == (status, found)
     assert response.record.text == "a"
 
 

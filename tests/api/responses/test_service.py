@@ -58,7 +58,7 @@ async def test_it_goes_on_and_is_read_from_elsewhere(
         assert (await response.wait_ended())["status"] == "completed"
 
 
-async def test_it_is_aborted_when_nobody_comes_back(
+async def test_it_is_aborted_when_no_reader_comes_back(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     application = make_application(FakeGenerator(SLOW))

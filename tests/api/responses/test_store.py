@@ -1,4 +1,4 @@
-"""Responses by id: who may see them, what is kept, for how long, and what is forgotten."""
+"""Responses by id: visibility by principal and session, what is kept, for how long."""
 
 from typing import Any
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.schema.fields import BRACKETS_MAX, Fields, decode_object
+from triolet.api.schema.fields import BRACKETS_MAX, ObjectFields, decode_object
 
-FIELDS = Fields({"s": "x", "i": 3, "o": {"deep": [{"x": 1}, 7]}, "a": ["p"], "n": None})
+FIELDS = ObjectFields({"s": "x", "i": 3, "o": {"deep": [{"x": 1}, 7]}, "a": ["p"], "n": None})
 
 
 def test_right_types_pass_and_absent_is_none() -> None:
@@ -30,7 +30,7 @@ def test_right_types_pass_and_absent_is_none() -> None:
         (FIELDS.nested, "a", "a"),
         (lambda name: [*FIELDS.objects(name)], "o", "o"),
         (lambda name: [*FIELDS.objects(name)], "a", "a[0]"),
-        (lambda name: [*Fields({"deep": [{}, 7]}, name).objects("deep")], "o", "o.deep[1]"),
+        (lambda name: [*ObjectFields({"deep": [{}, 7]}, name).objects("deep")], "o", "o.deep[1]"),
     ],
 )
 def test_wrong_types_name_the_path(reader: Callable[[str], object], name: str, path: str) -> None:

@@ -1,4 +1,4 @@
-"""Tables of fields: what they read, refuse and say of themselves, of bodies and of queries."""
+"""Tables of fields: what they read, refuse and document, of bodies and of queries."""
 
 import math
 import re
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
 from triolet.api.http.request import HttpRequest
-from triolet.api.openai.sampling_fields import TokenIds
-from triolet.api.schema.fields import Flag, Integer, Kind, Number, Text, Texts
+from triolet.api.openai.sampling_fields import TokenIdsKind
+from triolet.api.schema.fields import FlagKind, IntegerKind, Kind, NumberKind, TextKind, TextsKind
 from triolet.api.schema.tables import Body, Field, Nested, Query, Unserved, is_empty, never, one_of
 
 
@@ -24,14 +24,14 @@ def test_harmless_values_compare_with_their_types() -> None:
     assert not never(None)
 
 
-INNER = Body({"flag": Field(Flag())}, strict=True)
+INNER = Body({"flag": Field(FlagKind())}, strict=True)
 KINDS: dict[str, Kind[Any]] = {
-    "text": Text(characters_max=3, choices=("a", "bb")),
-    "flag": Flag(),
-    "integer": Integer(minimum=-2, maximum=9),
-    "number": Number(minimum=0, maximum=1, is_above=True),
-    "texts": Texts(items_max=2, characters_max=3),
-    "ids": TokenIds(items_min=1, items_max=3, maximum=9),
+    "text": TextKind(characters_max=3, choices=("a", "bb")),
+    "flag": FlagKind(),
+    "integer": IntegerKind(minimum=-2, maximum=9),
+    "number": NumberKind(minimum=0, maximum=1, is_above=True),
+    "texts": TextsKind(items_max=2, characters_max=3),
+    "ids": TokenIdsKind(items_min=1, items_max=3, maximum=9),
     "inner": Nested(INNER),
     "unserved": Unserved(one_of(1), "not served"),
 }
@@ -84,7 +84,7 @@ def test_null_is_absent_and_what_is_harmless_is_not_read() -> None:
 
 
 def test_what_is_required_must_be_there() -> None:
-    body = Body({"a": Field(Flag(), required=True), "b": Field(Flag())})
+    body = Body({"a": Field(FlagKind(), required=True), "b": Field(FlagKind())})
     with pytest.raises(ApiError, match="a: is missing") as caught:
         body.read({"a": None, "b": True})
     assert caught.value.code == "missing_required_parameter"
@@ -119,10 +119,10 @@ def test_anything_is_read_or_refused_by_name(values: dict[str, object]) -> None:
 
 QUERY = Query(
     {
-        "flag": Field(Flag(), "Yes or no."),
-        "count": Field(Integer(minimum=-5, maximum=9)),
-        "order": Field(Text(choices=("asc", "desc"))),
-        "any": Field(Integer()),
+        "flag": Field(FlagKind(), "Yes or no."),
+        "count": Field(IntegerKind(minimum=-5, maximum=9)),
+        "order": Field(TextKind(choices=("asc", "desc"))),
+        "any": Field(IntegerKind()),
     }
 )
 ABSENT = {"flag": None, "count": None, "order": None, "any": None}
