@@ -346,8 +346,10 @@ async def run_output_handler(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Background task `output-handler`; never returns unless cancelled.
+    """Background task `output-handler`: receives outputs and delivers them; never returns.
 
+    One task for all engines and requests: it never waits for a client (collectors do not block),
+    and works in slices, so that it does not keep the loop from others.
     Cancellation: between slices; outputs that were written down and not yet delivered are with the
     ledger, and their requests end with the frontend.
     """
