@@ -39,6 +39,8 @@ from .spares import Readiness
 
 @attrs.define(eq=False)
 class _Frontend:
+    """One frontend as its latest report has it, and what was passed to it since."""
+
     load: FrontendLoad
     # Connections passed to it so far; the report says how many of them it had received.
     passed: int = 0
@@ -285,6 +287,7 @@ class FrontendFleet:
             nursery.start_soon(self._send, self.processes.ready[rank], message, name=name)
 
     async def _send(self, child: ChildProcess, message: object) -> None:
+        """Send one message; of an operator's question it is the answer that is sent."""
         try:
             if isinstance(message, RootCall):
                 message = RootReply(message.call_id, await self.answer(message.call))
