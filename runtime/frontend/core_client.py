@@ -164,6 +164,7 @@ class CoreClient:
         return "was removed" if member is None else member.cause or "was replaced"
 
     def _forget(self, peer: Peer, cause: str) -> None:
+        """An engine is gone: drop its link, counts and calls, and decide on its requests."""
         self.channel.forget(peer)
         self._linked.discard(peer)
         self._met.discard(peer)
@@ -181,6 +182,7 @@ class CoreClient:
                     assert_never(decision)
 
     def _replay(self, request_id: str, error: EngineDied) -> None:
+        """Send a request to another engine; without one it fails by the death of the first."""
         now, entry = trio.current_time(), self.ledger.get(request_id)
         try:
             peer = self._choose()
@@ -197,6 +199,7 @@ class CoreClient:
             entry.sink.fail(error)
 
     def _choose(self) -> Peer:
+        """The engine of the next request. Raises `NoEngine`, saying what all of them do."""
         try:
             return self.balancer.choose(self.ledger.in_flight)
         except NoEngine:
@@ -346,8 +349,10 @@ async def run_output_handler(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Background task `output-handler`; never returns unless cancelled.
+    """Background task `output-handler`: receives outputs and delivers them; never returns.
 
+    One task for all engines and requests: it never waits for a client (collectors do not block),
+    and works in slices, so that it does not keep the loop from others.
     Cancellation: between slices; outputs that were written down and not yet delivered are with the
     ledger, and their requests end with the frontend.
     """

@@ -217,6 +217,9 @@ def check_arguments(
 ) -> None:
     """Types and, where a type says too little, ranges; lengths and bounds are the engine's.
 
+    An engine drops a message that it cannot read, as it does not know whose it is: a value of a
+    wrong type that got that far would leave the request waiting for ever.
+
     `labels` and `times_s` are {name: value}. Raises `InvalidParameter`, naming the argument.
     """
     for name, text in labels.items():
@@ -245,8 +248,10 @@ def _check_unicode(name: str, text: str) -> None:
 def split_choices(request: AddRequest) -> list[AddRequest]:
     """One for each choice, in order; `request` itself if there is only one.
 
-    They are named after it, and it is their `parent`. The prompt's logprobs come with the first
-    alone. Raises `InvalidParameter` if they are too much together.
+    They are named after it, and it is their `parent`. They share all but their number, on which the
+    sampler's draws depend: with one seed they differ, and each is the same wherever and however
+    often it runs. The prompt's logprobs come with the first alone. Raises `InvalidParameter` if
+    they are too much together.
     """
     sampling = request.sampling
     count = sampling.n

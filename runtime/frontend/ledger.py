@@ -285,6 +285,16 @@ class Ledger:
     def _judge(
         self, entry: LedgerEntry | None, peer: Peer, output: RequestOutput
     ) -> Refusal | None:
+        """Why an output does not count; None if it does. The cases, in this order:
+
+        - no such request: it has ended here, as after every abort;
+        - another attempt: said before the request was sent again;
+        - another engine: the request has moved on;
+        - exactly next: it counts;
+        - beyond that: something between was lost;
+        - below that: it came before. An early end without tokens counts all the same: where we have
+          more tokens than the engine, the request is over at the engine nevertheless.
+        """
         if entry is None:
             return Refusal.UNKNOWN_REQUEST
         if entry.attempt != output.attempt:
@@ -296,7 +306,6 @@ class Ledger:
             return None
         if first > next_index:
             return Refusal.GAP
-        # An early end without tokens counts also where we have more than the engine.
         is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
         return None if is_early and not output.token_ids else Refusal.REPEATED
 
@@ -308,6 +317,7 @@ class Ledger:
         return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
 
     def _message(self, entry: LedgerEntry) -> AddRequest:
+        """The ADD of the present attempt, with the tokens and the credit so far."""
         sampling = entry.request.sampling
         if entry.token_ids and sampling.prompt_logprobs is not None:
             # They came with the first token.
@@ -329,6 +339,7 @@ class Ledger:
         self._placed.setdefault(peer, {})[entry.attempt] = entry
 
     def _displace(self, entry: LedgerEntry) -> None:
+        """Take a request from its engine; an engine without requests is not kept."""
         if entry.peer is None:
             return
         entries = self._placed[entry.peer]
@@ -338,6 +349,7 @@ class Ledger:
         entry.peer = None
 
     def _end(self, entry: LedgerEntry, end: LedgerStatus, now: float) -> None:
+        """The only way out of the ledger: counted by its end, and out of both indexes."""
         entry.state.handle_end(end, now)
         self.ended[end] += 1
         self.latencies.handle_end(entry.state, len(entry.token_ids), now)
@@ -345,6 +357,7 @@ class Ledger:
         del self._entries[entry.request.request_id]
 
     def _end_here(self, request_id: str, end: LedgerStatus, now: float) -> Send | None:
+        """End a request from this side; returns the abort for the engine that has it."""
         entry = self._entries.get(request_id)
         if entry is None:
             return None

@@ -233,7 +233,10 @@ class Histogram:
 
 @attrs.define
 class Latencies:
-    """Of one frontend: to the first token, between tokens on average, and to the end."""
+    """Latency histograms of one frontend: first token, between tokens on average, whole.
+
+    A request is counted once, at its end.
+    """
 
     first_token: Histogram = attrs.field(factory=lambda: Histogram(FIRST_TOKEN_BOUNDS_S))
     per_token: Histogram = attrs.field(factory=lambda: Histogram(TOKEN_BOUNDS_S))

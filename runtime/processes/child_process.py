@@ -45,7 +45,12 @@ class EndedPhase:
 
 @attrs.define(eq=False)
 class BootProgress:
-    """One child's start, from its spawn at `began_s` on the caller's clock."""
+    """Boot progress of one child, from its spawn at `began_s` on the caller's clock: which phase,
+    how much of it, since when.
+
+    Sans-IO: reports and `now` in, ended phases out. Phases follow each other without a gap, so the
+    times of all add up to the time of the start, however late or rarely a child reports.
+    """
 
     began_s: float
     # The last report; before there is any, the child is starting its process.

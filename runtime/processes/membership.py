@@ -120,7 +120,9 @@ class Delivery:
 def deliver(message: ForeignCall | ForeignReply, epochs: Mapping[int, int]) -> Delivery | None:
     """Where the message goes; `epochs` are those of all frontends that are up, by rank.
 
-    A call to one that is gone is answered in its place. None: its caller does not wait any more.
+    A call goes to the frontend that has the rank now: a successor says by itself that it does not
+    know the response. A call to one that is gone is answered in its place. An answer goes to the
+    very epoch that asked, whose call ids alone mean what it says; None if that is gone.
     """
     if isinstance(message, ForeignCall):
         if message.frontend in epochs:

@@ -132,6 +132,7 @@ class ProcessSupervisor:
             self.readiness.handle_ready(name)  # given up: not waited for any more
 
     async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
+        """One process of this rank, a spare if there is one; started when it is READY."""
         name = f"{self.role} {rank}"
         epoch = next(self.epochs)
         started_s = trio.current_time()

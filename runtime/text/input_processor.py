@@ -226,6 +226,7 @@ class InputProcessor:
         return text
 
     async def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        """Token ids of a text: at once if it is short, else slice by slice in threads."""
         if len(text) > self.limits.prompt_characters_max:
             raise self._too_many_characters(len(text))
         try:
@@ -263,6 +264,7 @@ class InputProcessor:
         return InvalidParameter("prompt", f"must have at most {bound} characters, not {characters}")
 
     def _check_ids(self, token_ids: list[int], max_model_len: int) -> None:
+        """Raises `InvalidParameter`, or `PromptTooLong` if no token of an answer would fit."""
         if not token_ids:
             raise InvalidParameter("prompt", "must have at least one token")
         if len(token_ids) >= max_model_len:

@@ -2,9 +2,11 @@
 
 import json
 import pathlib
+from collections.abc import AsyncIterator
 
 import pytest
 
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.text.tokenizer import Tokenizer
 
 from .model_folders import CHAT_TEMPLATE, byte_level_tokenizer, metaspace_tokenizer, write_folder
@@ -37,3 +39,10 @@ def null_folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(sizes))
     return folder
+
+
+@pytest.fixture
+async def bed(null_folder: pathlib.Path) -> AsyncIterator[Bed]:
+    """A frontend and one engine with the null executor, in this process."""
+    async with open_bed(null_folder) as opened:
+        yield opened

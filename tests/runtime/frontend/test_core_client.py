@@ -109,34 +109,32 @@ async def test_a_dead_engine_ends_its_streams_with_the_cause(null_folder: pathli
 
 @pytest.mark.parametrize("given_up", [True, False])
 async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
-    null_folder: pathlib.Path, given_up: bool
+    bed: Bed, given_up: bool
 ) -> None:
     """It had linked itself already; nobody else would let go of that link."""
-    async with open_bed(null_folder) as bed:
-        early = Peer("engine", 1, 7)
-        starting = bed.directory.handle_starting(early.rank, early.epoch)
-        spoke = bed.mesh.open_spoke(early)
-        async with running(spoke):
-            spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
-            while early not in bed.hub.links.peers:
-                await bed.client.engines_changed.wait()
-        bed.mesh.remove_spoke(early)
-        bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
-        assert early in bed.hub.links.peers, "that snapshot does not know it yet"
-        bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
-        assert early in bed.hub.links.peers, "it may be this epoch that starts"
-        over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
-        bed.client.apply_membership(over)
-        assert early not in bed.hub.links.peers
-        assert len(await _tokens(bed)) == 12
+    early = Peer("engine", 1, 7)
+    starting = bed.directory.handle_starting(early.rank, early.epoch)
+    spoke = bed.mesh.open_spoke(early)
+    async with running(spoke):
+        spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
+        while early not in bed.hub.links.peers:
+            await bed.client.engines_changed.wait()
+    bed.mesh.remove_spoke(early)
+    bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
+    assert early in bed.hub.links.peers, "that snapshot does not know it yet"
+    bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))
+    assert early in bed.hub.links.peers, "it may be this epoch that starts"
+    over = bed.directory.handle_failed(1) if given_up else bed.directory.handle_starting(1, 8)
+    bed.client.apply_membership(over)
+    assert early not in bed.hub.links.peers
+    assert len(await _tokens(bed)) == 12
 
 
-async def test_without_an_engine_the_reason_is_told(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        bed.lose_engine(0)
-        with pytest.raises(NoEngine, match="engine 0 is restarting after it was killed"):
-            await _tokens(bed)
-        assert not bed.frontend.health().ready
+async def test_without_an_engine_the_reason_is_told(bed: Bed) -> None:
+    bed.lose_engine(0)
+    with pytest.raises(NoEngine, match="engine 0 is restarting after it was killed"):
+        await _tokens(bed)
+    assert not bed.frontend.health().ready
 
 
 async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathlib.Path) -> None:
@@ -231,10 +229,8 @@ async def test_an_id_that_is_used_again_gets_nothing_of_the_old_request(
             assert len((await stream.collect()).token_ids) == 12
 
 
-async def test_leaving_an_ended_request_does_not_abort_one_with_its_id(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed, AsyncExitStack() as stack:
+async def test_leaving_an_ended_request_does_not_abort_one_with_its_id(bed: Bed) -> None:
+    async with AsyncExitStack() as stack:
         opened = bed.frontend.generate("hello", PARAMS, request_id="a")
         first = await stack.enter_async_context(opened)
         await first.collect()
@@ -245,46 +241,38 @@ async def test_leaving_an_ended_request_does_not_abort_one_with_its_id(
             assert len((await stream.collect()).token_ids) == 12
 
 
-async def test_utility_calls_are_answered_or_fail_with_the_engine(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        (peer,) = bed.client.balancer.engines
-        assert "kv_blocks" in await bed.client.call_utility(peer, Utility.STATISTICS)
-        assert "step-loop" in await bed.client.call_utility(peer, Utility.TASK_TREE)
-        bed.lose_engine(0)
-        with pytest.raises(UtilityFailed):
-            await bed.client.call_utility(peer, Utility.STATISTICS)
+async def test_utility_calls_are_answered_or_fail_with_the_engine(bed: Bed) -> None:
+    (peer,) = bed.client.balancer.engines
+    assert "kv_blocks" in await bed.client.call_utility(peer, Utility.STATISTICS)
+    assert "step-loop" in await bed.client.call_utility(peer, Utility.TASK_TREE)
+    bed.lose_engine(0)
+    with pytest.raises(UtilityFailed):
+        await bed.client.call_utility(peer, Utility.STATISTICS)
 
 
-async def test_an_engine_is_called_by_the_channels_own_object(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        (peer,) = bed.client.balancer.engines
-        again = attrs.evolve(peer)
-        bed.client.handle_event(PeerDown(peer, "a test"))
-        bed.client.handle_event(PeerUp(again, 2))
-        assert bed.client.balancer.engines[0] is again
+async def test_an_engine_is_called_by_the_channels_own_object(bed: Bed) -> None:
+    (peer,) = bed.client.balancer.engines
+    again = attrs.evolve(peer)
+    bed.client.handle_event(PeerDown(peer, "a test"))
+    bed.client.handle_event(PeerUp(again, 2))
+    assert bed.client.balancer.engines[0] is again
 
 
-async def test_counts_of_an_engine_that_was_forgotten_are_no_news(
-    null_folder: pathlib.Path,
-) -> None:
+async def test_counts_of_an_engine_that_was_forgotten_are_no_news(bed: Bed) -> None:
     """The output handler may hold them while membership tells that their sender is gone."""
-    async with open_bed(null_folder) as bed:
-        (peer,) = bed.client.balancer.engines
-        held = Received(peer, StatisticsReport(EngineStatistics(running=3), 0))
-        bed.lose_engine(0)
-        bed.client.handle_event(held)
-        assert bed.frontend.statistics().engines == {}
+    (peer,) = bed.client.balancer.engines
+    held = Received(peer, StatisticsReport(EngineStatistics(running=3), 0))
+    bed.lose_engine(0)
+    bed.client.handle_event(held)
+    assert bed.frontend.statistics().engines == {}
 
 
-async def test_a_draining_client_takes_nothing_new(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        bed.frontend.drain()
-        with pytest.raises(NoEngine, match="draining"):
-            await _tokens(bed)
-        assert not bed.frontend.health().ready
-        assert all(is_quiet(server) for server in bed.servers.values())
+async def test_a_draining_client_takes_nothing_new(bed: Bed) -> None:
+    bed.frontend.drain()
+    with pytest.raises(NoEngine, match="draining"):
+        await _tokens(bed)
+    assert not bed.frontend.health().ready
+    assert all(is_quiet(server) for server in bed.servers.values())
 
 
 async def test_a_client_that_never_reads_delays_nobody(null_folder: pathlib.Path) -> None:

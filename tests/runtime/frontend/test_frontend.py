@@ -34,8 +34,8 @@ from triolet.transports.array import Array
 PARAMS = SamplingParams(max_tokens=16, seed=3, ignore_eos=True)
 
 
-async def test_pieces_add_up_to_the_whole_text(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed, bed.frontend.generate("the cat", PARAMS) as stream:
+async def test_pieces_add_up_to_the_whole_text(bed: Bed) -> None:
+    async with bed.frontend.generate("the cat", PARAMS) as stream:
         pieces = [output async for output in stream]
     assert "".join(piece.text for piece in pieces) == stream.text
     assert [piece.token_count for piece in pieces][-1] == 16
@@ -45,59 +45,50 @@ async def test_pieces_add_up_to_the_whole_text(null_folder: pathlib.Path) -> Non
     assert tokenizer.decode(stream.token_ids) == stream.text
 
 
-async def test_a_stop_string_ends_the_request_here_and_in_the_engine(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        async with bed.frontend.generate("the cat", PARAMS) as stream:
-            whole = (await stream.collect()).text
-        stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
-        params = SamplingParams(max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
-        stream = await bed.answer("the cat", params)
-        assert stream.text == whole[: whole.index(stop)]
-        assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
-        await bed.wait_quiet()
+async def test_a_stop_string_ends_the_request_here_and_in_the_engine(bed: Bed) -> None:
+    async with bed.frontend.generate("the cat", PARAMS) as stream:
+        whole = (await stream.collect()).text
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 2]
+    params = SamplingParams(max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
+    stream = await bed.answer("the cat", params)
+    assert stream.text == whole[: whole.index(stop)]
+    assert (stream.finish_reason, stream.stop_reason) == (FinishReason.STOP, stop)
+    await bed.wait_quiet()
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_a_client_with_credit_gets_what_it_grants(
-    null_folder: pathlib.Path, streaming: bool
-) -> None:
-    async with open_bed(null_folder) as bed:
-        opened = bed.frontend.generate("the cat", PARAMS, streaming=streaming, credit=3)
-        async with opened as stream, trio.open_nursery() as nursery:
-            nursery.start_soon(stream.collect)
-            while bed.servers[0].core.statistics().paused == 0:
-                await trio.lowlevel.checkpoint()
-            assert bed.servers[0].core.statistics().output_tokens == 3
-            stream.grant(2)
-            while bed.servers[0].core.statistics().output_tokens < 5:
-                await trio.lowlevel.checkpoint()
-            await bed.answer("another", PARAMS)
-            assert bed.servers[0].core.statistics().output_tokens == 5 + 16
-            stream.grant(100)
-        assert len(stream.token_ids) == 16
-        await bed.wait_quiet()
+async def test_a_client_with_credit_gets_what_it_grants(bed: Bed, streaming: bool) -> None:
+    opened = bed.frontend.generate("the cat", PARAMS, streaming=streaming, credit=3)
+    async with opened as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.collect)
+        while bed.servers[0].core.statistics().paused == 0:
+            await trio.lowlevel.checkpoint()
+        assert bed.servers[0].core.statistics().output_tokens == 3
+        stream.grant(2)
+        while bed.servers[0].core.statistics().output_tokens < 5:
+            await trio.lowlevel.checkpoint()
+        await bed.answer("another", PARAMS)
+        assert bed.servers[0].core.statistics().output_tokens == 5 + 16
+        stream.grant(100)
+    assert len(stream.token_ids) == 16
+    await bed.wait_quiet()
 
 
-async def test_tokens_that_do_not_become_text_fail_their_request_alone(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        table = bed.frontend.inputs.tokenizer.table(skip_special_tokens=True)
-        async with bed.frontend.generate("the cat", PARAMS, credit=1) as stream:
-            await anext(stream)
-            data: list[Any] = table.data
-            whole = list(data)
-            table.texts.clear()
-            data[:] = ["no bytes"] * len(whole)
-            stream.grant(15)
-            with pytest.raises(ProcessingFailed, match="TypeError"):
-                await stream.collect()
-            data[:] = whole
-        await bed.wait_quiet()
-        async with bed.frontend.generate("the cat", PARAMS) as stream:
-            assert len((await stream.collect()).token_ids) == 16
+async def test_tokens_that_do_not_become_text_fail_their_request_alone(bed: Bed) -> None:
+    table = bed.frontend.inputs.tokenizer.table(skip_special_tokens=True)
+    async with bed.frontend.generate("the cat", PARAMS, credit=1) as stream:
+        await anext(stream)
+        data: list[Any] = table.data
+        whole = list(data)
+        table.texts.clear()
+        data[:] = ["no bytes"] * len(whole)
+        stream.grant(15)
+        with pytest.raises(ProcessingFailed, match="TypeError"):
+            await stream.collect()
+        data[:] = whole
+    await bed.wait_quiet()
+    async with bed.frontend.generate("the cat", PARAMS) as stream:
+        assert len((await stream.collect()).token_ids) == 16
 
 
 async def test_tokens_that_may_wait_come_together(null_folder: pathlib.Path) -> None:
@@ -130,25 +121,23 @@ async def test_who_asks_is_told_of_its_place_in_the_queue(null_folder: pathlib.P
         assert len(stream.token_ids) == 16
 
 
-async def test_refusals_name_the_fault_and_charge_nothing(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        with pytest.raises(PromptTooLong):
-            async with bed.frontend.generate([9] * 600, PARAMS):
-                pytest.fail("it was admitted")
-        with pytest.raises(InvalidParameter, match="token ids"):
-            async with bed.frontend.generate([5000], PARAMS):
-                pytest.fail("it was admitted")
-        counts = bed.frontend.statistics().frontend
-        assert (counts.requests_active, counts.queued_tokens) == (0, 0)
+async def test_refusals_name_the_fault_and_charge_nothing(bed: Bed) -> None:
+    with pytest.raises(PromptTooLong):
+        async with bed.frontend.generate([9] * 600, PARAMS):
+            pytest.fail("it was admitted")
+    with pytest.raises(InvalidParameter, match="token ids"):
+        async with bed.frontend.generate([5000], PARAMS):
+            pytest.fail("it was admitted")
+    counts = bed.frontend.statistics().frontend
+    assert (counts.requests_active, counts.queued_tokens) == (0, 0)
 
 
-async def test_an_error_of_the_engine_fails_the_request_alone(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        bed.servers[0].core.start_drain()
-        async with bed.frontend.generate("the cat", PARAMS) as stream:
-            with pytest.raises(EngineDraining):
-                await stream.collect()
-        assert bed.frontend.statistics().frontend.requests_failed_total == 1
+async def test_an_error_of_the_engine_fails_the_request_alone(bed: Bed) -> None:
+    bed.servers[0].core.start_drain()
+    async with bed.frontend.generate("the cat", PARAMS) as stream:
+        with pytest.raises(EngineDraining):
+            await stream.collect()
+    assert bed.frontend.statistics().frontend.requests_failed_total == 1
 
 
 def say(bed: Bed, request_id: str, token_ids: list[int], **more: Any) -> None:
@@ -165,36 +154,34 @@ def say(bed: Bed, request_id: str, token_ids: list[int], **more: Any) -> None:
     bed.client.deliver(entry, output)
 
 
-async def test_tokens_that_come_with_an_error_are_told_before_it(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
-        async with bed.frontend.generate("the cat", alone, credit=2) as stream:
-            while len(stream.token_ids) < 2:
-                await anext(stream)
-            reason = FinishReason.ERROR
-            say(bed, stream.request_id, [5, 6], finish_reason=reason, error="the row failed")
-            with pytest.raises(RequestFailed, match="the row failed"):
-                await stream.collect()
-            assert stream.token_ids[2:] == [5, 6]
-        await bed.wait_quiet()
+async def test_tokens_that_come_with_an_error_are_told_before_it(bed: Bed) -> None:
+    alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+    async with bed.frontend.generate("the cat", alone, credit=2) as stream:
+        while len(stream.token_ids) < 2:
+            await anext(stream)
+        reason = FinishReason.ERROR
+        say(bed, stream.request_id, [5, 6], finish_reason=reason, error="the row failed")
+        with pytest.raises(RequestFailed, match="the row failed"):
+            await stream.collect()
+        assert stream.token_ids[2:] == [5, 6]
+    await bed.wait_quiet()
 
 
-async def test_what_comes_with_later_tokens_is_told_with_them(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
-        async with bed.frontend.generate("the cat", alone, credit=2) as stream:
-            while len(stream.token_ids) < 2:
-                await anext(stream)
-            resumed = RequestEvent(RequestEventKind.RESUMED)
-            say(bed, stream.request_id, [5, 6])
-            say(bed, stream.request_id, [7], events=(resumed,))
-            say(bed, stream.request_id, [8])
-            before, after = stream.take_nowait(), stream.take_nowait()
-            assert before is not None
-            assert after is not None, "events stay behind the tokens that came before them"
-            assert (before.token_ids, after.token_ids) == ([5, 6], [7, 8])
-            assert (after.events, after.token_count) == ((resumed,), 6)
-        await bed.wait_quiet()
+async def test_what_comes_with_later_tokens_is_told_with_them(bed: Bed) -> None:
+    alone = SamplingParams(max_tokens=400, seed=3, ignore_eos=True)
+    async with bed.frontend.generate("the cat", alone, credit=2) as stream:
+        while len(stream.token_ids) < 2:
+            await anext(stream)
+        resumed = RequestEvent(RequestEventKind.RESUMED)
+        say(bed, stream.request_id, [5, 6])
+        say(bed, stream.request_id, [7], events=(resumed,))
+        say(bed, stream.request_id, [8])
+        before, after = stream.take_nowait(), stream.take_nowait()
+        assert before is not None
+        assert after is not None, "events stay behind the tokens that came before them"
+        assert (before.token_ids, after.token_ids) == ([5, 6], [7, 8])
+        assert (after.events, after.token_count) == ((resumed,), 6)
+    await bed.wait_quiet()
 
 
 async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib.Path) -> None:
@@ -212,21 +199,18 @@ async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib
         assert stream.usage.cached_tokens == 0
 
 
-async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        async with bed.frontend.generate("the cat", PARAMS, cache_salt="x" * 2000) as stream:
-            with pytest.raises(InvalidParameter) as caught:
-                await stream.collect()
-        assert caught.value.parameter == "cache_salt"
-        assert str(caught.value) == "cache_salt must have at most 1024 characters"
-        core = bed.servers[0].core
-        core.limits = attrs.evolve(core.limits, max_model_len=2)  # less than it told us
-        async with bed.frontend.generate([9, 9], PARAMS) as stream:
-            with pytest.raises(PromptRefused) as refused:
-                await stream.collect()
-        assert str(refused.value) == str(PromptTooLong(2, 2))
+async def test_what_the_engine_refuses_is_the_clients_fault_and_said_in_its_words(bed: Bed) -> None:
+    async with bed.frontend.generate("the cat", PARAMS, cache_salt="x" * 2000) as stream:
+        with pytest.raises(InvalidParameter) as caught:
+            await stream.collect()
+    assert caught.value.parameter == "cache_salt"
+    assert str(caught.value) == "cache_salt must have at most 1024 characters"
+    core = bed.servers[0].core
+    core.limits = attrs.evolve(core.limits, max_model_len=2)  # less than it told us
+    async with bed.frontend.generate([9, 9], PARAMS) as stream:
+        with pytest.raises(PromptRefused) as refused:
+            await stream.collect()
+    assert str(refused.value) == str(PromptTooLong(2, 2))
 
 
 @pytest.mark.parametrize(
@@ -248,22 +232,21 @@ def test_codes_of_an_engine_that_ended_a_request(code: str, kind: type[EngineErr
     assert "it is odd" in str(error)
 
 
-async def test_accounts_at_the_end(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        await bed.answer("the cat", PARAMS)
-        async with bed.frontend.generate("the cat", PARAMS):
-            pass
-        while bed.servers[0].core.statistics().requests_aborted == 0:
-            await trio.lowlevel.checkpoint()
-        await bed.wait_quiet()
-        counts = bed.frontend.statistics().frontend
-        assert counts.requests_total == 2
-        assert counts.requests_finished_total == 1
-        assert counts.requests_aborted_total == 1
-        assert counts.output_tokens_total == 16
-        assert counts.requests_active == 0
-        (engine,) = await bed.frontend.engine_statistics()
-        assert engine.kv_blocks_free == engine.kv_blocks
+async def test_accounts_at_the_end(bed: Bed) -> None:
+    await bed.answer("the cat", PARAMS)
+    async with bed.frontend.generate("the cat", PARAMS):
+        pass
+    while bed.servers[0].core.statistics().requests_aborted == 0:
+        await trio.lowlevel.checkpoint()
+    await bed.wait_quiet()
+    counts = bed.frontend.statistics().frontend
+    assert counts.requests_total == 2
+    assert counts.requests_finished_total == 1
+    assert counts.requests_aborted_total == 1
+    assert counts.output_tokens_total == 16
+    assert counts.requests_active == 0
+    (engine,) = await bed.frontend.engine_statistics()
+    assert engine.kv_blocks_free == engine.kv_blocks
 
 
 @pytest.mark.parametrize("asked", [None, 300])

@@ -11,7 +11,7 @@ import trio
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
-from triolet.fuzz.doubles.bed import open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.errors import Overloaded
 from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 
@@ -52,21 +52,20 @@ async def test_the_first_choice_is_what_one_alone_is(null_folder: pathlib.Path) 
     assert (await answers(null_folder))[0] == alone[0]
 
 
-async def test_a_stop_string_ends_its_choice_alone(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        stream = await bed.answer("the cat", PARAMS)
-        whole = [choice.text for choice in stream.choices]
-        stop = next(
-            whole[1][place : place + 2]
-            for place in range(len(whole[1]))
-            if not any(whole[1][place : place + 2] in other for other in (whole[0], whole[2]))
-        )
-        params = SamplingParams(n=COUNT, max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
-        stream = await bed.answer("the cat", params)
-        assert [choice.stop_reason for choice in stream.choices] == [None, stop, None]
-        assert stream.choices[1].text == whole[1][: whole[1].index(stop)]
-        assert [stream.choices[i].text for i in (0, 2)] == [whole[0], whole[2]]
-        await bed.wait_quiet()
+async def test_a_stop_string_ends_its_choice_alone(bed: Bed) -> None:
+    stream = await bed.answer("the cat", PARAMS)
+    whole = [choice.text for choice in stream.choices]
+    stop = next(
+        whole[1][place : place + 2]
+        for place in range(len(whole[1]))
+        if not any(whole[1][place : place + 2] in other for other in (whole[0], whole[2]))
+    )
+    params = SamplingParams(n=COUNT, max_tokens=16, seed=3, ignore_eos=True, stop=[stop])
+    stream = await bed.answer("the cat", params)
+    assert [choice.stop_reason for choice in stream.choices] == [None, stop, None]
+    assert stream.choices[1].text == whole[1][: whole[1].index(stop)]
+    assert [stream.choices[i].text for i in (0, 2)] == [whole[0], whole[2]]
+    await bed.wait_quiet()
 
 
 async def test_one_choice_can_be_aborted_and_the_others_go_on(null_folder: pathlib.Path) -> None:
@@ -119,30 +118,28 @@ async def test_each_choice_goes_on_where_its_engine_died(null_folder: pathlib.Pa
         assert [choice.token_ids for choice in stream.choices] == wanted
 
 
-async def test_credit_is_each_choices(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        opened = bed.frontend.generate("the cat", PARAMS, credit=2)
-        async with opened as stream, trio.open_nursery() as nursery:
-            nursery.start_soon(stream.collect)
-            while bed.servers[0].core.statistics().paused < COUNT:
-                await trio.lowlevel.checkpoint()
-            assert bed.servers[0].core.statistics().output_tokens == 2 * COUNT
-            stream.grant(14)
-        assert stream.usage.output_tokens == 16 * COUNT
+async def test_credit_is_each_choices(bed: Bed) -> None:
+    opened = bed.frontend.generate("the cat", PARAMS, credit=2)
+    async with opened as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(stream.collect)
+        while bed.servers[0].core.statistics().paused < COUNT:
+            await trio.lowlevel.checkpoint()
+        assert bed.servers[0].core.statistics().output_tokens == 2 * COUNT
+        stream.grant(14)
+    assert stream.usage.output_tokens == 16 * COUNT
 
 
-async def test_more_choices_than_there_is_room_for(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        limits = bed.frontend.admission.limits
-        object.__setattr__(limits, "active_requests_max", 4)
-        async with bed.frontend.generate("the cat", PARAMS):
-            with pytest.raises(Overloaded):
-                async with bed.frontend.generate("the cat", PARAMS):
-                    pytest.fail("it was admitted")
-        with pytest.raises(InvalidParameter, match="n must be at most 4"):
-            async with bed.frontend.generate("the cat", SamplingParams(n=5)):
+async def test_more_choices_than_there_is_room_for(bed: Bed) -> None:
+    limits = bed.frontend.admission.limits
+    object.__setattr__(limits, "active_requests_max", 4)
+    async with bed.frontend.generate("the cat", PARAMS):
+        with pytest.raises(Overloaded):
+            async with bed.frontend.generate("the cat", PARAMS):
                 pytest.fail("it was admitted")
-        assert bed.frontend.statistics().frontend.requests_active == 0
+    with pytest.raises(InvalidParameter, match="n must be at most 4"):
+        async with bed.frontend.generate("the cat", SamplingParams(n=5)):
+            pytest.fail("it was admitted")
+    assert bed.frontend.statistics().frontend.requests_active == 0
 
 
 @pytest.mark.parametrize("streaming", [True, False])

@@ -70,10 +70,9 @@ async def test_usage_counts_a_token_for_each_row(null_folder: pathlib.Path) -> N
     assert stream.choices[0].token_ids != stream.choices[1].token_ids
 
 
-async def test_the_end_of_a_prompt_may_be_enough(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        whole = await tokens_of(bed, embeddings(7, first=3))
-        assert await tokens_of(bed, embeddings(10), truncate_prompt_tokens=7) == whole
+async def test_the_end_of_a_prompt_may_be_enough(bed: Bed) -> None:
+    whole = await tokens_of(bed, embeddings(7, first=3))
+    assert await tokens_of(bed, embeddings(10), truncate_prompt_tokens=7) == whole
 
 
 @pytest.mark.parametrize("tokens", [20, 256])
@@ -96,27 +95,25 @@ async def test_they_are_sent_again_to_another_engine(
             assert stream.token_ids == alone
 
 
-async def test_refusals_name_the_field(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        with pytest.raises(InvalidParameter, match="prompt_embeds must have the shape 1 × 4 here"):
-            await tokens_of(bed, PromptEmbeds(bytes(12), (1, 3)))
-        with pytest.raises(InvalidParameter, match="prompt_logprobs must not be together"):
-            await tokens_of(bed, embeddings(3), prompt_logprobs=1)
-        with pytest.raises(PromptTooLong):
-            await tokens_of(bed, embeddings(512))
-        assert bed.frontend.admission.embeds_bytes == 0
-        assert len(await tokens_of(bed, embeddings(3))) == 12
+async def test_refusals_name_the_field(bed: Bed) -> None:
+    with pytest.raises(InvalidParameter, match="prompt_embeds must have the shape 1 × 4 here"):
+        await tokens_of(bed, PromptEmbeds(bytes(12), (1, 3)))
+    with pytest.raises(InvalidParameter, match="prompt_logprobs must not be together"):
+        await tokens_of(bed, embeddings(3), prompt_logprobs=1)
+    with pytest.raises(PromptTooLong):
+        await tokens_of(bed, embeddings(512))
+    assert bed.frontend.admission.embeds_bytes == 0
+    assert len(await tokens_of(bed, embeddings(3))) == 12
 
 
-async def test_bytes_of_all_requests_are_bounded(null_folder: pathlib.Path) -> None:
-    async with open_bed(null_folder) as bed:
-        limits = AdmissionLimits(embeds_bytes_max=100)
-        bed.frontend.admission.limits = limits
-        async with bed.frontend.generate(embeddings(12), PARAMS):
-            with pytest.raises(Overloaded, match="embeds_bytes_max"):
-                await tokens_of(bed, embeddings(1))
-        assert len(await tokens_of(bed, embeddings(12))) == 12
-        bed.frontend.admission.check_invariants()
+async def test_bytes_of_all_requests_are_bounded(bed: Bed) -> None:
+    limits = AdmissionLimits(embeds_bytes_max=100)
+    bed.frontend.admission.limits = limits
+    async with bed.frontend.generate(embeddings(12), PARAMS):
+        with pytest.raises(Overloaded, match="embeds_bytes_max"):
+            await tokens_of(bed, embeddings(1))
+    assert len(await tokens_of(bed, embeddings(12))) == 12
+    bed.frontend.admission.check_invariants()
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.worker.null.executor import null_logprob
-from triolet.fuzz.doubles.bed import open_bed
+from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
@@ -90,15 +90,12 @@ async def test_on_another_engine_after_the_first_one_died(null_folder: pathlib.P
             check(stream)
 
 
-async def test_a_stop_string_takes_the_logprobs_of_what_came_after_it(
-    null_folder: pathlib.Path,
-) -> None:
-    async with open_bed(null_folder) as bed:
-        stream = await bed.answer(PROMPT, PARAMS)
-        text = stream.text
-        stop = text[len(text) // 2 :][:2]
-        params = SamplingParams(max_tokens=TOKENS, seed=3, ignore_eos=True, logprobs=2, stop=[stop])
-        stream = await bed.answer(PROMPT, params)
+async def test_a_stop_string_takes_the_logprobs_of_what_came_after_it(bed: Bed) -> None:
+    stream = await bed.answer(PROMPT, PARAMS)
+    text = stream.text
+    stop = text[len(text) // 2 :][:2]
+    params = SamplingParams(max_tokens=TOKENS, seed=3, ignore_eos=True, logprobs=2, stop=[stop])
+    stream = await bed.answer(PROMPT, params)
     assert stream.stop_reason == stop
     assert stream.logprobs is not None
     assert [token.token_id for token in stream.logprobs] == stream.token_ids

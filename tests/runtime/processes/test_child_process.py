@@ -152,15 +152,6 @@ async def test_a_booting_child_is_shown_as_far_as_its_parent_knows() -> None:
         assert facts == {"epoch": 1, "phase": "load", "done": "50%"}
 
 
-async def test_a_death_while_booting_names_the_error() -> None:
-    owner = Owner("raise")
-    words = "exited with code 1: ValueError: told to raise"
-    with check_no_leaks(), trio.fail_after(DEADLINE_S), pytest.raises(ProcessDied, match=words):
-        await owner.run()
-    assert owner.gone == ["exited with code 1: ValueError: told to raise"]
-    assert owner.diary.of(ChildProcess) == []
-
-
 async def test_a_process_that_cannot_be_had_is_told_as_a_failure() -> None:
     """As for want of descriptors or processes; here its environment is larger than may be."""
     owner = Owner("ready", environment={"TOO_LARGE": "x" * 2**20})

@@ -93,11 +93,6 @@ def test_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
     assert list(home.iterdir()) == []
 
 
-def test_nothing_running_says_what_to_do() -> None:
-    with pytest.raises(RunNotFound, match="triolet serve"):
-        find_run()
-
-
 @pytest.fixture
 async def folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery

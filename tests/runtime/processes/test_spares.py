@@ -124,15 +124,6 @@ def test_one_that_was_of_use_ends_the_row_of_losses() -> None:
     assert policy.losses == 0
 
 
-def test_more_than_one_in_a_place_is_refused() -> None:
-    policy = SparePolicy()
-    with pytest.raises(AssertionError):
-        policy.handle_taken()
-    policy.handle_started(0.0)
-    with pytest.raises(AssertionError):
-        policy.handle_started(0.0)
-
-
 @pytest.mark.slow
 async def test_the_next_process_is_the_spare_that_waited() -> None:
     async with open_bed("ready") as bed:

@@ -72,11 +72,6 @@ def test_the_text_is_what_transformers_renders(
     assert rendered == expected
 
 
-def test_the_small_template(tmp_path: pathlib.Path) -> None:
-    text = load(tmp_path, CHAT_TEMPLATE).render(MESSAGES[:1])
-    assert text == "<|begin|><|turn|>system\nBe brief.<|end|>\n<|turn|>assistant\n"
-
-
 def test_the_file_goes_before_the_settings(tmp_path: pathlib.Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("from the file")
     assert load(tmp_path, "from the settings").render([]) == "from the file"

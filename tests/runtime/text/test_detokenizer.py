@@ -54,14 +54,6 @@ def test_a_character_is_given_out_when_it_is_whole(tokenizer: Tokenizer, text: s
     assert detokenizer.finish() == ""
 
 
-def test_an_unfinished_character_becomes_one_replacement(tokenizer: Tokenizer) -> None:
-    ids = tokenizer.encode("a🙂", add_special_tokens=False)
-    detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
-    assert "".join(detokenizer.push(ids[:-1])) == "a"
-    assert detokenizer.finish() == "\ufffd"
-    assert detokenizer.finish() == ""
-
-
 def test_ids_outside_the_vocabulary_have_no_text(tokenizer: Tokenizer) -> None:
     detokenizer = make_detokenizer(tokenizer, skip_special_tokens=True)
     (a,) = tokenizer.encode("a", add_special_tokens=False)

@@ -62,11 +62,6 @@ def test_pieces_without_a_first_character_pass_as_they_are() -> None:
     assert stops.push("x-y") == ("x", "-")
 
 
-def test_of_matches_with_one_end_the_longest_counts() -> None:
-    assert StopStrings(("c", "bc")).push("abc") == ("a", "bc")
-    assert StopStrings(("abc", "b")).push("abc") == ("a", "b")
-
-
 def test_the_worst_strings_are_held_back_whole() -> None:
     strings = tuple("a" * n + "b" for n in range(1008, 1024))
     stops = StopStrings(strings)

@@ -179,8 +179,3 @@ def test_a_template_says_whether_it_knows_the_format() -> None:
     assert has_tool_calls("{% if tools %}<tool_call>{% endif %}")
     assert not has_tool_calls("{{ messages }}")
     assert not has_tool_calls(None)
-
-
-def test_a_template_is_given_openais_shape() -> None:
-    function = {"name": "clock", "description": "The time.", "parameters": CLOCK.parameters}
-    assert CLOCK.for_template() == {"type": "function", "function": function}
