@@ -6,7 +6,7 @@ import io
 import pathlib
 import re
 import tokenize
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 
 import pytest
@@ -22,6 +22,16 @@ LINE_CHARACTERS_MAX = 100
 POSITIONAL_MAX = 4
 NESTING_MAX = 4
 FOLDER_MODULES_MAX = 20
+CRUMB_LINES = 60
+PRODUCT = ("api", "runtime", "engine", "transports", "nurseries")
+
+PRIVATE = {"told", "teller", "whoever", "nobody", "somebody"}
+PRIVATE_WORDS = re.compile(rf"\b({'|'.join(sorted(PRIVATE))})\b", re.IGNORECASE)
+# Small modules with one importer, and why each is a module all the same.
+CRUMBS = {
+    f"triolet.engine.model.{family}": "a file for each family, read top to bottom"
+    for family in ("gemma3", "llama", "mistral", "qwen2", "qwen3_moe")
+}
 
 # A file for each model family; a benchmark for each part.
 WIDE = {"engine/model", "bench/parts"}
@@ -152,6 +162,57 @@ def bad_openings(module: Module) -> Iterator[str]:
 
 def test_openings_say_why_modules_exist() -> None:
     assert broken_in_house(bad_openings) == {}
+
+
+def private_words(module: Module) -> Iterator[str]:
+    """In identifiers and first lines stand the field's words (STYLE 7)."""
+    first = module.docstring.splitlines()[0] if module.docstring else ""
+    if match := PRIVATE_WORDS.search(first):
+        yield f"line 1: {match[0]}"
+    for node in module.nodes:
+        for name in _names_defined(node):
+            if set(re.split("_+", re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower())) & PRIVATE:
+                yield f"line {getattr(node, 'lineno', 0)}: {name}"
+
+
+def _names_defined(node: ast.AST) -> tuple[str, ...]:
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return (name,)
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            return (name,)
+        case ast.arg(arg=name) | ast.keyword(arg=str(name)):
+            return (name,)
+    return ()
+
+
+def test_names_and_first_lines_use_the_words_of_the_field() -> None:
+    assert broken_in_house(private_words) == {}
+
+
+def test_no_class_name_occurs_twice() -> None:
+    homes: dict[str, list[str]] = defaultdict(list)
+    for module in house_modules():
+        for node in module.nodes:
+            if isinstance(node, ast.ClassDef) and module.room in PRODUCT:
+                homes[node.name].append(module.name)
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
+def test_crumbs_have_a_reason() -> None:
+    importers = Counter(
+        target
+        for module in house_modules()
+        for target in {house_target(item.target) for item in module.imports}
+        if target != module.name
+    )
+    crumbs = {
+        module.name
+        for module in house_modules()
+        if module.room in PRODUCT and not module.is_package and importers[module.name] == 1
+        if len(module.source.splitlines()) < CRUMB_LINES
+    }
+    assert crumbs == set(CRUMBS)
 
 
 def missing_docstrings(module: Module) -> Iterator[str]:
@@ -335,6 +396,16 @@ def test_environment_variables_that_are_named_exist() -> None:
     }
     options = {option for name in ("serve", "run", "bench") for option in _option_variables(name)}
     assert named - used - options == set()
+
+
+def test_files_that_documents_name_exist() -> None:
+    """`tests/README.md` and its kind name files from their own folder or from the root."""
+    missing = []
+    for document in [*ROOT.glob("*.md"), *ROOT.glob("[a-z]*/**/*.md")]:
+        for name in re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+\.[a-z]+)`", document.read_text()):
+            if not any((folder / name).exists() for folder in (document.parent, ROOT)):
+                missing.append(f"{document.relative_to(ROOT)}: {name}")
+    assert not missing
 
 
 def _option_variables(command: str) -> Iterator[str]:
