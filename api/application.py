@@ -17,13 +17,12 @@ from ..runtime.text.tool_calls import has_tool_calls
 from .errors import draining
 from .http.access import Authentication, OriginPolicy
 from .http.connection import HttpConnection
-from .limits import LOCAL, InputBudget
 from .metrics import ApiCounters, Metrics
 from .openai.response_id import IdSource
 from .responses.foreign import ForeignResponses, RootCalls
 from .responses.service import ResponseService
 from .responses.store import ResponseStore
-from .settings import ServeSettings
+from .settings import LOCAL, InputBudget, ServeSettings
 
 # After the grace, for closing handshakes; a clean end on loopback takes milliseconds.
 CLOSE_S = 1.0

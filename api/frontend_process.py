@@ -18,9 +18,9 @@ from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import settle_heap
+from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
-from ..nurseries.tasks.waiting import waiting_for
 from ..runtime.frontend.frontend import Frontend
 from ..runtime.messages import (
     FRONTEND_TO_ROOT,
@@ -37,9 +37,13 @@ from ..runtime.messages import (
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.codec import MalformedMessage
-from ..transports.control.channel import ControlChannel
+from ..transports.control.channel import (
+    ControlChannel,
+)
 from ..transports.control.handshake import ChildHandshake, perform_child_handshake
-from ..transports.control.passed_fds import close_fds
+from ..transports.control.passed_fds import (
+    close_fds,
+)
 from ..transports.links.channel import Peer
 from .application import Application
 from .responses.foreign import ForeignResponses, RootCalls

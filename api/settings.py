@@ -1,13 +1,180 @@
-"""Settings of a frontend: made by the command, carried as text by the root, read by frontends.
+"""Settings of a frontend: how it serves, every bound in one tree, counts of what connections share.
 
-The live root loads this, so it imports nothing that speaks a protocol or knows a tokenizer.
+Sans-IO: plain data and sums. A limit is checked before memory is allocated for what it limits.
+Times are monotonic seconds.
 """
+
+import ipaddress
+import math
+from typing import Protocol
 
 import attrs
 import msgspec
 
 from ..runtime.config import WHOLE_MERGE_S, RuntimeSettings
-from .limits import ServerLimits
+
+# What a person still takes for a text that flows; more than a second is no stream.
+MERGE_MS_MAX = 1000
+
+
+@attrs.frozen(kw_only=True)
+class HttpLimits:
+    """Bounds of one HTTP connection and of each request on it."""
+
+    # A whole head must arrive within this, from its first byte (or from the accept).
+    head_s: float = 5.0
+    # nginx takes 32 KiB of headers by default (4 × 8).
+    head_bytes_max: int = 32 * 2**10
+    body_s: float = 30.0
+    # Room for the longest prompts as JSON: 1 M tokens are about 5 MB of text.
+    body_bytes_max: int = 16 * 2**20
+    # nginx's keepalive_timeout. An idle connection costs a task and a descriptor.
+    idle_s: float = 75.0
+    # One write; a client that takes nothing for so long is gone or hostile.
+    write_s: float = 20.0
+    # Bytes of further requests that a client may send while it is being answered.
+    pipelined_bytes_max: int = 64 * 2**10
+    # After an answer to a request not read to its end: how long and how much to read away.
+    linger_s: float = 1.0
+    linger_bytes_max: int = 2**20
+
+
+@attrs.frozen(kw_only=True)
+class SocketLimits:
+    """Bounds of one WebSocket connection."""
+
+    lanes_active_max: int = 16  # OpenAI's figure
+    lane_names_max: int = 32  # OpenAI's figure
+    queued_per_lane_max: int = 16  # pulled out of the air: one client turn never waits for 16
+    queued_bytes_max: int = 16 * 2**20  # of all lanes; one body's worth
+    message_bytes_max: int = 16 * 2**20
+    # Clients send one frame a message, some split at 16 KiB or 64 KiB: 16 MiB / 16 KiB.
+    fragments_per_message_max: int = 1024
+    # Frames that carry no data of a new message (pings, pongs, empty continuations) cost CPU only:
+    # a bucket of so many, refilled at the rate below.
+    idle_frames_burst: int = 256
+    idle_frames_per_s: float = 20.0
+    ping_s: float = 20.0
+    pong_s: float = 20.0
+    write_s: float = 20.0
+    # Deltas of one lane are merged up to so many bytes; then the lane's request is paused.
+    lane_buffer_bytes_max: int = 64 * 2**10
+    # What one wake-up of the writer gathers into one write.
+    burst_bytes_max: int = 256 * 2**10
+    # Error events that wait for a client which sends but does not read.
+    waiting_errors_max: int = 256
+    # Responses refused in a row because the server is overloaded; then the socket ends with 1013,
+    # and its client comes back by another frontend. Pulled out of the air: half of the lanes.
+    overloads_max: int = 8
+    age_s: float = 3600.0  # OpenAI's figure: 60 minutes
+    close_s: float = 5.0  # the closing handshake
+
+
+@attrs.frozen(kw_only=True)
+class ServerLimits:
+    """Bounds of the whole frontend."""
+
+    # Half of the usual descriptor limit of 4096; above it a connection is answered 503 and closed.
+    connections_max: int = 2048
+    # Of one address that is not this machine's own (of IPv6: one network of 64 bits), answered
+    # the same way. A quarter: no client takes all; behind a proxy on another machine, which has
+    # one address for everybody, this wants to be as large as the limit above.
+    connections_per_address_max: int = 512
+    # Of bodies and messages that are not whole yet, those of all connections together; each has
+    # 64 KiB for nothing. Sixteen of the largest.
+    input_bytes_max: int = 256 * 2**20
+    # Ended responses, kept for `GET`, for those who resume, and for `previous_response_id`. Beyond
+    # these the oldest are forgotten. The time is a socket's age limit: a chain on one never breaks.
+    ended_responses_max: int = 4096
+    ended_bytes_max: int = 64 * 2**20
+    ended_s: float = 3600.0
+    # Tokens of a stream may wait so long for more, unless its request says how long
+    # (`runtime.merge_ms`): fewer messages, events and writes. 0: each is sent when it comes.
+    merge_ms: int = 0
+    http: HttpLimits = attrs.field(factory=HttpLimits)
+    socket: SocketLimits = attrs.field(factory=SocketLimits)
+
+
+# Unfinished input that counts for nothing, of each connection; few requests are larger.
+FREE_BYTES = 64 * 2**10
+
+
+@attrs.define(eq=False)
+class InputBudget:
+    """Memory of request bodies and WebSocket messages that are not whole yet, of all clients.
+
+    Each alone is bounded, but two thousand connections of 16 MiB are not: a slow body lasts half a
+    minute, an unfinished message as long as its socket. Small ones are free, as their number is
+    bounded by that of connections.
+    """
+
+    bytes_max: float = math.inf
+    # The sum of all shares.
+    taken: int = attrs.field(default=0, init=False)
+
+
+@attrs.define(eq=False)
+class InputShare:
+    """What one connection takes of the budget; released when the connection ends."""
+
+    budget: InputBudget = attrs.field(factory=InputBudget)
+    _taken: int = attrs.field(default=0, init=False)
+
+    def hold(self, size: int) -> bool:
+        """Its input has, or will have, so many bytes; False if there is no room for them.
+
+        The share is then as before.
+        """
+        if size <= FREE_BYTES and not self._taken:
+            return True
+        taken = max(0, size - FREE_BYTES)
+        total = self.budget.taken + taken - self._taken
+        if taken > self._taken and total > self.budget.bytes_max:
+            return False
+        self.budget.taken, self._taken = total, taken
+        return True
+
+    def release(self) -> None:
+        """Its input was used, or is lost."""
+        self.hold(0)
+
+
+# The address of all clients that are not distinguished.
+LOCAL = ""
+_NETWORK_BITS = 64
+
+
+class PeerNamed(Protocol):
+    """What `address_of` needs of a socket."""
+
+    def getpeername(self) -> object:
+        """The other side's address; raises `OSError` when it has left."""
+
+
+def address_of(socket: PeerNamed) -> str:
+    """The address a connection is counted for; `LOCAL` also when it has left.
+
+    Clients of this machine are not distinguished (loopback, Unix sockets, a proxy beside us): for
+    them only the total counts. Of IPv6 a client owns a network of 64 bits, so that is its address.
+    """
+    try:
+        name = socket.getpeername()
+    except OSError:
+        return LOCAL
+    if not isinstance(name, tuple) or not name:
+        return LOCAL
+    try:
+        address = ipaddress.ip_address(str(name[0]).partition("%")[0])
+    except ValueError:
+        return LOCAL
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    if address.is_loopback:
+        return LOCAL
+    if address.version == 6:
+        return str(ipaddress.ip_network((int(address), _NETWORK_BITS), strict=False))
+    return str(address)
+
 
 # In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
 GRACE_S = 10.0

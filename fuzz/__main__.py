@@ -16,7 +16,7 @@ import trio
 from cyclopts import App, Parameter, validators
 
 from ..engine.errors import InvalidParameter
-from ..nurseries.tasks.error_groups import single_errors_unwrapped
+from ..nurseries.tasks.service import single_errors_unwrapped
 from .chaos.clients import Lost
 from .chaos.options import ChaosOptions
 from .doubles.tcp_client import ServerStuck

@@ -25,8 +25,8 @@ from contextvars import ContextVar, Token
 import attrs
 import trio
 
+from .tasks.background import waiting_for
 from .tasks.service import open_service
-from .tasks.waiting import waiting_for
 
 HUMAN, JSON = "human", "json"
 FORMATS = (HUMAN, JSON)

@@ -14,7 +14,7 @@ import trio
 
 from ..engine.messages import FinishReason
 from ..engine.sampling_params import SamplingParams
-from ..nurseries.tasks.error_groups import single_errors_unwrapped
+from ..nurseries.tasks.service import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
 from .frontend.generation import GenerationChoice, GenerationStream, Logprobs, Usage

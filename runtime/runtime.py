@@ -28,9 +28,8 @@ from ..engine.messages import (
     Utility,
 )
 from ..engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
-from ..nurseries.tasks.error_groups import single_errors_unwrapped
-from ..nurseries.tasks.service import open_service
-from ..nurseries.tasks.waiting import waiting_for
+from ..nurseries.tasks.background import waiting_for
+from ..nurseries.tasks.service import open_service, single_errors_unwrapped
 from ..transports.codec import Codec
 from ..transports.endpoint import abstract_endpoint
 from ..transports.links.channel import HubEnd, Peer

@@ -24,7 +24,7 @@ BELOW = {
 # only those before it, and itself.
 ROOMS = {
     "nurseries": ["tasks", "logs", "processes"],
-    "transports": ["array", "endpoint", "codec", "credits", "links", "control", "rings"],
+    "transports": ["array", "endpoint", "codec", "links", "control", "rings"],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
         "sampling_params", "model_config", "config", "messages", "step_messages", "step_recorder",
@@ -39,7 +39,7 @@ ROOMS = {
         "errors", "events", "messages", "config", "text", "processes", "frontend", "runtime", "llm",
     ],
     "api": [
-        "errors", "limits", "metrics", "settings", "schema", "http", "openai", "responses",
+        "errors", "settings", "metrics", "schema", "http", "openai", "responses",
         "commands", "application", "routes", "websocket", "serving", "frontend_process",
     ],
     "fuzz": [

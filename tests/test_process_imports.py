@@ -26,7 +26,7 @@ COMMON = {
 }  # fmt: skip
 ROOMS = {"engine", "runtime", "nurseries", "transports"}
 # Of the edge, what a command needs that serves; not what a frontend serves with.
-EDGE_OF_ROOT = {"commands", "errors", "http", "limits", "openai", "settings"}
+EDGE_OF_ROOT = {"commands", "errors", "http", "openai", "settings"}
 PROCESSES = {
     ("triolet.runtime.processes.root",): (COMMON, ROOMS),
     # The live root of `triolet serve`, all that its command imports by and by.

@@ -21,7 +21,7 @@ from typing import TypeVar
 import trio
 
 from ...engine.errors import EngineError, InvalidParameter
-from ...nurseries.tasks.error_groups import single_error, single_errors_unwrapped
+from ...nurseries.tasks.service import single_error, single_errors_unwrapped
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...runtime.errors import NoEngineLeft, RunNotFound
 from ...runtime.processes.control_server import ControlCallFailed

@@ -13,8 +13,7 @@ from ...engine.config import EngineSettings
 from ...nurseries.logs import LogSettings
 from ...nurseries.processes.process import LadderTimes
 from ...runtime.config import AdmissionLimits, InputLimits, StreamSettings, SupervisionSettings
-from ..limits import ServerLimits
-from ..settings import GRACE_S, RESUME_KEEP_S
+from ..settings import GRACE_S, RESUME_KEEP_S, ServerLimits
 
 _RESTARTS = SupervisionSettings()
 _LOGS = LogSettings()

@@ -17,16 +17,11 @@ from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
 from ...nurseries.logs import FORMATS, LEVELS, LogSettings
-from ...runtime.config import (
-    RuntimeSettings,
-    RuntimeTimes,
-    SupervisionSettings,
-)
+from ...runtime.config import RuntimeSettings, RuntimeTimes, SupervisionSettings
 from ...runtime.processes.root import ServePlan
 from ..http.access import OriginPolicy
-from ..limits import MERGE_MS_MAX
 from ..openai.response_id import FRONTENDS_MAX
-from ..settings import FrontendSettings, ServeSettings, settings_to_text
+from ..settings import MERGE_MS_MAX, FrontendSettings, ServeSettings, settings_to_text
 
 if TYPE_CHECKING:  # the parser that their annotations are for is not loaded with a server
     from .options import EngineOptions, ServeOptions

@@ -13,8 +13,8 @@ import msgspec
 import trio
 
 from ..errors import ApiError, body_too_large, no_room
-from ..limits import HttpLimits, InputShare
 from ..schema.fields import JsonObject, decode_object
+from ..settings import HttpLimits, InputShare
 from .request import JSON_TYPE, ChunkedBody, CountedBody, HttpRequest, invalid_http, take_head
 from .stream import RECEIVE_BYTES, BoundedStream, ReadAhead
 

@@ -19,8 +19,8 @@ import attrs
 import trio
 
 from ...nurseries.tasks.background import BackgroundTask, start_background_task_soon
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
 from ...nurseries.tasks.parking import Doorbell
+from ...nurseries.tasks.service import single_errors_unwrapped
 
 # One deadline's worth: 256 KiB in 20 s is the slowest reader that we serve, 13 KB/s.
 PIECE_BYTES = 256 * 2**10

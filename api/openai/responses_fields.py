@@ -14,7 +14,6 @@ import attrs
 
 from ...engine.sampling_params import LOGPROBS_MAX, TOKENS_MAX
 from ..errors import ApiError, bad_field, unsupported
-from ..limits import MERGE_MS_MAX
 from ..schema.fields import (
     FLAG,
     TEXT,
@@ -31,6 +30,7 @@ from ..schema.fields import (
     wrong_type,
 )
 from ..schema.tables import Body, Field, Nested, Unserved, is_empty, never, one_of
+from ..settings import MERGE_MS_MAX
 from .message_fields import (
     MESSAGE_SCHEMA,
     MESSAGES_MAX,

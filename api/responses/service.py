@@ -12,8 +12,7 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
-from ...nurseries.tasks.background import start_background_task
-from ...nurseries.tasks.waiting import waiting_for
+from ...nurseries.tasks.background import start_background_task, waiting_for
 from ...runtime.frontend.generation import Generator
 from ..errors import ApiError
 from ..openai.logprobs import make_formatter

@@ -13,8 +13,8 @@ import attrs
 import trio
 
 from ..errors import ApiError
-from ..limits import ServerLimits
 from ..schema.fields import JsonObject
+from ..settings import ServerLimits
 from .history import Conversation, with_output
 from .response import Response
 

@@ -15,8 +15,8 @@ from ..errors import ApiError, internal_error
 from ..http.connection import HttpConnection
 from ..http.request import HttpRequest
 from ..http.stream import BoundedStream
-from ..limits import LOCAL, InputShare
 from ..routes.table import SOCKET_PATH, authorize, dispatch
+from ..settings import LOCAL, InputShare
 from ..websocket.session import run_websocket
 
 logger = logging.getLogger(__name__)

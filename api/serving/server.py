@@ -14,12 +14,11 @@ from typing import Protocol
 import attrs
 import trio
 
-from ...nurseries.tasks.background import start_background_task_soon
+from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import open_service
-from ...nurseries.tasks.waiting import waiting_for
 from ..application import Application
 from ..http.stream import BoundedStream
-from ..limits import address_of
+from ..settings import address_of
 from .connection import run_connection
 
 # The whole answer above a limit: fixed bytes, nothing is read or parsed for it.

@@ -26,7 +26,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 
 from ..http.connection import HttpConnection
 from ..http.stream import RECEIVE_BYTES, BoundedStream
-from ..limits import SocketLimits
+from ..settings import SocketLimits
 from .limits_guard import FrameGuard, FrameViolation
 
 # A whole text in one frame, unmasked (RFC 6455, 5.2), with each form of its length.

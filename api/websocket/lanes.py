@@ -12,8 +12,8 @@ from typing import Protocol, Self
 import attrs
 
 from ..errors import ApiError
-from ..limits import SocketLimits
 from ..openai.responses_request import ResponseRequest, ResumeRequest
+from ..settings import SocketLimits
 
 StreamId = str | None
 LIMIT_CODE = "websocket_stream_limit_reached"

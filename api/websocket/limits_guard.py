@@ -9,7 +9,7 @@ import codecs
 
 import attrs
 
-from ..limits import InputShare, SocketLimits
+from ..settings import InputShare, SocketLimits
 
 PROTOCOL_ERROR = 1002
 INVALID_TEXT = 1007

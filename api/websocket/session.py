@@ -18,7 +18,6 @@ from ...runtime.errors import Overloaded
 from ..application import Application
 from ..errors import ApiError, bad_field, draining, internal_error
 from ..http.connection import HttpConnection
-from ..limits import SocketLimits
 from ..openai.response_events import Event
 from ..openai.responses_request import (
     ResponseRequest,
@@ -31,6 +30,7 @@ from ..openai.responses_request import (
 )
 from ..responses.response import ResponseReader
 from ..schema.fields import JsonObject, ObjectFields, decode_object
+from ..settings import SocketLimits
 from .frames import FrameStream, open_socket
 from .lanes import CANCELLED, Lanes, Start, Turn
 from .limits_guard import POLICY_VIOLATION, TRY_AGAIN_LATER

@@ -15,9 +15,9 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from ...nurseries.tasks.parking import Doorbell
 from ..errors import SERVER_ERROR, ApiError
-from ..limits import SocketLimits
 from ..openai.response_events import Event, Part, encode_part
 from ..schema.fields import JsonObject
+from ..settings import SocketLimits
 from .frames import FrameStream
 
 

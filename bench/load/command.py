@@ -23,7 +23,7 @@ from ...api.commands.figures import check_target, shows_table, write_figures
 from ...api.commands.options import EngineOptions, ServeOptions
 from ...api.commands.plan import make_plan
 from ...engine.errors import InvalidParameter
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.events import OnEvent
 from ...runtime.processes.root import Root
 from ...runtime.processes.run_folder import live_runs

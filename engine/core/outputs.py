@@ -19,13 +19,7 @@ import math
 import attrs
 
 from ..errors import OutputFailed
-from ..messages import (
-    FinishReason,
-    RequestEvent,
-    RequestEventKind,
-    RequestOutput,
-    StepOutputs,
-)
+from ..messages import FinishReason, RequestEvent, RequestEventKind, RequestOutput, StepOutputs
 from ..step_messages import RowLogprobs
 from .checks import FAILED
 from .endings import COMPLETE, Endings, Statistics, check_stop

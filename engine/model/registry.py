@@ -29,13 +29,7 @@ from .decoder import Decoder, DecoderLayer
 from .gemma3 import load_gemma3_layer
 from .layer_weights import LayerWeights, load_decoder
 from .llama import load_llama_layer
-from .loader import (
-    DummyWeights,
-    FolderWeights,
-    PlannedWeights,
-    Progress,
-    WeightSource,
-)
+from .loader import DummyWeights, FolderWeights, PlannedWeights, Progress, WeightSource
 from .mistral import load_mistral_layer
 from .qwen2 import load_qwen2_layer
 from .qwen3 import load_qwen3_layer

@@ -12,11 +12,14 @@ import attrs
 import trio
 
 from ...nurseries.processes.process import Process
-from ...nurseries.tasks.background import BackgroundTask
-from ...nurseries.tasks.waiting import waiting_for
-from ...transports.control.channel import ControlChannel
+from ...nurseries.tasks.background import BackgroundTask, waiting_for
+from ...transports.control.channel import (
+    ControlChannel,
+)
 from ...transports.control.handshake import ChildHandshake
-from ...transports.control.passed_fds import close_fds
+from ...transports.control.passed_fds import (
+    close_fds,
+)
 from ..messages import BootPhase, WorkersChanged
 
 PHASES = tuple(BootPhase)

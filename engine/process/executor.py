@@ -14,13 +14,16 @@ import trio
 from ...nurseries.processes.process import Process, ProcessSpec
 from ...nurseries.processes.process_pool import run_process_pool
 from ...nurseries.processes.spawned import Spawned
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
-from ...nurseries.tasks.service import start_service
+from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...nurseries.tasks.waiting import waiting_for
-from ...transports.control.channel import ControlChannel
+from ...transports.control.channel import (
+    ControlChannel,
+)
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
-from ...transports.control.passed_fds import close_fds
+from ...transports.control.passed_fds import (
+    close_fds,
+)
 from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, WorkersDisagree
 from ..messages import TreeReply, TreeRequest

@@ -16,7 +16,7 @@ import attrs
 import trio
 from llguidance import LLMatcher, LLTokenizer
 
-from ...nurseries.tasks.waiting import waiting_for
+from ...nurseries.tasks.background import waiting_for
 from ..errors import InvalidParameter, ModelFolderError
 from ..grammar.matcher import MatchedGrammar
 from ..grammar.text import LIMITS, grammar_text, refused

@@ -16,15 +16,21 @@ from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
 from ...nurseries.processes.spawned import Spawned
-from ...nurseries.tasks.background import start_background_task, start_background_task_soon
-from ...nurseries.tasks.error_groups import first_error
-from ...nurseries.tasks.service import open_service
+from ...nurseries.tasks.background import (
+    start_background_task,
+    start_background_task_soon,
+    waiting_for,
+)
+from ...nurseries.tasks.service import first_error, open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
-from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import Codec
-from ...transports.control.channel import ControlChannel
+from ...transports.control.channel import (
+    ControlChannel,
+)
 from ...transports.control.handshake import ChildHandshake, perform_child_handshake
-from ...transports.control.passed_fds import close_fds
+from ...transports.control.passed_fds import (
+    close_fds,
+)
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..core.engine_core import EngineCore
@@ -41,10 +47,7 @@ from ..messages import (
     TreeRequest,
 )
 from ..step_messages import WorkerReady
-from ..step_recorder import (
-    StepRecorder,
-    open_recorder,
-)
+from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
 from .executor import Executor
 from .server import EngineServer

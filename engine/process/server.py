@@ -13,7 +13,7 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.tasks.waiting import waiting_for
+from ...nurseries.tasks.background import waiting_for
 from ...transports.codec import MalformedMessage
 from ...transports.links.channel import (
     Channel,

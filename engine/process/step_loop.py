@@ -10,7 +10,7 @@ from typing import Protocol
 
 import trio
 
-from ...nurseries.tasks.waiting import waiting_for
+from ...nurseries.tasks.background import waiting_for
 from ..core.engine_core import EngineCore
 from ..step_messages import Mask, Step, StepResult
 from ..step_recorder import NO_RECORDER, Span, StepRecorder

@@ -15,8 +15,8 @@ from typing import NoReturn
 import attrs
 import trio
 
+from ...nurseries.tasks.background import always_waits_for
 from ...nurseries.tasks.parking import ParkingPlace
-from ...nurseries.tasks.waiting import always_waits_for
 from ...transports.codec import Codec
 from ...transports.rings.ring_memory import RingParts, create_ring
 from ...transports.rings.shm_ring import RingReader, RingWriter

@@ -21,7 +21,7 @@ from ...api.commands.exits import until_terminated
 from ...api.commands.figures import check_target, shows_table, write_figures
 from ...engine.model.bundled import bundled_model_folder
 from ...engine.model_config.config import load_model_limits
-from ...nurseries.tasks.error_groups import single_error
+from ...nurseries.tasks.service import single_error
 from ...runtime.processes.control_server import ControlCallFailed
 from ..observers import NotInTime, wait_until
 from . import faults

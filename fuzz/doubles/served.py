@@ -17,13 +17,11 @@ import attrs
 import trio
 
 from ...api.application import Application
-from ...api.limits import HttpLimits, ServerLimits, SocketLimits
 from ...api.serving.connection import run_connection
 from ...api.serving.server import ConnectionSource, ListenerSource, serve_connections
-from ...api.settings import ServeSettings
+from ...api.settings import HttpLimits, ServerLimits, ServeSettings, SocketLimits
 from ...engine.model.bundled import bundled_model_folder
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
-from ...nurseries.tasks.service import open_service
+from ...nurseries.tasks.service import open_service, single_errors_unwrapped
 from ..observers import descriptors
 from .bed import Bed, open_bed
 from .tcp_client import Ending, converse

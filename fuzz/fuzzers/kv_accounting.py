@@ -21,7 +21,7 @@ from ...engine.errors import InvalidParameter
 from ...engine.messages import EngineStatistics
 from ...engine.sampling_params import SamplingParams
 from ...engine.step_messages import Step, StepResult, WorkerReady
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.service import single_errors_unwrapped
 from ...runtime.errors import NoEngine, RequestFailed
 from ...runtime.frontend.generation import GenerationStream
 from ..doubles.served import DEADLINE_S, Served, open_served

@@ -16,10 +16,9 @@ from typing import NoReturn
 import attrs
 import trio
 
-from ..tasks.background import start_background_task
-from ..tasks.error_groups import single_error, single_errors_unwrapped
+from ..tasks.background import start_background_task, waiting_for
+from ..tasks.service import single_error, single_errors_unwrapped
 from ..tasks.task_tree import ProcessTree, render_tree, task_tree
-from ..tasks.waiting import waiting_for
 from .boot import EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
 from .death_watch import PARENT_GONE, monitor_parent
 from .heap import settle_modules

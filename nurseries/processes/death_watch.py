@@ -14,7 +14,7 @@ from pathlib import Path
 
 import trio
 
-from ..tasks.waiting import waiting_for
+from ..tasks.background import waiting_for
 
 # PF_EXITING of the kernel's sched.h, in the ninth field of /proc/<pid>/stat.
 PF_EXITING = 0x4

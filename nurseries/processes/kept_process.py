@@ -12,8 +12,8 @@ from typing import TypeVar
 import attrs
 import trio
 
-from ..tasks.error_groups import single_errors_unwrapped
-from ..tasks.waiting import waiting_for
+from ..tasks.background import waiting_for
+from ..tasks.service import single_errors_unwrapped
 from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
 from .orphans import child_pids
 from .process import LadderTimes, Process, ProcessDied, ProcessSpec, open_process

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trio
 
-from ..tasks.waiting import waiting_for
+from ..tasks.background import waiting_for
 
 # From the kernel's prctl.h.
 _PR_SET_CHILD_SUBREAPER = 36

@@ -17,8 +17,8 @@ from typing import TypeVar
 import attrs
 import trio
 
-from ..tasks.error_groups import single_errors_unwrapped
-from ..tasks.waiting import waiting_for
+from ..tasks.background import waiting_for
+from ..tasks.service import single_errors_unwrapped
 from .death_watch import is_exiting, wait_process_gone
 from .last_words import LastWords
 from .spawned import Spawned, spawn

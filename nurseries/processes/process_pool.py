@@ -9,8 +9,7 @@ from typing import TypeVar
 
 import trio
 
-from ..tasks.error_groups import single_errors_unwrapped
-from ..tasks.service import start_service
+from ..tasks.service import single_errors_unwrapped, start_service
 from .process import LadderTimes, Process, ProcessDied, ProcessSpec, run_process
 
 T = TypeVar("T")

@@ -6,8 +6,8 @@ needs a task and all may end side by side, `start_service` starts it there.
 """
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,6 @@ from .background import (
     run_background_task,
     start_background_task,
 )
-from .error_groups import single_errors_unwrapped
 
 
 @attrs.frozen
@@ -143,3 +142,39 @@ class _ShieldingStatus(trio.TaskStatus[Any]):
         self.task_status.started(value)
         if not start_cancelled:
             self.service.shield()
+
+
+@contextmanager
+def single_errors_unwrapped() -> Iterator[None]:
+    """Raise the only leaf of a group bare; leave groups of several, and bare errors, as they are.
+
+    The error keeps its own cause, context and traceback: the groups around it add nothing.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        leaf = single_error(group)
+        if leaf is group:
+            raise
+        cause, context, suppress = leaf.__cause__, leaf.__context__, leaf.__suppress_context__
+        try:
+            raise leaf
+        finally:
+            # `raise` has hung the group into the context of its own leaf; take it out again.
+            leaf.__cause__, leaf.__context__ = cause, context
+            leaf.__suppress_context__ = suppress
+            del leaf, cause, context
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The first leaf: where many failed alike, one says enough."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def single_error(error: BaseException) -> BaseException:
+    """The innermost error as long as each group around it has one element; else what is left."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

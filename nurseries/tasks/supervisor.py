@@ -10,9 +10,9 @@ from typing import Any, NoReturn, assert_never
 import attrs
 import trio
 
-from .error_groups import single_error
+from .background import waiting_for
+from .service import single_error
 from .supervision_policy import Escalate, Restart, SupervisionPolicy
-from .waiting import waiting_for
 
 
 @attrs.frozen

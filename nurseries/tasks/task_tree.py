@@ -12,8 +12,7 @@ from itertools import chain
 import attrs
 import trio
 
-from .background import BackgroundTask, background_task_of
-from .waiting import wait_of
+from .background import BackgroundTask, background_task_of, wait_of
 
 # Trio's one task of its own in every run; it says nothing of ours.
 _TRIOS_OWN = "<TrioToken.run_sync_soon task>"

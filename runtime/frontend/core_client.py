@@ -24,7 +24,7 @@ from ...engine.messages import (
     UtilityCall,
     UtilityReply,
 )
-from ...nurseries.tasks.waiting import always_waits_for
+from ...nurseries.tasks.background import always_waits_for
 from ...transports.links.channel import (
     Channel,
     ChannelEvent,

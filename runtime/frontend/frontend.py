@@ -16,10 +16,9 @@ from ...engine.embeddings import REQUEST_BYTES_MAX
 from ...engine.errors import InvalidParameter
 from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
-from ...transports.credits import CreditWindow
 from ..config import RuntimeSettings
+from ..text.detokenizer import OutputProcessor
 from ..text.input_processor import InputProcessor, PreparedPrompt
-from ..text.output_processor import OutputProcessor
 from ..text.prompts import ChatPrompt, Prompt
 from .admission import Admission, Ticket, ignore_load
 from .core_client import CoreClient
@@ -27,7 +26,7 @@ from .generation import GenerationStream
 from .health import FrontendStatistics, Health, RuntimeStatistics
 from .ledger_entry import LedgerStatus
 from .output_collector import OutputCollector
-from .request_flow import RequestFlow, StreamCredit
+from .request_flow import CreditWindow, RequestFlow, StreamCredit
 
 
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:

@@ -25,13 +25,17 @@ from ...nurseries.processes.process import (
     open_process,
     shut_down_process,
 )
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
+from ...nurseries.tasks.background import waiting_for
+from ...nurseries.tasks.service import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...nurseries.tasks.waiting import waiting_for
 from ...transports.codec import MalformedMessage
-from ...transports.control.channel import ControlChannel
+from ...transports.control.channel import (
+    ControlChannel,
+)
 from ...transports.control.handshake import HandshakeError, PeerRefused, perform_parent_handshake
-from ...transports.control.passed_fds import close_fds
+from ...transports.control.passed_fds import (
+    close_fds,
+)
 from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
 
 

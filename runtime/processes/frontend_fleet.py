@@ -13,7 +13,9 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
-from ...transports.control.passed_fds import close_fds
+from ...transports.control.passed_fds import (
+    close_fds,
+)
 from ..config import RuntimeSettings
 from ..events import ChildFailed, OnEvent
 from ..messages import (

@@ -15,11 +15,9 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.tasks.background import start_background_task_soon
-from ...nurseries.tasks.error_groups import single_errors_unwrapped
-from ...nurseries.tasks.service import start_service
+from ...nurseries.tasks.background import start_background_task_soon, waiting_for
+from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
-from ...nurseries.tasks.waiting import waiting_for
 from ..config import RuntimeSettings
 from ..events import Draining, OnEvent, Serving
 from ..messages import ControlCall

@@ -18,9 +18,9 @@ from ...nurseries.processes.kept_process import KeptProcess, keep_process
 from ...nurseries.processes.orphans import child_pids
 from ...nurseries.processes.process import LadderTimes, ProcessSpec, ProcessStuck
 from ...nurseries.processes.spawned import Spawned
+from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...nurseries.tasks.waiting import waiting_for
 
 # The children of a spare cannot be asked, and have no name yet.
 _CHILD_NAME = "worker"

@@ -6,8 +6,7 @@ import trio.testing
 
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
-from triolet.api.limits import LOCAL, ServerLimits
-from triolet.api.settings import ServeSettings
+from triolet.api.settings import LOCAL, ServerLimits, ServeSettings
 
 from .fakes import FakeGenerator
 

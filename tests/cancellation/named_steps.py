@@ -16,8 +16,7 @@ from triolet.nurseries.tasks.background import (
     CancelledBeforeStart,
     background_task_of,
 )
-from triolet.nurseries.tasks.error_groups import single_error
-from triolet.nurseries.tasks.service import ServiceEnded
+from triolet.nurseries.tasks.service import ServiceEnded, single_error
 from triolet.nurseries.tasks.task_tree import find_background_tasks
 from triolet.tests.leaks import check_no_leaks
 

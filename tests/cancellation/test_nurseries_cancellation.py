@@ -18,9 +18,7 @@ from triolet.nurseries.tasks.supervision_policy import SupervisionPolicy
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from triolet.nurseries.tasks.task_tree import find_background_tasks
 
-from ..checkpoints import (
-    cancel_at_every_checkpoint,
-)
+from ..checkpoints import cancel_at_every_checkpoint
 from ..leaks import check_no_leaks
 from ..nurseries.child_programs import DEADLINE_S, HASTY, receive_ready, spec_of, tell
 

@@ -24,7 +24,7 @@ from wsproto.events import Pong as PongEvent
 
 from triolet.api.http.connection import HttpConnection
 from triolet.api.http.stream import BoundedStream
-from triolet.api.limits import HttpLimits, SocketLimits
+from triolet.api.settings import HttpLimits, SocketLimits
 from triolet.api.websocket.frames import open_socket
 from triolet.fuzz.doubles.websocket_frames import BINARY, TEXT, frame
 

@@ -5,13 +5,7 @@ import pathlib
 import pytest
 
 from triolet.engine import step_recorder
-from triolet.engine.step_recorder import (
-    NO_RECORDER,
-    Span,
-    SpanRecord,
-    open_recorder,
-    read_records,
-)
+from triolet.engine.step_recorder import NO_RECORDER, Span, SpanRecord, open_recorder, read_records
 
 
 def test_spans_can_be_read_while_the_recorder_is_open(tmp_path: pathlib.Path) -> None:

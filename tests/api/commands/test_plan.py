@@ -8,8 +8,7 @@ import pytest
 
 from triolet.api.commands.options import EngineOptions, ServeOptions
 from triolet.api.commands.plan import is_loopback, make_plan
-from triolet.api.limits import HttpLimits, ServerLimits
-from triolet.api.settings import settings_of_text
+from triolet.api.settings import HttpLimits, ServerLimits, settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
 from triolet.runtime.config import StreamSettings, SupervisionSettings
 from triolet.runtime.processes.root import ServePlan

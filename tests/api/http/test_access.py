@@ -5,12 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.http.access import (
-    ANONYMOUS,
-    Authentication,
-    OriginPolicy,
-    split_host,
-)
+from triolet.api.http.access import ANONYMOUS, Authentication, OriginPolicy, split_host
 
 POLICY = OriginPolicy.of(("api.example",), ("https://app.example",))
 

@@ -8,8 +8,8 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.http.connection import HttpConnection, write_chunk, write_head
 from triolet.api.http.stream import BoundedStream
-from triolet.api.limits import HttpLimits, ServerLimits
 from triolet.api.serving.connection import run_connection
+from triolet.api.settings import HttpLimits, ServerLimits
 
 from ..fakes import (
     FakeGenerator,

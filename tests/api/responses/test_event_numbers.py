@@ -14,7 +14,7 @@ from triolet.engine.messages import FinishReason, RequestOutput
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.output_collector import OutputCollector
-from triolet.runtime.text.output_processor import OutputProcessor
+from triolet.runtime.text.detokenizer import OutputProcessor
 from triolet.runtime.text.tokenizer import Tokenizer
 
 from ...runtime.model_folders import byte_level_tokenizer, write_folder

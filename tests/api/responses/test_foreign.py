@@ -12,11 +12,10 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.errors import ApiError
 from triolet.api.http.access import Authentication
-from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_id import response_id_of
 from triolet.api.responses.foreign import CALL_S, CALLS_MAX, ForeignResponses, RootCalls
 from triolet.api.responses.store import ResponseStore
-from triolet.api.settings import ServeSettings
+from triolet.api.settings import ServerLimits, ServeSettings
 from triolet.runtime.messages import (
     ControlCall,
     ForeignCall,

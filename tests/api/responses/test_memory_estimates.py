@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from triolet.api.limits import ServerLimits
 from triolet.api.openai.responses_request import read_response_request
 from triolet.api.responses.history import continued
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import ResponseStore
+from triolet.api.settings import ServerLimits
 
 from ..records import COMPLETED, make_events, say
 

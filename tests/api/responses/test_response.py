@@ -11,11 +11,11 @@ import trio
 import trio.testing
 
 from triolet.api.errors import ApiError
-from triolet.api.limits import ServerLimits
 from triolet.api.openai.response_events import Status
 from triolet.api.responses.record_reader import RecordReader
 from triolet.api.responses.response import READERS_MAX, Response, ResponseReader
 from triolet.api.responses.store import ResponseStore
+from triolet.api.settings import ServerLimits
 from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.engine.sampling_params import SamplingParams

@@ -6,20 +6,13 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.limits import ServerLimits
+from triolet.api.settings import ServerLimits
 from triolet.engine.errors import EngineDied, PromptTooLong
 from triolet.engine.messages import FinishReason
 from triolet.runtime.errors import NoEngine, Overloaded
 from triolet.runtime.text.prompts import ChatPrompt
 
-from ..fakes import (
-    Fail,
-    FakeGenerator,
-    HttpClient,
-    Say,
-    make_application,
-    open_client,
-)
+from ..fakes import Fail, FakeGenerator, HttpClient, Say, make_application, open_client
 
 CHAT = {"model": "toy", "messages": [{"role": "user", "content": "hi"}]}
 RESPONSE = {"model": "toy", "input": "hi"}

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.limits import ServerLimits
 from triolet.api.responses.response import Response
 from triolet.api.responses.store import RESPONSE_BYTES, ResponseStore
+from triolet.api.settings import ServerLimits
 
 from ..records import COMPLETED, make_live
 

@@ -12,13 +12,13 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.limits import ServerLimits
 from triolet.api.serving.server import (
     QUEUE_CONNECTIONS_MAX,
     ListenerSource,
     open_queue_source,
     serve_connections,
 )
+from triolet.api.settings import ServerLimits
 
 from ..fakes import FakeGenerator, HttpClient, Say, make_application
 from ..websocket.socket_client import SocketClient

@@ -7,7 +7,7 @@ import trio.testing
 from wsproto.frame_protocol import FrameProtocol, Opcode
 
 from triolet.api.http.stream import BoundedStream
-from triolet.api.limits import SocketLimits
+from triolet.api.settings import SocketLimits
 from triolet.api.websocket.frames import FrameStream, close_frame, text_frames
 from triolet.api.websocket.limits_guard import FrameGuard
 

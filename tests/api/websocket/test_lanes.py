@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.errors import ApiError
-from triolet.api.limits import SocketLimits
 from triolet.api.openai.responses_request import ResponseRequest, ResumeRequest
+from triolet.api.settings import SocketLimits
 from triolet.api.websocket.lanes import CANCELLED, Lanes, Start, Turn
 from triolet.engine.sampling_params import SamplingParams
 

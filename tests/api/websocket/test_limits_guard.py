@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from wsproto.frame_protocol import FrameProtocol, ParseFailed
 
-from triolet.api.limits import SocketLimits
+from triolet.api.settings import SocketLimits
 from triolet.api.websocket.limits_guard import FrameGuard, FrameViolation
 
 LIMITS = SocketLimits(

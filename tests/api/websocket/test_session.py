@@ -9,8 +9,8 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.limits import ServerLimits, SocketLimits
 from triolet.api.serving.connection import run_connection
+from triolet.api.settings import ServerLimits, SocketLimits
 from triolet.engine.errors import EngineDied
 from triolet.runtime.errors import Overloaded
 from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind

@@ -10,8 +10,8 @@ import trio.testing
 from trio_websocket import CloseReason, ConnectionClosed
 
 from triolet.api.http.stream import BoundedStream
-from triolet.api.limits import SocketLimits
 from triolet.api.openai.response_events import Event
+from triolet.api.settings import SocketLimits
 from triolet.api.websocket.frames import FrameStream
 from triolet.api.websocket.limits_guard import FrameGuard
 from triolet.api.websocket.writer import OneEvent, SocketWriter

@@ -15,11 +15,7 @@ from hypothesis import strategies as st
 
 from triolet.engine.errors import ModelFolderError
 from triolet.engine.model.decoder import Decoder
-from triolet.engine.model.registry import (
-    compute_dtype,
-    load_model,
-    plan_weights,
-)
+from triolet.engine.model.registry import compute_dtype, load_model, plan_weights
 from triolet.engine.model.weight_folder import INDEX_FILE, SINGLE_FILE
 from triolet.engine.model_config.config import (
     ARCHITECTURES,

@@ -36,9 +36,13 @@ from triolet.tests.contracts.engine import ME, Caller
 from triolet.tests.engine.steps import VOCAB_SIZE, write_sizes
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.codec import Codec
-from triolet.transports.control.channel import ControlChannel
+from triolet.transports.control.channel import (
+    ControlChannel,
+)
 from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
-from triolet.transports.control.passed_fds import close_fds
+from triolet.transports.control.passed_fds import (
+    close_fds,
+)
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.channel import Peer
 from triolet.transports.links.zmq_channel import open_hub

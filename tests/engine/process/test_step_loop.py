@@ -9,10 +9,7 @@ import trio
 import trio.testing
 
 from triolet.engine.errors import StepFailed
-from triolet.engine.messages import (
-    FinishReason,
-    Resync,
-)
+from triolet.engine.messages import FinishReason, Resync
 from triolet.engine.process.server import EngineServer
 from triolet.engine.process.step_loop import run_step_loop
 from triolet.engine.step_messages import Mask, Step, StepResult

@@ -26,7 +26,7 @@ from triolet.engine.step_messages import (
     StepFailure,
     StepResult,
 )
-from triolet.nurseries.tasks.error_groups import single_errors_unwrapped
+from triolet.nurseries.tasks.service import single_errors_unwrapped
 from triolet.tests.engine.steps import LONG_PROMPT_TOKENS, first_step
 from triolet.tests.leaks import check_no_leaks, holdings
 from triolet.transports.codec import Codec

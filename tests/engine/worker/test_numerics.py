@@ -13,7 +13,7 @@ from triolet.engine.errors import InvalidParameter
 from triolet.engine.step_messages import RowLogprobs, StepResult
 from triolet.engine.worker.executor_interface import StepOutcome
 from triolet.engine.worker.kv_plan import KV_MEMORY_BYTES_DEFAULT, KvPlan, device_kv_bytes, plan_kv
-from triolet.engine.worker.native.thread_choice import TRY_EVERY, ThreadChoice
+from triolet.engine.worker.native.runner import TRY_EVERY, ThreadChoice
 from triolet.engine.worker.numerics import numerics_id, processor_name
 
 FACTS = {"executor": "torch", "dtype": "float32"}

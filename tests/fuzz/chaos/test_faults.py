@@ -17,13 +17,7 @@ import trio.testing
 from triolet.api.serving.server import ListenerSource, serve_connections
 from triolet.fuzz.chaos import faults
 from triolet.fuzz.chaos.checkers import Disturbance
-from triolet.fuzz.chaos.clients import (
-    Event,
-    EventConnection,
-    Lost,
-    ask,
-    open_events,
-)
+from triolet.fuzz.chaos.clients import Event, EventConnection, Lost, ask, open_events
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
 from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner
 from triolet.fuzz.chaos.history import Ending, StreamHistory

@@ -11,8 +11,8 @@ from triolet.nurseries.tasks.background import (
     background_task_of,
     start_background_task,
     start_background_task_soon,
+    wait_of,
 )
-from triolet.nurseries.tasks.waiting import wait_of
 
 
 async def serve(value: str, *, task_status: trio.TaskStatus[str]) -> None:

@@ -3,10 +3,11 @@
 import pytest
 import trio
 
-from triolet.nurseries.tasks.error_groups import single_error, single_errors_unwrapped
 from triolet.nurseries.tasks.service import (
     ServiceEnded,
     open_service,
+    single_error,
+    single_errors_unwrapped,
     start_service,
     start_service_soon,
 )

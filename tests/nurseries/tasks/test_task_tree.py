@@ -4,7 +4,13 @@ import attrs
 import pytest
 import trio
 
-from triolet.nurseries.tasks.background import start_background_task, start_background_task_soon
+from triolet.nurseries.tasks.background import (
+    always_waits_for,
+    start_background_task,
+    start_background_task_soon,
+    wait_of,
+    waiting_for,
+)
 from triolet.nurseries.tasks.task_tree import (
     ProcessTree,
     TaskNode,
@@ -14,7 +20,6 @@ from triolet.nurseries.tasks.task_tree import (
     render_tree,
     task_tree,
 )
-from triolet.nurseries.tasks.waiting import always_waits_for, wait_of, waiting_for
 
 
 async def wait_for_tea(*, task_status: trio.TaskStatus[None]) -> None:

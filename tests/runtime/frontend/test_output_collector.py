@@ -16,8 +16,7 @@ from triolet.engine.sampling_params import TOKENS_MAX
 from triolet.runtime.errors import ProcessingFailed
 from triolet.runtime.frontend.generation import GenerationOutput, GenerationStream, Usage
 from triolet.runtime.frontend.output_collector import ChoicesCollector, OutputCollector, merge
-from triolet.runtime.frontend.request_flow import StreamCredit
-from triolet.transports.credits import CreditWindow
+from triolet.runtime.frontend.request_flow import CreditWindow, StreamCredit
 
 
 def texts_of(token_ids: list[int]) -> list[str]:

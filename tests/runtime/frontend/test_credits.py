@@ -4,7 +4,7 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from triolet.transports.credits import CreditWindow
+from triolet.runtime.frontend.request_flow import CreditWindow
 
 
 @pytest.mark.parametrize(
