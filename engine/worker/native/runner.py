@@ -46,9 +46,9 @@ class _Class:
 class ThreadChoice:
     """Between `most` threads and one fewer, where that leaves any: whichever has been quicker.
 
-    Threads of one step wait for each other, so a core that frontend and engine want, too, costs more
-    than it gives, and that changes with the load. Bits do not depend on the number, so it may change
-    with every step; steps are compared with those of about as many tokens alone.
+    Threads of one step wait for each other, so a core that frontend and engine want, too, costs
+    more than it gives, and that changes with the load. Bits do not depend on the number, so it may
+    change with every step; steps are compared with those of about as many tokens alone.
     """
 
     most: int
