@@ -34,11 +34,10 @@ from ..messages import (
     StepOutputs,
 )
 from ..step_messages import Mask, Step, StepResult, WorkerReady
-from .block_pool import BlockPool
 from .checks import RequestLimits, check_request, match_logprobs, match_result
 from .endings import COMPLETE, Endings, Statistics, check_stop
 from .grammar import RequestGrammar, fill_masks
-from .kv_cache_manager import KVCacheManager, root_hash
+from .kv_cache_manager import BlockPool, KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request

@@ -10,7 +10,7 @@ from random import Random
 
 import attrs
 
-from ...engine.core.block_pool import BlockPool
+from ...engine.core.kv_cache_manager import BlockPool
 from ..fuzzer import Fuzzer
 
 BLOCKS = 7

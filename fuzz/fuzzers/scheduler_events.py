@@ -9,10 +9,9 @@ from random import Random
 import attrs
 
 from ...engine.config import EngineSettings
-from ...engine.core.block_pool import BlockPool
 from ...engine.core.endings import Endings
 from ...engine.core.engine_core import EngineCore
-from ...engine.core.kv_cache_manager import KVCacheManager
+from ...engine.core.kv_cache_manager import BlockPool, KVCacheManager
 from ...engine.core.outputs import OutputWindows
 from ...engine.core.queue import WaitingQueue
 from ...engine.core.request import Frontend, Request, RequestStatus

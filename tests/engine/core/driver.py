@@ -6,10 +6,9 @@ from typing import Any
 import attrs
 
 from triolet.engine.config import EngineSettings
-from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.core.grammar import mask_bytes
-from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.kv_cache_manager import BlockPool, KVCacheManager
 from triolet.engine.core.request import Request, make_request
 from triolet.engine.core.scheduler import Scheduler
 from triolet.engine.messages import AddRequest, RequestOutput

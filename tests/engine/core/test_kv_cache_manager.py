@@ -8,8 +8,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from triolet.engine.core.block_pool import BlockPool
-from triolet.engine.core.kv_cache_manager import HASH_BYTES, KVCacheManager, block_hash, root_hash
+from triolet.engine.core.kv_cache_manager import (
+    HASH_BYTES,
+    BlockPool,
+    KVCacheManager,
+    block_hash,
+    root_hash,
+)
 from triolet.engine.core.request import Request
 from triolet.engine.messages import LiveRequest
 from triolet.engine.sampling_params import SamplingParams

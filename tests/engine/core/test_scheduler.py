@@ -3,9 +3,8 @@
 import attrs
 import pytest
 
-from triolet.engine.core.block_pool import BlockPool
 from triolet.engine.core.engine_core import EngineCore
-from triolet.engine.core.kv_cache_manager import KVCacheManager
+from triolet.engine.core.kv_cache_manager import BlockPool, KVCacheManager
 from triolet.engine.core.queue import (
     ORDERS,
     SharedPrompts,
