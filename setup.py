@@ -1,6 +1,6 @@
 """Adds the native kernels to the build; everything else about the package is in pyproject.toml.
 
-The kernels are compiled by `engine/native/build.py`. They are optional: without a C++ compiler the
+The kernels are compiled by `engine/kernels/build.py`. They are optional: without a C++ compiler the
 package installs all the same, serves with torch, and `triolet doctor` says why. The objects have a
 plain C interface and call nothing of Python, so one wheel serves every version of it.
 """
