@@ -45,7 +45,7 @@ async def test_the_example_of_embedding() -> None:
     free = re.search(r"(\d+) of (\d+) KV blocks free", output)
     assert free is not None, output
     assert free[1] == free[2] != "0"
-    assert output.count("[length]") == output.count("[cancelled]") == 1
+    assert output.count("[length]") == output.count("[left]") == 1
 
 
 async def test_the_example_of_lanes(tmp_path: pathlib.Path) -> None:
