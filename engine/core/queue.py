@@ -55,7 +55,7 @@ def remove_ordered(requests: list[Request], request: Request, order: OrderKey) -
 
 @attrs.define(eq=False)
 class WaitingQueue:
-    """Bounded by what the frontends admit (`runtime.admission`): the engine refuses none."""
+    """Bounded by what frontends admit (`runtime.frontend.admission`): the engine refuses none."""
 
     order: OrderKey = fcfs_order
     # Ordered; a shift of some thousand pointers is cheaper than a heap's bookkeeping for aborts.

@@ -1,7 +1,7 @@
 """The worker process that loads the native kernels before it gets its settings.
 
-Started ahead, with its engine (`nurseries.spawned`): while that one still imports and shakes hands,
-this one has time. With another executor it is a worker like any other.
+Started ahead, with its engine (`nurseries.processes.spawned`): while that one still imports and
+shakes hands, this one has time. With another executor it is a worker like any other.
 """
 
 from ...nurseries.processes.child import run_child

@@ -66,8 +66,8 @@ async def open_inproc_engines(
 ) -> AsyncIterator[InprocEngines]:
     """Load all engines, connect them to the `hub` of `frontend`, and list each for its `client`.
 
-    `wrap` is `engine.inproc.open_inproc_engine`'s. Raises what that raises; what an engine raises
-    later ends the body.
+    `wrap` is `engine.process.inproc.open_inproc_engine`'s. Raises what that raises; what an engine
+    raises later ends the body.
     """
     engines = InprocEngines()
     async with AsyncExitStack() as stack:

@@ -21,8 +21,8 @@ POSITIONS_MAX = 1024
 _DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32}
 _DTYPE_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
-# Tools and calls are written as Hermes and Qwen models have them (`runtime.tool_calls` reads them).
-# The model has never seen any: what it is trained on is the text without tools.
+# Tools and calls are written as Hermes and Qwen models have them (`runtime.text.tool_calls` reads
+# them). The model has never seen any: what it is trained on is the text without tools.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     f"{{% if tools %}}{SYSTEM}You may call functions:"
