@@ -10,7 +10,7 @@ import trio
 from cyclopts import App, Parameter
 
 from . import __version__
-from .api.commands.options import ChatOptions, EngineOptions, FileOptions, ServeOptions
+from .api.commands.options import FLAT, ChatOptions, EngineOptions, FileOptions, ServeOptions
 from .api.commands.plan import make_plan
 from .api.commands.sources import Sources, check_written, environment, settings_file
 from .bench.options import (
@@ -69,8 +69,6 @@ Model = Annotated[
 BenchModel = Annotated[
     str | None, Parameter(help="Model folder, or `tiny` or `small`; without it the bundled one.")
 ]
-# Each field of the class is an option of the command.
-FLAT = Parameter(name="*")
 SERVE, ENGINE, CHAT = ServeOptions(), EngineOptions(), ChatOptions()
 CHAOS, FILE = ChaosOptions(), FileOptions()
 
@@ -79,8 +77,7 @@ CHAOS, FILE = ChaosOptions(), FileOptions()
 def serve(
     model: Model = None,
     *,
-    options: Annotated[ServeOptions, FLAT] = SERVE,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    options: Annotated[Any, FLAT] = SERVE,
     file: Annotated[FileOptions, FLAT] = FILE,
 ) -> None:
     """Serve a model over HTTP and WebSocket: OpenAI's Responses, chat and completions.
@@ -93,8 +90,8 @@ def serve(
     from .api.commands.serve import serve as run_server
 
     with errors_as_sentences():
-        plan = make_plan(model, options, engine)
-        with make_server_report(options.log_format) as report:
+        plan = make_plan(model, attrs.asdict(options))
+        with make_server_report(plan.settings.logs.format) as report:
             code = trio.run(run_server, plan, report)
     raise SystemExit(code)
 
@@ -261,8 +258,7 @@ def _floor() -> Measurement:
 def show(
     model: Model = None,
     *,
-    options: Annotated[ServeOptions, FLAT] = SERVE,
-    engine: Annotated[EngineOptions, FLAT] = ENGINE,
+    options: Annotated[Any, FLAT] = SERVE,
     file: Annotated[FileOptions, FLAT] = FILE,
     json: Annotated[bool, Parameter(help="JSON instead of a table.")] = False,
 ) -> None:
@@ -270,7 +266,7 @@ def show(
     from .api.commands.config_show import settings_text
     from .api.commands.exits import print_whole
 
-    print_whole(settings_text((options, engine, file), model, sources.of_option, as_json=json))
+    print_whole(settings_text((options, file), model, sources.of_option, as_json=json))
 
 
 @app.command

@@ -144,13 +144,12 @@ class Application:
             scope.deadline = math.inf
             self._idle.remove(scope)
 
-    async def drain(self, grace_s: float | None = None) -> None:
+    async def drain(self, grace_s: float) -> None:
         """Refuse new work, let what is in flight end within the grace, then cut it.
 
         Returns when no connection and no response is left. `/ready` answers 503 from the first
         moment. Idempotent; a second call may shorten the grace. Cancelled: the drain stays begun.
         """
-        grace_s = self.settings.grace_s if grace_s is None else grace_s
         deadline = trio.current_time() + grace_s
         self.drain_deadline = min(deadline, self.drain_deadline or deadline)
         self._drain_begun.set()

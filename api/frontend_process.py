@@ -224,7 +224,8 @@ class FrontendProcess:
 
     def _start_drain(self, nursery: trio.Nursery) -> None:
         self.frontend.drain()
-        nursery.start_soon(self.application.drain, name="drain")
+        grace_s = self.frontend.settings.times.grace_s
+        nursery.start_soon(self.application.drain, grace_s, name="drain")
 
     def _take_connection(self, fds: Sequence[int]) -> None:
         close_fds(fds[1:])

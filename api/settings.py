@@ -1,4 +1,4 @@
-"""Settings of a frontend: how it serves, every bound in one tree, counts of what connections share.
+"""Settings of a server: one tree with every bound, and counts of what connections share.
 
 Sans-IO: plain data and sums. A limit is checked before memory is allocated for what it limits.
 Times are monotonic seconds.
@@ -11,6 +11,7 @@ from typing import Protocol
 import attrs
 import msgspec
 
+from ..engine.config import setting
 from ..runtime.config import WHOLE_MERGE_S, RuntimeSettings
 
 # What a person still takes for a text that flows; more than a second is no stream.
@@ -176,10 +177,12 @@ def address_of(socket: PeerNamed) -> str:
     return str(address)
 
 
-# In flight requests get so long to end by themselves; the usual grace of Kubernetes is 30 s.
-GRACE_S = 10.0
-# Long enough for a laptop that changes its network; it costs what the tokens cost meanwhile.
-RESUME_KEEP_S = 60.0
+@attrs.frozen(kw_only=True)
+class ListenSettings:
+    """Where a server listens."""
+
+    host: str = setting("127.0.0.1", help="Address to listen on.")
+    port: int = setting(8000, at_most=65535, help="Port to listen on; 0 lets the system choose.")
 
 
 @attrs.frozen(kw_only=True)
@@ -188,18 +191,30 @@ class ServeSettings:
     `scheme://name[:port]`; `*` allows all. Without `api_keys` everyone is one principal.
     """
 
-    api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
-    # Without any there are no admin routes.
-    admin_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
-    # Tell the metrics under vLLM's names, too.
-    vllm_metrics: bool = False
-    allowed_hosts: tuple[str, ...] = ()
-    allowed_origins: tuple[str, ...] = ()
+    api_keys: tuple[str, ...] = setting(
+        (), help="Key that clients must send; may be given often.", option="api-key", secret=True
+    )
+    admin_keys: tuple[str, ...] = setting(
+        (),
+        help="Key that opens admin routes, too; without any there are none.",
+        option="admin-key",
+        secret=True,
+    )
+    vllm_metrics: bool = setting(
+        default=False, help="Tell metrics under vLLM's names, too, for its dashboards."
+    )
+    allowed_hosts: tuple[str, ...] = setting(
+        (), help="Host header to accept besides localhost and addresses.", option="allowed-host"
+    )
+    allowed_origins: tuple[str, ...] = setting(
+        (), help="Browser origin to accept besides our own.", option="allowed-origin"
+    )
     limits: ServerLimits = attrs.field(factory=ServerLimits)
-    grace_s: float = GRACE_S
-    # How long a response may go on without a reader at most; `runtime.keep_s` asks for it, without
-    # it a response is aborted when its last reader leaves. 0: always.
-    resume_keep_s: float = RESUME_KEEP_S
+    # A response asks for it with `runtime.keep_s`, else it is aborted when its last reader leaves.
+    # 0: always. Long enough for a laptop that changes its network; it costs what tokens cost.
+    resume_keep_s: float = setting(
+        60.0, help="Longest `runtime.keep_s`: seconds that a response outlives its reader."
+    )
 
     def merge_s(self, *, streaming: bool) -> float:
         """How long tokens wait for each other, of a request that does not say."""
@@ -207,24 +222,28 @@ class ServeSettings:
 
 
 @attrs.frozen(kw_only=True)
-class FrontendSettings:
-    """What a frontend needs to know, as `FrontendInit.settings` carries it."""
+class ServerSettings:
+    """All settings of a server; the options of `serve` are this tree, flattened.
 
+    A frontend gets it whole, as `FrontendInit.settings`.
+    """
+
+    listen: ListenSettings = attrs.field(factory=ListenSettings)
+    serve: ServeSettings = attrs.field(factory=ServeSettings)
     runtime: RuntimeSettings
-    serve: ServeSettings
 
 
-def settings_to_text(settings: FrontendSettings) -> str:
+def settings_to_text(settings: ServerSettings) -> str:
     """JSON text for INIT."""
     return msgspec.json.encode(settings).decode()
 
 
-def settings_of_text(text: str) -> FrontendSettings:
+def settings_of_text(text: str) -> ServerSettings:
     """The way back. Raises `msgspec.ValidationError` for a wrong type, and for other fields.
 
     A root that runs since before an upgrade has other fields than its next frontend.
     """
-    settings = msgspec.json.decode(text, type=FrontendSettings)
+    settings = msgspec.json.decode(text, type=ServerSettings)
     if msgspec.json.decode(settings_to_text(settings)) != msgspec.json.decode(text):
         raise msgspec.ValidationError("settings with other fields: of another version?")
     return settings

@@ -174,7 +174,7 @@ async def floor(
     show("floor", machine, attrs.asdict(found), tables, where=options.json)
 
 
-def words_of_serve(engine: EngineOptions) -> list[str]:
+def words_of_serve(engine: Any) -> list[str]:
     """The options of `triolet serve` that say the same, those that are not the default."""
     words: list[str] = []
     for each, default in zip(rows_of(engine, {}), _DEFAULTS, strict=True):

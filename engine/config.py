@@ -1,8 +1,8 @@
 """Settings of one engine: a frozen class that the root sends in INIT and that READY's hash covers.
 
-Each is declared once, with type, default, bounds and the sentence of `--help`; the options of the
-commands are derived from it (`api.commands.options`). Everything here is plain data, so that it
-crosses the control socket as it is.
+Each is declared once, with type, default, bounds and the sentence of `--help`, by `setting`, as
+those of other floors are; the commands' options are derived from it (`api.commands.options`).
+Everything here is plain data, so that it crosses the control socket as it is.
 """
 
 import hashlib
@@ -35,7 +35,13 @@ STEPS_IN_FLIGHT_MAX = 2
 STEP_TOKENS_MAX = 131_072
 
 
-_TYPE_NAMES = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
+_TYPE_NAMES = {
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    tuple: "a list",
+}
 
 
 def setting(
@@ -45,12 +51,16 @@ def setting(
     at_most: float = math.inf,
     one_of: tuple[str, ...] = (),
     help: str = "",
+    option: str = "",
+    served: Any = None,
     rare: bool = False,
+    secret: bool = False,
 ) -> Any:
     """A field of the default's type, checked when it is set. Raises `InvalidParameter` by its name.
 
-    Numbers are finite and within their bounds. With `help` it is an option of the commands; a
-    `rare` one is not in their `--help`.
+    Numbers are finite and within their bounds. With `help` it is an option of the commands, named
+    `option` or as the field; `served` is its default there, if another; a `rare` one is not in
+    their `--help`. A `secret` is in no text for people.
     """
 
     def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
@@ -66,7 +76,8 @@ def setting(
         if wanted in (int, float) and value > at_most:
             raise InvalidParameter(name, f"must be at most {at_most:g}, not {value:g}")
 
-    return attrs.field(default=default, validator=check, metadata={"help": help, "rare": rare})
+    note = {"help": help, "option": option, "served": served, "rare": rare}
+    return attrs.field(default=default, validator=check, repr=not secret, metadata=note)
 
 
 @attrs.frozen(kw_only=True)

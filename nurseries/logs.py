@@ -53,8 +53,16 @@ LINE_BYTES_MAX = 64 * 2**10
 class LogSettings:
     """How to log. Raises `ValueError` for an unknown format or level."""
 
-    format: str = attrs.field(default=HUMAN, validator=attrs.validators.in_(FORMATS))
-    level: str = attrs.field(default="info", validator=attrs.validators.in_(LEVELS))
+    format: str = attrs.field(
+        default=HUMAN,
+        validator=attrs.validators.in_(FORMATS),
+        metadata={"option": "log-format", "help": "human, or json: one object a line."},
+    )
+    level: str = attrs.field(
+        default="info",
+        validator=attrs.validators.in_(LEVELS),
+        metadata={"option": "log-level", "help": "debug, info, warning or error."},
+    )
 
     @property
     def number(self) -> int:

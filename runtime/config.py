@@ -64,10 +64,18 @@ class StreamSettings:
 class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
-    restart_limit: int = setting(3)
-    restart_period_s: float = setting(60.0, at_least=0.001)
-    backoff_min_s: float = setting(0.1, at_least=0.001)
-    backoff_max_s: float = setting(5.0, at_least=0.001)
+    restart_limit: int = setting(
+        3, help="A process that dies more often within the period is given up."
+    )
+    restart_period_s: float = setting(
+        60.0, at_least=0.001, help="Seconds over which its deaths are counted."
+    )
+    backoff_min_s: float = setting(
+        0.1, at_least=0.001, help="Seconds before the first restart.", rare=True
+    )
+    backoff_max_s: float = setting(
+        5.0, at_least=0.001, help="Most seconds before a restart.", rare=True
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.backoff_max_s < self.backoff_min_s:
@@ -89,7 +97,7 @@ class RuntimeTimes:
     """Bounds on waiting, in seconds."""
 
     # What is in flight may go on so long after a drain began.
-    grace_s: float = setting(10.0)
+    grace_s: float = setting(10.0, help="Seconds to serve out after the first Ctrl-C.")
     # Ending a child: after the order, after SIGTERM, after SIGKILL.
     ladder: LadderTimes = attrs.field(factory=LadderTimes)
     # A ready engine's link to the embedding program must be up by then, or entering fails.
@@ -103,19 +111,33 @@ class RuntimeSettings:
     Raises `InvalidParameter`, naming the field and its bound.
     """
 
-    engine: EngineSettings
-    engines: int = setting(1, at_least=1, at_most=PROCESSES_MAX)
-    frontends: int = setting(0, at_most=PROCESSES_MAX)
+    engines: int = setting(
+        1, at_least=1, at_most=PROCESSES_MAX, help="Engine processes; each has the whole model."
+    )
+    frontends: int = setting(0, at_most=PROCESSES_MAX, help="Frontend processes.", served=1)
     # Warm spares: processes that have imported everything and wait to be the next engine, or the
     # next frontend. What a program embeds should not grow by what it may never need.
-    spare_engines: int = setting(0, at_most=PROCESSES_MAX)
-    spare_frontends: int = setting(0, at_most=PROCESSES_MAX)
-    # What clients call the model; "" takes the folder's name.
-    model_name: str = ""
+    spare_engines: int = setting(
+        0,
+        at_most=PROCESSES_MAX,
+        help="Processes that wait to be the next engine, where one dies.",
+        served=1,
+    )
+    spare_frontends: int = setting(
+        0,
+        at_most=PROCESSES_MAX,
+        help="Processes that wait to be the next frontend, where one dies.",
+        served=1,
+    )
+    # "" takes the folder's name.
+    model_name: str = setting("", help="What clients call the model.")
     # Whether parameters that clients leave out are as the model's `generation_config.json` advises.
     generation_config: str = setting(
-        GENERATION_CONFIG_AUTO, one_of=(GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE)
+        GENERATION_CONFIG_AUTO,
+        one_of=(GENERATION_CONFIG_AUTO, GENERATION_CONFIG_NONE),
+        help="auto: the model's advice where a request leaves sampling open; or none.",
     )
+    engine: EngineSettings
     admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
     input: InputLimits = attrs.field(factory=InputLimits)
     streams: StreamSettings = attrs.field(factory=StreamSettings)

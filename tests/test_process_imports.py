@@ -34,7 +34,7 @@ PROCESSES = {
         "triolet.api.commands.exits",
         "triolet.api.commands.plan",
         "triolet.api.commands.serve",
-    ): (COMMON, ROOMS | {"api"}),
+    ): (COMMON | {"cattrs"}, ROOMS | {"api"}),
     ("triolet.engine.process.main",): (
         COMMON | {"zmq", "llguidance"}, {"engine", "nurseries", "transports"},
     ),

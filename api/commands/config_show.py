@@ -13,6 +13,8 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
+from .options import FLAT
+
 DEFAULT = "default"
 
 # Wide enough that no row is folded; a terminal folds by itself.
@@ -62,7 +64,8 @@ def rows_of(settings: Any, sources: Mapping[str, str], prefix: str = "--") -> It
         value = values[field.name]
         name = prefix + _option_name(field)
         if attrs.has(type(value)):
-            yield from rows_of(value, sources, f"{name}.")
+            is_flat = FLAT in get_args(field.type)
+            yield from rows_of(value, sources, prefix if is_flat else f"{name}.")
         else:
             hidden = "(set, not shown)" if value else value
             source = sources.get(name, DEFAULT)

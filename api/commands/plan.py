@@ -7,73 +7,61 @@ an unknown architecture, an address that must not be open.
 import ipaddress
 import math
 import pathlib
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
+import cattrs
 
 from ... import __version__
 from ...engine.config import EngineSettings
 from ...engine.errors import InvalidParameter
 from ...engine.model.bundled import BUNDLED_MODEL_NAME, bundled_model_folder
 from ...engine.model_config.config import load_model_config, load_model_limits
-from ...nurseries.logs import FORMATS, LEVELS, LogSettings
-from ...runtime.config import RuntimeSettings, RuntimeTimes, SupervisionSettings
+from ...nurseries.logs import FORMATS, LEVELS
 from ...runtime.processes.root import ServePlan
 from ..http.access import OriginPolicy
 from ..openai.response_id import FRONTENDS_MAX
-from ..settings import MERGE_MS_MAX, FrontendSettings, ServeSettings, settings_to_text
+from ..settings import (
+    MERGE_MS_MAX,
+    ListenSettings,
+    ServerSettings,
+    ServeSettings,
+    settings_to_text,
+)
 
-if TYPE_CHECKING:  # the parser that their annotations are for is not loaded with a server
-    from .options import EngineOptions, ServeOptions
+# Of all that was written, in whatever place, the one typed tree. Values are not converted: their
+# types are checked by the classes, which name the setting.
+_CONVERTER = cattrs.Converter(detailed_validation=False, forbid_extra_keys=True)
+for _kind in (bool, int, float, str):
+    _CONVERTER.register_structure_hook(_kind, lambda value, _: value)
 
 
-def make_plan(model: str | None, options: "ServeOptions", engine: "EngineOptions") -> ServePlan:
-    """The plan. Raises `InvalidParameter`, `ModelFolderError`, each naming the fault."""
-    _check_numbers(options)
-    _check_address(options.host, options.port, is_open=not options.api_key)
-    _check_edge(options)
-    logs = _log_settings(options.log_format, options.log_level)
-    folder, name = _folder_and_name(model, options.model_name)
-    runtime = RuntimeSettings(
-        engine=_checked_engine(folder, engine),
-        engines=options.engines,
-        frontends=options.frontends,
-        spare_engines=options.spare_engines,
-        spare_frontends=options.spare_frontends,
-        model_name=name,
-        generation_config=options.generation_config,
-        supervision=SupervisionSettings(
-            restart_limit=options.restart_limit,
-            restart_period_s=options.restart_period,
-            backoff_min_s=options.backoff_min,
-            backoff_max_s=options.backoff_max,
-        ),
-        admission=options.admission,
-        input=options.input,
-        streams=options.streams,
-        times=RuntimeTimes(grace_s=options.grace, ladder=options.ladder),
-        logs=logs,
-    )
-    hosts = options.allowed_host
-    serve = ServeSettings(
-        api_keys=options.api_key,
-        admin_keys=options.admin_key,
-        vllm_metrics=options.vllm_metrics,
-        allowed_hosts=hosts if is_loopback(options.host) else (*hosts, options.host),
-        allowed_origins=options.allowed_origin,
-        grace_s=options.grace,
-        resume_keep_s=options.resume_keep,
-        limits=options.limits,
-    )
+def make_plan(model: str | None, options: Mapping[str, Any]) -> ServePlan:
+    """The plan of a server of `model`, by a tree shaped as `ServerSettings`.
+
+    Raises `InvalidParameter`, `ModelFolderError`, each naming the fault.
+    """
+    runtime = options.get("runtime", {})
+    _check_logs(runtime.get("logs", {}))
+    folder, name = _folder_and_name(model, runtime.get("model_name", ""))
+    engine = {**runtime.get("engine", {}), "model": folder}
+    runtime = {**runtime, "engine": engine, "model_name": name}
+    settings = _CONVERTER.structure({**options, "runtime": runtime}, ServerSettings)
+    listen, serve = settings.listen, settings.serve
+    _check_address(listen, is_open=not serve.api_keys)
+    _check_edge(serve)
+    _check_frontends(settings.runtime.frontends)
+    _check_engine(settings.runtime.engine)
+    if not is_loopback(listen.host):
+        serve = attrs.evolve(serve, allowed_hosts=(*serve.allowed_hosts, listen.host))
+        settings = attrs.evolve(settings, serve=serve)
     return ServePlan(
-        settings=runtime,
-        frontend_settings=settings_to_text(FrontendSettings(runtime=runtime, serve=serve)),
-        model_name=name,
+        settings=settings.runtime,
+        frontend_settings=settings_to_text(settings),
         version=__version__,
-        host=options.host,
-        port=options.port,
-        frontends=options.frontends,
-        grace_s=options.grace,
+        host=listen.host,
+        port=listen.port,
     )
 
 
@@ -85,43 +73,35 @@ def _folder_and_name(model: str | None, model_name: str) -> tuple[str, str]:
     return str(folder), model_name or folder.name
 
 
-def _check_numbers(options: "ServeOptions") -> None:
-    check_numbers("limits", options.limits)
-    keep_s, frontends = options.resume_keep, options.frontends
-    if not 0 <= keep_s < math.inf:
-        raise InvalidParameter("resume_keep", f"must be finite and at least 0, not {keep_s:g}")
-    if options.limits.merge_ms > MERGE_MS_MAX:
-        raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
-    if not 1 <= frontends <= FRONTENDS_MAX:
-        raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {frontends}")
+def _check_frontends(count: int) -> None:
+    if not 1 <= count <= FRONTENDS_MAX:
+        raise InvalidParameter("frontends", f"must be from 1 to {FRONTENDS_MAX}, not {count}")
 
 
-def _checked_engine(folder: str, options: "EngineOptions") -> EngineSettings:
-    """The settings, after a look at the model's config, as far as the executor will look.
+def _check_engine(engine: EngineSettings) -> None:
+    """A look at the model's config, as far as the executor will look.
 
     Raises `ModelFolderError`, and `InvalidParameter` for a length above the model's.
     """
-    engine = EngineSettings(model=folder, **attrs.asdict(options))
     # The null executor computes nothing, so that any architecture will do.
     load = load_model_limits if engine.executor == "null" else load_model_config
-    engine.model_len_of(load(folder).max_model_len)
-    return engine
+    engine.model_len_of(load(engine.model).max_model_len)
 
 
-def _check_address(host: str, port: int, *, is_open: bool) -> None:
-    if not is_loopback(host) and is_open:
-        raise InvalidParameter(
-            "host", f"{host} can be reached from elsewhere: set an API key (--api-key) to allow it"
-        )
-    if not 0 <= port <= 65535:
-        raise InvalidParameter("port", f"must be from 0 to 65535, not {port}")
+def _check_address(listen: ListenSettings, *, is_open: bool) -> None:
+    if not is_loopback(listen.host) and is_open:
+        reason = "can be reached from elsewhere: set an API key (--api-key) to allow it"
+        raise InvalidParameter("host", f"{listen.host} {reason}")
 
 
-def _check_edge(options: "ServeOptions") -> None:
-    """Keys and names that every frontend would refuse, later and less clearly."""
-    if not all(key.strip() for key in (*options.api_key, *options.admin_key)):
+def _check_edge(serve: ServeSettings) -> None:
+    """Limits, keys and names that every frontend would refuse, later and less clearly."""
+    check_numbers("limits", serve.limits)
+    if serve.limits.merge_ms > MERGE_MS_MAX:
+        raise InvalidParameter("limits.merge_ms", f"must be at most {MERGE_MS_MAX}")
+    if not all(key.strip() for key in (*serve.api_keys, *serve.admin_keys)):
         raise InvalidParameter("api_key", "must not be empty: remove it, or set one")
-    hosts, origins = (options.allowed_host, ()), ((), options.allowed_origin)
+    hosts, origins = (serve.allowed_hosts, ()), ((), serve.allowed_origins)
     for name, policy in (("allowed_host", hosts), ("allowed_origin", origins)):
         try:
             OriginPolicy.of(*policy)
@@ -129,12 +109,13 @@ def _check_edge(options: "ServeOptions") -> None:
             raise InvalidParameter(name, f"is wrong: {error}") from error
 
 
-def _log_settings(words: str, level: str) -> LogSettings:
+def _check_logs(logs: Mapping[str, str]) -> None:
     """Raises `InvalidParameter` for a word that is none of them."""
-    for name, word, known in (("log_format", words, FORMATS), ("log_level", level, LEVELS)):
-        if word not in known:
-            raise InvalidParameter(name, f"must be one of {', '.join(known)}, not {word!r}")
-    return LogSettings(format=words, level=level)
+    for name, known in (("format", FORMATS), ("level", LEVELS)):
+        if (word := logs.get(name, known[0])) not in known:
+            raise InvalidParameter(
+                f"log_{name}", f"must be one of {', '.join(known)}, not {word!r}"
+            )
 
 
 def check_numbers(name: str, limits: Any) -> None:

@@ -20,7 +20,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from ...api.commands.figures import check_target, shows_table, write_figures
-from ...api.commands.options import EngineOptions, ServeOptions
 from ...api.commands.plan import make_plan
 from ...engine.errors import InvalidParameter
 from ...nurseries.tasks.service import single_errors_unwrapped
@@ -147,15 +146,13 @@ async def open_pressed_server(
         pids = [run.facts.pid for run in live_runs() if run.facts.url == url.rstrip("/")]
         yield PressedServer(target, pids[0] if pids else 0)
         return
-    options = ServeOptions(
-        port=0,
-        engines=engines,
-        frontends=frontends,
-        spare_engines=0,
-        spare_frontends=0,
-        grace=_GRACE_S,
-    )
-    plan = make_plan(model, options, EngineOptions(**engine))
+    runtime = {
+        "engine": engine,
+        "engines": engines,
+        "frontends": frontends,
+        "times": {"grace_s": _GRACE_S},
+    }
+    plan = make_plan(model, {"listen": {"port": 0}, "runtime": runtime})
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
             address = await nursery.start(Root(plan, on_event).run, name="server")

@@ -47,12 +47,9 @@ class ServePlan:
 
     settings: RuntimeSettings
     frontend_settings: str
-    model_name: str
     version: str
     host: str = "127.0.0.1"
     port: int = 8000
-    frontends: int = 1
-    grace_s: float = 10.0
     engine_module: str = ENGINE_MODULE
     frontend_module: str = FRONTEND_MODULE
 
@@ -110,7 +107,7 @@ class Root:
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
-            count=plan.frontends,
+            count=plan.settings.frontends,
             settings=plan.settings,
             settings_text=plan.frontend_settings,
             run_id=self.run_id,
@@ -136,7 +133,7 @@ class Root:
         with bind_listener(self.plan.host, self.plan.port) as listener:
             url = _url(listener)
             folder = make_run_folder(
-                self.run_id, url=url, model=self.plan.model_name, version=self.plan.version
+                self.run_id, url=url, model=self.plan.settings.model_name, version=self.plan.version
             )
             with folder as run_folder, single_errors_unwrapped():
                 async with trio.open_nursery() as nursery:
@@ -181,7 +178,7 @@ class Root:
 
     async def drain(self) -> None:
         """Accept nothing new, serve out what is open, at most for the grace time."""
-        grace_s = self.plan.grace_s
+        grace_s = self.plan.settings.times.grace_s
         self.on_event(Draining(self.frontends.balancer.open_streams(), grace_s))
         await self.frontends.drain()
         with trio.move_on_after(grace_s), waiting_for("open streams to end"):
@@ -212,7 +209,7 @@ class Root:
             os.getpid(),
             facts={
                 "run": self.run_id,
-                "model": self.plan.model_name,
+                "model": self.plan.settings.model_name,
                 "open streams": self.frontends.balancer.open_streams(),
             },
             tasks=task_tree(),

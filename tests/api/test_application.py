@@ -56,7 +56,7 @@ async def test_a_second_drain_may_shorten_the_grace(
 async def test_idle_waits_end_when_a_drain_begins(autojump_clock: trio.testing.MockClock) -> None:
     application = Application(FakeGenerator())
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(application.drain)
+        nursery.start_soon(application.drain, 10)
         with trio.CancelScope() as scope, application.idle(scope, 75):
             await trio.sleep(1000)
         with trio.CancelScope() as scope, application.idle(scope, 75):

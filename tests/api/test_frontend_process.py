@@ -16,7 +16,7 @@ import trio.testing
 
 from triolet.api import frontend_process
 from triolet.api.frontend_process import LOAD_PERIOD_S, LoadReports
-from triolet.api.settings import FrontendSettings, ServeSettings, settings_to_text
+from triolet.api.settings import ServerSettings, ServeSettings, settings_to_text
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import Drain, TreeReply, TreeRequest
 from triolet.nurseries.processes.child import ChildFds
@@ -50,9 +50,9 @@ def folder(null_folder: pathlib.Path) -> pathlib.Path:
     return null_folder
 
 
-def settings_for(folder: pathlib.Path, **serve: Any) -> FrontendSettings:
+def settings_for(folder: pathlib.Path, **serve: Any) -> ServerSettings:
     engine = EngineSettings(model=str(folder), executor="null")
-    return FrontendSettings(
+    return ServerSettings(
         runtime=RuntimeSettings(engine=engine, model_name="m"), serve=ServeSettings(**serve)
     )
 

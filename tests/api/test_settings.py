@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from triolet.api.settings import (
     FREE_BYTES,
     LOCAL,
-    FrontendSettings,
     InputBudget,
     InputShare,
     ServerLimits,
+    ServerSettings,
     ServeSettings,
     SocketLimits,
     address_of,
@@ -29,7 +29,7 @@ from triolet.runtime.config import RuntimeSettings, RuntimeTimes
 from .fakes import make_application, open_client, open_connection
 from .websocket.socket_client import open_socket
 
-SETTINGS = FrontendSettings(
+SETTINGS = ServerSettings(
     runtime=RuntimeSettings(
         engine=EngineSettings(model="/models/fox", executor="null", null_step_s=0.25),
         engines=3,
@@ -37,7 +37,7 @@ SETTINGS = FrontendSettings(
     ),
     serve=ServeSettings(
         api_keys=("one", "zwölf"),
-        grace_s=7,  # an int where a float is wanted
+        resume_keep_s=7,  # an int where a float is wanted
         allowed_hosts=("api.example",),
         limits=ServerLimits(socket=SocketLimits(age_s=12.5)),
     ),
@@ -48,7 +48,9 @@ def test_they_arrive_as_they_were_made() -> None:
     assert settings_of_text(settings_to_text(SETTINGS)) == SETTINGS
 
 
-@pytest.mark.parametrize("change", [{"colour": "red"}, {"grace_s": "1"}, {"grace_s": ...}], ids=str)
+@pytest.mark.parametrize(
+    "change", [{"colour": "red"}, {"resume_keep_s": "1"}, {"resume_keep_s": ...}], ids=str
+)
 def test_other_fields_and_types_are_refused(change: dict[str, Any]) -> None:
     value = msgspec.json.decode(settings_to_text(SETTINGS))
     serve = value["serve"] | change

@@ -6,6 +6,7 @@ ENGINES and FRONTENDS are JSON lists of acts, one for each rank.
 import json
 import sys
 
+import attrs
 import trio
 
 from triolet.api.commands.exits import errors_as_sentences
@@ -18,12 +19,14 @@ from triolet.tests.runtime.acting import ACTING_ENGINE, ACTING_FRONTEND, acting_
 def main(engines: str, frontends: str) -> int:
     acts = json.loads(frontends)
     plan = ServePlan(
-        settings=acting_settings(*[[act] for act in json.loads(engines)]),
+        settings=attrs.evolve(
+            acting_settings(*[[act] for act in json.loads(engines)]),
+            model_name="m",
+            frontends=len(acts),
+        ),
         frontend_settings=json.dumps({rank: [act] for rank, act in enumerate(acts)}),
-        model_name="m",
         version="0",
         port=0,
-        frontends=len(acts),
         engine_module=ACTING_ENGINE,
         frontend_module=ACTING_FRONTEND,
     )

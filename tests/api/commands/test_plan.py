@@ -4,39 +4,51 @@ import math
 import pathlib
 from typing import Any
 
+import attrs
 import pytest
 
-from triolet.api.commands.options import EngineOptions, ServeOptions
+from triolet.api.commands.options import ServeOptions
 from triolet.api.commands.plan import is_loopback, make_plan
-from triolet.api.settings import HttpLimits, ServerLimits, settings_of_text
+from triolet.api.settings import settings_of_text
 from triolet.engine.errors import InvalidParameter, ModelFolderError
-from triolet.runtime.config import StreamSettings, SupervisionSettings
+from triolet.runtime.config import SupervisionSettings
 from triolet.runtime.processes.root import ServePlan
 
 
 def plan_of(
     model: str | None = None,
-    engine: dict[str, Any] | None = None,
-    **options: Any,
+    *,
+    listen: dict[str, Any] | None = None,
+    serve: dict[str, Any] | None = None,
+    **runtime: Any,
 ) -> ServePlan:
-    return make_plan(model, ServeOptions(**options), EngineOptions(**engine or {}))
+    """Of what `serve` is given: its options' tree with these changes."""
+    tree = attrs.asdict(ServeOptions())
+    tree["runtime"]["engine"] |= runtime.pop("engine", {})
+    return make_plan(
+        model,
+        {
+            "listen": tree["listen"] | (listen or {}),
+            "serve": tree["serve"] | (serve or {}),
+            "runtime": tree["runtime"] | runtime,
+        },
+    )
 
 
 def test_without_a_model_it_is_the_bundled_one() -> None:
     plan = plan_of()
-    assert plan.model_name == "triolet-bundled"
+    assert plan.settings.model_name == "triolet-bundled"
     settings = settings_of_text(plan.frontend_settings)
     assert settings.runtime == plan.settings
 
 
 def test_options_reach_the_settings() -> None:
     plan = plan_of(
-        restart_limit=7,
-        restart_period=9.0,
+        serve={"resume_keep_s": 0},
+        supervision={"restart_limit": 7, "restart_period_s": 9.0},
         spare_engines=2,
         generation_config="none",
-        resume_keep=0,
-        log_format="json",
+        logs={"format": "json"},
     )
     settings = plan.settings
     assert settings.supervision == SupervisionSettings(restart_limit=7, restart_period_s=9.0)
@@ -47,9 +59,9 @@ def test_options_reach_the_settings() -> None:
 
 def test_rare_options_reach_the_settings() -> None:
     plan = plan_of(
-        limits=ServerLimits(connections_max=7),
-        streams=StreamSettings(window_tokens=9),
-        backoff_max=11.0,
+        serve={"limits": {"connections_max": 7}},
+        streams={"window_tokens": 9},
+        supervision={"backoff_max_s": 11.0},
     )
     assert plan.settings.streams.window_tokens == 9
     assert plan.settings.supervision.backoff_max_s == 11
@@ -58,40 +70,39 @@ def test_rare_options_reach_the_settings() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan])
 def test_limits_are_finite_and_above_zero(wrong: float) -> None:
-    limits = ServerLimits(http=HttpLimits(head_s=wrong))
     with pytest.raises(InvalidParameter, match="above 0") as caught:
-        plan_of(limits=limits)
+        plan_of(serve={"limits": {"http": {"head_s": wrong}}})
     assert caught.value.parameter == "limits.http.head_s"
 
 
 @pytest.mark.parametrize("wrong", [-1, 1001])
 def test_how_long_text_waits_is_bounded_and_may_be_nothing(wrong: int) -> None:
-    plan_of(limits=ServerLimits(merge_ms=0))
+    plan_of(serve={"limits": {"merge_ms": 0}})
     with pytest.raises(InvalidParameter) as caught:
-        plan_of(limits=ServerLimits(merge_ms=wrong))
+        plan_of(serve={"limits": {"merge_ms": wrong}})
     assert caught.value.parameter == "limits.merge_ms"
 
 
 def test_an_open_address_needs_a_key() -> None:
     with pytest.raises(InvalidParameter, match="--api-key"):
-        plan_of(host="0.0.0.0")
-    plan = plan_of(host="0.0.0.0", api_key=("k",))
+        plan_of(listen={"host": "0.0.0.0"})
+    plan = plan_of(listen={"host": "0.0.0.0"}, serve={"api_keys": ("k",)})
     assert settings_of_text(plan.frontend_settings).serve.api_keys == ("k",)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        {"port": 70000},
+        {"listen": {"port": 70000}},
         {"frontends": 0},
         {"frontends": 257},
         {"engines": 0},
         {"spare_engines": -1},
-        {"resume_keep": -1},
-        {"resume_keep": math.inf},
-        {"resume_keep": math.nan},
-        {"log_format": "xml"},
-        {"grace": -1.0},
+        {"serve": {"resume_keep_s": -1}},
+        {"serve": {"resume_keep_s": math.inf}},
+        {"serve": {"resume_keep_s": math.nan}},
+        {"logs": {"format": "xml"}},
+        {"times": {"grace_s": -1.0}},
         {"engine": {"executor": "x"}},
         {"engine": {"max_model_len": 4096}},
         {"engine": {"max_model_len": 4096, "executor": "null"}},
@@ -106,11 +117,11 @@ def test_values_out_of_range_are_named(change: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "parameter", "words"),
     [
-        ({"api_key": ("",)}, "api_key", "empty"),
-        ({"api_key": ("k", " ")}, "api_key", "empty"),
-        ({"host": "0.0.0.0", "api_key": ("",)}, "api_key", "empty"),
-        ({"allowed_host": ("a/b",)}, "allowed_host", "'a/b'"),
-        ({"allowed_origin": ("app.example",)}, "allowed_origin", "scheme://name"),
+        ({"serve": {"api_keys": ("",)}}, "api_key", "empty"),
+        ({"serve": {"api_keys": ("k", " ")}}, "api_key", "empty"),
+        ({"listen": {"host": "0.0.0.0"}, "serve": {"api_keys": ("",)}}, "api_key", "empty"),
+        ({"serve": {"allowed_hosts": ("a/b",)}}, "allowed_host", "'a/b'"),
+        ({"serve": {"allowed_origins": ("app.example",)}}, "allowed_origin", "scheme://name"),
     ],
     ids=str,
 )
@@ -134,6 +145,6 @@ def test_loopback_names() -> None:
 
 def test_an_architecture_is_looked_at_by_executors_that_compute(tmp_path: pathlib.Path) -> None:
     (tmp_path / "config.json").write_text('{"vocab_size": 9, "architectures": ["GPT2LMHeadModel"]}')
-    assert plan_of(str(tmp_path), {"executor": "null"})
+    assert plan_of(str(tmp_path), engine={"executor": "null"})
     with pytest.raises(ModelFolderError, match=r"GPT2LMHeadModel.* not served: LlamaForCausalLM, "):
         plan_of(str(tmp_path))

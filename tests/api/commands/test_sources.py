@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from triolet.api.commands.config_show import rows_of
-from triolet.api.commands.options import EngineOptions, ServeOptions
+from triolet.api.commands.options import ServeOptions
 from triolet.api.commands.sources import TABLES, fault_of_text, fault_of_value
 from triolet.command_line import app, run_words, sources
 
@@ -31,14 +31,10 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def bound(words: list[str]) -> tuple[ServeOptions, EngineOptions]:
+def bound(words: list[str]) -> Any:
     """What `serve` would be called with."""
     _, arguments, _ = app.parse_args(["serve", *words], exit_on_error=False, print_error=False)
-    found = arguments.arguments
-    return (
-        found.get("options", ServeOptions()),
-        found.get("engine", EngineOptions()),
-    )
+    return arguments.arguments.get("options", ServeOptions())
 
 
 def test_each_source_goes_before_the_next(
@@ -46,11 +42,13 @@ def test_each_source_goes_before_the_next(
 ) -> None:
     monkeypatch.setenv("TRIOLET_PORT", "9002")
     monkeypatch.setenv("TRIOLET_LIMITS_SOCKET_PING_S", "7")
-    options, engine = bound(["--config", str(file), "--grace", "2"])
-    assert (options.grace, options.port, options.host) == (2.0, 9002, "127.0.0.1")
-    assert options.api_key == ("one", "two")
-    assert engine.boot_timeout_s == 12
-    assert (options.limits.http.head_s, options.limits.socket.ping_s) == (3.0, 7.0)
+    options = bound(["--config", str(file), "--grace", "2"])
+    assert options.runtime.times.grace_s == 2.0
+    assert (options.listen.port, options.listen.host) == (9002, "127.0.0.1")
+    assert options.serve.api_keys == ("one", "two")
+    assert options.runtime.engine.boot_timeout_s == 12
+    limits = options.serve.limits
+    assert (limits.http.head_s, limits.socket.ping_s) == (3.0, 7.0)
     assert sources.of_option["--grace"] == "command line"
     assert sources.of_option["--port"] == "environment, TRIOLET_PORT"
     assert sources.of_option["--boot-timeout"] == f"{file}, [serve][boot-timeout]"
@@ -61,12 +59,12 @@ def test_the_environment_names_the_file(
     file: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRIOLET_CONFIG", str(file))
-    assert bound([])[0].port == 9001
+    assert bound([]).listen.port == 9001
 
 
 def test_a_list_has_one_source(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options, _ = bound(["--config", str(file), "--api-key", "three"])
-    assert options.api_key == ("three",)
+    options = bound(["--config", str(file), "--api-key", "three"])
+    assert options.serve.api_keys == ("three",)
 
 
 def refusal(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
@@ -134,8 +132,7 @@ def test_a_wrong_word_or_variable_is_a_usage_error(
 
 def test_every_option_is_shown_under_the_name_that_sets_it() -> None:
     """So that a source that is noted under a name is found under it."""
-    groups = (ServeOptions(), EngineOptions())
-    names = {row.option for group in groups for row in rows_of(group, {})}
+    names = {row.option for row in rows_of(ServeOptions(), {})}
     arguments = app["serve"].assemble_argument_collection()
     leaves = {argument.name for argument in arguments if not argument.children}
     assert names <= leaves

@@ -164,7 +164,7 @@ async def test_a_drain_ends_idle_connections_and_refuses_new_work(
     application = make_application()
     async with open_client(application) as idle, trio.open_nursery() as nursery:
         assert (await idle.request("GET", "/ready")).status == 200
-        nursery.start_soon(application.drain)
+        nursery.start_soon(application.drain, 10)
         assert await idle.stream.receive_some(1) == b""
         async with open_client(application) as client:
             answer = await client.request("POST", "/v1/responses", {"input": "x"})

@@ -9,22 +9,19 @@ import sys
 import trio
 
 from triolet.api.commands.exits import errors_as_sentences
-from triolet.api.commands.options import EngineOptions, ServeOptions
 from triolet.api.commands.plan import make_plan
 from triolet.api.commands.report import make_server_report
 from triolet.api.commands.serve import serve
 
 given = dict(zip(("frontends", "engines", "grace"), sys.argv[2:], strict=False))
-options = ServeOptions(
-    port=0,
-    frontends=int(given.get("frontends", "1")),
-    engines=int(given.get("engines", "1")),
-    spare_engines=0,
-    spare_frontends=0,
-    grace=float(given.get("grace", "10")),
-)
+runtime = {
+    "engine": json.loads(sys.argv[1]),
+    "frontends": int(given.get("frontends", "1")),
+    "engines": int(given.get("engines", "1")),
+    "times": {"grace_s": float(given.get("grace", "10"))},
+}
 with errors_as_sentences():
-    plan = make_plan(None, options, EngineOptions(**json.loads(sys.argv[1])))
+    plan = make_plan(None, {"listen": {"port": 0}, "runtime": runtime})
     with make_server_report("human") as report:
         code = trio.run(serve, plan, report)
 raise SystemExit(code)

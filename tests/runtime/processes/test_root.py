@@ -15,6 +15,7 @@ import trio
 from triolet.engine.errors import BootRefused
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.runtime.config import RuntimeTimes
 from triolet.runtime.errors import NoEngineLeft, RunNotFound
 from triolet.runtime.events import (
     ChildFailed,
@@ -45,18 +46,22 @@ def runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
 
 
 def plan_of(
-    engine: str | list[str] = "ready", frontend: str | list[str] = "ready", **options: Any
+    engine: str | list[str] = "ready",
+    frontend: str | list[str] = "ready",
+    changes: dict[str, Any] | None = None,
+    **options: Any,
 ) -> ServePlan:
     engines = [engine] if isinstance(engine, str) else engine
     frontends = [frontend] if isinstance(frontend, str) else frontend
     acts = {rank: [act] for rank, act in enumerate(frontends)}
+    settings = attrs.evolve(
+        acting_settings(*[[act] for act in engines]), model_name="m", frontends=len(frontends)
+    )
     defaults: dict[str, Any] = {
-        "settings": acting_settings(*[[act] for act in engines]),
+        "settings": attrs.evolve(settings, **changes or {}),
         "frontend_settings": msgspec.json.encode(acts).decode(),
-        "model_name": "m",
         "version": "0",
         "port": 0,
-        "frontends": len(frontends),
         "engine_module": ACTING_ENGINE,
         "frontend_module": ACTING_FRONTEND,
     }
@@ -187,8 +192,7 @@ async def test_the_tree_shows_what_still_boots() -> None:
 
 @pytest.mark.slow
 async def test_spares_are_in_the_tree_and_ours_to_reap() -> None:
-    settings = attrs.evolve(acting_settings(["ready"]), spare_engines=1, spare_frontends=1)
-    async with open_bed(plan_of(settings=settings)) as bed:
+    async with open_bed(plan_of(changes={"spare_engines": 1, "spare_frontends": 1})) as bed:
         fleets = (bed.root.frontends, bed.root.engines)
         for fleet in fleets:
             fleet.processes.spares.settle_s = 0.0
@@ -239,13 +243,15 @@ async def test_a_drain_serves_out_and_is_told() -> None:
             await bed.root.drain()
             assert await client.receive_some(100) == b""
         (draining,) = bed.diary.of(Draining)
-        assert draining.grace_s == bed.root.plan.grace_s
+        assert draining.grace_s == bed.root.plan.settings.times.grace_s
         assert not bed.root.engine_lost()
 
 
 @pytest.mark.slow
 async def test_a_drain_ends_with_the_grace() -> None:
-    async with open_bed(plan_of(frontend=["deaf", "ready"], grace_s=0.1)) as bed:
+    async with open_bed(
+        plan_of(frontend=["deaf", "ready"], changes={"times": RuntimeTimes(grace_s=0.1)})
+    ) as bed:
         await bed.diary.wait_for(ChildReady, 3)
         for _ in range(2):
             client, server = socket.socketpair()  # one of them goes to the deaf one
