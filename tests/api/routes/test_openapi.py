@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from triolet.api.openai.openapi import openapi_document
 from triolet.api.routes import responses as response_routes
-from triolet.api.routes.table import ROUTES, Route
+from triolet.api.routes.openapi import Route, openapi_document
+from triolet.api.routes.table import ROUTES
 from triolet.api.schema.tables import Query
 
 from ..fakes import make_application, open_client
