@@ -18,7 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..runtime.frontend.generation import EngineStatistics, FrontendStatistics, Generator
+from ..engine.messages import EngineStatistics
+from ..runtime.frontend.generation import Generator
+from ..runtime.frontend.health import FrontendStatistics
 from ..runtime.frontend.ledger_entry import Latencies
 from ..runtime.messages import EngineState
 

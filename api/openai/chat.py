@@ -9,13 +9,8 @@ from typing import Any
 import attrs
 
 from ...engine.messages import FinishReason
-from ...runtime.frontend.generation import (
-    GenerationChoice,
-    GenerationOutput,
-    GenerationStream,
-    Logprobs,
-    Usage,
-)
+from ...runtime.frontend.generation import GenerationStream
+from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from ...runtime.text.tool_calls import (
     ArgumentsPiece,
     CallBegun,

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from ...runtime.frontend.generation import FinishReason, GenerationOutput, Logprobs, Usage
+from ...engine.messages import FinishReason
+from ...runtime.text.outputs import GenerationOutput, Logprobs, Usage
 from ..schema.fields import JsonObject
 from .chat import FINISH_REASONS, stop_reason_of, usage_object
 from .logprobs import LogprobFormatter

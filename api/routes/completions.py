@@ -14,12 +14,8 @@ import trio
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...nurseries.tasks.background import start_background_task_soon
-from ...runtime.frontend.generation import (
-    GenerationChoice,
-    GenerationOutput,
-    GenerationStream,
-    Usage,
-)
+from ...runtime.frontend.generation import GenerationStream
+from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
 from ...runtime.text.prompts import Prompt
 from ..application import Application, Call
 from ..errors import ApiError, engine_error, internal_error, to_api_error

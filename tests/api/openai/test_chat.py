@@ -5,12 +5,9 @@ from typing import Any, cast
 from triolet.api.openai.chat import ChatAnswer, ChatToolCalls
 from triolet.api.openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from triolet.api.schema.fields import JsonObject
-from triolet.runtime.frontend.generation import (
-    FinishReason,
-    GenerationOutput,
-    GenerationStream,
-    Usage,
-)
+from triolet.engine.messages import FinishReason
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.text.outputs import GenerationOutput, Usage
 
 from ..fakes import FakeFlow, FakeGenerator, make_collector
 
