@@ -245,9 +245,8 @@ async def carry_out(
         case ForeignVerb.GET:
             return store.get(response_id, principal)
         case ForeignVerb.CANCEL:
-            return await store.cancel(
-                response_id, principal, "cancelled by its client"
-            ).wait_ended()
+            response = store.cancel(response_id, principal, "cancelled by its client")
+            return await response.wait_ended()
         case ForeignVerb.DELETE:
             store.delete(response_id, principal)
             return {}

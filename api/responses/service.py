@@ -139,7 +139,9 @@ class ResponseService:
             return None
         try:
             if self.foreign.is_foreign(previous_id):
-                return await self.foreign.call(ForeignVerb.CONVERSATION, previous_id, principal)
+                asked = (ForeignVerb.CONVERSATION, previous_id, principal)
+                found: Conversation = await self.foreign.call(*asked)
+                return found
             return self.store.conversation_of(previous_id, principal, session)
         except ApiError as error:
             raise _of_previous(error, previous_id) from error
