@@ -108,7 +108,7 @@ async def get_response(call: Call) -> None:
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
     connection, application, principal = call.connection, call.application, call.principal
-    response_id, query = call.resource_id, GET_QUERY.read(connection.request)
+    response_id, query = call.resource_id, GET_QUERY.read(call.query)
     starting_after = query["starting_after"]
     if query["stream"]:
         resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
@@ -139,7 +139,7 @@ async def delete_response(call: Call) -> None:
 
 async def list_input_items(call: Call) -> None:
     """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
-    response_id, query = call.resource_id, ITEMS_QUERY.read(call.connection.request)
+    response_id, query = call.resource_id, ITEMS_QUERY.read(call.query)
     responses = call.application.responses
     conversation = await responses.ask(ForeignVerb.INPUT, response_id, call.principal)
     items = input_items(conversation, response_id)

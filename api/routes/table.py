@@ -123,7 +123,8 @@ async def dispatch(
         return
     if route is not None:
         principal = authorize(request, application, is_open=route.is_open, is_admin=route.is_admin)
-        await route.handler(Call(connection, application, principal, match.resource_id))
+        parts = (match.resource_id, request.query)
+        await route.handler(Call(connection, application, principal, *parts))
         return
     authorize(request, application, is_open=False)
     if not match.allowed:

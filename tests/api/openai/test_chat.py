@@ -7,7 +7,7 @@ from triolet.api.openai.completions import CompletionsAnswer, WholeChoice, usage
 from triolet.api.schema.fields import JsonObject
 from triolet.engine.messages import FinishReason
 from triolet.runtime.frontend.generation import GenerationStream
-from triolet.runtime.text.outputs import GenerationOutput, Usage
+from triolet.runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
 
 from ..fakes import FakeFlow, FakeGenerator, make_collector
 
@@ -140,8 +140,10 @@ def test_the_last_piece_ends_the_choice() -> None:
 
 
 def test_a_whole_answer_keeps_the_order() -> None:
+    answer = GenerationChoice(0, [])
+    answer.keep(GenerationOutput("a", [], 0))
     choices = [
-        WholeChoice(prompt_token_ids=[1], echoed="p", text="a"),
+        WholeChoice(prompt_token_ids=[1], echoed="p", answer=answer),
         WholeChoice(prompt_token_ids=[2]),
     ]
     whole = COMPLETION_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))
