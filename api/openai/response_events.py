@@ -115,9 +115,7 @@ class Item:
             ]
         else:
             said = {"name": self.name, "arguments": whole["arguments"]}
-            events = [
-                _event("response.function_call_arguments.done", number, self.place, **said),
-            ]
+            events = [_event("response.function_call_arguments.done", number, self.place, **said)]
         number += len(events)
         place: JsonObject = {"output_index": self.index}
         return [*events, _event("response.output_item.done", number, place, item=whole)]

@@ -45,11 +45,6 @@ class ResponseService:
     check_accepting: Callable[[], None]
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
-    @property
-    def is_open(self) -> bool:
-        """Whether responses can be started."""
-        return self._nursery is not None
-
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `responses`; never returns. Cancellation: aborts all responses."""
         try:

@@ -14,7 +14,6 @@ from ..application import Call
 from ..schema.fields import JsonObject
 from ..schema.tables import NO_QUERY, Body, Query
 
-Handler = Callable[[Call], Awaitable[None]]
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")
 _OPENING = re.compile(r"^`[A-Z]+ [^`]+`[:,.]?\s*")
@@ -42,7 +41,7 @@ class Route:
 
     method: str
     path: str
-    handler: Handler
+    handler: Callable[[Call], Awaitable[None]]
     is_open: bool = False
     # For admin keys alone; without any in the settings there is no such route.
     is_admin: bool = attrs.field(default=False, kw_only=True)

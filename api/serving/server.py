@@ -54,10 +54,7 @@ class QueueSource:
         self._put, self._taken = trio.open_memory_channel[socket.socket](QUEUE_CONNECTIONS_MAX)
 
     def put_nowait(self, connection: socket.socket) -> bool:
-        """Hand one over; False if the queue is full, then the caller still owns it.
-
-        Raises `trio.ClosedResourceError` after `close`.
-        """
+        """Hand one over; False if the queue is full, then the caller still owns it."""
         try:
             self._put.send_nowait(connection)
         except trio.WouldBlock:
@@ -65,13 +62,9 @@ class QueueSource:
         return True
 
     async def accept(self) -> trio.SocketStream:
-        """The next connection that was put. Raises `EndOfChannel` after `close`."""
+        """The next connection that was put. Raises `ClosedResourceError` after `abandon`."""
         connection = await self._taken.receive()
         return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
-
-    def close(self) -> None:
-        """No more will come; what is queued is still given out. Idempotent."""
-        self._put.close()
 
     def abandon(self) -> None:
         """Close the connections that were not taken: their clients see it at once."""

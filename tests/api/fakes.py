@@ -288,7 +288,7 @@ async def open_connection(application: Application) -> AsyncIterator[trio.abc.St
 @asynccontextmanager
 async def open_responses(application: Application) -> AsyncIterator[None]:
     """What `serve_connections` opens around all connections; once, if blocks of this nest."""
-    if application.responses.is_open:
+    if application.responses._nursery is not None:
         yield
         return
     async with open_service(application.responses.run, name="responses"):

@@ -112,19 +112,6 @@ async def test_one_address_has_a_limit_of_its_own() -> None:
     assert application.counters.connections_refused == 1
 
 
-async def test_a_source_that_ends_lets_connections_finish() -> None:
-    application = make_application()
-    left, right = socket.socketpair()
-    async with open_queue_source() as source, trio.open_nursery() as nursery:
-        nursery.start_soon(serve_connections, source, application)
-        assert source.put_nowait(right)
-        source.close()
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(left))
-        async with stream:
-            assert (await HttpClient(stream).request("GET", "/live")).status == 200
-    assert application.counters.connections_active == 0
-
-
 def reset(client: socket.socket) -> None:
     """Close with RST."""
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -170,11 +157,16 @@ async def test_a_client_that_never_reads_is_paused_not_buffered() -> None:
         assert generator.consumed[-1] < 3000, "the kernel takes some; the rest waits"
 
 
-async def test_serving_ends_with_its_listener() -> None:
+async def test_serving_ends_with_its_listener_and_lets_connections_finish() -> None:
+    application = make_application()
     async with await open_listener() as listener, trio.open_nursery() as nursery:
-        await nursery.start(serve_connections, listener, make_application())
-        assert await ask_live(where(listener)) == 200
-        await listener.aclose()
+        await nursery.start(serve_connections, listener, application)
+        async with await trio.open_tcp_stream(*where(listener)) as stream:
+            client = HttpClient(stream)
+            assert (await client.request("GET", "/live")).status == 200
+            await listener.aclose()
+            assert (await client.request("GET", "/live")).status == 200
+    assert application.counters.connections_active == 0
 
 
 @attrs.define
@@ -203,17 +195,17 @@ async def test_any_other_failure_of_a_source_ends_the_serving() -> None:
             await serve_connections(_Starved(listener, [errno.EINVAL]), make_application())
 
 
-async def test_a_queue_gives_out_what_was_put_then_ends() -> None:
+async def test_a_queue_gives_out_what_was_put_until_it_is_abandoned() -> None:
     async with open_queue_source() as source:
         left, right = socket.socketpair()
         assert source.put_nowait(right)
-        source.close()
         accepted = await source.accept()
         left.send(b"x")
         assert await accepted.receive_some(1) == b"x"
         accepted.socket.close()
         left.close()
-        with pytest.raises(trio.EndOfChannel):
+        source.abandon()
+        with pytest.raises(trio.ClosedResourceError):
             await source.accept()
 
 
