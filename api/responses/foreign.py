@@ -214,8 +214,9 @@ def _answer_in(reply: ForeignReply | None, verb: ForeignVerb, response_id: str) 
 
 async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
     try:
-        given = (call.verb, call.response_id, call.principal, call.starting_after)
-        found = msgspec.json.encode(await carry_out(store, *given)).decode()
+        given = (call.verb, call.response_id, call.principal)
+        found = await carry_out(store, *given, starting_after=call.starting_after)
+        text = msgspec.json.encode(found).decode()
     except ApiError as error:
         if error.status == 404:
             return reply_to(call, ForeignOutcome.NOT_FOUND)
@@ -223,7 +224,7 @@ async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
     except Exception as failure:
         logger.error("a call of another frontend failed", exc_info=failure)
         return _refused(call, internal_error())
-    return reply_to(call, ForeignOutcome.FOUND, found)
+    return reply_to(call, ForeignOutcome.FOUND, text)
 
 
 def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
@@ -235,6 +236,7 @@ async def carry_out(
     verb: ForeignVerb,
     response_id: str,
     principal: str,
+    *,
     starting_after: int | None = None,
 ) -> Any:
     """Do this with a response of this frontend: an object, or what `_ANSWERS` says.

@@ -131,9 +131,8 @@ async def cancel_response(call: Call) -> None:
 
 async def delete_response(call: Call) -> None:
     """`DELETE /v1/responses/{id}`: forgotten at once; one that runs is cancelled as well."""
-    response_id = call.resource_id
-    await call.application.responses.ask(ForeignVerb.DELETE, response_id, call.principal)
-    deleted = {"id": response_id, "object": "response", "deleted": True}
+    await call.application.responses.ask(ForeignVerb.DELETE, call.resource_id, call.principal)
+    deleted = {"id": call.resource_id, "object": "response", "deleted": True}
     await call.connection.answer_json(200, deleted)
 
 
