@@ -180,5 +180,6 @@ class Call:
     connection: HttpConnection
     application: Application
     principal: str
-    # What stands in the path for `{id}`.
+    # What stands in the path for `{id}`, and behind the path.
     resource_id: str = ""
+    query: str = ""

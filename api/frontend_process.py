@@ -37,13 +37,9 @@ from ..runtime.messages import (
 from ..runtime.runtime import make_frontend, open_frontend_hub, open_frontend_services
 from ..runtime.text.input_processor import InputProcessor
 from ..transports.codec import MalformedMessage
-from ..transports.control.channel import (
-    ControlChannel,
-)
+from ..transports.control.channel import ControlChannel
 from ..transports.control.handshake import ChildHandshake, perform_child_handshake
-from ..transports.control.passed_fds import (
-    close_fds,
-)
+from ..transports.control.passed_fds import close_fds
 from ..transports.links.channel import Peer
 from .application import Application
 from .responses.foreign import ForeignResponses, RootCalls
@@ -198,8 +194,7 @@ class FrontendProcess:
                 with waiting_for("orders"):
                     message, fds = await self.control.receive()
             except MalformedMessage as error:
-                # Logged by the channel; a question has its deadline.
-                # Counted by the channel; those who wait for an answer have a deadline.
+                # Logged and counted by the channel; who waits for an answer has a deadline.
                 if isinstance(error.known, PassConnection):
                     self._take_connection([])
                 continue

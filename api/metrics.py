@@ -18,7 +18,9 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from ..runtime.frontend.generation import EngineStatistics, FrontendStatistics, Generator
+from ..engine.messages import EngineStatistics
+from ..runtime.frontend.generation import Generator
+from ..runtime.frontend.health import FrontendStatistics
 from ..runtime.frontend.ledger_entry import Latencies
 from ..runtime.messages import EngineState
 
@@ -179,7 +181,7 @@ def _engines(
         if model and (vllm := _VLLM_OF_ENGINES.get(name)):
             yield _family(kind, VLLM_PREFIX + vllm, about, counts, labels=by_engine, fixed=model)
     if model:
-        usage = [((str(rank),), _kv_usage(statistics)) for rank, statistics in engines.items()]
+        usage = [((str(rank),), statistics.kv_usage) for rank, statistics in engines.items()]
         name, about = VLLM_PREFIX + "kv_cache_usage_perc", "KV blocks in use; 1 is all"
         yield _family(_GAUGE, name, about, usage, labels=by_engine, fixed=model)
     name = PREFIX + "engine_aborts_by_steps"
@@ -190,10 +192,6 @@ def _engines(
         for steps, count in enumerate(row["aborts_after"])
     ]
     yield _family(_COUNTER, name, about, aborts, labels=("engine", "steps"))
-
-
-def _kv_usage(counts: EngineStatistics) -> float:
-    return (1 - counts.kv_blocks_free / counts.kv_blocks) if counts.kv_blocks else 0.0
 
 
 def _engine_states(generator: Generator) -> Metric:

@@ -26,6 +26,11 @@ class EngineError(Exception):
 
     code: ClassVar[str] = "engine_error"
     retryable: ClassVar[bool] = False
+    # What it says, with its fields; without one it says what it was raised with.
+    sentence: ClassVar[str] = ""
+
+    def __str__(self) -> str:
+        return self.sentence.format(self=self) if self.sentence else super().__str__()
 
 
 class InvalidRequest(EngineError):
@@ -39,11 +44,9 @@ class InvalidParameter(InvalidRequest):
     """One field is out of range. `parameter` is the field's name as in `SamplingParams`."""
 
     code: ClassVar[str] = "invalid_parameter"
+    sentence: ClassVar[str] = "{self.parameter} {self.reason}"
     parameter: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.parameter} {self.reason}"
 
 
 @attrs.frozen
@@ -66,10 +69,8 @@ class OutputFailed(EngineError):
     """The request cannot go on: its parameters leave no token to choose, or a limit was reached."""
 
     code: ClassVar[str] = "output_failed"
+    sentence: ClassVar[str] = "the output cannot go on: {self.reason}"
     reason: str
-
-    def __str__(self) -> str:
-        return f"the output cannot go on: {self.reason}"
 
 
 @attrs.frozen
@@ -78,11 +79,9 @@ class EngineDied(EngineError):
 
     code: ClassVar[str] = "engine_died"
     retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = "{self.engine} died: {self.cause}. The request may be sent again"
     engine: str
     cause: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} died: {self.cause}. The request may be sent again"
 
 
 @attrs.frozen
@@ -91,9 +90,9 @@ class EngineDraining(EngineError):
 
     code: ClassVar[str] = "engine_draining"
     retryable: ClassVar[bool] = True
-
-    def __str__(self) -> str:
-        return "this engine takes no new requests: it is about to stop. Send the request again"
+    sentence: ClassVar[str] = (
+        "this engine takes no new requests: it is about to stop. Send the request again"
+    )
 
 
 @attrs.frozen
@@ -102,12 +101,10 @@ class StepFailed(EngineError):
 
     code: ClassVar[str] = "step_failed"
     retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = "worker {self.rank} failed in step {self.step}:\n{self.traceback}"
     step: int
     rank: int
     traceback: str
-
-    def __str__(self) -> str:
-        return f"worker {self.rank} failed in step {self.step}:\n{self.traceback}"
 
 
 @attrs.frozen
@@ -141,14 +138,12 @@ class ModelFolderError(EngineError):
     """A model folder that cannot be served: which path, what is wrong, and what to do."""
 
     code: ClassVar[str] = "model_folder"
+    sentence: ClassVar[str] = (
+        "{self.path}: {self.reason}. Repair the folder (copy or download it again), or choose"
+        " another model"
+    )
     path: str
     reason: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path}: {self.reason}. Repair the folder (copy or download it again), or choose"
-            " another model"
-        )
 
 
 @attrs.frozen
@@ -160,8 +155,6 @@ class BootRefused(EngineError):
     """
 
     code: ClassVar[str] = "boot_refused"
+    sentence: ClassVar[str] = "{self.reason}"
     who: str
     reason: str
-
-    def __str__(self) -> str:
-        return self.reason

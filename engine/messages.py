@@ -237,6 +237,11 @@ class EngineStatistics:
     # `aborts_after[n]` requests that were aborted had given their blocks back n steps later.
     aborts_after: list[int] = attrs.field(factory=list)
 
+    @property
+    def kv_usage(self) -> float:
+        """Which part of the KV blocks is in use."""
+        return 1 - self.kv_blocks_free / self.kv_blocks if self.kv_blocks else 0.0
+
 
 @attrs.frozen
 class StepOutputs:

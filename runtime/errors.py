@@ -35,10 +35,10 @@ class RequestIdInUse(InvalidRequest):
     """Another live request of this frontend has the id; ids may be used again after the end."""
 
     code: ClassVar[str] = "request_id_in_use"
+    sentence: ClassVar[str] = (
+        "a request with the id {self.request_id!r} is in flight; choose another id"
+    )
     request_id: str
-
-    def __str__(self) -> str:
-        return f"a request with the id {self.request_id!r} is in flight; choose another id"
 
 
 @attrs.frozen
@@ -49,10 +49,8 @@ class PromptRefused(InvalidRequest):
     """
 
     code: ClassVar[str] = PromptTooLong.code
+    sentence: ClassVar[str] = "{self.reason}"
     reason: str
-
-    def __str__(self) -> str:
-        return self.reason
 
 
 @attrs.frozen
@@ -60,13 +58,11 @@ class ChatTemplateMissing(InvalidRequest):
     """A conversation was sent to a model whose folder has no chat template."""
 
     code: ClassVar[str] = "chat_template_missing"
+    sentence: ClassVar[str] = (
+        "{self.path} has no chat template (chat_template.jinja, or chat_template in"
+        " tokenizer_config.json); send the prompt as text or as token ids"
+    )
     path: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.path} has no chat template (chat_template.jinja, or chat_template in"
-            " tokenizer_config.json); send the prompt as text or as token ids"
-        )
 
 
 @attrs.frozen
@@ -74,10 +70,8 @@ class ChatTemplateRefused(InvalidRequest):
     """The template raised for these messages; `reason` is what it said."""
 
     code: ClassVar[str] = "chat_template_refused"
+    sentence: ClassVar[str] = "the model's chat template refused the messages: {self.reason}"
     reason: str
-
-    def __str__(self) -> str:
-        return f"the model's chat template refused the messages: {self.reason}"
 
 
 class ChatTemplateTooCostly(ChatTemplateRefused):
@@ -97,11 +91,9 @@ class Overloaded(EngineError):
 
     code: ClassVar[str] = "overloaded"
     retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = "{self.limit} is reached; try again in {self.retry_after_s:.1f} s"
     retry_after_s: float = RETRY_AFTER_S
     limit: str = "active_requests_max"
-
-    def __str__(self) -> str:
-        return f"{self.limit} is reached; try again in {self.retry_after_s:.1f} s"
 
 
 @attrs.frozen
@@ -110,11 +102,9 @@ class NoEngine(EngineError):
 
     code: ClassVar[str] = "no_engine"
     retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = "{self.reason}; try again in {self.retry_after_s:.1f} s"
     reason: str = "no engine is ready"
     retry_after_s: float = RETRY_AFTER_S
-
-    def __str__(self) -> str:
-        return f"{self.reason}; try again in {self.retry_after_s:.1f} s"
 
 
 @attrs.frozen
@@ -122,9 +112,7 @@ class RuntimeClosed(EngineError):
     """A runtime was used after its `open_runtime` block."""
 
     code: ClassVar[str] = "runtime_closed"
-
-    def __str__(self) -> str:
-        return "this runtime is closed: the block of `open_runtime` has been left"
+    sentence: ClassVar[str] = "this runtime is closed: the block of `open_runtime` has been left"
 
 
 @attrs.frozen
@@ -132,11 +120,9 @@ class RequestFailed(EngineError):
     """The engine ended this request with an error and serves on; `reason` is the engine's text."""
 
     code: ClassVar[str] = "request_failed"
+    sentence: ClassVar[str] = "request {self.request_id} failed: {self.reason}"
     request_id: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"request {self.request_id} failed: {self.reason}"
 
 
 @attrs.frozen
@@ -169,11 +155,9 @@ class UtilityFailed(EngineError):
 
     code: ClassVar[str] = "utility_failed"
     retryable: ClassVar[bool] = True
+    sentence: ClassVar[str] = "{self.engine} did not answer: {self.reason}"
     engine: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"{self.engine} did not answer: {self.reason}"
 
 
 @attrs.frozen
@@ -181,8 +165,6 @@ class ProcessingFailed(EngineError):
     """Turning one request's tokens into text failed here: a bug of ours, contained to it."""
 
     code: ClassVar[str] = "internal_error"
+    sentence: ClassVar[str] = "request {self.request_id} could not be processed: {self.reason}"
     request_id: str
     reason: str
-
-    def __str__(self) -> str:
-        return f"request {self.request_id} could not be processed: {self.reason}"

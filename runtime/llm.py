@@ -17,8 +17,9 @@ from ..engine.sampling_params import SamplingParams
 from ..nurseries.tasks.service import single_errors_unwrapped
 from .config import WHOLE_MERGE_S
 from .errors import Overloaded
-from .frontend.generation import GenerationChoice, GenerationStream, Logprobs, Usage
+from .frontend.generation import GenerationStream
 from .runtime import Runtime, open_runtime
+from .text.outputs import GenerationChoice, Logprobs, Usage
 from .text.prompts import ChatPrompt, Prompt, PromptEmbeds
 
 # A thread's end can be joined, not waited for together with something else, and a thread that joins

@@ -135,10 +135,8 @@ def _memory() -> Iterator[Finding]:
 
 def _accelerator() -> Iterator[Finding]:
     driver = pathlib.Path("/proc/driver/nvidia/version")
-    if driver.exists():
-        yield Finding("accelerator", driver.read_text().splitlines()[0])
-    else:
-        yield Finding("accelerator", "none")
+    fact = driver.read_text().splitlines()[0] if driver.exists() else "none"
+    yield Finding("accelerator", fact)
 
 
 def _child_ends_with_parent() -> Iterator[Finding]:

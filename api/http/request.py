@@ -15,7 +15,7 @@ import binascii
 import re
 from collections.abc import KeysView
 from typing import overload
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import attrs
 from httptools import (
@@ -96,11 +96,6 @@ class HttpRequest:
             return set()
         values = ",".join([value for given, value in self.headers if given == name])
         return {token.strip().lower() for token in values.split(",") if token.strip()}
-
-    def query_value(self, name: str) -> str | None:
-        """The last value of a query parameter. Raises `ValueError` if there are too many."""
-        values = parse_qs(self.query, max_num_fields=64).get(name)
-        return values[-1] if values else None
 
     def check_json(self) -> None:
         """Raise `ApiError` 415 for a body that is declared as something else, or compressed."""

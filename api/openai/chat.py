@@ -9,13 +9,8 @@ from typing import Any
 import attrs
 
 from ...engine.messages import FinishReason
-from ...runtime.frontend.generation import (
-    GenerationChoice,
-    GenerationOutput,
-    GenerationStream,
-    Logprobs,
-    Usage,
-)
+from ...runtime.frontend.generation import GenerationStream
+from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from ...runtime.text.tool_calls import (
     ArgumentsPiece,
     CallBegun,
@@ -168,11 +163,13 @@ class ChatToolCalls:
 
     def deltas(self, index: int, text: str, *, is_last: bool) -> list[JsonObject]:
         """What the next piece of a choice adds to its message."""
+        events = self._events(index, text, is_last=is_last)
+        return [delta for event in events if (delta := self._delta(index, event)) is not None]
+
+    def _events(self, index: int, text: str, *, is_last: bool) -> list[ToolEvent]:
         parser = self._parsers.setdefault(index, ToolCallParser(self.calls_max))
         events = parser.push(text)
-        if is_last:
-            events += parser.finish()
-        return [delta for event in events if (delta := self._delta(index, event)) is not None]
+        return events + parser.finish() if is_last else events
 
     def finish_reason(self, index: int, reason: str) -> str:
         """`tool_calls` where the choice has ended with calls."""
@@ -182,11 +179,15 @@ class ChatToolCalls:
 
     def message(self, index: int, text: str) -> JsonObject:
         """A whole choice's message; its content is null if there are calls alone."""
-        content, calls = "", list[JsonObject]()
-        for delta in self.deltas(index, text, is_last=True):
-            content += str(delta.get("content", ""))
-            for part in _calls_in(delta):
-                _add_part(calls, part)
+        content, calls = "", list[dict[str, Any]]()
+        for event in self._events(index, text, is_last=True):
+            match event:
+                case TextPiece(text=piece):
+                    content += piece
+                case CallBegun(index=place, name=name):
+                    calls.append(self._call(index, place, name))
+                case ArgumentsPiece(text=piece):
+                    calls[-1]["function"]["arguments"] += piece
         message: JsonObject = {"role": "assistant", "content": content, "refusal": None}
         if calls:
             message |= {"content": content or None, "tool_calls": calls}
@@ -197,30 +198,14 @@ class ChatToolCalls:
             case TextPiece(text=text):
                 return {"content": text}
             case CallBegun(index=place, name=name):
-                function = {"name": name, "arguments": ""}
-                call_id = f"call_{index}_{place}_{self.completion_id.rpartition('_')[2]}"
-                return _call_delta(place, {"id": call_id, "type": "function"}, function)
+                return {"tool_calls": [{"index": place, **self._call(index, place, name)}]}
             case ArgumentsPiece(index=place, text=text):
-                return _call_delta(place, {}, {"arguments": text})
+                return {"tool_calls": [{"index": place, "function": {"arguments": text}}]}
             case CallEnded():
                 return None
 
-
-def _call_delta(place: int, head: dict[str, str], function: dict[str, str]) -> JsonObject:
-    return {"tool_calls": [{"index": place, **head, "function": function}]}
-
-
-def _calls_in(delta: JsonObject) -> list[JsonObject]:
-    calls = delta.get("tool_calls", [])
-    assert isinstance(calls, list)
-    return calls
-
-
-def _add_part(calls: list[JsonObject], part: JsonObject) -> None:
-    if "id" in part:
-        calls.append({name: value for name, value in part.items() if name != "index"})
-        return
-    before, more = calls[-1]["function"], part["function"]
-    assert isinstance(before, dict)
-    assert isinstance(more, dict)
-    calls[-1]["function"] = {**before, "arguments": before["arguments"] + more["arguments"]}
+    def _call(self, index: int, place: int, name: str) -> JsonObject:
+        """A call that has no arguments yet."""
+        call_id = f"call_{index}_{place}_{self.completion_id.rpartition('_')[2]}"
+        function = {"name": name, "arguments": ""}
+        return {"id": call_id, "type": "function", "function": function}

@@ -7,10 +7,18 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
-from ...runtime.frontend.generation import FinishReason, GenerationOutput, Logprobs, Usage
+from ...engine.messages import FinishReason
+from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from ..schema.fields import JsonObject
 from .chat import FINISH_REASONS, stop_reason_of, usage_object
 from .logprobs import LogprobFormatter
+
+
+def no_answer() -> GenerationChoice:
+    """What follows a prompt that is echoed alone: it ends at its length."""
+    choice = GenerationChoice(0, [])
+    choice.finish_reason = FinishReason.LENGTH
+    return choice
 
 
 @attrs.frozen(kw_only=True)
@@ -19,12 +27,8 @@ class WholeChoice:
 
     prompt_token_ids: Sequence[int]
     echoed: str = ""
-    text: str = ""
-    token_ids: Sequence[int] = ()
-    finish_reason: FinishReason = FinishReason.LENGTH
-    stop_reason: str | int | None = None
-    logprobs: Logprobs | None = None
     prompt_logprobs: Logprobs | None = None
+    answer: GenerationChoice = attrs.field(factory=no_answer)
 
 
 @attrs.frozen(kw_only=True)
@@ -84,16 +88,17 @@ class CompletionsAnswer:
         return {**self._object(made), "usage": usage_object(usage)}
 
     def _whole_choice(self, index: int, whole: WholeChoice) -> JsonObject:
-        text = whole.echoed + whole.text
-        choice = _choice(index, text, whole.finish_reason, whole.stop_reason)
+        answer = whole.answer
+        text = whole.echoed + answer.text
+        choice = _choice(index, text, answer.finish_reason, answer.stop_reason)
         if self.with_token_ids:
             choice["prompt_token_ids"] = list(whole.prompt_token_ids)
-            choice["token_ids"] = list(whole.token_ids)
+            choice["token_ids"] = list(answer.token_ids)
         if self.formatter is not None:
             first = whole.prompt_token_ids[0] if self.echoes_logprobs else None
             prompt = whole.prompt_logprobs if self.echoes_logprobs else None
             choice["logprobs"] = self.formatter.completions(
-                prompt, whole.logprobs, offset=len(whole.echoed), first=first
+                prompt, answer.logprobs, offset=len(whole.echoed), first=first
             )
         if self.prompt_formatter is not None:
             choice["prompt_logprobs"] = self.prompt_formatter.prompt(whole.prompt_logprobs)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import attrs
 import msgspec
 
-from ...runtime.frontend.generation import Logprobs
+from ...runtime.text.outputs import Logprobs
 from ..schema.fields import JsonObject
 
 # OpenAI's for a token that cannot come; JSON has no infinity.

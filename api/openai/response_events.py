@@ -12,7 +12,7 @@ import enum
 import attrs
 import msgspec
 
-from ...runtime.frontend.generation import Logprobs, Usage
+from ...runtime.text.outputs import Logprobs, Usage
 from ..errors import ApiError
 from ..schema.fields import JsonObject
 from .logprobs import Entry, LogprobFormatter
@@ -88,21 +88,14 @@ class Item:
     def opening(self, number: int) -> list[Event]:
         """The events at its beginning; `number` is that of the first."""
         is_message, status = self.name is None, "in_progress"
-        added: Event = {
-            "type": "response.output_item.added",
-            "sequence_number": number,
-            "output_index": self.index,
-            "item": self._message(status, []) if is_message else self._call(status, ""),
-        }
+        item = self._message(status, []) if is_message else self._call(status, "")
+        added = _event(
+            "response.output_item.added", number, {"output_index": self.index}, item=item
+        )
         if not is_message:
             return [added]
-        part: Event = {
-            "type": "response.content_part.added",
-            "sequence_number": number + 1,
-            **self.place,
-            "part": _part("", []),
-        }
-        return [added, part]
+        part = text_part("", [])
+        return [added, _event("response.content_part.added", number + 1, self.place, part=part)]
 
     @property
     def closing_count(self) -> int:
@@ -111,68 +104,34 @@ class Item:
 
     def closing(self, number: int, whole: JsonObject) -> list[Event]:
         """The events at its end; `whole` is its object."""
-        events: list[Event]
         if self.name is None:
             content = whole["content"]
             assert isinstance(content, list)
             part: JsonObject = content[0]
+            said = {"text": part["text"], "logprobs": part["logprobs"]}
             events = [
-                {
-                    "type": "response.output_text.done",
-                    "sequence_number": number,
-                    **self.place,
-                    "text": part["text"],
-                    "logprobs": part["logprobs"],
-                },
-                {
-                    "type": "response.content_part.done",
-                    "sequence_number": number + 1,
-                    **self.place,
-                    "part": part,
-                },
+                _event("response.output_text.done", number, self.place, **said),
+                _event("response.content_part.done", number + 1, self.place, part=part),
             ]
         else:
-            events = [
-                {
-                    "type": "response.function_call_arguments.done",
-                    "sequence_number": number,
-                    **self.place,
-                    "name": self.name,
-                    "arguments": whole["arguments"],
-                }
-            ]
-        done: Event = {
-            "type": "response.output_item.done",
-            "sequence_number": number + len(events),
-            "output_index": self.index,
-            "item": whole,
-        }
-        return [*events, done]
+            said = {"name": self.name, "arguments": whole["arguments"]}
+            events = [_event("response.function_call_arguments.done", number, self.place, **said)]
+        number += len(events)
+        place: JsonObject = {"output_index": self.index}
+        return [*events, _event("response.output_item.done", number, place, item=whole)]
 
     def whole(self, text: str, logprobs: list[Entry]) -> JsonObject:
         """The object at its end."""
         if self.name is None:
-            return self._message(self.status, [_part(text, logprobs)])
+            return self._message(self.status, [text_part(text, logprobs)])
         return self._call(self.status, text)
 
     def _message(self, status: str, content: list[JsonObject]) -> JsonObject:
-        return {
-            "id": self.item_id,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
-        }
+        return message_object(self.item_id, "assistant", content, status)
 
     def _call(self, status: str, arguments: str) -> JsonObject:
-        return {
-            "id": self.item_id,
-            "type": "function_call",
-            "status": status,
-            "call_id": self.call_id,
-            "name": self.name,
-            "arguments": arguments,
-        }
+        assert self.name is not None
+        return call_object(self.item_id, self.call_id, self.name, arguments, status=status)
 
 
 @attrs.define(eq=False)
@@ -190,12 +149,8 @@ class Delta:
 
     def event(self) -> Event:
         """The same as an object."""
-        event: Event = {
-            "type": self.item.delta_type,
-            "sequence_number": self.number,
-            **self.item.place,
-            "delta": self.text,
-        }
+        item = self.item
+        event = _event(item.delta_type, self.number, item.place, delta=self.text)
         if self.logprobs is not None or self.item.name is None:
             event["logprobs"] = self.logprobs or []
         if self.token_ids is not None:
@@ -298,8 +253,32 @@ class ResponseEvents:
         return self.formatter.chat(logprobs)
 
 
-def _part(text: str, logprobs: list[Entry]) -> JsonObject:
+# ---- objects
+
+
+def _event(kind: str, number: int, place: JsonObject, **more: object) -> Event:
+    return {"type": kind, "sequence_number": number, **place, **more}
+
+
+def text_part(text: str, logprobs: list[Entry]) -> JsonObject:
+    """The content of an assistant's message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def message_object(
+    item_id: str, role: str, content: list[JsonObject], status: str = "completed"
+) -> JsonObject:
+    """A message among the items of a response."""
+    head = {"id": item_id, "type": "message", "role": role}
+    return {**head, "status": status, "content": content}
+
+
+def call_object(
+    item_id: str, call_id: str, name: str, arguments: str, *, status: str = "completed"
+) -> JsonObject:
+    """A call among the items of a response."""
+    head = {"id": item_id, "type": "function_call", "status": status}
+    return {**head, "call_id": call_id, "name": name, "arguments": arguments}
 
 
 def _usage(usage: Usage, output_tokens: int) -> JsonObject:

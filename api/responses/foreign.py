@@ -9,6 +9,7 @@ response that runs are fetched in batches, each behind the number that came last
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 import attrs
 import msgspec
@@ -63,6 +64,14 @@ class EventBatch:
     is_last: bool
 
 
+# What a call brings, where it is not an object.
+_ANSWERS: dict[ForeignVerb, Any] = {
+    ForeignVerb.INPUT: Conversation,
+    ForeignVerb.CONVERSATION: Conversation,
+    ForeignVerb.EVENTS: EventBatch,
+}
+
+
 @attrs.define(eq=False)
 class ForeignResponses:
     """One per frontend process. `rank` of `frontends` is ours, in this `epoch`; `send` goes to the
@@ -82,50 +91,19 @@ class ForeignResponses:
         frontend = frontend_of(response_id)
         return frontend is not None and frontend != self.rank and frontend < self.frontends
 
-    # ---- calls; all raise `ApiError`: 404, the owner's refusal, or 503 when it is silent
+    # ---- calls
 
-    async def get(self, response_id: str, principal: str) -> JsonObject:
-        """The response as it is now."""
-        return await self._call(ForeignVerb.GET, response_id, principal)
-
-    async def cancel(self, response_id: str, principal: str) -> JsonObject:
-        """Cancel it; the final object. Sent again, it does no harm."""
-        return await self._call(ForeignVerb.CANCEL, response_id, principal)
-
-    async def delete(self, response_id: str, principal: str) -> None:
-        """Forget it."""
-        await self._call(ForeignVerb.DELETE, response_id, principal)
-
-    async def input_of(self, response_id: str, principal: str) -> Conversation:
-        """Its whole input."""
-        found = await self._call(ForeignVerb.INPUT, response_id, principal)
-        return msgspec.convert(found, Conversation)
-
-    async def conversation_of(self, response_id: str, principal: str) -> Conversation:
-        """Its input and output."""
-        found = await self._call(ForeignVerb.CONVERSATION, response_id, principal)
-        return msgspec.convert(found, Conversation)
-
-    def reader(
-        self, response_id: str, principal: str, starting_after: int | None
-    ) -> "ForeignReader":
-        """A reader of its events; the first `wait_ready` finds out whether there are any."""
-        return ForeignReader(self, response_id, principal, starting_after)
-
-    async def events_after(
-        self, response_id: str, principal: str, starting_after: int | None
-    ) -> EventBatch:
-        """The next events; an empty batch when none came for a moment."""
-        found = await self._call(ForeignVerb.EVENTS, response_id, principal, starting_after)
-        return msgspec.convert(found, EventBatch)
-
-    async def _call(
+    async def call(
         self,
         verb: ForeignVerb,
         response_id: str,
         principal: str,
         starting_after: int | None = None,
-    ) -> JsonObject:
+    ) -> Any:
+        """What `carry_out` gives in the frontend that has the response.
+
+        Raises `ApiError`: 404, the owner's refusal, or 503 when it is silent.
+        """
         frontend = frontend_of(response_id)
         assert frontend is not None
         if len(self._calls) >= CALLS_MAX:
@@ -148,7 +126,7 @@ class ForeignResponses:
                 await waiting.arrived.wait()
         finally:
             del self._calls[call.call_id]
-        return _object_of(waiting.reply, response_id)
+        return _answer_in(waiting.reply, verb, response_id)
 
     def handle_reply(self, reply: ForeignReply) -> None:
         """The reply to a call of ours; a late one, or one to an earlier epoch, is dropped."""
@@ -204,8 +182,8 @@ class ForeignReader:
     async def wait_ready(self) -> None:
         """Return when there is something to take, or all was taken. Raises `ApiError`."""
         while not self._events and not self._is_last:
-            batch = await self.foreign.events_after(
-                self.response_id, self.principal, self.starting_after
+            batch: EventBatch = await self.foreign.call(
+                ForeignVerb.EVENTS, self.response_id, self.principal, self.starting_after
             )
             self._events, self._is_last = batch.events, batch.is_last
         if not self._events:
@@ -223,20 +201,22 @@ class ForeignReader:
         return events
 
 
-def _object_of(reply: ForeignReply | None, response_id: str) -> JsonObject:
-    """The object of a reply. Raises `ApiError`."""
+def _answer_in(reply: ForeignReply | None, verb: ForeignVerb, response_id: str) -> Any:
+    """What a reply brings. Raises `ApiError`."""
     if reply is None or reply.outcome is ForeignOutcome.GONE:
         raise _unreachable()
     if reply.outcome is ForeignOutcome.NOT_FOUND:
         raise response_not_found(response_id)
     if reply.outcome is ForeignOutcome.REFUSED:
         raise msgspec.json.decode(reply.text, type=ApiError)
-    return msgspec.json.decode(reply.text, type=JsonObject)
+    return msgspec.json.decode(reply.text, type=_ANSWERS.get(verb, JsonObject))
 
 
 async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
     try:
-        found = msgspec.json.encode(await _do(call, store)).decode()
+        given = (call.verb, call.response_id, call.principal)
+        found = await carry_out(store, *given, starting_after=call.starting_after)
+        text = msgspec.json.encode(found).decode()
     except ApiError as error:
         if error.status == 404:
             return reply_to(call, ForeignOutcome.NOT_FOUND)
@@ -244,21 +224,31 @@ async def _answer_of(call: ForeignCall, store: ResponseStore) -> ForeignReply:
     except Exception as failure:
         logger.error("a call of another frontend failed", exc_info=failure)
         return _refused(call, internal_error())
-    return reply_to(call, ForeignOutcome.FOUND, found)
+    return reply_to(call, ForeignOutcome.FOUND, text)
 
 
 def _refused(call: ForeignCall, error: ApiError) -> ForeignReply:
     return reply_to(call, ForeignOutcome.REFUSED, msgspec.json.encode(error).decode())
 
 
-async def _do(call: ForeignCall, store: ResponseStore) -> object:
-    response_id, principal = call.response_id, call.principal
-    match call.verb:
+async def carry_out(
+    store: ResponseStore,
+    verb: ForeignVerb,
+    response_id: str,
+    principal: str,
+    *,
+    starting_after: int | None = None,
+) -> Any:
+    """Do this with a response of this frontend: an object, or what `_ANSWERS` says.
+
+    Raises `ApiError`.
+    """
+    match verb:
         case ForeignVerb.GET:
             return store.get(response_id, principal)
         case ForeignVerb.CANCEL:
-            reason = "cancelled by way of another frontend"
-            return await store.cancel(response_id, principal, reason).wait_ended()
+            response = store.cancel(response_id, principal, "cancelled by its client")
+            return await response.wait_ended()
         case ForeignVerb.DELETE:
             store.delete(response_id, principal)
             return {}
@@ -267,7 +257,7 @@ async def _do(call: ForeignCall, store: ResponseStore) -> object:
         case ForeignVerb.CONVERSATION:
             return store.conversation_of(response_id, principal)
         case ForeignVerb.EVENTS:
-            return await _events_of(store.find(response_id, principal), call.starting_after)
+            return await _events_of(store.find(response_id, principal), starting_after)
 
 
 async def _events_of(response: Response, starting_after: int | None) -> EventBatch:

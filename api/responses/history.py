@@ -14,6 +14,7 @@ from ...runtime.text.json_text import read_json
 from ...runtime.text.prompts import ChatPrompt, Prompt
 from ..errors import bad_field
 from ..openai.message_fields import Message
+from ..openai.response_events import call_object, message_object, text_part
 from ..openai.responses_request import ResponseRequest, ids_bytes, json_bytes, text_bytes
 from ..openai.tool_use import ToolUse
 from ..schema.fields import JsonObject
@@ -95,21 +96,20 @@ def _items_of(message: Message, suffix: str) -> list[JsonObject]:
     if message["role"] == "tool":
         head = {"id": f"fco_{suffix}", "type": "function_call_output", "status": "completed"}
         return [{**head, "call_id": message["tool_call_id"], "output": text}]
-    calls: list[JsonObject] = [
-        {
-            "id": f"fc_{place}_{suffix}",
-            "type": "function_call",
-            "status": "completed",
-            "call_id": call.get("id", ""),
-            "name": call["function"]["name"],
-            "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
-        }
+    calls = [
+        call_object(
+            f"fc_{place}_{suffix}",
+            call.get("id", ""),
+            call["function"]["name"],
+            json.dumps(call["function"]["arguments"], ensure_ascii=False),
+        )
         for place, call in enumerate(message.get("tool_calls", ()))
     ]
     if calls and not text:
         return calls
-    head = {"id": f"msg_{suffix}", "type": "message", "role": message["role"]}
-    return [{**head, "status": "completed", "content": [_part(message)]}, *calls]
+    is_answer = message["role"] == "assistant"
+    part = text_part(text, []) if is_answer else {"type": "input_text", "text": text}
+    return [message_object(f"msg_{suffix}", message["role"], [part]), *calls]
 
 
 def _template_call(item: JsonObject) -> JsonObject:
@@ -120,10 +120,3 @@ def _template_call(item: JsonObject) -> JsonObject:
         arguments = {}
     function = {"name": item["name"], "arguments": arguments}
     return {"id": item["call_id"], "type": "function", "function": function}
-
-
-def _part(message: Message) -> JsonObject:
-    text = message["content"]
-    if message["role"] == "assistant":
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-    return {"type": "input_text", "text": text}

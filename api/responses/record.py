@@ -27,7 +27,7 @@ from array import array
 
 import attrs
 
-from ...runtime.frontend.generation import GenerationOutput, Logprobs
+from ...runtime.text.outputs import GenerationOutput, Logprobs
 from ...runtime.text.tool_calls import (
     ArgumentsPiece,
     CallBegun,

@@ -21,7 +21,8 @@ import trio
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason, RequestEvent, RequestEventKind
 from ...engine.sampling_params import SamplingParams
-from ...runtime.frontend.generation import GenerationOutput, GenerationStream, Generator, Usage
+from ...runtime.frontend.generation import GenerationStream, Generator
+from ...runtime.text.outputs import GenerationOutput, Usage
 from ..errors import ApiError, engine_error, to_api_error
 from ..openai.response_events import Ending, Event, Part, Status
 from ..openai.responses_request import ResponseRequest

@@ -8,12 +8,14 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import attrs
 import trio
 
 from ...nurseries.tasks.background import start_background_task, waiting_for
 from ...runtime.frontend.generation import Generator
+from ...runtime.messages import ForeignVerb
 from ..errors import ApiError
 from ..openai.logprobs import make_formatter
 from ..openai.response_events import ResponseEvents
@@ -21,7 +23,7 @@ from ..openai.response_id import IdSource
 from ..openai.responses_request import ResponseRequest, ResumeRequest
 from ..schema.fields import out_of_range
 from ..settings import ServeSettings
-from .foreign import ForeignReader, ForeignResponses
+from .foreign import ForeignReader, ForeignResponses, carry_out
 from .history import Conversation, continued
 from .record import ResponseRecord
 from .response import Response, ResponseReader, Wake
@@ -42,11 +44,6 @@ class ResponseService:
     # Raises `ApiError` when no new work is taken.
     check_accepting: Callable[[], None]
     _nursery: trio.Nursery | None = attrs.field(default=None, init=False)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether responses can be started."""
-        return self._nursery is not None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Background task `responses`; never returns. Cancellation: aborts all responses."""
@@ -137,10 +134,18 @@ class ResponseService:
             return None
         try:
             if self.foreign.is_foreign(previous_id):
-                return await self.foreign.conversation_of(previous_id, principal)
+                asked = (ForeignVerb.CONVERSATION, previous_id, principal)
+                found: Conversation = await self.foreign.call(*asked)
+                return found
             return self.store.conversation_of(previous_id, principal, session)
         except ApiError as error:
             raise _of_previous(error, previous_id) from error
+
+    async def ask(self, verb: ForeignVerb, response_id: str, principal: str) -> Any:
+        """What `carry_out` gives for a response, here or in another frontend. Raises `ApiError`."""
+        if self.foreign.is_foreign(response_id):
+            return await self.foreign.call(verb, response_id, principal)
+        return await carry_out(self.store, verb, response_id, principal)
 
     @asynccontextmanager
     async def read(
@@ -157,7 +162,8 @@ class ResponseService:
         """
         await trio.lowlevel.checkpoint()
         if self.foreign.is_foreign(resume.response_id):
-            reader = self.foreign.reader(resume.response_id, principal, resume.starting_after)
+            named = (resume.response_id, principal, resume.starting_after)
+            reader = ForeignReader(self.foreign, *named)
             await reader.wait_ready()
             yield reader
             return

@@ -60,11 +60,6 @@ class ResponseStore:
         """How many ended responses are kept."""
         return len(self._ended)
 
-    @property
-    def kept_bytes(self) -> int:
-        """About what they take."""
-        return self._ended_bytes
-
     def running(self) -> list[Response]:
         """Those that run now."""
         return list(self._running.values())

@@ -14,12 +14,8 @@ import trio
 from ...engine.errors import EngineError
 from ...engine.messages import FinishReason
 from ...nurseries.tasks.background import start_background_task_soon
-from ...runtime.frontend.generation import (
-    GenerationChoice,
-    GenerationOutput,
-    GenerationStream,
-    Usage,
-)
+from ...runtime.frontend.generation import GenerationStream
+from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
 from ...runtime.text.prompts import Prompt
 from ..application import Application, Call
 from ..errors import ApiError, engine_error, internal_error, to_api_error
@@ -33,7 +29,7 @@ from ..openai.completion_requests import (
     read_chat_request,
     read_completions_request,
 )
-from ..openai.completions import CompletionsAnswer, WholeChoice, usage_of
+from ..openai.completions import CompletionsAnswer, WholeChoice, no_answer, usage_of
 from ..openai.logprobs import LogprobFormatter, make_formatter
 from ..openai.response_events import DONE, data_frame
 from ..schema.fields import JsonObject
@@ -250,21 +246,11 @@ class _Batch:
     def _whole(
         self, stream: GenerationStream, choice: GenerationChoice, echoed: str
     ) -> WholeChoice:
-        whole = WholeChoice(
+        return WholeChoice(
             prompt_token_ids=stream.prompt_token_ids,
             echoed=echoed,
             prompt_logprobs=stream.prompt_logprobs,
-        )
-        if not self.request.keeps_output:
-            return whole
-        assert choice.finish_reason is not None
-        return attrs.evolve(
-            whole,
-            text=choice.text,
-            token_ids=choice.token_ids,
-            finish_reason=choice.finish_reason,
-            stop_reason=choice.stop_reason,
-            logprobs=choice.logprobs,
+            answer=choice if self.request.keeps_output else no_answer(),
         )
 
     async def stream(self) -> None:

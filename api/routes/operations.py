@@ -10,7 +10,7 @@ import attrs
 
 from ... import __version__
 from ...engine.errors import EngineError
-from ...runtime.frontend.generation import Health
+from ...runtime.frontend.health import Health
 from ...runtime.messages import ControlCall
 from ..application import Application, Call
 from ..errors import ApiError, to_api_error

@@ -6,12 +6,13 @@ here is the waiting. A client that leaves is a reader less.
 
 import trio
 
+from ...runtime.messages import ForeignVerb
 from ..application import Application, Call
 from ..errors import bad_field
 from ..http.connection import HttpConnection
 from ..openai.response_events import event_frame
 from ..openai.responses_request import ResponseRequest, ResumeRequest, read_response_request
-from ..responses.history import Conversation, input_items
+from ..responses.history import input_items
 from ..responses.response import ResponseReader
 from ..responses.service import Reader
 from ..schema.fields import FlagKind, IntegerKind, JsonObject, TextKind
@@ -107,7 +108,7 @@ async def get_response(call: Call) -> None:
     On whatever frontend it is. Raises `ApiError` before the answer has begun.
     """
     connection, application, principal = call.connection, call.application, call.principal
-    response_id, query = call.resource_id, GET_QUERY.read(connection.request)
+    response_id, query = call.resource_id, GET_QUERY.read(call.query)
     starting_after = query["starting_after"]
     if query["stream"]:
         resume = ResumeRequest(response_id=response_id, starting_after=starting_after)
@@ -117,40 +118,29 @@ async def get_response(call: Call) -> None:
         return
     if starting_after is not None:
         raise bad_field("starting_after", "needs `stream=true`")
-    if application.foreign.is_foreign(response_id):
-        response = await application.foreign.get(response_id, principal)
-    else:
-        response = application.store.get(response_id, principal)
+    response = await application.responses.ask(ForeignVerb.GET, response_id, principal)
     await connection.answer_json(200, response)
 
 
 async def cancel_response(call: Call) -> None:
     """`POST /v1/responses/{id}/cancel`: idempotent; answers the final object with its output."""
-    application = call.application
-    response_id, store = call.resource_id, application.store
-    if application.foreign.is_foreign(response_id):
-        final = await application.foreign.cancel(response_id, call.principal)
-    else:
-        final = await store.cancel(response_id, call.principal, "cancelled by HTTP").wait_ended()
+    responses = call.application.responses
+    final = await responses.ask(ForeignVerb.CANCEL, call.resource_id, call.principal)
     await call.connection.answer_json(200, final)
 
 
 async def delete_response(call: Call) -> None:
     """`DELETE /v1/responses/{id}`: forgotten at once; one that runs is cancelled as well."""
-    application = call.application
-    response_id = call.resource_id
-    if application.foreign.is_foreign(response_id):
-        await application.foreign.delete(response_id, call.principal)
-    else:
-        application.store.delete(response_id, call.principal)
-    deleted = {"id": response_id, "object": "response", "deleted": True}
+    await call.application.responses.ask(ForeignVerb.DELETE, call.resource_id, call.principal)
+    deleted = {"id": call.resource_id, "object": "response", "deleted": True}
     await call.connection.answer_json(200, deleted)
 
 
 async def list_input_items(call: Call) -> None:
     """`GET /v1/responses/{id}/input_items`: what it was given, earlier turns included."""
-    response_id, query = call.resource_id, ITEMS_QUERY.read(call.connection.request)
-    conversation = await _input_of(call.application, response_id, call.principal)
+    response_id, query = call.resource_id, ITEMS_QUERY.read(call.query)
+    responses = call.application.responses
+    conversation = await responses.ask(ForeignVerb.INPUT, response_id, call.principal)
     items = input_items(conversation, response_id)
     if query["order"] != "asc":
         items.reverse()
@@ -163,12 +153,6 @@ async def list_input_items(call: Call) -> None:
         "has_more": has_more,
     }
     await call.connection.answer_json(200, page)
-
-
-async def _input_of(application: Application, response_id: str, principal: str) -> Conversation:
-    if application.foreign.is_foreign(response_id):
-        return await application.foreign.input_of(response_id, principal)
-    return application.store.find(response_id, principal).conversation
 
 
 def _page(items: list[JsonObject], after: str | None, limit: int) -> tuple[list[JsonObject], bool]:

@@ -5,8 +5,6 @@ Host and Origin first, then the key, then the route: without a key no one learns
 right key.
 """
 
-from collections.abc import Awaitable, Callable
-
 import attrs
 
 from ..application import Application, Call
@@ -15,11 +13,10 @@ from ..http.access import ANONYMOUS
 from ..http.connection import HttpConnection
 from ..http.request import HttpRequest
 from ..openai.completion_requests import CHAT, COMPLETIONS
-from ..openai.openapi import openapi_document
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
-from ..schema.tables import NO_QUERY, Body, Query
 from .completions import create_chat_completion, create_completion
+from .openapi import Route, openapi_document
 from .operations import (
     detokenize,
     get_docs,
@@ -45,38 +42,10 @@ from .responses import (
     list_input_items,
 )
 
-Handler = Callable[[Call], Awaitable[None]]
 SOCKET_PATH = "/v1/responses"
 # What a page of another origin may send, if it does not say, and read, beside the usual.
 ALLOWED_HEADERS = "authorization, content-type, x-request-id"
 EXPOSED_HEADERS = "x-request-id, retry-after"
-
-
-@attrs.frozen
-class Route:
-    """One method on one path; `{id}` stands for one segment, `{id...}` for the rest."""
-
-    method: str
-    path: str
-    handler: Handler
-    is_open: bool = False
-    # For admin keys alone; without any in the settings there is no such route.
-    is_admin: bool = attrs.field(default=False, kw_only=True)
-    # The table of its JSON body, for those that have one.
-    body: Body | None = attrs.field(default=None, kw_only=True)
-    # The table of its query.
-    query: Query = attrs.field(default=NO_QUERY, kw_only=True)
-
-    def match(self, path: str) -> str | None:
-        """What stands for `{id}` ("" without one) when `path` is this route's, else None."""
-        mark = "{id...}" if self.path.endswith("{id...}") else "{id}"
-        prefix, found, suffix = self.path.partition(mark)
-        if not found:
-            return "" if path == self.path else None
-        if not (path.startswith(prefix) and path.endswith(suffix)):
-            return None
-        value = path[len(prefix) : len(path) - len(suffix)]
-        return None if "/" in value and mark == "{id}" else value or None
 
 
 @attrs.frozen
@@ -154,7 +123,8 @@ async def dispatch(
         return
     if route is not None:
         principal = authorize(request, application, is_open=route.is_open, is_admin=route.is_admin)
-        await route.handler(Call(connection, application, principal, match.resource_id))
+        parts = (match.resource_id, request.query)
+        await route.handler(Call(connection, application, principal, *parts))
         return
     authorize(request, application, is_open=False)
     if not match.allowed:

@@ -6,7 +6,8 @@ of the tables cannot lie, and tests take their bad values from there.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
+from urllib.parse import parse_qs
 
 import attrs
 
@@ -15,6 +16,8 @@ from .fields import FlagKind, IntegerKind, JsonObject, Kind, missing, read_objec
 
 # A sign and the digits of 2**63; int() of more would only cost time.
 INTEGER_CHARACTERS_MAX = 20
+# Of one query; our routes know three.
+PARAMETERS_MAX = 64
 
 Harmless = Callable[[object], bool]
 
@@ -131,27 +134,23 @@ def never(value: object) -> bool:
 # ---- queries
 
 
-class HasQuery(Protocol):
-    """A request with a query: `http.request.HttpRequest`."""
-
-    def query_value(self, name: str) -> str | None:
-        """The last value of a query parameter."""
-
-
 @attrs.frozen
 class Query:
     """The parameters of one route: flags, integers and texts. Unknown ones are ignored."""
 
     fields: Mapping[str, Field]
 
-    def read(self, request: HasQuery | None) -> dict[str, Any]:
-        """The typed value of each parameter, None when absent. Raises `ApiError`."""
-        assert request is not None
+    def read(self, query: str) -> dict[str, Any]:
+        """The typed value of each parameter, None when absent; the last counts.
+
+        Raises `ApiError`.
+        """
         try:
-            texts = {name: request.query_value(name) for name in self.fields}
+            values = parse_qs(query, max_num_fields=PARAMETERS_MAX)
         except ValueError as error:
             raise bad_field("query", f"cannot be read: {error}") from None
-        return {name: _value(field, name, texts[name]) for name, field in self.fields.items()}
+        texts = {name: given[-1] for name, given in values.items()}
+        return {name: _value(field, name, texts.get(name)) for name, field in self.fields.items()}
 
     def parameters(self) -> list[JsonObject]:
         """As OpenAPI's parameters."""

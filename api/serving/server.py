@@ -1,6 +1,6 @@
 """Connection server: takes connections from a source and gives each a task of its own.
 
-A source is a listener of its own (embedded runtimes), or a queue of descriptors that the root
+A source is one of trio's listeners (embedded runtimes), or a queue of descriptors that the root
 accepted and passed on (`serve`). What ends the serving task is a programming error of the accept
 loop itself, nothing that a client can do.
 """
@@ -11,7 +11,6 @@ import socket
 from collections.abc import AsyncIterator
 from typing import Protocol
 
-import attrs
 import trio
 
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
@@ -34,74 +33,18 @@ REFUSAL_S = 1.0
 # As trio.serve_listeners: with no descriptors left, accepting again at once would only spin.
 OUT_OF_DESCRIPTORS_S = 0.1
 _OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
-# The kernel's own queue of connections that are not accepted yet; its usual ceiling (somaxconn).
-BACKLOG = 4096
 # Connections handed over and not taken yet; the taker only starts a task for each.
 QUEUE_CONNECTIONS_MAX = 64
 
 
 class ConnectionSource(Protocol):
-    """Gives out connections, one caller at a time."""
+    """Gives out connections, one caller at a time: a `trio.SocketListener`, or a `QueueSource`."""
 
-    async def accept(self) -> trio.socket.SocketType:
-        """The next connection; the caller owns it.
+    async def accept(self) -> trio.SocketStream:
+        """The next connection; the caller owns it. Cancellation loses none.
 
-        Raises `trio.EndOfChannel` when there will be no more. Cancellation loses none.
+        Raises `trio.EndOfChannel` or `trio.ClosedResourceError` when there will be no more.
         """
-
-
-@attrs.define(eq=False)
-class ListenerSource(trio.abc.AsyncResource):
-    """Accepts from a listening socket that it owns, until the end of its `async with` block."""
-
-    listener: trio.socket.SocketType
-
-    @classmethod
-    async def open(cls, host: str = "127.0.0.1", port: int = 0) -> "ListenerSource":
-        """Bind and listen; port 0 lets the kernel choose. Raises `OSError` (address in use…)."""
-        addresses = await trio.socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        family, kind, protocol, _, address = addresses[0]
-        listener = trio.socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            await listener.bind(address)
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
-        return cls(listener)
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where clients connect to."""
-        host, port = self.listener.getsockname()[:2]
-        return host, port
-
-    async def accept(self) -> trio.socket.SocketType:
-        """The next connection; waits out a lack of descriptors and connections that died early."""
-        while True:
-            try:
-                connection, _ = await self.listener.accept()
-            except OSError as error:
-                if error.errno in _OUT_OF_DESCRIPTORS:
-                    await trio.sleep(OUT_OF_DESCRIPTORS_S)
-                elif error.errno == errno.EBADF:
-                    raise trio.EndOfChannel from error  # closed by `close`
-            except trio.ClosedResourceError as error:
-                raise trio.EndOfChannel from error
-            else:
-                return connection
-
-    def close(self) -> None:
-        """Stop listening; a waiting `accept` raises `EndOfChannel`. Idempotent."""
-        self.listener.close()
-
-    async def aclose(self) -> None:
-        """At the end of its block: close."""
-        self.close()
-        await trio.lowlevel.checkpoint()
 
 
 class QueueSource:
@@ -111,24 +54,17 @@ class QueueSource:
         self._put, self._taken = trio.open_memory_channel[socket.socket](QUEUE_CONNECTIONS_MAX)
 
     def put_nowait(self, connection: socket.socket) -> bool:
-        """Hand one over; False if the queue is full, then the caller still owns it.
-
-        Raises `trio.ClosedResourceError` after `close`.
-        """
+        """Hand one over; False if the queue is full, then the caller still owns it."""
         try:
             self._put.send_nowait(connection)
         except trio.WouldBlock:
             return False
         return True
 
-    async def accept(self) -> trio.socket.SocketType:
-        """The next connection that was put. Raises `EndOfChannel` after `close`."""
+    async def accept(self) -> trio.SocketStream:
+        """The next connection that was put. Raises `ClosedResourceError` after `abandon`."""
         connection = await self._taken.receive()
-        return trio.socket.from_stdlib_socket(connection)
-
-    def close(self) -> None:
-        """No more will come; what is queued is still given out. Idempotent."""
-        self._put.close()
+        return trio.SocketStream(trio.socket.from_stdlib_socket(connection))
 
     def abandon(self) -> None:
         """Close the connections that were not taken: their clients see it at once."""
@@ -172,11 +108,15 @@ async def serve_connections(
         while True:
             try:
                 with waiting_for("connections"):
-                    socket = await source.accept()
-            except trio.EndOfChannel:
+                    stream = await source.accept()
+            except (trio.EndOfChannel, trio.ClosedResourceError):
                 return
-            address = address_of(socket)
-            stream = trio.SocketStream(socket)
+            except OSError as error:
+                if error.errno not in _OUT_OF_DESCRIPTORS:
+                    raise
+                await trio.sleep(OUT_OF_DESCRIPTORS_S)
+                continue
+            address = address_of(stream.socket)
             if application.is_full(address):
                 application.count_refused()
                 start_background_task_soon(nursery, _refuse, stream, name="connection-refusal")

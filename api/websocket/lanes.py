@@ -3,7 +3,7 @@
 Sans-IO: requests and ends in, starts or refusals out; `websocket` runs what is started. The words
 are OpenAI's: a socket has at most 32 lane names in its life and 16 active lanes at a time; the
 lane without a name is always there. A lane is active from its first waiting request until its last
-one has ended. Must not know events, frames or tasks.
+one has ended.
 """
 
 from collections import deque

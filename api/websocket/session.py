@@ -15,6 +15,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from ...nurseries.tasks.background import start_background_task_soon
 from ...runtime.errors import Overloaded
+from ...runtime.messages import ForeignVerb
 from ..application import Application
 from ..errors import ApiError, bad_field, draining, internal_error
 from ..http.connection import HttpConnection
@@ -222,7 +223,7 @@ class SocketSession:
     ) -> None:
         """The reader does not wait for another frontend; how many may is bounded there."""
         try:
-            await self.application.foreign.cancel(response_id, self.principal)
+            await self.application.foreign.call(ForeignVerb.CANCEL, response_id, self.principal)
         except ApiError as error:
             self._put_notice(error_event(error, stream_id, event_id))
 

@@ -18,7 +18,7 @@ import trio
 
 from ...api.application import Application
 from ...api.serving.connection import run_connection
-from ...api.serving.server import ConnectionSource, ListenerSource, serve_connections
+from ...api.serving.server import ConnectionSource, serve_connections
 from ...api.settings import HttpLimits, ServerLimits, ServeSettings, SocketLimits
 from ...engine.model.bundled import bundled_model_folder
 from ...nurseries.tasks.service import open_service, single_errors_unwrapped
@@ -110,6 +110,18 @@ class Served:
         return status, json.loads(answer) if answer[:1] == b"{" else answer
 
 
+async def open_listener() -> trio.SocketListener:
+    """Listens on a free port of loopback."""
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    return listener
+
+
+def where(listener: trio.SocketListener) -> tuple[str, int]:
+    """The address that clients connect to."""
+    host, port = listener.socket.getsockname()
+    return host, port
+
+
 @asynccontextmanager
 async def open_served(serve: Serve = serve_connections, **engine: Any) -> AsyncIterator[Served]:
     """A server that serves the bundled model with the null executor, on loopback.
@@ -117,11 +129,11 @@ async def open_served(serve: Serve = serve_connections, **engine: Any) -> AsyncI
     `engine` are settings of its engine.
     """
     opened = open_bed(BUNDLED, **{"max_num_seqs": 16, **engine})
-    async with opened as bed, await ListenerSource.open() as source:
+    async with opened as bed, await open_listener() as listener:
         application = Application(bed.frontend, ServeSettings(limits=LIMITS))
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, source, application)
-            yield Served(source.address, application, bed, open_descriptors())
+            nursery.start_soon(serve, listener, application)
+            yield Served(where(listener), application, bed, open_descriptors())
             nursery.cancel_scope.cancel("the round is over")
 
 
@@ -158,7 +170,7 @@ async def serve_each(source: ConnectionSource, application: Application, handle:
     responses = open_service(application.responses.run, name="responses")
     async with responses, trio.open_nursery() as nursery:
         while True:
-            nursery.start_soon(handle, trio.SocketStream(await source.accept()), application)
+            nursery.start_soon(handle, await source.accept(), application)
 
 
 def serve_filtered(change: Callable[[bytes], bytes]) -> Serve:

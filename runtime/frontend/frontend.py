@@ -18,7 +18,7 @@ from ...engine.messages import AddRequest
 from ...engine.sampling_params import SamplingParams
 from ..config import RuntimeSettings
 from ..text.detokenizer import OutputProcessor
-from ..text.input_processor import InputProcessor, PreparedPrompt
+from ..text.input_processor import InputProcessor
 from ..text.prompts import ChatPrompt, Prompt
 from .admission import Admission, Ticket, ignore_load
 from .core_client import CoreClient
@@ -32,13 +32,6 @@ from .request_flow import CreditWindow, RequestFlow, StreamCredit
 def _merge_s(asked_s: float, params: SamplingParams, deadline_s: float) -> float:
     """For the engine, which merges; stop strings and deadlines need each token here at once."""
     return 0.0 if params.stop or deadline_s < math.inf else asked_s
-
-
-def _charge(ticket: Ticket, prepared: PreparedPrompt, choices: int) -> None:
-    """Raises `Overloaded`."""
-    ticket.charge_tokens(choices * len(prepared.prompt_token_ids))
-    if prepared.embeds is not None:
-        ticket.charge_embeds(choices * prepared.embeds.data.nbytes)
 
 
 @attrs.define(eq=False)
@@ -95,7 +88,9 @@ class Frontend:
         params = params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
             prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
-            _charge(ticket, prepared, params.n)
+            ticket.charge_tokens(params.n * len(prepared.prompt_token_ids))
+            if prepared.embeds is not None:
+                ticket.charge_embeds(params.n * prepared.embeds.data.nbytes)
             requests = split_choices(
                 AddRequest(
                     request_id=request_id,

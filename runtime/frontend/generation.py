@@ -14,35 +14,12 @@ import attrs
 import trio
 
 from ...engine.errors import InvalidParameter
-from ...engine.messages import EngineStatistics, FinishReason, RequestEvent, RequestEventKind
+from ...engine.messages import FinishReason
 from ...engine.sampling_params import SamplingParams
-from ..messages import EngineHealth, EngineState
-from ..text.outputs import GenerationChoice, GenerationOutput, Logprobs, TokenLogprob, Usage
-from ..text.prompts import ChatPrompt, Prompt, PromptEmbeds
-from .health import FrontendStatistics, Health, RuntimeStatistics
+from ..text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
+from ..text.prompts import ChatPrompt, Prompt
+from .health import Health, RuntimeStatistics
 from .output_collector import ChoicesCollector, OutputCollector, OutputListener
-
-__all__ = [
-    "ChatPrompt",
-    "GenerationChoice",
-    "EngineHealth",
-    "EngineState",
-    "EngineStatistics",
-    "FinishReason",
-    "FrontendStatistics",
-    "GenerationOutput",
-    "GenerationStream",
-    "Generator",
-    "Health",
-    "Logprobs",
-    "Prompt",
-    "PromptEmbeds",
-    "RequestEvent",
-    "RequestEventKind",
-    "RuntimeStatistics",
-    "TokenLogprob",
-    "Usage",
-]
 
 
 class ChoiceFlow(Protocol):

@@ -70,11 +70,10 @@ class LeastLoaded:
         candidate = self._candidates.get(peer)
         if candidate is None:
             return
-        used = 0.0
-        if statistics.kv_blocks:
-            used = 1 - statistics.kv_blocks_free / statistics.kv_blocks
         candidate.statistics, candidate.counted = statistics, counted
-        candidate.pressure = WAITING_WEIGHT * max(0.0, used - KV_USAGE_FREE_OF_CHARGE)
+        candidate.pressure = WAITING_WEIGHT * max(
+            0.0, statistics.kv_usage - KV_USAGE_FREE_OF_CHARGE
+        )
 
     def choose(self, in_flight: Callable[[Peer], int]) -> Peer:
         """The engine for the next request. Raises `NoEngine` if none takes work."""

@@ -29,13 +29,9 @@ from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
 from ...transports.codec import MalformedMessage
-from ...transports.control.channel import (
-    ControlChannel,
-)
+from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import HandshakeError, PeerRefused, perform_parent_handshake
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
 
 

@@ -16,9 +16,7 @@ from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
 from ...nurseries.processes.process import ProcessDied, ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
 from ..events import ChildFailed, OnEvent

@@ -13,15 +13,12 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..events import ChildFailed, OnEvent
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
-    ControlCall,
     EngineMembership,
     ForeignCall,
     ForeignReply,
@@ -124,11 +121,6 @@ PASS_TIMEOUT_S = 2.0
 RELAYS_MAX = 256
 
 
-async def _no_answer(call: ControlCall) -> str:
-    """Where operators cannot ask."""
-    return "null"
-
-
 @attrs.define(eq=False)
 class FrontendFleet:
     """The frontends of one run: `count` processes of `module`.
@@ -146,7 +138,7 @@ class FrontendFleet:
     on_membership: Callable[[FrontendMembership], None]
     on_event: OnEvent
     # What the root says to a question of an operator.
-    answer: Answer = _no_answer
+    answer: Answer
     pass_timeout_s: float = PASS_TIMEOUT_S
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)

@@ -88,17 +88,14 @@ def make_run_folder(run_id: str, *, url: str, model: str, version: str) -> Itera
         shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_stale(base: pathlib.Path) -> list[str]:
-    """Remove the folders whose owner is gone, and nothing else; returns their run ids."""
-    removed = []
+def remove_stale(base: pathlib.Path) -> None:
+    """Remove the folders whose owner is gone, and nothing else."""
     for path in sorted(base.iterdir()):
         if path.name.startswith(_MAKING):
             continue  # another run is starting; one that died in that moment leaves 300 bytes
         folder = _read(path)
         if _is_run(path) and (folder is None or not _alive(folder.facts)):
             shutil.rmtree(path, ignore_errors=True)
-            removed.append(path.name)
-    return removed
 
 
 def find_run(run_id: str | None = None) -> RunFolder:

@@ -199,10 +199,6 @@ class Tokenizer:
             return [data[i] if 0 <= i < len(data) else b"" for i in token_ids]
         return [_unspelled(token) for token in self.token_strings(token_ids)]
 
-    def id_of(self, token: str) -> int | None:
-        """The id of one token by its spelling, None if there is no such token."""
-        return self._backend.token_to_id(token)
-
     def table(self, *, skip_special_tokens: bool) -> TokenTable:
         """Bytes and texts of all tokens, built at the first call; for byte-level tokenizers."""
         assert self.is_byte_level

@@ -19,23 +19,17 @@ from triolet.api.application import Application
 from triolet.api.serving.connection import run_connection
 from triolet.api.settings import ServeSettings
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.messages import EngineStatistics, FinishReason
+from triolet.engine.messages import EngineStatistics, FinishReason, RequestEvent
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.clients import Answer as Answer
 from triolet.fuzz.doubles.clients import HttpClient as HttpClient
 from triolet.fuzz.doubles.clients import encode as encode
 from triolet.nurseries.tasks.service import open_service
-from triolet.runtime.frontend.generation import (
-    FrontendStatistics,
-    GenerationOutput,
-    GenerationStream,
-    Health,
-    Logprobs,
-    RequestEvent,
-    RuntimeStatistics,
-)
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.frontend.health import FrontendStatistics, Health, RuntimeStatistics
 from triolet.runtime.frontend.output_collector import OutputCollector
 from triolet.runtime.messages import EngineHealth, EngineState
+from triolet.runtime.text.outputs import GenerationOutput, Logprobs
 from triolet.runtime.text.prompts import ChatPrompt, Prompt
 
 PROMPT_TOKENS = [7, 8, 9]
@@ -294,7 +288,7 @@ async def open_connection(application: Application) -> AsyncIterator[trio.abc.St
 @asynccontextmanager
 async def open_responses(application: Application) -> AsyncIterator[None]:
     """What `serve_connections` opens around all connections; once, if blocks of this nest."""
-    if application.responses.is_open:
+    if application.responses._nursery is not None:
         yield
         return
     async with open_service(application.responses.run, name="responses"):

@@ -11,7 +11,7 @@ from triolet.api.openai.responses_request import ResponseRequest, read_response_
 from triolet.api.responses.history import Conversation
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.response import Response
-from triolet.runtime.frontend.generation import GenerationOutput, Usage
+from triolet.runtime.text.outputs import GenerationOutput, Usage
 
 from .fakes import make_logprobs
 

@@ -1,10 +1,14 @@
 """Every typed error has one answer; what is unknown tells nothing."""
 
+import string
+
+import attrs
 import pytest
 
 from triolet.api.errors import ApiError, bad_field, draining, to_api_error, unsupported
 from triolet.engine.errors import (
     EngineDied,
+    EngineError,
     InvalidParameter,
     InvalidRequest,
     ModelFolderError,
@@ -46,6 +50,18 @@ def test_mapping(error: Exception, status: int, code: str, retry: str | None) ->
     text = str(mapped.body())
     assert "0x7f" not in text
     assert "secret" not in text
+
+
+def kinds_of(base: type[EngineError]) -> list[type[EngineError]]:
+    return [base, *(kind for each in base.__subclasses__() for kind in kinds_of(each))]
+
+
+@pytest.mark.parametrize("kind", kinds_of(EngineError), ids=lambda kind: kind.__name__)
+def test_a_sentence_names_fields_that_are_there(kind: type[EngineError]) -> None:
+    fields = attrs.fields_dict(kind) if attrs.has(kind) else {}
+    named = [name for _, name, _, _ in string.Formatter().parse(kind.sentence) if name]
+    assert all(name.removeprefix("self.") in fields for name in named)
+    assert all(name.startswith("self.") for name in named)
 
 
 def test_fields_are_named_in_the_protocols_spelling() -> None:

@@ -31,13 +31,6 @@ def test_targets(target: str, path: str, query: str) -> None:
     assert (found.path, found.query) == (path, query)
 
 
-def test_query_values() -> None:
-    found = request("/?a=1&a=2&b=%20")
-    assert found.query_value("a") == "2"
-    assert found.query_value("b") == " "
-    assert found.query_value("c") is None
-
-
 def test_headers_and_tokens() -> None:
     found = request(connection="keep-alive, Upgrade", upgrade="WebSocket")
     assert found.host == "h"

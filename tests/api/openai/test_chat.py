@@ -5,12 +5,9 @@ from typing import Any, cast
 from triolet.api.openai.chat import ChatAnswer, ChatToolCalls
 from triolet.api.openai.completions import CompletionsAnswer, WholeChoice, usage_of
 from triolet.api.schema.fields import JsonObject
-from triolet.runtime.frontend.generation import (
-    FinishReason,
-    GenerationOutput,
-    GenerationStream,
-    Usage,
-)
+from triolet.engine.messages import FinishReason
+from triolet.runtime.frontend.generation import GenerationStream
+from triolet.runtime.text.outputs import GenerationChoice, GenerationOutput, Usage
 
 from ..fakes import FakeFlow, FakeGenerator, make_collector
 
@@ -143,8 +140,10 @@ def test_the_last_piece_ends_the_choice() -> None:
 
 
 def test_a_whole_answer_keeps_the_order() -> None:
+    answer = GenerationChoice(0, [])
+    answer.keep(GenerationOutput("a", [], 0))
     choices = [
-        WholeChoice(prompt_token_ids=[1], echoed="p", text="a"),
+        WholeChoice(prompt_token_ids=[1], echoed="p", answer=answer),
         WholeChoice(prompt_token_ids=[2]),
     ]
     whole = COMPLETION_IDS.whole(choices, usage_of([Usage(1, 2, 1), Usage(3, 4)]))

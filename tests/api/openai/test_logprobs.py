@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from triolet.api.openai.logprobs import LOGPROB_MIN, LogprobFormatter, make_formatter
-from triolet.runtime.frontend.generation import Logprobs
+from triolet.runtime.text.outputs import Logprobs
 
 from ..records import as_read
 

@@ -26,7 +26,7 @@ from triolet.api.openai.response_events import (
 from triolet.api.openai.response_id import FRONTENDS_MAX, IdSource, frontend_of, response_id_of
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.record_reader import RecordReader
-from triolet.runtime.frontend.generation import Usage
+from triolet.runtime.text.outputs import Usage
 
 from ..records import COMPLETED, as_read, make_record, make_request, say, spell
 

@@ -160,7 +160,7 @@ async def no_answer(message: ForeignCall | ForeignReply) -> None:
 async def test_a_silent_one_is_not_waited_for(autojump_clock: trio.testing.MockClock) -> None:
     foreign = ForeignResponses(0, 2, 1, no_answer)
     with pytest.raises(ApiError) as caught:
-        await foreign.cancel(FOREIGN, "p")
+        await foreign.call(ForeignVerb.CANCEL, FOREIGN, "p")
     assert caught.value.status == 503
     assert trio.current_time() == pytest.approx(CALL_S)
 
@@ -206,7 +206,7 @@ async def test_late_answers_and_those_to_an_earlier_epoch_are_ignored(
 
         async def ask() -> None:
             with pytest.raises(ApiError) as caught:
-                await foreign.get(FOREIGN, "p")
+                await foreign.call(ForeignVerb.GET, FOREIGN, "p")
             assert caught.value.status == 503
 
         nursery.start_soon(ask)
@@ -224,7 +224,7 @@ async def test_calls_under_way_are_bounded(autojump_clock: trio.testing.MockCloc
 
     async def ask() -> None:
         with pytest.raises(ApiError):
-            await foreign.get(FOREIGN, "p")
+            await foreign.call(ForeignVerb.GET, FOREIGN, "p")
         refused_at.append(trio.current_time())
 
     async with trio.open_nursery() as nursery:

@@ -14,7 +14,7 @@ from triolet.api.responses.history import (
     prompt_of,
     with_output,
 )
-from triolet.runtime.frontend.generation import Usage
+from triolet.runtime.text.outputs import Usage
 from triolet.runtime.text.prompts import ChatPrompt
 
 from ..records import COMPLETED, make_record, make_request, say

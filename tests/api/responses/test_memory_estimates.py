@@ -81,7 +81,7 @@ async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     text = msgspec.json.encode(KINDS[kind])
     store = ResponseStore(ServerLimits(ended_bytes_max=2**40))
     ended(store, RESPONSES, text)  # what is made once
-    before_bytes = store.kept_bytes
+    before_bytes = store._ended_bytes
     gc.collect()
     tracemalloc.start()
     for number in range(RESPONSES):
@@ -89,5 +89,5 @@ async def test_what_is_counted_is_about_what_it_takes(kind: str) -> None:
     gc.collect()
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    counted = store.kept_bytes - before_bytes
+    counted = store._ended_bytes - before_bytes
     assert 0.8 * taken <= counted <= 12 * taken  # sizes of objects differ from Python to Python

@@ -12,7 +12,7 @@ from triolet.api.openai.response_events import DELTA, Ending, Status
 from triolet.api.responses.history import Conversation, with_output
 from triolet.api.responses.record import ResponseRecord
 from triolet.api.responses.record_reader import RecordReader
-from triolet.runtime.frontend.generation import GenerationOutput, Usage
+from triolet.runtime.text.outputs import GenerationOutput, Usage
 
 from ..records import COMPLETED, as_read, make_record, say, taken
 

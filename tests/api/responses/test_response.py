@@ -20,8 +20,9 @@ from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import NoEngine
-from triolet.runtime.frontend.generation import GenerationOutput, GenerationStream
+from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.output_collector import OutputCollector
+from triolet.runtime.text.outputs import GenerationOutput
 
 from ..fakes import Fail, FakeFlow, FakeGenerator, Say, make_collector
 from ..records import COMPLETED, make_live, say, taken

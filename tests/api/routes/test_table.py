@@ -3,7 +3,8 @@
 import pytest
 
 from triolet.api.http.request import HttpRequest
-from triolet.api.routes.table import ROUTES, Route, match_route
+from triolet.api.routes.openapi import Route
+from triolet.api.routes.table import ROUTES, match_route
 
 from ..fakes import make_application, open_client
 

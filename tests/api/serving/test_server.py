@@ -1,5 +1,6 @@
 """Real connections on loopback: serving, the limit, resets, and the end of the source."""
 
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -14,11 +15,11 @@ import trio.testing
 from triolet.api.application import Application
 from triolet.api.serving.server import (
     QUEUE_CONNECTIONS_MAX,
-    ListenerSource,
     open_queue_source,
     serve_connections,
 )
 from triolet.api.settings import ServerLimits
+from triolet.fuzz.doubles.served import open_listener, where
 
 from ..fakes import FakeGenerator, HttpClient, Say, make_application
 from ..websocket.socket_client import SocketClient
@@ -27,10 +28,10 @@ from .test_connection import HANDSHAKE, REQUEST
 
 @asynccontextmanager
 async def open_server(application: Application) -> AsyncIterator[tuple[str, int]]:
-    async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
-        await nursery.start(serve_connections, source, application)
+    async with await open_listener() as listener, trio.open_nursery() as nursery:
+        await nursery.start(serve_connections, listener, application)
         with trio.fail_after(60):
-            yield source.address
+            yield where(listener)
         nursery.cancel_scope.cancel("the test is over")
 
 
@@ -80,7 +81,7 @@ class FarSource:
         left, end = trio.socket.socketpair()
         right: Any = end
         right.getpeername = lambda: (address, 50000)
-        await self.put.send(right)
+        await self.put.send(trio.SocketStream(right))
         return trio.SocketStream(left)
 
 
@@ -109,19 +110,6 @@ async def test_one_address_has_a_limit_of_its_own() -> None:
     source.put.close()
     source.taken.close()
     assert application.counters.connections_refused == 1
-
-
-async def test_a_source_that_ends_lets_connections_finish() -> None:
-    application = make_application()
-    left, right = socket.socketpair()
-    async with open_queue_source() as source, trio.open_nursery() as nursery:
-        nursery.start_soon(serve_connections, source, application)
-        assert source.put_nowait(right)
-        source.close()
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(left))
-        async with stream:
-            assert (await HttpClient(stream).request("GET", "/live")).status == 200
-    assert application.counters.connections_active == 0
 
 
 def reset(client: socket.socket) -> None:
@@ -169,44 +157,55 @@ async def test_a_client_that_never_reads_is_paused_not_buffered() -> None:
         assert generator.consumed[-1] < 3000, "the kernel takes some; the rest waits"
 
 
-async def test_a_listener_accepts_until_it_is_closed() -> None:
-    async with await ListenerSource.open() as source:
-        client = await trio.open_tcp_stream(*source.address)
-        accepted = await source.accept()
-        await client.send_all(b"x")
-        assert await accepted.recv(1) == b"x"
-        accepted.close()
-        await client.aclose()
-        async with trio.open_nursery() as nursery:
-
-            async def wait_for_the_end() -> None:
-                with pytest.raises(trio.EndOfChannel):
-                    await source.accept()
-
-            nursery.start_soon(wait_for_the_end)
-            await trio.testing.wait_all_tasks_blocked()
-            source.close()
-    with pytest.raises(trio.EndOfChannel):
-        await source.accept()
+async def test_serving_ends_with_its_listener_and_lets_connections_finish() -> None:
+    application = make_application()
+    async with await open_listener() as listener, trio.open_nursery() as nursery:
+        await nursery.start(serve_connections, listener, application)
+        async with await trio.open_tcp_stream(*where(listener)) as stream:
+            client = HttpClient(stream)
+            assert (await client.request("GET", "/live")).status == 200
+            await listener.aclose()
+            assert (await client.request("GET", "/live")).status == 200
+    assert application.counters.connections_active == 0
 
 
-async def test_an_address_in_use_is_an_error() -> None:
-    async with await ListenerSource.open() as source:
-        with pytest.raises(OSError, match="in use"):
-            await ListenerSource.open(*source.address)
+@attrs.define
+class _Starved:
+    """A source that has no descriptor for the first connection."""
+
+    listener: trio.SocketListener
+    errors: list[int] = attrs.field(factory=lambda: [errno.EMFILE])
+
+    async def accept(self) -> trio.SocketStream:
+        if self.errors:
+            raise OSError(self.errors.pop(), "accept")
+        return await self.listener.accept()
 
 
-async def test_a_queue_gives_out_what_was_put_then_ends() -> None:
+async def test_a_lack_of_descriptors_is_waited_out() -> None:
+    async with await open_listener() as listener, trio.open_nursery() as nursery:
+        await nursery.start(serve_connections, _Starved(listener), make_application())
+        assert await ask_live(where(listener)) == 200
+        nursery.cancel_scope.cancel("the test is over")
+
+
+async def test_any_other_failure_of_a_source_ends_the_serving() -> None:
+    async with await open_listener() as listener:
+        with pytest.raises(OSError, match="accept"):
+            await serve_connections(_Starved(listener, [errno.EINVAL]), make_application())
+
+
+async def test_a_queue_gives_out_what_was_put_until_it_is_abandoned() -> None:
     async with open_queue_source() as source:
         left, right = socket.socketpair()
         assert source.put_nowait(right)
-        source.close()
         accepted = await source.accept()
         left.send(b"x")
-        assert await accepted.recv(1) == b"x"
-        accepted.close()
+        assert await accepted.receive_some(1) == b"x"
+        accepted.socket.close()
         left.close()
-        with pytest.raises(trio.EndOfChannel):
+        source.abandon()
+        with pytest.raises(trio.ClosedResourceError):
             await source.accept()
 
 

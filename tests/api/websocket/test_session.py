@@ -12,8 +12,8 @@ from triolet.api.application import Application
 from triolet.api.serving.connection import run_connection
 from triolet.api.settings import ServerLimits, SocketLimits
 from triolet.engine.errors import EngineDied
+from triolet.engine.messages import RequestEvent, RequestEventKind
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 
 from ..fakes import Fail, FakeGenerator, Say, make_application, open_connection, open_responses
 from ..serving.test_connection import HANDSHAKE

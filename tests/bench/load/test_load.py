@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.api.commands.figures import percentile
-from triolet.api.serving.server import ListenerSource, serve_connections
+from triolet.api.serving.server import serve_connections
 from triolet.bench.load.client import Outcome, RequestHistory, Target
 from triolet.bench.load.command import bench, make_runner, target_of
 from triolet.bench.load.measures import Spread, measure
@@ -21,6 +21,7 @@ from triolet.bench.load.runner import LoadRun, ServerGone
 from triolet.bench.load.schedule import Load, Schedule, make_prompt
 from triolet.bench.options import BenchOptions, Protocol
 from triolet.engine.errors import EngineDied, InvalidParameter
+from triolet.fuzz.doubles.served import open_listener, where
 from triolet.fuzz.observers import Cost
 from triolet.runtime.events import RunEvent, Serving
 
@@ -144,9 +145,9 @@ async def serving(generator: FakeGenerator) -> AsyncIterator[Target]:
     """The edge on a port of its own."""
     application = make_application(generator)
     with trio.fail_after(DEADLINE_S):
-        async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
-            await nursery.start(serve_connections, source, application)
-            host, port = source.address
+        async with await open_listener() as listener, trio.open_nursery() as nursery:
+            await nursery.start(serve_connections, listener, application)
+            host, port = where(listener)
             yield Target(host=host, port=port)
             nursery.cancel_scope.cancel("the test is over")
 
@@ -196,18 +197,18 @@ async def test_refusals_and_failures_are_distinguished(protocol: Protocol) -> No
 
 async def test_lost_connections_are_opened_anew() -> None:
     """A server that takes every second connection only to cut it."""
-    async with serving(FakeGenerator()) as target, await ListenerSource.open() as front:
+    async with serving(FakeGenerator()) as target, await open_listener() as front:
 
         async def pass_on() -> None:
             cut = True
             while True:
-                stream = trio.SocketStream(await front.accept())
+                stream = await front.accept()
                 cut = not cut
                 nursery.start_soon(_relay, stream, target, 1 if cut else 10**6)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pass_on)
-            host, port = front.address
+            host, port = where(front)
             load = Load(requests=8, in_flight=2)
             runner = make_runner(load, Target(host=host, port=port), Protocol.HTTP)
             outcome = await runner.run()
@@ -243,21 +244,21 @@ async def test_what_never_ends_is_given_up() -> None:
 
 
 async def test_a_server_that_is_not_there_is_an_error() -> None:
-    async with await ListenerSource.open() as source:
-        host, port = source.address
+    async with await open_listener() as listener:
+        host, port = where(listener)
     with pytest.raises(ServerGone, match=str(port)):
         await make_runner(Load(requests=1), Target(host=host, port=port), Protocol.SSE).run()
 
 
 async def test_a_server_that_only_cuts_is_an_error() -> None:
-    async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
+    async with await open_listener() as listener, trio.open_nursery() as nursery:
 
         async def cut() -> None:
             while True:
-                (await source.accept()).close()
+                (await listener.accept()).socket.close()
 
         nursery.start_soon(cut)
-        host, port = source.address
+        host, port = where(listener)
         with pytest.raises(ServerGone, match="ends every connection"):
             await make_runner(Load(requests=9), Target(host=host, port=port), Protocol.LANES).run()
         nursery.cancel_scope.cancel("the test is over")

@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.api.serving.server import ListenerSource, serve_connections
+from triolet.api.serving.server import serve_connections
 from triolet.fuzz.chaos import faults
 from triolet.fuzz.chaos.checkers import Disturbance
 from triolet.fuzz.chaos.clients import Event, EventConnection, Lost, ask, open_events
@@ -24,6 +24,7 @@ from triolet.fuzz.chaos.history import Ending, StreamHistory
 from triolet.fuzz.chaos.load import PROBES, start_history
 from triolet.fuzz.chaos.report import FaultOutcome
 from triolet.fuzz.chaos.served_run import ServedRun
+from triolet.fuzz.doubles.served import open_listener, where
 from triolet.fuzz.observers import state_of, tcp_socket
 from triolet.runtime.errors import NoEngine
 
@@ -37,9 +38,9 @@ DEADLINE_S = 60.0
 @asynccontextmanager
 async def open_small_server(generator: FakeGenerator) -> AsyncIterator[int]:
     """Its port."""
-    async with await ListenerSource.open() as source, trio.open_nursery() as nursery:
-        await nursery.start(serve_connections, source, make_application(generator))
-        yield source.address[1]
+    async with await open_listener() as listener, trio.open_nursery() as nursery:
+        await nursery.start(serve_connections, listener, make_application(generator))
+        yield where(listener)[1]
         nursery.cancel_scope.cancel("the test is over")
 
 

@@ -15,7 +15,13 @@ from triolet.engine.errors import (
     InvalidRequest,
     PromptTooLong,
 )
-from triolet.engine.messages import AddRequest, FinishReason, RequestOutput
+from triolet.engine.messages import (
+    AddRequest,
+    FinishReason,
+    RequestEvent,
+    RequestEventKind,
+    RequestOutput,
+)
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
@@ -26,7 +32,6 @@ from triolet.runtime.frontend.frontend import (
     check_arguments,
     split_choices,
 )
-from triolet.runtime.frontend.generation import RequestEvent, RequestEventKind
 from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.frontend.request_flow import error_of
 from triolet.transports.array import Array

@@ -14,9 +14,10 @@ from triolet.engine.errors import EngineDied, InvalidParameter
 from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 from triolet.engine.sampling_params import TOKENS_MAX
 from triolet.runtime.errors import ProcessingFailed
-from triolet.runtime.frontend.generation import GenerationOutput, GenerationStream, Usage
+from triolet.runtime.frontend.generation import GenerationStream
 from triolet.runtime.frontend.output_collector import ChoicesCollector, OutputCollector, merge
 from triolet.runtime.frontend.request_flow import CreditWindow, StreamCredit
+from triolet.runtime.text.outputs import GenerationOutput, Usage
 
 
 def texts_of(token_ids: list[int]) -> list[str]:

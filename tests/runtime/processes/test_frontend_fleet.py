@@ -16,12 +16,16 @@ import trio
 from triolet.engine.messages import FrontendMembership
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
 from triolet.runtime.events import ChildFailed, ChildGone, ChildProgress, ChildReady
-from triolet.runtime.messages import EngineMembership
+from triolet.runtime.messages import ControlCall, EngineMembership
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 
 from ..acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, running
 
 pytestmark = pytest.mark.slow
+
+
+async def no_answer(call: ControlCall) -> str:
+    return "null"
 
 
 @attrs.define(eq=False)
@@ -44,6 +48,7 @@ class Bed:
             engines=lambda: self.engines,
             on_membership=self.diary,
             on_event=self.diary,
+            answer=no_answer,
             pass_timeout_s=0.5,
         )
 

@@ -30,8 +30,7 @@ TEXTS = st.lists(st.sampled_from([*PIECES, *SPECIAL_TOKENS, "'s", "cat "]), max_
 def test_loading_says_what_the_model_says(tokenizer: Tokenizer) -> None:
     assert tokenizer.vocabulary_size == 320
     assert tokenizer.special_tokens == {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
-    assert tokenizer.eos_token_ids == (tokenizer.id_of("<|end|>"),)
-    assert tokenizer.id_of("no such token") is None
+    assert list(tokenizer.eos_token_ids) == tokenizer.encode("<|end|>", add_special_tokens=False)
     assert (tokenizer.is_byte_level, tokenizer.is_sliceable) == (True, True)
 
 

@@ -1,16 +1,18 @@
-"""OpenAPI document, made of the table of routes and the tables of fields.
+"""Routes, and the OpenAPI document that is made of them and of the tables of fields.
 
-Sans-IO: values in, one JSON object out. Nothing is written down twice: sentences are the handlers'
+Sans-IO: routes in, one JSON object out. Nothing is written down twice: sentences are the handlers'
 own first lines, fields are those that bodies and queries are read by.
 """
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
+
+import attrs
 
 from ... import __version__
+from ..application import Call
 from ..schema.fields import JsonObject
-from ..schema.tables import Body, Query
+from ..schema.tables import NO_QUERY, Body, Query
 
 OPENAPI_VERSION = "3.1.0"
 _PARAMETER = re.compile(r"\{([a-z]+)(?:\.\.\.)?\}")
@@ -33,39 +35,34 @@ _ERROR_SCHEMA: JsonObject = {
 }
 
 
-class DocumentedRoute(Protocol):
-    """A route, as the document needs it."""
+@attrs.frozen
+class Route:
+    """One method on one path; `{id}` stands for one segment, `{id...}` for the rest."""
 
-    @property
-    def method(self) -> str:
-        """GET, POST, …"""
+    method: str
+    path: str
+    handler: Callable[[Call], Awaitable[None]]
+    is_open: bool = False
+    # For admin keys alone; without any in the settings there is no such route.
+    is_admin: bool = attrs.field(default=False, kw_only=True)
+    # The table of its JSON body, for those that have one.
+    body: Body | None = attrs.field(default=None, kw_only=True)
+    # The table of its query.
+    query: Query = attrs.field(default=NO_QUERY, kw_only=True)
 
-    @property
-    def path(self) -> str:
-        """With `{id}` or `{id...}` for its parameter."""
-
-    @property
-    def handler(self) -> Callable[..., Awaitable[None]]:
-        """Its docstring is the summary."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it needs no key."""
-
-    @property
-    def is_admin(self) -> bool:
-        """Whether it needs an admin key."""
-
-    @property
-    def body(self) -> Body | None:
-        """The table of its JSON body."""
-
-    @property
-    def query(self) -> Query:
-        """The table of its query."""
+    def match(self, path: str) -> str | None:
+        """What stands for `{id}` ("" without one) when `path` is this route's, else None."""
+        mark = "{id...}" if self.path.endswith("{id...}") else "{id}"
+        prefix, found, suffix = self.path.partition(mark)
+        if not found:
+            return "" if path == self.path else None
+        if not (path.startswith(prefix) and path.endswith(suffix)):
+            return None
+        value = path[len(prefix) : len(path) - len(suffix)]
+        return None if "/" in value and mark == "{id}" else value or None
 
 
-def openapi_document(routes: Iterable[DocumentedRoute]) -> JsonObject:
+def openapi_document(routes: Iterable[Route]) -> JsonObject:
     """The whole document."""
     paths: dict[str, JsonObject] = {}
     for route in routes:
@@ -85,14 +82,14 @@ def openapi_document(routes: Iterable[DocumentedRoute]) -> JsonObject:
     }
 
 
-def summary_of(route: DocumentedRoute) -> str:
+def summary_of(route: Route) -> str:
     """The first sentence of the handler's docstring, without the route that opens it."""
     first = (route.handler.__doc__ or "").strip().split("\n")[0]
     sentence = _OPENING.sub("", first)
     return sentence[:1].upper() + sentence[1:] if sentence else f"{route.method} {route.path}"
 
 
-def _operation(route: DocumentedRoute) -> JsonObject:
+def _operation(route: Route) -> JsonObject:
     security: list[JsonObject] = []
     if not route.is_open:
         security = [{"adminKey" if route.is_admin else "key": []}]
