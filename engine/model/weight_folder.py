@@ -1,8 +1,7 @@
 """A folder's weight files as one table of tensors, compared with what a model will ask for.
 
 What is missing, of another shape or left over is refused with the file and tensor named, before a
-value is read. No torch here: readers give values to
-whatever computes.
+value is read. No torch here: both executors read by it.
 """
 
 import pathlib

@@ -6,6 +6,7 @@ comes. No torch here.
 
 import logging
 import pathlib
+from ctypes import CDLL
 from functools import partial
 
 import attrs
@@ -13,7 +14,7 @@ import attrs
 from ...config import BLOCK_TOKENS, EngineSettings
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
-from ...kernels.binding import Bytes, Kernels, take_memory
+from ...kernels.binding import Bytes, declare_functions, take_memory
 from ...kernels.layout import BF16_BYTES, Layout, kv_values, layout_fault
 from ...kernels.library import NativeLibrary, NativeUnavailable, open_library
 from ...kernels.model import NativeModel
@@ -78,12 +79,12 @@ class NativeExecutor:
         )
         plan.check_memory(memory_bytes(), block_bytes=block_bytes, where="memory there is")
         _check_weights(folder, config)
-        kernels = Kernels.of(library)
+        functions = declare_functions(library)
         with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
             report = partial(progress, BootPhase.LOAD_WEIGHTS)
-            weights = _load_weights(settings, config, kernels, report)
+            weights = _load_weights(settings, config, functions, report)
         with boot_phase(progress, BootPhase.KV_MEMORY):
-            model = _make_model(settings, config, kernels, weights=weights, plan=plan)
+            model = _make_model(settings, config, functions, weights=weights, plan=plan)
             model.populate_cache(partial(progress, BootPhase.KV_MEMORY))
             self._runner = _make_runner(settings, model, plan)
         with boot_phase(progress, BootPhase.HASH_FILES):
@@ -104,14 +105,14 @@ class NativeExecutor:
 
 
 def _load_weights(
-    settings: EngineSettings, config: ModelConfig, kernels: Kernels, progress: partial[None]
+    settings: EngineSettings, config: ModelConfig, functions: CDLL, progress: partial[None]
 ) -> Bytes:
     layout = Layout.of(config)
     threads = _threads(settings)
     memory = take_memory(layout.size)
 
     def pack(source: TensorSource) -> None:
-        Packer(config, layout, memory, kernels, threads, source).pack_all()
+        Packer(config, layout, memory, functions, threads, source).pack_all()
 
     if settings.load_format == "dummy":
         pack(DummyTensors())
@@ -124,12 +125,12 @@ def _load_weights(
 
 
 def _make_model(
-    settings: EngineSettings, config: ModelConfig, kernels: Kernels, *, weights: Bytes,
+    settings: EngineSettings, config: ModelConfig, functions: CDLL, *, weights: Bytes,
     plan: KvPlan,
 ) -> NativeModel:  # fmt: skip
     return NativeModel.of(
         config,
-        kernels,
+        functions,
         weights,
         positions=plan.max_model_len,
         blocks=plan.blocks,
