@@ -141,7 +141,7 @@ class ModelFolderError(EngineError):
     """A model folder that cannot be served: which path, what is wrong, and what to do."""
 
     code: ClassVar[str] = "model_folder"
-    path: str
+    path: str = attrs.field(converter=str)
     reason: str
 
     def __str__(self) -> str:
