@@ -57,14 +57,7 @@ class NullExecutor:
         progress(BootPhase.START, 1.0)  # there is nothing to load
         config = (pathlib.Path(self.settings.model) / CONFIG_FILE).read_bytes()
         identity = hashlib.sha256(config + f"null {REVISION}".encode()).hexdigest()
-        return WorkerReady(
-            kv_blocks=plan.blocks,
-            max_model_len=plan.max_model_len,
-            vocab_size=limits.vocab_size,
-            hidden_size=limits.hidden_size,
-            numerics_id=f"null-{identity[:16]}",
-            bitwise=True,
-        )
+        return plan.ready(limits, f"null-{identity[:16]}")
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """Wait `null_step_s`, then hash a token for each row that samples."""
