@@ -6,6 +6,7 @@ memory, in huge pages where the operating system gives them.
 
 import mmap
 import os
+from contextlib import suppress
 from ctypes import CDLL, POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from types import MappingProxyType
 from typing import Any
@@ -177,18 +178,11 @@ def take_memory(size: int) -> Bytes:
     Untouched pages cost nothing. Raises `MemoryError` or `OSError` where there is no room.
     """
     mapped = mmap.mmap(-1, max(size, 1) + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
-    advise_huge_pages(mapped)
+    with suppress(OSError):  # a kernel without huge pages is as right and slower
+        mapped.madvise(mmap.MADV_HUGEPAGE)
     whole = numpy.frombuffer(mapped, dtype=numpy.uint8)
     begin = -address_of(whole) % HUGE_PAGE_BYTES
     return whole[begin : begin + size]
-
-
-def advise_huge_pages(mapped: mmap.mmap) -> None:
-    """Ask for huge pages; a kernel without them is as right and slower."""
-    try:
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        return
 
 
 def address_of(array: NDArray[numpy.generic]) -> int:
