@@ -142,7 +142,7 @@ class ModelFolderError(EngineError):
         "{self.path}: {self.reason}. Repair the folder (copy or download it again), or choose"
         " another model"
     )
-    path: str
+    path: str = attrs.field(converter=str)
     reason: str
 
 

@@ -1,9 +1,10 @@
-"""Cores and memory of the machine that this process may use."""
+"""Cores and memory of the machine that this process may use, and its processor."""
 
 import os
 import pathlib
 
 CPU_QUOTA = pathlib.Path("/sys/fs/cgroup/cpu.max")
+CPUINFO = pathlib.Path("/proc/cpuinfo")
 
 
 def cores(quota: pathlib.Path = CPU_QUOTA) -> int:
@@ -27,6 +28,19 @@ def threads_default() -> int:
     thread, 55 to 185 ms with two).
     """
     return max(1, cores() - 1)
+
+
+def first_processor(cpuinfo: pathlib.Path = CPUINFO) -> dict[str, str]:
+    """What the kernel says of the first processor, by its own names; empty if it says nothing."""
+    said: dict[str, str] = {}
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return said
+    for line in lines:
+        name, _, value = line.partition(":")
+        said.setdefault(name.strip(), value.strip())
+    return said
 
 
 def memory_bytes() -> int:

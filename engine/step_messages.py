@@ -24,7 +24,7 @@ class RowSampling(DistributionParams):
     `bad_words` is forbidden where the rest was just sampled. `logprobs` asks for so many of the
     most likely tokens beside the one sampled (0: it alone, None: nothing), and `prompt_logprobs`
     the same for each token of the prompt but the first. What is done in which order is in
-    `worker/sampler.py`.
+    `worker/torch/sampler.py`.
     """
 
     temperature: float

@@ -30,7 +30,7 @@ PRIVATE_WORDS = re.compile(rf"\b({'|'.join(sorted(PRIVATE))})\b", re.IGNORECASE)
 # Small modules with one importer, and why each is a module all the same.
 CRUMBS = {
     f"triolet.engine.model.{family}": "a file for each family, read top to bottom"
-    for family in ("gemma3", "llama", "mistral", "qwen2", "qwen3_moe")
+    for family in ("gemma3", "llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 }
 
 # A file for each model family; a benchmark for each part.

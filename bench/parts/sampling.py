@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 
 from ...engine.host import cores
+from ...engine.kernels.binding import declare_functions
 from ...engine.kernels.library import open_library
 from ...engine.step_messages import NewRow, RowSampling, Step
 from ...engine.worker.executor_interface import StepOutcome
@@ -53,7 +54,8 @@ CASES = (
 def measure(sampling: RowSampling, logits: np.ndarray, threads: int) -> list[tuple[float, float]]:
     """Milliseconds of each run: wall and CPU."""
     batch = InputBatch(rows_max=ROWS, blocks=ROWS, block_tokens=2**20, vocab_size=VOCAB)
-    native = NativeSampling.of(batch, open_library(), threads=threads, length=PROMPT + RUNS + 8)
+    functions = declare_functions(open_library())
+    native = NativeSampling.of(batch, functions, threads=threads, length=PROMPT + RUNS + 8)
     chance = np.random.default_rng(2)
     new = [
         NewRow(

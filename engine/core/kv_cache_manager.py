@@ -67,11 +67,6 @@ class BlockPool:
         """Blocks that can be taken now."""
         return len(self._free) + len(self._evictable)
 
-    @property
-    def cached_count(self) -> int:
-        """Blocks that can be found, referenced or free."""
-        return len(self._cached)
-
     def take(self, count: int) -> list[int]:
         """`count` free blocks, each with one reference; the caller has checked `free_count`."""
         assert 0 <= count <= self.free_count, (count, self.free_count)

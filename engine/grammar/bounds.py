@@ -10,14 +10,13 @@ after these checks is bounded by its own limits (`text.LIMITS`).
 import json
 import math
 import re
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from ..errors import InvalidParameter
-from .schema_patterns import patterns_together
+from .schema_patterns import patterns_together, values_of
 
 # Containers in containers; the deepest in use have about 20, llguidance refuses 128.
 DEPTH_MAX = 64
@@ -120,7 +119,7 @@ def _embedded_schema(text: str, begin: int) -> tuple[object, int]:
 def _check_schema_value(schema: object) -> int:
     """The classes in it whose case is ignored: a grammar may have many schemas."""
     depth, references, multiple, names, caseless = 0, set(), 1, 0, 0
-    for count, (level, name, value) in enumerate(_walk(schema), 1):
+    for count, (level, name, value) in enumerate(values_of(schema), 1):
         if count > NODES_MAX:
             raise _refused(f"has more than {NODES_MAX} values")
         if level > DEPTH_MAX:
@@ -161,18 +160,6 @@ def _check_caseless(classes: int) -> None:
     if classes > CASELESS_CLASSES_MAX:
         most = f"{CASELESS_CLASSES_MAX} classes of characters"
         raise _refused(f"ignores the case of {classes}, but at most of {most}")
-
-
-def _walk(schema: object) -> Iterator[tuple[int, str, object]]:
-    """All values with their depth and, in objects, their names; the first is the schema itself."""
-    waiting: list[tuple[int, str, object]] = [(1, "", schema)]
-    while waiting:
-        level, name, value = waiting.pop()
-        yield level, name, value
-        if isinstance(value, dict):
-            waiting += [(level + 1, name, item) for name, item in value.items()]
-        elif isinstance(value, list):
-            waiting += [(level + 1, "", item) for item in value]
 
 
 def _digits(value: float) -> int:

@@ -13,7 +13,6 @@ know llguidance, or what the bound is.
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import unquote
 
 import attrs
@@ -31,11 +30,11 @@ _PLACE_DIGITS_MAX = 6
 
 
 def patterns_together(schema: object, most: int) -> int:
-    """How many, or `most` + 1: they may be more, or it takes too long to tell.
+    """How many, or `most` + 1: they may be more, or it takes too long to count.
 
     `schema` is not nested too deep for recursion.
     """
-    objects = list(_objects(schema))
+    objects = [value for _, _, value in values_of(schema) if isinstance(value, dict)]
     patterns = {text for each in objects for n in _OWN if isinstance(text := each.get(n), str)}
     if len(patterns) <= most:
         return len(patterns)
@@ -103,16 +102,16 @@ class _Counter:
         return self.known[reference]
 
 
-def _objects(value: object) -> Iterator[dict[str, Any]]:
-    """All objects in a schema, itself included."""
-    waiting: list[Any] = [value]
+def values_of(schema: object) -> Iterator[tuple[int, str, object]]:
+    """All values with their depth and, in objects, their names; the first is the schema itself."""
+    waiting: list[tuple[int, str, object]] = [(1, "", schema)]
     while waiting:
-        value = waiting.pop()
+        level, name, value = waiting.pop()
+        yield level, name, value
         if isinstance(value, dict):
-            yield value
-            waiting += value.values()
+            waiting += [(level + 1, name, item) for name, item in value.items()]
         elif isinstance(value, list):
-            waiting += value
+            waiting += [(level + 1, "", item) for item in value]
 
 
 def _target(root: object, reference: str) -> tuple[bool, object]:

@@ -44,7 +44,9 @@ _JSON_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,40}"}
 # Of llguidance's report, which may quote the whole grammar.
 REASON_CHARACTERS_MAX = 300
 # What `\d` and `\w` mean in a JSON Schema's patterns (ECMA 262).
-_CLASSES = {"d": "0-9", "w": "A-Za-z0-9_"}
+_CLASSES = {r"\d": "0-9", r"\w": "A-Za-z0-9_"}
+# What a pattern is made of, as far as classes go: a bracket at the beginning of one is its member.
+_PATTERN_PIECE = re.compile(r"\\.|\[\^?\]?|.", re.DOTALL)
 # Where in the text that we made of a client's; of no use to the client.
 _EXCERPT = re.compile(r"\s*(\d+ \||\^|<non-verbose/>)")
 _PLACE = re.compile(r"^at \d+\(\d+\): ")
@@ -156,25 +158,9 @@ def with_ascii_classes(pattern: str) -> str:
     way.
     """
     parts: list[str] = []
-    in_class = escaped = False
-    for character in pattern:
-        if escaped:
-            ranges = _CLASSES.get(character)
-            if ranges is None:
-                parts.append("\\" + character)
-            else:
-                parts.append(ranges if in_class else f"[{ranges}]")
-            escaped = False
-        elif character == "\\":
-            escaped = True
-        else:
-            # One at the beginning of a class is a member of it.
-            member = character == "]" and in_class and parts[-1] in ("[", "[^")
-            if character == "^" and in_class and parts[-1] == "[":
-                parts[-1] = "[^"
-                continue
-            in_class = member or (character != "]" and (in_class or character == "["))
-            parts.append(character)
-    if escaped:
-        parts.append("\\")
+    in_class = False
+    for piece in _PATTERN_PIECE.findall(pattern):
+        in_class = piece[0] == "[" or (in_class and piece != "]")
+        ranges = _CLASSES.get(piece, piece)
+        parts.append(ranges if in_class or ranges is piece else f"[{ranges}]")
     return "".join(parts)

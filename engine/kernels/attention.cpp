@@ -1,6 +1,6 @@
 // Attention by the running softmax, 64 tokens a round.
 //
-// Bitwise rule: rounds begin at multiples of 64 positions, whoever asks; in a round every row does
+// Bitwise rule: rounds begin at multiples of 64 positions in every step; in a round every row does
 // the same operations in the same order, and tokens that it does not see have weight zero. So a row
 // has the same bits in any tile, step, chunk or thread.
 //
@@ -16,9 +16,9 @@ namespace {
 
 constexpr int ROUND_BLOCKS = CHUNK / BLOCK_TOKENS;
 #if defined(__AVX512F__)
-constexpr int SCORE_VECTORS = 4, SCORE_ROWS = 4;
+constexpr int SCORE_VECTORS = 4;
 #else
-constexpr int SCORE_VECTORS = 2, SCORE_ROWS = 4;
+constexpr int SCORE_VECTORS = 2;
 #endif
 
 // Takes the place of blocks beyond the sequence's end; never written.
@@ -154,7 +154,6 @@ inline void in_groups(int count, Four four, Two two, One one) {
 
 void run_round(const ModelWeights& m, const Queries& q, const Round& round, int position,
                float scale, const AttentionState& state) {
-    static_assert(SCORE_ROWS == 4, "groups of rows");
     alignas(64) float s[TILE_QUERIES * CHUNK];
     alignas(64) Act p[TILE_QUERIES * CHUNK];
     const Act* weights[TILE_QUERIES];

@@ -6,15 +6,17 @@ memory, in huge pages where the operating system gives them.
 
 import mmap
 import os
-from ctypes import POINTER, Structure, byref, c_float, c_int32, c_int64, c_void_p
+from contextlib import suppress
+from ctypes import CDLL, POINTER, Structure, c_float, c_int32, c_int64, c_void_p
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 import numpy
 from numpy.typing import NDArray
 
 from .library import NativeLibrary
-from .sampler import SampleCall
+from .sampler import SampleCall, ScoreCall
 
 Bytes = NDArray[numpy.uint8]
 # A huge page of x86-64; kernels walk hundreds of megabytes, and a page of 4 KiB costs a look-up.
@@ -127,86 +129,47 @@ class StepBatch(Structure):
     )
 
 
-@attrs.frozen(eq=False)
-class Kernels:
-    """The calls. All block, and let other Python threads run meanwhile."""
+def declare_functions(library: NativeLibrary) -> CDLL:
+    """The library's functions, with the types of `model.h` and `sampler.h` declared to ctypes.
 
-    library: NativeLibrary
+    All block, and let other Python threads run meanwhile. A pass that is refused raises
+    `NativeFault`, and pages that cannot be had `MemoryError`.
+    """
+    functions = library.functions
+    array, size, number = c_void_p, c_int64, c_int32
+    forward = (POINTER(ModelWeights), POINTER(StepBatch), array, array, number)
+    sample = (POINTER(SampleCall), array)
+    for function, result, arguments in (
+        (functions.triolet_pack, None, (
+            array, size, size, size, array, array, array, number, size, number
+        )),
+        (functions.triolet_copy_rows, None, (array, size, array, number, size, size, number)),
+        (functions.triolet_to_floats, None, (array, array, number, size)),
+        (functions.triolet_populate, number, (array, size, number)),
+        (functions.triolet_scratch_bytes, size, (POINTER(ModelWeights), size, size, number)),
+        (functions.triolet_forward, number, forward),
+        (functions.triolet_logits, number, forward),
+        (functions.triolet_step, number, (*forward, *sample, POINTER(size))),
+        (functions.triolet_sample_scratch, size, (size, number)),
+        (functions.triolet_sample, None, sample),
+        (functions.triolet_score, None, (POINTER(ScoreCall), array)),
+        (functions.triolet_noise, None, (array, array, size)),
+    ):  # fmt: skip
+        function.restype, function.argtypes = result, arguments
+    for function in (functions.triolet_forward, functions.triolet_logits, functions.triolet_step):
+        function.errcheck = _raise_fault
+    functions.triolet_populate.errcheck = _raise_no_pages
+    return functions
 
-    @classmethod
-    def of(cls, library: NativeLibrary) -> "Kernels":
-        """Declare to ctypes the types of what the library exports."""
-        functions = library.functions
-        functions.triolet_pack.argtypes = (
-            c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_void_p, c_int32, c_int64,
-            c_int32,
-        )  # fmt: skip
-        functions.triolet_copy_rows.argtypes = (
-            c_void_p, c_int64, c_void_p, c_int32, c_int64, c_int64, c_int32
-        )  # fmt: skip
-        functions.triolet_to_floats.argtypes = (c_void_p, c_void_p, c_int32, c_int64)
-        packing = (
-            functions.triolet_pack, functions.triolet_copy_rows, functions.triolet_to_floats
-        )  # fmt: skip
-        for function in packing:
-            function.restype = None
-        functions.triolet_populate.argtypes = (c_void_p, c_int64, c_int32)
-        functions.triolet_populate.restype = c_int32
-        model, batch = POINTER(ModelWeights), POINTER(StepBatch)
-        functions.triolet_scratch_bytes.argtypes = (model, c_int64, c_int64, c_int32)
-        functions.triolet_scratch_bytes.restype = c_int64
-        for function in (functions.triolet_forward, functions.triolet_logits):
-            function.argtypes = (model, batch, c_void_p, c_void_p, c_int32)
-            function.restype = c_int32
-        functions.triolet_step.argtypes = (
-            model, batch, c_void_p, c_void_p, c_int32, POINTER(SampleCall), c_void_p,
-            POINTER(c_int64),
-        )  # fmt: skip
-        functions.triolet_step.restype = c_int32
-        return cls(library)
 
-    def populate(self, address: int, size: int, *, threads: int) -> None:
-        """Give memory that begins at a page all its pages. Raises `MemoryError`."""
-        if code := self.library.functions.triolet_populate(address, size, threads):
-            raise MemoryError(f"no pages for {size} bytes: {os.strerror(code)}")
+def _raise_fault(code: Any, _function: Any, _arguments: Any) -> Any:
+    if code:
+        raise NativeFault(code)
 
-    def scratch_bytes(self, model: ModelWeights, *, tokens: int, sequences: int,
-                      threads: int) -> int:  # fmt: skip
-        """The memory that a step of so many tokens and sequences needs beside weights and cache."""
-        functions = self.library.functions
-        return int(functions.triolet_scratch_bytes(byref(model), tokens, sequences, threads))
 
-    def forward(
-        self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int
-    ) -> None:
-        """Compute a step into the cache, and its wanted logits. Raises `NativeFault`."""
-        functions = self.library.functions
-        code = functions.triolet_forward(byref(model), byref(batch), scratch, logits, threads)
-        if code:
-            raise NativeFault(code)
-
-    def step(
-        self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int,
-        call: SampleCall, sample_scratch: int,
-    ) -> float:  # fmt: skip
-        """`forward`, then the draws of `call` from its logits; how long the pass took, seconds."""
-        forward_ns = c_int64()
-        code = self.library.functions.triolet_step(
-            byref(model), byref(batch), scratch, logits, threads, byref(call), sample_scratch,
-            byref(forward_ns),
-        )  # fmt: skip
-        if code:
-            raise NativeFault(code)
-        return forward_ns.value / 1e9
-
-    def logits(
-        self, model: ModelWeights, batch: StepBatch, *, scratch: int, logits: int, threads: int
-    ) -> None:
-        """Logits of other tokens of the step computed last. Raises `NativeFault`."""
-        functions = self.library.functions
-        code = functions.triolet_logits(byref(model), byref(batch), scratch, logits, threads)
-        if code:
-            raise NativeFault(code)
+def _raise_no_pages(code: Any, _function: Any, arguments: Any) -> Any:
+    if code:
+        raise MemoryError(f"no pages for {arguments[1]} bytes: {os.strerror(code)}")
 
 
 def take_memory(size: int) -> Bytes:
@@ -215,18 +178,11 @@ def take_memory(size: int) -> Bytes:
     Untouched pages cost nothing. Raises `MemoryError` or `OSError` where there is no room.
     """
     mapped = mmap.mmap(-1, max(size, 1) + HUGE_PAGE_BYTES, flags=mmap.MAP_PRIVATE)
-    advise_huge_pages(mapped)
+    with suppress(OSError):  # a kernel without huge pages is as right and slower
+        mapped.madvise(mmap.MADV_HUGEPAGE)
     whole = numpy.frombuffer(mapped, dtype=numpy.uint8)
     begin = -address_of(whole) % HUGE_PAGE_BYTES
     return whole[begin : begin + size]
-
-
-def advise_huge_pages(mapped: mmap.mmap) -> None:
-    """Ask for huge pages; a kernel without them is as right and slower."""
-    try:
-        mapped.madvise(mmap.MADV_HUGEPAGE)
-    except OSError:
-        return
 
 
 def address_of(array: NDArray[numpy.generic]) -> int:

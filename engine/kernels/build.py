@@ -75,8 +75,7 @@ def build(
     try:
         for isa in isas:
             hash_flag = f'-DTRIOLET_SOURCE_HASH="{source_hash(isa, folder)}"'
-            isa_flag = f'-DTRIOLET_ISA="{isa}"'
-            command = [*name, *FLAGS, *ISA_FLAGS[isa], hash_flag, isa_flag, f"-I{FOLDER}", *files]
+            command = [*name, *FLAGS, *ISA_FLAGS[isa], hash_flag, f"-I{FOLDER}", *files]
             running[isa] = subprocess.Popen(
                 [*command, "-o", str(_partial(target, isa))], stderr=subprocess.PIPE, text=True
             )

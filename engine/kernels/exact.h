@@ -1,4 +1,4 @@
-// The specified arithmetic of sampling (`engine/worker/sampler.py`): exp, log and random bits.
+// The specified arithmetic of sampling (`engine/worker/torch/sampler.py`): exp, log and random bits.
 //
 // The same bits on every instruction set: each operation is rounded by itself, in the order that
 // the specification has, and sums are of integers.
@@ -73,8 +73,6 @@ static inline V64 low_half_plus(Vf e, double constant) {
 static inline V64 high_half_plus(Vf e, double constant) {
     return (V64)_mm_add_pd(_mm_cvtps_pd(_mm_movehl_ps(e, e)), _mm_set1_pd(constant));
 }
-#endif
-#if !defined(__AVX512F__)
 #endif
 
 // ---- exp of y <= 0, and weights: rint(exp(y) * 2**40)

@@ -1,8 +1,8 @@
 // Mixtures of experts: which experts each token goes to, and the tokens of each expert.
 //
 // Bitwise rule: scores are sums over the hidden state in one order, and a token's choice and shares
-// are functions of its own scores. What its experts say is added in the order of their numbers,
-// whoever else went there.
+// are functions of its own scores. What its experts compute is added in the order of their numbers,
+// whichever other tokens they have.
 #pragma once
 #include <cmath>
 #include "model.h"

@@ -22,9 +22,6 @@ public:
         threads = omp_get_num_threads();
     }
 
-    // The last norm and the head alone, for tokens of the step before.
-    void run_logits() { finish_logits(); }
-
     // `last`: the rows of the last layer, after its keys and values.
     void run(const Rows& all, const Rows& last) {
         take_rows(all);
@@ -39,6 +36,31 @@ public:
         for (int layer = 0; layer < m.layers; layer++)
             run_layer(layer, m.layer[layer], layer + 1 < m.layers ? all : last);
         finish_logits();
+    }
+
+    // The last norm and the head: the end of a pass, or alone for tokens of the step before.
+    void finish_logits() {
+        long width = m.hidden_padded, stride = m.vocab_padded;
+        if (b.logit_rows == 0) return;
+        for (int r = (long)b.logit_rows * thread / threads;
+             r < (long)b.logit_rows * (thread + 1) / threads; r++)
+            norm_row(s.hidden + b.logit_tokens[r] * width, m.norm, s.x + r * width, nullptr, m);
+        meet();
+        Product p{s.x, width, m.head, width / 2, b.logit_rows};
+        multiply(p, m.vocab_padded, [&](int row, int column, const float* outputs) {
+            float* out = logits + row * stride + column;
+            // Where a tile's outputs go soon, maybe in the next panel: rows are so far apart that a
+            // step's logits are in no cache.
+            if (row + TILE_ROWS < b.logit_rows)
+                fetch_to_write(out + TILE_ROWS * stride, PANEL * sizeof(float));
+            else if (column + PANEL < m.vocab_padded)
+                fetch_to_write(out + std::min(0, TILE_ROWS - b.logit_rows) * stride + PANEL,
+                               PANEL * sizeof(float));
+            memcpy(out, outputs, PANEL * sizeof(float));
+            if (m.logit_softcap == 0.f) return;
+            for (int i = 0; i < PANEL; i += W)
+                vstore(out + i, softcapped(vload(out + i), m.logit_softcap));
+        });
     }
 
 private:
@@ -147,7 +169,7 @@ private:
         add_product({s.gated, width, w.down, width / 2, rows.count}, w.down_bias, w.mlp_end_norm);
     }
 
-    // hidden += product, or its norm; everybody may read it then.
+    // hidden += product, or its norm; all threads may read it then.
     void add_product(const Product& p, const float* bias, const float* end_norm) {
         long width = m.hidden_padded;
         multiply(p, m.hidden_padded, [&](int row, int column, const float* outputs) {
@@ -285,30 +307,6 @@ private:
         }
         part++;
     }
-
-    void finish_logits() {
-        long width = m.hidden_padded, stride = m.vocab_padded;
-        if (b.logit_rows == 0) return;
-        for (int r = (long)b.logit_rows * thread / threads;
-             r < (long)b.logit_rows * (thread + 1) / threads; r++)
-            norm_row(s.hidden + b.logit_tokens[r] * width, m.norm, s.x + r * width, nullptr, m);
-        meet();
-        Product p{s.x, width, m.head, width / 2, b.logit_rows};
-        multiply(p, m.vocab_padded, [&](int row, int column, const float* outputs) {
-            float* out = logits + row * stride + column;
-            // Where a tile's outputs go soon, maybe in the next panel: rows are so far apart that a
-            // step's logits are in no cache.
-            if (row + TILE_ROWS < b.logit_rows)
-                fetch_to_write(out + TILE_ROWS * stride, PANEL * sizeof(float));
-            else if (column + PANEL < m.vocab_padded)
-                fetch_to_write(out + std::min(0, TILE_ROWS - b.logit_rows) * stride + PANEL,
-                               PANEL * sizeof(float));
-            memcpy(out, outputs, PANEL * sizeof(float));
-            if (m.logit_softcap == 0.f) return;
-            for (int i = 0; i < PANEL; i += W)
-                vstore(out + i, softcapped(vload(out + i), m.logit_softcap));
-        });
-    }
 };
 
 // What would read or write beyond an array; 0 if nothing does.
@@ -355,11 +353,10 @@ TRIOLET_API int32_t triolet_logits(const ModelWeights* m, const StepBatch* b, vo
                                    float* logits, int32_t threads) {
     for (int r = 0; r < b->logit_rows; r++)
         if (b->logit_tokens[r] < 0 || b->logit_tokens[r] >= b->tokens) return 5;
-    char* base = (char*)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
-    Scratch s = lay_out(*m, base, b->tokens, b->sequences, threads);
+    Scratch s = lay_out(*m, scratch, b->tokens, b->sequences, threads);
     s.counters[0].next = 0;
 #pragma omp parallel num_threads(threads)
-    Pass(*m, *b, s, logits).run_logits();
+    Pass(*m, *b, s, logits).finish_logits();
     return 0;
 }
 
@@ -369,8 +366,7 @@ TRIOLET_API int32_t triolet_forward(const ModelWeights* m, const StepBatch* b, v
                                     float* logits, int32_t threads) {
     if (int fault = find_fault(*m, *b)) return fault;
     if (b->tokens == 0) return 0;
-    char* base = (char*)(((uintptr_t)scratch + LINE - 1) / LINE * LINE);
-    Scratch s = lay_out(*m, base, b->tokens, b->sequences, threads);
+    Scratch s = lay_out(*m, scratch, b->tokens, b->sequences, threads);
     for (int i = 0; i < m->layers * PARTS + 1; i++) s.counters[i].next = 0;
     int token = 0;
     for (int sequence = 0; sequence < b->sequences; sequence++) {

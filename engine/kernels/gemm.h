@@ -116,8 +116,7 @@ static inline void multiply_abreast(const Product& p, const bf16* panel, const b
 
 // All rows of one panel; `finish(row, outputs)` takes each row's 64 outputs. Tiles are of even
 // height. Several fetch panel `next_index` (-1: none) while they compute, a share of it in each. A
-// lone tile goes through memory in order, and most processors fetch that sooner than they could be
-// told to.
+// lone tile goes through memory in order, and most processors fetch that ahead by themselves.
 template <class Finish>
 static inline void multiply_panel(const Product& p, long panel_index, long next_index,
                                   Finish finish) {

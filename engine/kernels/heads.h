@@ -66,7 +66,7 @@ private:
     }
 
     // Values lie as pairs of tokens. The first of a pair clears the second's place, so that what a
-    // sequence has not written yet is zero whoever had the block before.
+    // sequence has not written yet is zero, not the values of the block's last owner.
     void write_values(int head, const UnitRows& rows, const float* values, long stride) const {
         int size = m.head_padded;
         alignas(LINE) bf16 rounded[HEAD_PADDED_MAX];

@@ -78,9 +78,8 @@ class Sizes:
 
 @attrs.frozen
 class Part:
-    """A named piece of memory: `count` values of `item_bytes` from `begin` on."""
+    """A piece of memory: `count` values of `item_bytes` from `begin` on."""
 
-    name: str
     begin: int
     count: int
     item_bytes: int
@@ -105,7 +104,7 @@ class Layout:
         end = 0
         for name, count, item_bytes in _parts(config):
             begin = padded(end, PART_ALIGNMENT)
-            parts[name] = part = Part(name, begin, count, item_bytes)
+            parts[name] = part = Part(begin, count, item_bytes)
             end = part.end
         return cls(parts, padded(end, PART_ALIGNMENT))
 

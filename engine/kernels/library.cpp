@@ -3,5 +3,3 @@
 
 // The hash of the sources it was compiled from; `build.source_hash` of the same instruction set.
 TRIOLET_API const char* triolet_source_hash() { return TRIOLET_SOURCE_HASH; }
-
-TRIOLET_API const char* triolet_isa() { return TRIOLET_ISA; }

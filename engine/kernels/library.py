@@ -15,11 +15,11 @@ from types import MappingProxyType
 import attrs
 
 from ..errors import InvalidParameter
+from ..host import CPUINFO, first_processor
 from .build import FOLDER, ISA_FLAGS, library_name, source_hash
 
 ISA_VARIABLE = "TRIOLET_ISA"
 REBUILD = "python -m triolet.engine.kernels.build"
-CPUINFO = pathlib.Path("/proc/cpuinfo")
 # What the kernel must list for a processor to run code of each set; it lists what it also saves.
 ISA_FEATURES = MappingProxyType(
     {
@@ -36,14 +36,8 @@ ISA_FEATURES = MappingProxyType(
 SLOW_PAIRS_VENDOR = "GenuineIntel"
 
 
-@attrs.frozen
 class NativeUnavailable(Exception):
-    """The kernels cannot be used here; `reason` says why and what helps."""
-
-    reason: str
-
-    def __str__(self) -> str:
-        return self.reason
+    """The kernels cannot be used here; says why and what helps."""
 
 
 @attrs.frozen(eq=False)
@@ -57,14 +51,7 @@ class NativeLibrary:
 
 def machine_isas(cpuinfo: pathlib.Path = CPUINFO) -> tuple[str, ...]:
     """The instruction sets that this processor can run, the quickest first."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        lines = []  # says nothing: only what every x86-64 has is certain
-    said: dict[str, str] = {}
-    for line in lines:
-        name, _, value = line.partition(":")
-        said.setdefault(name.strip(), value.strip())  # of the first processor
+    said = first_processor(cpuinfo)  # nothing: only what every x86-64 has is certain
     features = set(said.get("flags", "").split())
     if "avx512f" in features:  # some kernels leave out what every such processor has
         features |= {"abm", "movbe"}

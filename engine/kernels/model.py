@@ -1,7 +1,7 @@
 """A model in the kernels' memory, its cache, and one step's forward pass as one call."""
 
 from collections.abc import Callable, Sequence
-from ctypes import c_void_p
+from ctypes import CDLL, byref, c_int64, c_void_p
 
 import attrs
 import numpy
@@ -12,7 +12,6 @@ from ..model_config.rope import Rope, rotary_frequencies, rotary_scale
 from .binding import (
     LAYER_PARTS,
     Bytes,
-    Kernels,
     LayerPointers,
     ModelWeights,
     StepBatch,
@@ -84,7 +83,7 @@ class NativeModel:
     """
 
     config: ModelConfig
-    kernels: Kernels
+    functions: CDLL  # `declare_functions`
     threads: int
     tokens_max: int
     sequences_max: int
@@ -103,7 +102,7 @@ class NativeModel:
 
     @classmethod
     def of(
-        cls, config: ModelConfig, kernels: Kernels, memory: Bytes, *, positions: int, blocks: int,
+        cls, config: ModelConfig, functions: CDLL, memory: Bytes, *, positions: int, blocks: int,
         threads: int, tokens_max: int, sequences_max: int, logit_rows_max: int,
     ) -> "NativeModel":  # fmt: skip
         """Take the cache and working memory for weights that lie in `memory` by the layout."""
@@ -142,12 +141,12 @@ class NativeModel:
             norm=pointers["norm"],
             kv=c_void_p(address_of(cache)),
         )
-        scratch = kernels.scratch_bytes(
-            weights, tokens=tokens_max, sequences=sequences_max, threads=threads
+        scratch = functions.triolet_scratch_bytes(
+            byref(weights), tokens_max, sequences_max, threads
         )
         return cls(
             config=config,
-            kernels=kernels,
+            functions=functions,
             threads=threads,
             tokens_max=tokens_max,
             sequences_max=sequences_max,
@@ -168,7 +167,7 @@ class NativeModel:
         begin, size = address_of(self._cache), len(self._cache)
         for at in range(0, size, POPULATED_BYTES):
             piece = min(POPULATED_BYTES, size - at)
-            self.kernels.populate(begin + at, piece, threads=self.threads)
+            self.functions.triolet_populate(begin + at, piece, self.threads)
             progress((at + piece) / size)
 
     def forward(self, step: ForwardStep) -> Floats:
@@ -188,13 +187,7 @@ class NativeModel:
 
     def compute(self, prepared: PreparedStep) -> Floats:
         """As `forward` does."""
-        self.kernels.forward(
-            self._weights,
-            prepared.batch,
-            scratch=self._scratch_address,
-            logits=self._logits_address,
-            threads=self.threads,
-        )
+        self.functions.triolet_forward(*self._arguments(prepared))
         return prepared.logits
 
     def compute_and_draw(
@@ -204,15 +197,11 @@ class NativeModel:
 
         Says how long the pass took, seconds.
         """
-        return self.kernels.step(
-            self._weights,
-            prepared.batch,
-            scratch=self._scratch_address,
-            logits=self._logits_address,
-            threads=self.threads,
-            call=call,
-            sample_scratch=sample_scratch,
+        forward_ns = c_int64()
+        self.functions.triolet_step(
+            *self._arguments(prepared), byref(call), sample_scratch, byref(forward_ns)
         )
+        return forward_ns.value / 1e9
 
     def logits(self, step: ForwardStep, tokens: Integers) -> Floats:
         """Logits of other tokens of the step that was computed last; as `forward` gives them.
@@ -222,14 +211,13 @@ class NativeModel:
         if not step.keeps_all:
             raise ValueError("only the tokens named have got as far as logits")
         prepared = self.prepare(attrs.evolve(step, logit_tokens=tokens))
-        self.kernels.logits(
-            self._weights,
-            prepared.batch,
-            scratch=self._scratch_address,
-            logits=self._logits_address,
-            threads=self.threads,
-        )
+        self.functions.triolet_logits(*self._arguments(prepared))
         return prepared.logits
+
+    def _arguments(self, prepared: PreparedStep) -> tuple[object, ...]:
+        """What all passes are called with."""
+        batch, scratch = byref(prepared.batch), self._scratch_address
+        return byref(self._weights), batch, scratch, self._logits_address, self.threads
 
     @property
     def logit_rows_max(self) -> int:

@@ -1,4 +1,4 @@
-// Draws a token from each row of logits: `engine/worker/sampler.py` says exactly how, bit for bit.
+// Draws a token from each row of logits, as `engine/worker/torch/sampler.py` specifies bit for bit.
 //
 // A row is done by one thread, from memory that it reads two or three times while it is near. What
 // is skipped (tokens too far below to win or to matter) is skipped by bounds, never by chance: the
@@ -192,8 +192,8 @@ int32_t rank_of(const float* z, long stride, int32_t token) {
     return (int32_t)larger + 1;
 }
 
-void tell_logprobs(Scratch& s, const float* z, long stride, int32_t token, int alternatives,
-                   float largest, Columns out) {
+void write_logprobs(Scratch& s, const float* z, long stride, int32_t token, int alternatives,
+                    float largest, Columns out) {
     int64_t total = weigh(z, stride, {largest, 1.f});
     double log_sum = exact_log((double)total / WEIGHT_ONE);
     int count = alternatives ? take_first(z, stride, alternatives, s.first) : 0;
@@ -247,7 +247,7 @@ Failure sample_row(const SampleCall& call, int row, Scratch& s) {
         long at = (long)row * call.width;
         Columns out{call.top_ids + at, call.logprobs + at, call.ranks + row};
         int alternatives = std::min(p.logprobs, call.vocab);
-        tell_logprobs(s, before_edits, call.stride, token, alternatives, raw.largest, out);
+        write_logprobs(s, before_edits, call.stride, token, alternatives, raw.largest, out);
     }
     return NONE;
 }
@@ -259,7 +259,7 @@ Failure score_row(const ScoreCall& call, int row, Scratch& s) {
     if (!raw.numbers || raw.largest == -INFINITY) return NOT_NUMBERS;
     long at = (long)row * call.width;
     Columns out{call.top_ids + at, call.logprobs + at, call.ranks + row};
-    tell_logprobs(s, z, call.stride, call.targets[row], call.width - 1, raw.largest, out);
+    write_logprobs(s, z, call.stride, call.targets[row], call.width - 1, raw.largest, out);
     return NONE;
 }
 
@@ -309,7 +309,7 @@ TRIOLET_API void triolet_score(const ScoreCall* call, void* scratch) {
     for_rows(*call, (char*)scratch, score_row);
 }
 
-// The noise of step 9 for some random words: for tests, which a draw would tell too little.
+// The noise of step 9 for some random words: for tests, as a draw shows too little of it.
 TRIOLET_API void triolet_noise(const uint32_t* words, double* noise, int64_t count) {
     for (int64_t i = 0; i < count; i++) noise[i] = gumbel(words[i]);
 }

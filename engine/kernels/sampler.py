@@ -1,16 +1,14 @@
-"""The sampler's structures and calls as Python sees them: `sampler.h`, field by field.
+"""The sampler's structures as Python sees them: `sampler.h`, field by field.
 
 Pointers are addresses of arrays that the caller keeps alive.
 """
 
-from ctypes import POINTER, Structure, byref, c_int32, c_int64, c_void_p
+from ctypes import Structure, c_int32, c_int64, c_void_p
 
 import attrs
 import numpy
-from numpy.typing import NDArray
 
 from ..sampling_params import DistributionParams
-from .library import NativeLibrary
 
 # Rows of logits are so many floats long, or a multiple.
 STRIDE = 64
@@ -91,41 +89,3 @@ class ScoreCall(Structure):
         ("width", c_int32),
         ("threads", c_int32),
     )
-
-
-@attrs.frozen(eq=False)
-class SamplerKernels:
-    """The calls. Both block, and let other Python threads run meanwhile."""
-
-    library: NativeLibrary
-
-    @classmethod
-    def of(cls, library: NativeLibrary) -> "SamplerKernels":
-        """Declare to ctypes the types of what the library exports."""
-        functions = library.functions
-        functions.triolet_sample_scratch.argtypes = (c_int64, c_int32)
-        functions.triolet_sample_scratch.restype = c_int64
-        functions.triolet_sample.argtypes = (POINTER(SampleCall), c_void_p)
-        functions.triolet_score.argtypes = (POINTER(ScoreCall), c_void_p)
-        functions.triolet_noise.argtypes = (c_void_p, c_void_p, c_int64)
-        functions.triolet_sample.restype = functions.triolet_score.restype = None
-        functions.triolet_noise.restype = None
-        return cls(library)
-
-    def scratch_bytes(self, stride: int, threads: int) -> int:
-        """The memory that a call of so many threads needs."""
-        return int(self.library.functions.triolet_sample_scratch(stride, threads))
-
-    def sample(self, call: SampleCall, scratch: int) -> None:
-        """Draw all rows; every number in `call` has been checked by the caller."""
-        self.library.functions.triolet_sample(byref(call), scratch)
-
-    def score(self, call: ScoreCall, scratch: int) -> None:
-        """Score all rows, likewise."""
-        self.library.functions.triolet_score(byref(call), scratch)
-
-    def noise(self, words: NDArray[numpy.uint32]) -> NDArray[numpy.float64]:
-        """The noise that draws add for these random words."""
-        noise = numpy.empty(len(words), numpy.float64)
-        self.library.functions.triolet_noise(words.ctypes.data, noise.ctypes.data, len(words))
-        return noise

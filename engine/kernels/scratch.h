@@ -63,8 +63,9 @@ static inline long gated_values(const ModelWeights& m, long tokens) {
     return std::max(tokens * m.intermediate_padded, pairs * m.expert_intermediate_padded);
 }
 
-static inline Scratch lay_out(const ModelWeights& m, char* base, long tokens, long sequences,
+static inline Scratch lay_out(const ModelWeights& m, void* memory, long tokens, long sequences,
                               long threads) {
+    char* base = (char*)(((uintptr_t)memory + LINE - 1) / LINE * LINE);
     Scratch s;
     size_t used = 0;
     long rows = attention_rows_max(m), heads = (long)m.heads * m.head_padded;

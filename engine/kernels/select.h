@@ -130,7 +130,7 @@ static inline int64_t share_of(int64_t total, double top_p) {
 // Bins by y: no bin but the last reaches further down than the weights do.
 static inline Vi bin_of(Vf y) { return vround(vmul(y, vset((BINS - 1) / NO_WEIGHT))); }
 
-// Appends what `lanes` tell of a vector to the candidates.
+// Appends the lanes of a vector whose bit is set to the candidates.
 static inline long append(Scratch& s, long count, const float* z, long i, uint32_t lanes) {
     for (; lanes; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);

@@ -153,7 +153,6 @@ constexpr float LOG2E = 1.44269504f;
 
 #if defined(__AVX512BF16__)
 typedef bf16 Act;
-constexpr bool ACT_IS_BF16 = true;
 static inline void store_act(Act* p, Vf v) {
     _mm256_storeu_si256((__m256i*)p, (__m256i)_mm512_cvtneps_pbh(v));
 }
@@ -162,7 +161,6 @@ static inline Vf as_act(Vf v) {  // what `store_act` rounds it to
 }
 #else
 typedef float Act;
-constexpr bool ACT_IS_BF16 = false;
 static inline void store_act(Act* p, Vf v) { vstore(p, v); }
 static inline Vf as_act(Vf v) { return v; }
 #endif

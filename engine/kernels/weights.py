@@ -8,7 +8,7 @@ not know requests, steps or torch.
 import hashlib
 import math
 from collections.abc import Callable
-from ctypes import c_void_p
+from ctypes import CDLL, c_void_p
 from typing import Protocol
 
 import attrs
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ..model.weight_folder import WeightFolder
 from ..model_config.config import ModelConfig
-from .binding import FORMATS, Bytes, Kernels, address_of
+from .binding import FORMATS, Bytes, address_of
 from .layout import (
     NO_PLACE,
     Indices,
@@ -107,7 +107,7 @@ class Packer:
     config: ModelConfig
     layout: Layout
     memory: Bytes
-    kernels: Kernels | None  # None: only asks the source
+    functions: CDLL | None  # None: only asks the source
     threads: int
     source: TensorSource
 
@@ -212,18 +212,18 @@ class Packer:
         self, place: str, weight: Stored, row_of: Indices, column_of: Indices, *, columns: int,
         begin: int = 0,
     ) -> None:  # fmt: skip
-        if self.kernels is None:
+        if self.functions is None:
             return
-        self.kernels.library.functions.triolet_pack(
+        self.functions.triolet_pack(
             self._address(place), len(column_of), begin, len(row_of), address_of(row_of),
             address_of(column_of), address_of(weight.values), FORMATS[weight.format], columns,
             self.threads,
         )  # fmt: skip
 
     def _copy_rows(self, place: str, table: Stored, *, rows: int, columns: int) -> None:
-        if self.kernels is None:
+        if self.functions is None:
             return
-        self.kernels.library.functions.triolet_copy_rows(
+        self.functions.triolet_copy_rows(
             self._address(place), Sizes.of(self.config).hidden, address_of(table.values),
             FORMATS[table.format], rows, columns, self.threads,
         )  # fmt: skip
@@ -237,10 +237,10 @@ class Packer:
         offset: float = 0.0,
     ) -> None:  # fmt: skip
         stored = self.source.take(name, shape)
-        if self.kernels is None:
+        if self.functions is None:
             return
         values = numpy.empty(count := math.prod(shape), numpy.float32)
-        self.kernels.library.functions.triolet_to_floats(
+        self.functions.triolet_to_floats(
             address_of(values), address_of(stored.values), FORMATS[stored.format], count
         )
         part = self.layout.parts[place]

@@ -185,7 +185,9 @@ def plan_attention(
         group_of = (torch.cumsum(tokens.counts[order], 0) - 1) // pairs_max
         sizes = torch.unique_consecutive(group_of, return_counts=True)[1].tolist()
         groups = [
-            _moved(_plan_group(block_tables, part, tokens.at(part), block_tokens), device)
+            _plan_group(
+                block_tables, part, tokens.at(part), block_tokens=block_tokens, device=device
+            )
             for part in torch.split(order, sizes)
         ]
         reads[window] = ReadPlan(groups, torch.argsort(order).to(device))
@@ -215,8 +217,9 @@ class _TokenTiles:
 
 
 def _plan_group(
-    block_tables: Tensor, tokens: Tensor, tiles: _TokenTiles, block_tokens: int
-) -> PairGroup:
+    block_tables: Tensor, tokens: Tensor, tiles: _TokenTiles, *, block_tokens: int,
+    device: torch.device,
+) -> PairGroup:  # fmt: skip
     grid = torch.arange(int(tiles.counts[0]))[:, None] < tiles.counts[None, :]
     pairs = torch.nonzero(grid)
     # A product alone in its batch may be split over threads and summed otherwise: repeat it.
@@ -234,25 +237,13 @@ def _plan_group(
     mask = torch.zeros(key_positions.shape).masked_fill_(hidden, -math.inf)
     slots = block_slots(block_tables, tiles.rows[token_P][:, None], readable, block_tokens)
     return PairGroup(
-        tokens=tokens,
-        pair_tokens=token_P,
-        pair_queries=tokens[token_P],
-        pair_places=tile_P * len(tokens) + token_P,
-        slots=slots.reshape(-1),
-        mask=mask.unsqueeze(1),
+        tokens=tokens.to(device),
+        pair_tokens=token_P.to(device),
+        pair_queries=tokens[token_P].to(device),
+        pair_places=(tile_P * len(tokens) + token_P).to(device),
+        slots=slots.reshape(-1).to(device),
+        mask=mask.unsqueeze(1).to(device),
         counts=grid.sum(1).tolist(),
-    )
-
-
-def _moved(group: PairGroup, device: torch.device) -> PairGroup:
-    return PairGroup(
-        tokens=group.tokens.to(device),
-        pair_tokens=group.pair_tokens.to(device),
-        pair_queries=group.pair_queries.to(device),
-        pair_places=group.pair_places.to(device),
-        slots=group.slots.to(device),
-        mask=group.mask.to(device),
-        counts=group.counts,
     )
 
 

@@ -9,6 +9,7 @@ Letters as in `layers`; R rows of logits, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import attrs
 import torch
@@ -152,22 +153,13 @@ class Decoder:
         `block_tables` is (rows, blocks) on the CPU, of int64; entries beyond a row's own positions
         are without meaning. The tokens of a row follow one another.
         """
-        if self.bitwise:
-            return plan_attention(
-                block_tables,
-                rows,
-                positions,
-                block_tokens=block_tokens,
-                shape=self.attention_shape,
-                device=self.device,
-            )
-        return plan_plain_attention(
+        plan = plan_attention if self.bitwise else partial(plan_plain_attention, dtype=self.dtype)
+        return plan(
             block_tables,
             rows,
             positions,
             block_tokens=block_tokens,
             shape=self.attention_shape,
-            dtype=self.dtype,
             device=self.device,
         )
 

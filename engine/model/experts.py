@@ -22,7 +22,7 @@ LOG2_E = math.log2(math.e)
 
 @attrs.frozen(eq=False)
 class ExpertsMlp:
-    """The MLP of a layer; `chosen` and `normalized` are `expert_config.Experts`'."""
+    """The MLP of a layer; `chosen` and `normalized` are `model_config.experts.Experts`'."""
 
     router: Linear
     experts: list[GatedMlp]

@@ -6,7 +6,7 @@ frame does it. Of models that also see (4B and up) the text part is served, whos
 another prefix: `weight_folder` finds them.
 """
 
-from .decoder import DecoderLayer, SelfAttention, attention_shape
+from .decoder import DecoderLayer
 from .layer_weights import LayerWeights
 
 
@@ -15,16 +15,7 @@ def load_gemma3_layer(weights: LayerWeights) -> DecoderLayer:
     bias = weights.config.attention_bias
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),
-        attention=SelfAttention(
-            index=weights.index,
-            window=weights.window,
-            shape=attention_shape(weights.config),
-            query_key_value=weights.query_key_value(
-                "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", bias=bias
-            ),
-            output=weights.attention_output("self_attn.o_proj", bias=bias),
-            query_key_norm=weights.head_norm("self_attn.q_norm", "self_attn.k_norm"),
-        ),
+        attention=weights.attention(bias=bias, output_bias=bias, head_norms=True),
         attention_end_norm=weights.end_norm("post_attention_layernorm"),
         mlp_norm=weights.norm("pre_feedforward_layernorm"),
         mlp=weights.gated_mlp("mlp"),

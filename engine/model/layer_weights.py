@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..model_config.config import GELU_TANH, ModelConfig
-from .decoder import Decoder, DecoderLayer, GatedMlp, Mlp
+from .decoder import Decoder, DecoderLayer, GatedMlp, Mlp, SelfAttention, attention_shape
 from .experts import ExpertsMlp
 from .layers import Linear, RmsNorm, gelu_and_multiply, make_linear, silu_and_multiply
 from .loader import WeightSource
@@ -31,11 +31,6 @@ class LayerWeights:
     prefix: str
     bitwise: bool
 
-    @property
-    def window(self) -> int:
-        """Of this layer's attention, in tokens."""
-        return self.config.windows[self.index]
-
     def norm(self, name: str) -> RmsNorm:
         """A norm over the hidden state, before a product."""
         weight = self._take(name, self.config.hidden_size)
@@ -45,25 +40,28 @@ class LayerWeights:
         """A norm over what is added to the hidden state."""
         return make_norm(self._take(name, self.config.hidden_size), self.config, torch.float32)
 
-    def head_norm(self, query: str, key: str) -> RmsNorm:
-        """A norm of each query head by one weight and of each key head by another."""
-        size = self.config.head_size
-        query_HD = self._take(query, size).expand(self.config.heads, size)
-        key_KD = self._take(key, size).expand(self.config.kv_heads, size)
-        return make_norm(torch.cat((query_HD, key_KD)), self.config, torch.float32)
-
-    def query_key_value(self, query: str, key: str, value: str, *, bias: bool) -> Linear:
-        """The projections to all heads, as one product."""
-        queries, keys = (
-            heads * self.config.head_size for heads in (self.config.heads, self.config.kv_heads)
+    def attention(
+        self, *, bias: bool, output_bias: bool, head_norms: bool = False
+    ) -> SelfAttention:
+        """`bias` is of queries, keys and values; `head_norms` norm each query and key head."""
+        config, size = self.config, self.config.head_size
+        hidden, queries, keys = config.hidden_size, config.heads * size, config.kv_heads * size
+        query, key, value, output = (f"self_attn.{part}_proj" for part in "qkvo")
+        norm = None
+        if head_norms:
+            query_HD = self._take("self_attn.q_norm", size).expand(config.heads, size)
+            key_KD = self._take("self_attn.k_norm", size).expand(config.kv_heads, size)
+            norm = make_norm(torch.cat((query_HD, key_KD)), config, torch.float32)
+        return SelfAttention(
+            index=self.index,
+            window=config.windows[self.index],
+            shape=attention_shape(config),
+            query_key_value=self.linear(
+                (query, queries), (key, keys), (value, keys), inputs=hidden, bias=bias
+            ),
+            output=self.linear((output, hidden), inputs=queries, bias=output_bias),
+            query_key_norm=norm,
         )
-        parts = ((query, queries), (key, keys), (value, keys))
-        return self.linear(*parts, inputs=self.config.hidden_size, bias=bias)
-
-    def attention_output(self, name: str, *, bias: bool) -> Linear:
-        """The projection of all heads back to the hidden state."""
-        inputs = self.config.heads * self.config.head_size
-        return self.linear((name, self.config.hidden_size), inputs=inputs, bias=bias)
 
     def gated_mlp(self, prefix: str, *, bias: bool = False, width: int = 0) -> GatedMlp:
         """A gated MLP, which has `width` channels inside or as many as the config says."""

@@ -17,19 +17,13 @@ from torch import Tensor
 from .safetensors_reader import SafetensorsFile, TensorEntry
 from .weight_folder import WeightFolder
 
-# By the format's names.
+# Of floats, by the format's names.
 DTYPES = MappingProxyType(
     {
         "F64": torch.float64,
         "F32": torch.float32,
         "F16": torch.float16,
         "BF16": torch.bfloat16,
-        "I64": torch.int64,
-        "I32": torch.int32,
-        "I16": torch.int16,
-        "I8": torch.int8,
-        "U8": torch.uint8,
-        "BOOL": torch.bool,
     }
 )
 # Standard deviation: enough to be seen in any logit.
@@ -102,7 +96,7 @@ class DummyWeights:
 def read_tensor(
     file: SafetensorsFile, entry: TensorEntry, *, dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """A copy of one tensor, in aligned memory of its own, cast to `dtype` on `device`."""
+    """A copy of one tensor of floats, in aligned memory of its own, cast to `dtype` on `device`."""
     stored = DTYPES[entry.dtype]
     target = torch.empty(entry.shape, dtype=dtype, device=device)
     if entry.end > entry.begin:

@@ -4,7 +4,7 @@ The window is the same in every layer (7B 0.1 has 4096 tokens); later models hav
 Llamas but for their name.
 """
 
-from .decoder import DecoderLayer, SelfAttention, attention_shape
+from .decoder import DecoderLayer
 from .layer_weights import LayerWeights
 
 
@@ -12,15 +12,7 @@ def load_mistral_layer(weights: LayerWeights) -> DecoderLayer:
     """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),
-        attention=SelfAttention(
-            index=weights.index,
-            window=weights.window,
-            shape=attention_shape(weights.config),
-            query_key_value=weights.query_key_value(
-                "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", bias=False
-            ),
-            output=weights.attention_output("self_attn.o_proj", bias=False),
-        ),
+        attention=weights.attention(bias=False, output_bias=False),
         mlp_norm=weights.norm("post_attention_layernorm"),
         mlp=weights.gated_mlp("mlp"),
     )

@@ -3,7 +3,7 @@
 Layers from `max_window_layers` on may have a window; no published checkpoint uses it.
 """
 
-from .decoder import DecoderLayer, SelfAttention, attention_shape
+from .decoder import DecoderLayer
 from .layer_weights import LayerWeights
 
 
@@ -11,15 +11,7 @@ def load_qwen2_layer(weights: LayerWeights) -> DecoderLayer:
     """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),
-        attention=SelfAttention(
-            index=weights.index,
-            window=weights.window,
-            shape=attention_shape(weights.config),
-            query_key_value=weights.query_key_value(
-                "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", bias=True
-            ),
-            output=weights.attention_output("self_attn.o_proj", bias=False),
-        ),
+        attention=weights.attention(bias=True, output_bias=False),
         mlp_norm=weights.norm("post_attention_layernorm"),
         mlp=weights.gated_mlp("mlp"),
     )

@@ -7,14 +7,14 @@ uses, is the same in all layers.
 
 from .decoder import DecoderLayer
 from .layer_weights import LayerWeights
-from .qwen3 import load_qwen3_attention
 
 
 def load_qwen3_moe_layer(weights: LayerWeights) -> DecoderLayer:
     """One layer. Raises `ModelFolderError` for a missing tensor or a wrong shape."""
+    bias = weights.config.attention_bias
     return DecoderLayer(
         attention_norm=weights.norm("input_layernorm"),
-        attention=load_qwen3_attention(weights),
+        attention=weights.attention(bias=bias, output_bias=bias, head_norms=True),
         mlp_norm=weights.mlp_norm("post_attention_layernorm"),
         mlp=weights.mlp_or_experts("mlp"),
     )

@@ -96,7 +96,7 @@ def load_model(
         needed = sum(math.prod(shape) for shape in planned.values()) * dtype.itemsize
         if needed > (there := device_memory_bytes(device)):
             raise ModelFolderError(
-                str(folder),
+                folder,
                 f"needs {needed / 2**30:.1f} GiB for its weights as {dtype}, and {device} has"
                 f" {there / 2**30:.1f} GiB",
             )

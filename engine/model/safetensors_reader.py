@@ -70,14 +70,14 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
     """
     try:
         if path.exists() and not path.is_file():
-            raise ModelFolderError(str(path), "is not a file")
+            raise ModelFolderError(path, "is not a file")
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise ModelFolderError(str(path), "is empty")
+                raise ModelFolderError(path, "is empty")
             # Private and writable, because readers warn about read-only buffers; nothing writes.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
-        raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error
+        raise ModelFolderError(path, f"cannot be read: {error.strerror}") from error
     with mapped, memoryview(mapped) as content:
         entries, values_begin = _read_header(path, content)
         with content[values_begin:] as values:
@@ -86,23 +86,21 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
 
 def _read_header(path: pathlib.Path, content: memoryview) -> tuple[dict[str, TensorEntry], int]:
     if len(content) < LENGTH_BYTES:
-        raise ModelFolderError(str(path), f"is truncated: {len(content)} bytes, no header")
+        raise ModelFolderError(path, f"is truncated: {len(content)} bytes, no header")
     length = int.from_bytes(content[:LENGTH_BYTES], "little")
     begin = LENGTH_BYTES + length
     if length > HEADER_BYTES_MAX:
-        raise ModelFolderError(
-            str(path), f"claims a header of {length} bytes; it is no safetensors"
-        )
+        raise ModelFolderError(path, f"claims a header of {length} bytes; it is no safetensors")
     if begin > len(content):
         raise ModelFolderError(
-            str(path), f"is truncated: header of {length} bytes in a file of {len(content)}"
+            path, f"is truncated: header of {length} bytes in a file of {len(content)}"
         )
     try:
         header = json.loads(bytes(content[LENGTH_BYTES:begin]), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
-        raise ModelFolderError(str(path), f"has a header that is not JSON: {error}") from error
+        raise ModelFolderError(path, f"has a header that is not JSON: {error}") from error
     if not isinstance(header, dict):
-        raise ModelFolderError(str(path), "has a header that is not an object")
+        raise ModelFolderError(path, "has a header that is not an object")
     header.pop("__metadata__", None)
     entries = {name: _entry(path, name, value) for name, value in header.items()}
     _check_cover(path, list(entries.values()), len(content) - begin)
@@ -118,7 +116,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _entry(path: pathlib.Path, name: str, value: object) -> TensorEntry:
     def fault(reason: str) -> ModelFolderError:
-        return ModelFolderError(str(path), f"tensor {name!r:.200}: {reason}")
+        return ModelFolderError(path, f"tensor {name!r:.200}: {reason}")
 
     if not isinstance(value, dict):
         raise fault("its entry is not an object")
@@ -147,15 +145,13 @@ def _check_cover(path: pathlib.Path, entries: list[TensorEntry], values_bytes: i
     position = 0
     for entry in sorted(entries, key=lambda entry: (entry.begin, entry.end)):
         if entry.begin < position:
-            raise ModelFolderError(str(path), f"tensor {entry.name!r:.200} overlaps the one before")
+            raise ModelFolderError(path, f"tensor {entry.name!r:.200} overlaps the one before")
         if entry.begin > position:
-            raise ModelFolderError(str(path), f"has a hole before tensor {entry.name!r:.200}")
+            raise ModelFolderError(path, f"has a hole before tensor {entry.name!r:.200}")
         position = entry.end
     if position > values_bytes:
         raise ModelFolderError(
-            str(path), f"is truncated: tensors end at {position}, values at {values_bytes} bytes"
+            path, f"is truncated: tensors end at {position}, values at {values_bytes} bytes"
         )
     if position < values_bytes:
-        raise ModelFolderError(
-            str(path), f"has {values_bytes - position} bytes after its last tensor"
-        )
+        raise ModelFolderError(path, f"has {values_bytes - position} bytes after its last tensor")

@@ -1,8 +1,7 @@
 """A folder's weight files as one table of tensors, compared with what a model will ask for.
 
 What is missing, of another shape or left over is refused with the file and tensor named, before a
-value is read. No torch here: readers give values to
-whatever computes.
+value is read. No torch here: both executors read by it.
 """
 
 import pathlib
@@ -69,14 +68,14 @@ class WeightFolder:
             raise ModelFolderError(self.folder, f"has no tensor {name}")
         shard, entry = found
         if entry is None:
-            raise ModelFolderError(str(shard.path), f"has no tensor {name}, but the index says so")
+            raise ModelFolderError(shard.path, f"has no tensor {name}, but the index says so")
         if entry.shape != shape:
             raise ModelFolderError(
-                str(shard.path),
+                shard.path,
                 f"tensor {name} has shape {entry.shape}; the config implies {shape}",
             )
         if entry.dtype not in FLOATS:
-            raise ModelFolderError(str(shard.path), f"tensor {name} is {entry.dtype}, no float")
+            raise ModelFolderError(shard.path, f"tensor {name} is {entry.dtype}, no float")
         return shard, entry
 
 
@@ -116,7 +115,7 @@ def _model_tensors(
             continue
         for part in separate_experts(attrs.evolve(entry, name=name)):
             if part.name in tensors:
-                raise ModelFolderError(str(file.path), f"has a tensor {part.name!r:.200} twice")
+                raise ModelFolderError(file.path, f"has a tensor {part.name!r:.200} twice")
             tensors[part.name] = (file, part)
     return tensors
 
@@ -131,7 +130,7 @@ def weight_files(folder: pathlib.Path) -> list[pathlib.Path]:
         return [folder / name for name in sorted(set(index.values()))]
     if not (folder / SINGLE_FILE).exists():
         raise ModelFolderError(
-            str(folder), f"has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read"
+            folder, f"has neither {SINGLE_FILE} nor {INDEX_FILE}; only safetensors are read"
         )
     return [folder / SINGLE_FILE]
 
@@ -147,12 +146,12 @@ def _read_index(folder: pathlib.Path) -> dict[str, str] | None:
         return None
     shards = read_object(path, INDEX_BYTES_MAX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
-        raise ModelFolderError(str(path), "has no weight_map")
+        raise ModelFolderError(path, "has no weight_map")
     for name in shards.values():
         plain = isinstance(name, str) and name.isprintable() and _SHARD_NAME.fullmatch(name)
         if not plain:
             raise ModelFolderError(
-                str(path),
+                path,
                 f"names a shard {name!r:.80}, which is no .safetensors file of the folder",
             )
     return shards

@@ -99,9 +99,9 @@ def read_object(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[s
     try:
         value = json.loads(read_bytes(path, bytes_max))
     except (ValueError, RecursionError) as error:
-        raise ModelFolderError(str(path), f"is not JSON: {error}") from error
+        raise ModelFolderError(path, f"is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise ModelFolderError(str(path), "is not a JSON object")
+        raise ModelFolderError(path, "is not a JSON object")
     return value
 
 
@@ -110,11 +110,11 @@ def read_bytes(path: pathlib.Path, bytes_max: int) -> bytes:
     try:
         # Links are followed: the hub's own cache folders consist of them.
         if path.exists() and not path.is_file():
-            raise ModelFolderError(str(path), "is not a file")
+            raise ModelFolderError(path, "is not a file")
         with path.open("rb") as file:
             content = file.read(bytes_max + 1)
     except OSError as error:
-        raise ModelFolderError(str(path), f"cannot be read: {error.strerror}") from error
+        raise ModelFolderError(path, f"cannot be read: {error.strerror}") from error
     if len(content) > bytes_max:
-        raise ModelFolderError(str(path), f"is larger than {bytes_max} bytes")
+        raise ModelFolderError(path, f"is larger than {bytes_max} bytes")
     return content

@@ -1,6 +1,6 @@
 """Sampling defaults of a model, read from its `generation_config.json`.
 
-A client's own parameters go before it. Its end tokens are `model_config`'s affair; `do_sample` and
+A client's own parameters go before it. Its end tokens are read by `config`; `do_sample` and
 lengths are not looked at, as in vLLM.
 """
 

@@ -13,13 +13,9 @@ import trio
 
 from ...nurseries.processes.process import Process
 from ...nurseries.tasks.background import BackgroundTask, waiting_for
-from ...transports.control.channel import (
-    ControlChannel,
-)
+from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ..messages import BootPhase, WorkersChanged
 
 PHASES = tuple(BootPhase)

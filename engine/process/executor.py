@@ -17,13 +17,9 @@ from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree
-from ...transports.control.channel import (
-    ControlChannel,
-)
+from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, WorkersDisagree
 from ..messages import TreeReply, TreeRequest

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 TOKENIZER_FILE = "tokenizer.json"
 # The largest known, of 260 k tokens, has 33 MB.
 TOKENIZER_BYTES_MAX = 256 * 2**20
-# Some megabytes at most, each (`grammar_text.LIMITS`); tool users send the same few.
+# Some megabytes at most, each (`grammar.text.LIMITS`); tool users send the same few.
 KEPT_MAX = 32
 # An opening brace, a quotation mark, the first letter of a name.
 TRIED_TOKENS = 3

@@ -24,13 +24,9 @@ from ...nurseries.tasks.background import (
 from ...nurseries.tasks.service import first_error, open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...transports.codec import Codec
-from ...transports.control.channel import (
-    ControlChannel,
-)
+from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake, perform_child_handshake
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..core.engine_core import EngineCore

@@ -8,7 +8,6 @@ import logging
 import os
 
 from ..config import EngineSettings
-from ..errors import InvalidParameter
 from .executor_interface import Pause, WorkerExecutor
 
 logger = logging.getLogger(__name__)
@@ -20,24 +19,14 @@ SPIN_COUNT = "2000"
 def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerExecutor:
     """The executor that the settings name, not loaded yet.
 
-    Raises `InvalidParameter` for a name or a number of workers that does not exist, and
-    `ModelFolderError` where "auto" cannot read what it has to decide by.
+    Raises `ModelFolderError` where "auto" cannot read what it has to decide by.
     """
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    match settings.executor:
-        case "null":
-            from .null.executor import NullExecutor
+    name = _best(settings) if settings.executor == "auto" else settings.executor
+    if name == "null":
+        from .null.executor import NullExecutor
 
-            return NullExecutor(settings, rank, pause)
-        case "native" | "torch":
-            return _computing(settings.executor, settings, rank)
-        case "auto":
-            return _computing(_best(settings), settings, rank)
-        case _:
-            raise InvalidParameter("executor", f"{settings.executor!r} is not known to workers")
-
-
-def _computing(name: str, settings: EngineSettings, rank: int) -> WorkerExecutor:
+        return NullExecutor(settings, rank, pause)
     if name == "torch":
         from .torch.executor import TorchExecutor
 

@@ -75,10 +75,6 @@ class HeldRow:
         """Whether `forbidden` may name any, now or later."""
         return bool(self.sampling.bad_words) or self.output_tokens < self.sampling.min_tokens
 
-    def append(self, token: int) -> None:
-        """Take the token that was sampled."""
-        self.extend((token,))
-
     def extend(self, tokens: Sequence[int]) -> None:
         """Take the tokens that were sampled in successive steps."""
         self.token_ids.extend(tokens)
@@ -216,7 +212,7 @@ class InputBatch:
             held = self.rows[row]
             held.computed += count
             if samples:
-                held.append(next(sampled))
+                held.extend((next(sampled),))
 
     def inputs(self, step: Step) -> StepInputs:
         """What to compute, of a step whose differences have been applied."""

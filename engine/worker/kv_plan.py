@@ -7,6 +7,8 @@ import attrs
 
 from ..config import EngineSettings
 from ..errors import InvalidParameter
+from ..model_config.config import ModelConfig, ModelLimits
+from ..step_messages import WorkerReady
 
 # Where neither settings nor a device's free memory say how much: a host has other uses for its own.
 KV_MEMORY_BYTES_DEFAULT = 2**30
@@ -20,6 +22,19 @@ class KvPlan:
 
     blocks: int
     max_model_len: int
+
+    def ready(
+        self, model: ModelConfig | ModelLimits, numerics_id: str, *, bitwise: bool = True
+    ) -> WorkerReady:
+        """What a worker that has loaded this model by the plan says."""
+        return WorkerReady(
+            kv_blocks=self.blocks,
+            max_model_len=self.max_model_len,
+            vocab_size=model.vocab_size,
+            hidden_size=model.hidden_size,
+            numerics_id=numerics_id,
+            bitwise=bitwise,
+        )
 
     def check_memory(self, memory_bytes: int, *, block_bytes: int, where: str) -> None:
         """Raises `InvalidParameter` if the blocks are more than there is memory at all."""

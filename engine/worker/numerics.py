@@ -11,6 +11,7 @@ import pathlib
 from collections.abc import Iterable, Mapping
 
 from ..config import EngineSettings
+from ..host import CPUINFO, first_processor
 from ..model.weight_folder import numerics_files
 from ..model_config.config import CONFIG_FILE, ModelConfig
 
@@ -23,12 +24,6 @@ SQRT_HALF = 0.7071067811865476
 _SERIES = tuple(1.0 / divisor for divisor in range(21, 2, -2))
 
 
-def file_digest(path: pathlib.Path) -> str:
-    """SHA-256 of a file's contents, hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def numerics_id(facts: Mapping[str, object], files: Iterable[pathlib.Path]) -> str:
     """Hash of named facts and of the files' names, sizes and contents, as `<executor>-<16 digits>`.
 
@@ -38,7 +33,9 @@ def numerics_id(facts: Mapping[str, object], files: Iterable[pathlib.Path]) -> s
     for name in sorted(facts):
         whole.update(f"{name}={facts[name]}\n".encode())
     for path in sorted(files, key=lambda path: path.name):
-        whole.update(f"{path.name} {path.stat().st_size} {file_digest(path)}\n".encode())
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        whole.update(f"{path.name} {path.stat().st_size} {digest}\n".encode())
     return f"{facts['executor']}-{whole.hexdigest()[:16]}"
 
 
@@ -56,22 +53,14 @@ def model_numerics_id(
     return numerics_id({**facts, **of_model}, files)
 
 
-def processor_name(cpuinfo: pathlib.Path = pathlib.Path("/proc/cpuinfo")) -> str:
+def processor_name(cpuinfo: pathlib.Path = CPUINFO) -> str:
     """Vendor, family and model of the processor: libraries choose their kernels by these.
 
     "unknown" if the platform does not say.
     """
     wanted = ("vendor_id", "cpu family", "model", "model name")
-    found: dict[str, str] = {}
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return "unknown"
-    for line in lines:
-        name, _, value = line.partition(":")
-        if name.strip() in wanted:
-            found.setdefault(name.strip(), value.strip())
-    return "/".join(found[name] for name in wanted if name in found) or "unknown"
+    said = first_processor(cpuinfo)
+    return "/".join(said[name] for name in wanted if name in said) or "unknown"
 
 
 def exact_log(value: float) -> float:

@@ -22,13 +22,9 @@ from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ...transports.codec import MalformedMessage
-from ...transports.control.channel import (
-    ControlChannel,
-)
+from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake, perform_child_handshake
-from ...transports.control.passed_fds import (
-    close_fds,
-)
+from ...transports.control.passed_fds import close_fds
 from ...transports.rings.ring_memory import READER_FDS
 from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings

@@ -5,6 +5,7 @@ runners are made of (tables, batch, sampler, logprobs) is the workers' own.
 """
 
 from collections.abc import Callable, Sequence
+from ctypes import CDLL, byref
 from types import SimpleNamespace
 from typing import Any, Protocol, cast
 
@@ -12,10 +13,10 @@ import attrs
 import numpy
 from numpy.typing import NDArray
 
-from ...engine.kernels.binding import StepBatch
+from ...engine.kernels.binding import StepBatch, declare_functions
 from ...engine.kernels.library import machine_isas, native_fault, open_library
 from ...engine.kernels.model import ForwardStep, Integers, NativeModel, PreparedStep
-from ...engine.kernels.sampler import STRIDE, SampleCall, SamplerKernels
+from ...engine.kernels.sampler import STRIDE, SampleCall
 from ...engine.step_messages import Mask, Step, StepResult
 from ...engine.worker.native.runner import NativeRunner
 
@@ -60,8 +61,7 @@ class _Given:
 class _NativeGiven(_Given):
     """As `NativeModel`: logits are working memory, where a call may find them again."""
 
-    sampler: SamplerKernels
-    kernels: Any
+    functions: CDLL
     threads: int = 1
     logit_rows_max: int = LOGIT_ROWS_MAX
     _memory: Logits = attrs.field(init=False)
@@ -88,7 +88,7 @@ class _NativeGiven(_Given):
 
     def compute_and_draw(self, prepared: PreparedStep, call: SampleCall, scratch: int) -> float:
         self.compute(prepared)
-        self.sampler.sample(call, scratch)
+        self.functions.triolet_sample(byref(call), scratch)
         return 0.0
 
     def logits(self, step: ForwardStep, tokens: Integers) -> Logits:
@@ -102,12 +102,8 @@ def native_runners(rows: int, vocab_size: int) -> list[GivenRunner]:
 
 
 def _native(isa: str, rows: int, vocab_size: int) -> GivenRunner:
-    library = open_library(isa)
-    model = _NativeGiven(
-        vocab_size=vocab_size,
-        sampler=SamplerKernels.of(library),
-        kernels=SimpleNamespace(library=library),
-    )
+    functions = declare_functions(open_library(isa))
+    model = _NativeGiven(vocab_size=vocab_size, functions=functions)
     runner = NativeRunner.of(
         cast(NativeModel, model), rows=rows, blocks=1, block_tokens=LENGTH_MAX, length=LENGTH_MAX
     )

@@ -155,7 +155,7 @@ def _sources(folder: pathlib.Path) -> dict[str, str]:
         try:
             return {DEFAULT: read_bytes(own, TEMPLATE_BYTES_MAX).decode()}
         except UnicodeDecodeError as error:
-            raise ModelFolderError(str(own), f"is not UTF-8: {error}") from error
+            raise ModelFolderError(own, f"is not UTF-8: {error}") from error
     declared = None
     if settings.exists():
         declared = read_object(settings, SETTINGS_BYTES_MAX).get("chat_template")

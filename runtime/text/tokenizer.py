@@ -122,14 +122,14 @@ class Tokenizer:
         """
         path = pathlib.Path(folder) / "tokenizer.json"
         if not path.exists():
-            raise ModelFolderError(str(path), "is missing; save the tokenizer in its fast form")
+            raise ModelFolderError(path, "is missing; save the tokenizer in its fast form")
         specification = read_object(path, TOKENIZER_BYTES_MAX)
         with _faults_named(path):
             backend = tokenizers.Tokenizer.from_file(str(path))
         # A table has a place for each id up to the largest.
         vocabulary_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         if not 0 < vocabulary_size <= VOCAB_SIZE_MAX:
-            raise ModelFolderError(str(path), f"has {vocabulary_size} tokens, or ids up to that")
+            raise ModelFolderError(path, f"has {vocabulary_size} tokens, or ids up to that")
         # Training may have saved these in the file; a server must not shorten prompts.
         backend.no_truncation()
         backend.no_padding()
@@ -228,7 +228,7 @@ def _faults_named(path: pathlib.Path) -> Iterator[None]:
         # The library raises plain `Exception`; its panics do not even derive from that.
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise ModelFolderError(str(path), f"is not a tokenizer: {error}") from error
+        raise ModelFolderError(path, f"is not a tokenizer: {error}") from error
 
 
 def _special_tokens(folder: pathlib.Path) -> dict[str, str]:

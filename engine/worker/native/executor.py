@@ -6,6 +6,7 @@ comes. No torch here.
 
 import logging
 import pathlib
+from ctypes import CDLL
 from functools import partial
 
 import attrs
@@ -13,7 +14,7 @@ import attrs
 from ...config import BLOCK_TOKENS, EngineSettings
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
-from ...kernels.binding import Bytes, Kernels, take_memory
+from ...kernels.binding import Bytes, declare_functions, take_memory
 from ...kernels.layout import BF16_BYTES, Layout, kv_values, layout_fault
 from ...kernels.library import NativeLibrary, NativeUnavailable, open_library
 from ...kernels.model import NativeModel
@@ -23,7 +24,7 @@ from ...model.weight_folder import open_weight_folder, rename_of
 from ...model_config.config import ModelConfig, load_model_config
 from ...step_messages import Step, StepResult, WorkerReady
 from ..executor_interface import Progress, WaitMask, boot_phase
-from ..kv_plan import KvPlan, plan_kv
+from ..kv_plan import plan_kv
 from ..numerics import model_numerics_id
 from .runner import NativeRunner
 
@@ -78,24 +79,34 @@ class NativeExecutor:
         )
         plan.check_memory(memory_bytes(), block_bytes=block_bytes, where="memory there is")
         _check_weights(folder, config)
-        kernels = Kernels.of(library)
+        functions = declare_functions(library)
         with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
             report = partial(progress, BootPhase.LOAD_WEIGHTS)
-            weights = _load_weights(settings, config, kernels, report)
+            weights = _load_weights(settings, config, functions, report)
         with boot_phase(progress, BootPhase.KV_MEMORY):
-            model = _make_model(settings, config, kernels, weights=weights, plan=plan)
+            model = NativeModel.of(
+                config,
+                functions,
+                weights,
+                positions=plan.max_model_len,
+                blocks=plan.blocks,
+                threads=_threads(settings),
+                tokens_max=settings.step_tokens_max,
+                sequences_max=min(settings.max_num_seqs, settings.max_num_batched_tokens),
+                logit_rows_max=max(settings.max_num_seqs, PROMPT_ROWS_MIN),
+            )
             model.populate_cache(partial(progress, BootPhase.KV_MEMORY))
-            self._runner = _make_runner(settings, model, plan)
+            self._runner = NativeRunner.of(
+                model,
+                rows=settings.max_num_seqs,
+                blocks=plan.blocks,
+                block_tokens=BLOCK_TOKENS,
+                length=plan.max_model_len,
+                fixed_threads=settings.threads > 0,
+            )
         with boot_phase(progress, BootPhase.HASH_FILES):
             identity = _numerics_id(settings, config, library)
-        return WorkerReady(
-            kv_blocks=plan.blocks,
-            max_model_len=plan.max_model_len,
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            numerics_id=identity,
-            bitwise=True,
-        )
+        return plan.ready(config, identity)
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """One forward pass and its samples; the time includes the wait for a mask."""
@@ -104,14 +115,14 @@ class NativeExecutor:
 
 
 def _load_weights(
-    settings: EngineSettings, config: ModelConfig, kernels: Kernels, progress: partial[None]
+    settings: EngineSettings, config: ModelConfig, functions: CDLL, progress: partial[None]
 ) -> Bytes:
     layout = Layout.of(config)
     threads = _threads(settings)
     memory = take_memory(layout.size)
 
     def pack(source: TensorSource) -> None:
-        Packer(config, layout, memory, kernels, threads, source).pack_all()
+        Packer(config, layout, memory, functions, threads, source).pack_all()
 
     if settings.load_format == "dummy":
         pack(DummyTensors())
@@ -123,34 +134,6 @@ def _load_weights(
     return memory
 
 
-def _make_model(
-    settings: EngineSettings, config: ModelConfig, kernels: Kernels, *, weights: Bytes,
-    plan: KvPlan,
-) -> NativeModel:  # fmt: skip
-    return NativeModel.of(
-        config,
-        kernels,
-        weights,
-        positions=plan.max_model_len,
-        blocks=plan.blocks,
-        threads=_threads(settings),
-        tokens_max=settings.step_tokens_max,
-        sequences_max=min(settings.max_num_seqs, settings.max_num_batched_tokens),
-        logit_rows_max=max(settings.max_num_seqs, PROMPT_ROWS_MIN),
-    )
-
-
-def _make_runner(settings: EngineSettings, model: NativeModel, plan: KvPlan) -> NativeRunner:
-    return NativeRunner.of(
-        model,
-        rows=settings.max_num_seqs,
-        blocks=plan.blocks,
-        block_tokens=BLOCK_TOKENS,
-        length=plan.max_model_len,
-        fixed_threads=settings.threads > 0,
-    )
-
-
 def _threads(settings: EngineSettings) -> int:
     return settings.threads or cores()
 
@@ -159,7 +142,7 @@ def _check_weights(folder: pathlib.Path, config: ModelConfig) -> None:
     there, needed = memory_bytes(), Layout.of(config).size
     if needed > there:
         raise ModelFolderError(
-            str(folder),
+            folder,
             f"needs {needed / 2**30:.1f} GiB for its weights as bfloat16, and this machine has"
             f" {there / 2**30:.1f} GiB",
         )

@@ -129,9 +129,7 @@ class NativeRunner:
             hidden_size=model.config.hidden_size,
         )
         tables = numpy.zeros((rows, -(-length // block_tokens)), dtype=numpy.int32)
-        sampling = NativeSampling.of(
-            batch, model.kernels.library, threads=model.threads, length=length
-        )
+        sampling = NativeSampling.of(batch, model.functions, threads=model.threads, length=length)
         choice = ThreadChoice(model.threads, fixed=fixed_threads)
         return cls(model, batch, tables, sampling, choice)
 

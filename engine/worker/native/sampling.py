@@ -7,13 +7,13 @@ rows, C columns of logprobs.
 
 import operator
 from collections.abc import Sequence
+from ctypes import CDLL, byref
 from types import MappingProxyType
 
 import attrs
 import numpy
 from numpy.typing import NDArray
 
-from ...kernels.library import NativeLibrary
 from ...kernels.sampler import (
     FAILED_ALL_FORBIDDEN,
     FAILED_NOT_NUMBERS,
@@ -21,7 +21,6 @@ from ...kernels.sampler import (
     ROW_PARAMETERS,
     STRIDE,
     SampleCall,
-    SamplerKernels,
     ScoreCall,
 )
 from ...step_messages import Mask, RowLogprobs, Step
@@ -98,7 +97,7 @@ class NativeSampling:
     stride: int
     threads: int
     _batch: InputBatch
-    _kernels: SamplerKernels
+    _functions: CDLL
     _threads_most: int
     _length: int
     _table: NDArray[numpy.void]
@@ -112,15 +111,14 @@ class NativeSampling:
 
     @classmethod
     def of(
-        cls, batch: InputBatch, library: NativeLibrary, *, threads: int, length: int
+        cls, batch: InputBatch, functions: CDLL, *, threads: int, length: int
     ) -> "NativeSampling":
         """Take the table and the working memory."""
-        kernels = SamplerKernels.of(library)
         table = numpy.zeros(batch.rows_max, ROW_PARAMETERS)
         stride = -(-batch.vocab_size // STRIDE) * STRIDE
-        scratch = numpy.empty(kernels.scratch_bytes(stride, threads), numpy.uint8)
+        scratch = numpy.empty(functions.triolet_sample_scratch(stride, threads), numpy.uint8)
         address = _address(scratch)
-        return cls(stride, threads, batch, kernels, threads, length, table, scratch, address)
+        return cls(stride, threads, batch, functions, threads, length, table, scratch, address)
 
     def take_step(self, step: Step) -> None:
         """Forget and take rows as the batch has just done."""
@@ -176,7 +174,7 @@ class NativeSampling:
 
     def draw(self, draw: Draw) -> None:
         """The call itself, where it is not made with a pass."""
-        self._kernels.sample(draw.call, self.scratch_address)
+        self._functions.triolet_sample(byref(draw.call), self.scratch_address)
 
     def begin(self, draw: Draw) -> None:
         """Fill in what is of one step; its masks are put in later."""
@@ -220,7 +218,7 @@ class NativeSampling:
         width = 1 + min(span.alternatives, self._batch.vocab_size)
         columns = Columns.of(count, width)
         columns.put_into(call)
-        self._kernels.score(call, self.scratch_address)
+        self._functions.triolet_score(byref(call), self.scratch_address)
         if failures.any():
             self._batch.failures[span.row] = NOT_NUMBERS
             return

@@ -17,7 +17,7 @@ import attrs
 from ...config import EngineSettings
 from ...messages import BootPhase
 from ...model_config.config import CONFIG_FILE, load_model_limits
-from ...step_messages import Mask, RowLogprobs, RowSampling, Step, StepResult, WorkerReady
+from ...step_messages import Mask, RowLogprobs, Step, StepResult, WorkerReady
 from ..executor_interface import Pause, Progress, WaitMask
 from ..input_batch import InputBatch, Sampling, StepInputs
 from ..kv_plan import plan_kv
@@ -25,7 +25,7 @@ from ..kv_plan import plan_kv
 # Low ids are special tokens in most vocabularies; an end of sequence by accident would end tests.
 SPECIAL_IDS = 8
 REVISION = 1
-# 2**64 / the golden ratio: spreads small numbers over all 64 bits.
+# 2**64 / the golden ratio: spreads the numbers of choices, which draw differently, over 64 bits.
 _CHOICE_FACTOR = 0x9E3779B97F4A7C15
 _WORDS = struct.Struct("<QQQ")
 _WORD = struct.Struct("<Q")
@@ -57,14 +57,7 @@ class NullExecutor:
         progress(BootPhase.START, 1.0)  # there is nothing to load
         config = (pathlib.Path(self.settings.model) / CONFIG_FILE).read_bytes()
         identity = hashlib.sha256(config + f"null {REVISION}".encode()).hexdigest()
-        return WorkerReady(
-            kv_blocks=plan.blocks,
-            max_model_len=plan.max_model_len,
-            vocab_size=limits.vocab_size,
-            hidden_size=limits.hidden_size,
-            numerics_id=f"null-{identity[:16]}",
-            bitwise=True,
-        )
+        return plan.ready(limits, f"null-{identity[:16]}")
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """Wait `null_step_s`, then hash a token for each row that samples."""
@@ -75,7 +68,7 @@ class NullExecutor:
         mask = wait_mask() if step.masked else None
         tokens = [
             null_token(
-                null_seed(sampling.parameters),
+                (sampling.parameters.seed + sampling.parameters.choice * _CHOICE_FACTOR) % 2**64,
                 sampling.position,
                 inputs.token_ids[sampling.token_index],
                 vocab_size=self._vocab_size,
@@ -97,11 +90,6 @@ class NullExecutor:
             size = self._batch.row_bytes(span.dtype)
             for place, begin in enumerate(range(0, len(span.data), size), span.token_index):
                 inputs.token_ids[place] = zlib.crc32(span.data[begin : begin + size])
-
-
-def null_seed(sampling: RowSampling) -> int:
-    """The choices of one request draw differently."""
-    return (sampling.seed + sampling.choice * _CHOICE_FACTOR) % 2**64
 
 
 def null_token(

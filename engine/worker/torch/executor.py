@@ -94,14 +94,7 @@ class TorchExecutor:
             )
         with boot_phase(progress, BootPhase.HASH_FILES):
             identity = _numerics_id(settings, config, model)
-        return WorkerReady(
-            kv_blocks=plan.blocks,
-            max_model_len=plan.max_model_len,
-            vocab_size=config.vocab_size,
-            hidden_size=config.hidden_size,
-            numerics_id=identity,
-            bitwise=bitwise,
-        )
+        return plan.ready(config, identity, bitwise=bitwise)
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """One forward pass and its samples; the time includes the wait for a mask."""

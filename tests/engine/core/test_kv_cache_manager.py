@@ -121,15 +121,15 @@ def test_output_is_found_and_tokens_that_were_never_applied_are_not() -> None:
     first = make("a", prompt=3, root=b"r")
     manager.admit(first, [])
     compute(manager, first)
-    assert manager.pool.cached_count == 0
+    assert len(manager.pool._cached) == 0
     first.token_ids += [7, 8]
     assert manager.grow(first, 8) is not None
     compute(manager, first)
-    assert manager.pool.cached_count == 1
+    assert len(manager.pool._cached) == 1
     # It ended in flight: its 6th to 8th token were computed, and never known.
     first.computed_tokens = 8
     manager.register_hashes(first)
-    assert manager.pool.cached_count == 1
+    assert len(manager.pool._cached) == 1
     manager.free(first)
     longer = make("b", prompt=3, root=b"r")
     longer.token_ids += [7, 8]
@@ -204,7 +204,7 @@ def test_cached_blocks_are_found_shared_and_evicted_in_order_of_their_release() 
     for block_id in table:
         pool.register(block_id, bytes([block_id]))
     pool.release(table)
-    assert (pool.free_count, pool.cached_count) == (4, 3)
+    assert (pool.free_count, len(pool._cached)) == (4, 3)
     assert pool.take(1) == [3], "what is not cached goes first"
     found = pool.find(b"\x00")
     assert found == 0
@@ -213,7 +213,7 @@ def test_cached_blocks_are_found_shared_and_evicted_in_order_of_their_release() 
     assert [pool.find(bytes([block_id])) for block_id in table] == [0, None, None]
     pool.release([0])
     assert pool.take(1) == [0]
-    assert pool.cached_count == 0
+    assert len(pool._cached) == 0
     pool.check_invariants()
 
 

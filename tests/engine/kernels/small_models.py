@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from triolet.engine.config import BLOCK_TOKENS
-from triolet.engine.kernels.binding import Kernels, take_memory
+from triolet.engine.kernels.binding import declare_functions, take_memory
 from triolet.engine.kernels.layout import Layout
 from triolet.engine.kernels.library import native_fault, open_library
 from triolet.engine.kernels.model import ForwardStep, NativeModel, int32s
@@ -45,12 +45,12 @@ def pack_native(
     config: ModelConfig, source: TensorSource, *, isa: str = "", threads: int = 1
 ) -> NativeModel:
     """The same of any tensors."""
-    kernels, layout = Kernels.of(open_library(isa)), Layout.of(config)
+    functions, layout = declare_functions(open_library(isa)), Layout.of(config)
     memory = take_memory(layout.size)
-    Packer(config, layout, memory, kernels, threads, source).pack_all()
+    Packer(config, layout, memory, functions, threads, source).pack_all()
     return NativeModel.of(
         config,
-        kernels,
+        functions,
         memory,
         positions=config.max_model_len,
         blocks=BLOCKS,

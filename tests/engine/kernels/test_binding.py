@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from triolet.engine.kernels.binding import (
-    Kernels,
     LayerPointers,
     ModelWeights,
     NativeFault,
     StepBatch,
     address_of,
+    declare_functions,
     take_memory,
 )
 from triolet.engine.kernels.layout import (
@@ -31,7 +31,7 @@ from triolet.engine.kernels.layout import (
 )
 from triolet.engine.kernels.library import machine_isas, open_library
 from triolet.engine.kernels.model import ForwardStep, int32s
-from triolet.engine.kernels.sampler import ROW_PARAMETERS, SampleCall, SamplerKernels, ScoreCall
+from triolet.engine.kernels.sampler import ROW_PARAMETERS, SampleCall, ScoreCall
 from triolet.engine.kernels.weights import DummyTensors, plan_tensors
 from triolet.engine.model.loader import DTYPES
 from triolet.engine.model.registry import plan_weights
@@ -121,21 +121,21 @@ def test_more_than_the_memory_was_made_for_is_refused(tmp_path: pathlib.Path) ->
 
 @needs_kernels
 def test_memory_that_cannot_have_pages_is_told() -> None:
-    kernels = Kernels.of(open_library())
+    populate = declare_functions(open_library()).triolet_populate
     memory = take_memory(3 * 4096)
-    kernels.populate(address_of(memory), len(memory), threads=2)
+    populate(address_of(memory), len(memory), 2)
     assert not memory.any()
     nowhere = 2**46  # nothing is mapped there
     with pytest.raises(MemoryError, match="no pages for 8192 bytes"):
-        kernels.populate(nowhere, 8192, threads=1)
+        populate(nowhere, 8192, 1)
 
 
 @needs_kernels
 def test_scratch_grows_with_rows_and_threads() -> None:
-    kernels = SamplerKernels.of(open_library())
-    one = kernels.scratch_bytes(32000, 1)
+    scratch_bytes = declare_functions(open_library()).triolet_sample_scratch
+    one = scratch_bytes(32000, 1)
     assert one > 32000 * 20
-    assert kernels.scratch_bytes(32000, 2) == 2 * one
+    assert scratch_bytes(32000, 2) == 2 * one
 
 
 @needs_kernels
@@ -145,7 +145,9 @@ def test_noise_has_the_specified_bits(isa: str) -> None:
     ends = numpy.array([0, 1, 2, 2**31 - 1, 2**31, 2**32 - 2, 2**32 - 1], numpy.uint32)
     words = numpy.concatenate([random, ends])
     expected = [-exact_log(-exact_log((word + 0.5) * 2.0**-32)) for word in words.tolist()]
-    noise = SamplerKernels.of(open_library(isa)).noise(words)
+    noise = numpy.empty(len(words), numpy.float64)
+    functions = declare_functions(open_library(isa))
+    functions.triolet_noise(address_of(words), address_of(noise), len(words))
     assert noise.tolist() == expected
     assert (noise.min() > -3.14) & (noise.max() < 22.88)
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
+from triolet.engine.kernels.binding import declare_functions
 from triolet.engine.kernels.library import open_library
 from triolet.engine.step_messages import Mask, NewRow, RowLogprobs, RowSampling, Step
 from triolet.engine.worker.executor_interface import StepOutcome
@@ -137,8 +138,9 @@ class NativeDriver:
         self.batch = InputBatch(
             rows_max=len(places), blocks=1, block_tokens=2**20, vocab_size=vocab_size
         )
+        functions = declare_functions(open_library(isa))
         self.native = NativeSampling.of(
-            self.batch, open_library(isa), threads=threads, length=max(lengths) + 100
+            self.batch, functions, threads=threads, length=max(lengths) + 100
         )
         self.step = Step(
             number=1,
