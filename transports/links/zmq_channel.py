@@ -35,7 +35,7 @@ from .link_header import (
     decode_header,
 )
 from .linked_channel import CarriedChannel, LinkedChannel
-from .zmq_sockets import BoundSocket, ConnectedSockets, Socket, SocketSettings
+from .zmq_sockets import HeldSockets, Socket, SocketSettings
 from .zmq_thread import (
     Arrival,
     Burst,
@@ -126,8 +126,8 @@ class HubChannel(_ZmqChannel):
     def __attrs_post_init__(self) -> None:
         settings = self.settings
         self.links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
-        router = BoundSocket(self.context, zmq.ROUTER, self._endpoints[0], settings.sockets)
-        pull = BoundSocket(self.context, zmq.PULL, self._endpoints[1], settings.sockets)
+        router = HeldSockets(self.context, zmq.ROUTER, settings.sockets, self._endpoints[0])
+        pull = HeldSockets(self.context, zmq.PULL, settings.sockets, self._endpoints[1])
         self._input = SocketThread("input-socket-thread", router, self._handle_input)
         self._output = SocketThread("output-socket-thread", pull, self._handle_output)
 
@@ -234,8 +234,8 @@ class SpokeChannel(_ZmqChannel):
     def __attrs_post_init__(self) -> None:
         settings = self.settings
         self.links = LinkedChannel(Side.SPOKE, self, self.codec_in, self.codec_out, settings.link)
-        dealers = ConnectedSockets(self.context, zmq.DEALER, settings.sockets)
-        pushes = ConnectedSockets(self.context, zmq.PUSH, settings.sockets)
+        dealers = HeldSockets(self.context, zmq.DEALER, settings.sockets)
+        pushes = HeldSockets(self.context, zmq.PUSH, settings.sockets)
         self._input = SocketThread("input-socket-thread", dealers, self._handle_arrival)
         self._output = SocketThread("output-socket-thread", pushes, self._handle_arrival)
 
