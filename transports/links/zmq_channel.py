@@ -23,7 +23,7 @@ import zmq
 
 from ..array import Frame
 from ..codec import Codec
-from ..endpoint import IDENTITY_BYTES, BadIdentity, Endpoint, decode_identity, encode_identity
+from ..endpoint import IDENTITY_BYTES, BadIdentity, check_endpoint, decode_identity, encode_identity
 from .channel import Peer
 from .link import Side
 from .link_header import (
@@ -32,6 +32,7 @@ from .link_header import (
     Header,
     LinkSettings,
     MalformedHeader,
+    Mishap,
     decode_header,
 )
 from .linked_channel import CarriedChannel, LinkedChannel
@@ -39,7 +40,6 @@ from .zmq_sockets import HeldSockets, Socket, SocketSettings
 from .zmq_thread import (
     Arrival,
     Burst,
-    Command,
     Connect,
     Disconnect,
     LinkOutbox,
@@ -181,7 +181,7 @@ class HubChannel(_ZmqChannel):
             opened = self._open(message[1]) if len(message) == 2 else None
             is_sender = opened is not None and bytes(message[1][HEADER_BYTES:]) == message[0]
             if opened is None or not is_sender or opened[1].kind is not FrameKind.LINK_UP:
-                self.links.count_malformed()
+                self.mishaps[Mishap.MALFORMED] += 1
             else:
                 self.links.handle_frames(*opened, ())
 
@@ -192,7 +192,7 @@ class HubChannel(_ZmqChannel):
             frames = (message,) if isinstance(message, bytes) else message
             opened = self._open(frames[0])
             if opened is None or opened[1].kind is FrameKind.LINK_UP:
-                self.links.count_malformed()
+                self.mishaps[Mishap.MALFORMED] += 1
             else:
                 arrived.append((*opened, frames))
         self.links.handle_burst(arrived)
@@ -244,7 +244,7 @@ class SpokeChannel(_ZmqChannel):
     def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
         """See `channel.SpokeEnd.connect`. Raises `BadEndpoint`."""
         for endpoint in (input_endpoint, output_endpoint):
-            Endpoint.parse(endpoint)
+            check_endpoint(endpoint)
         if not self.links.may_connect(peer):
             return False
         nowhere = LinkOutbox(None, 0, closed=True)
@@ -283,8 +283,7 @@ class SpokeChannel(_ZmqChannel):
         for thread, outbox in ((self._input, hub.input), (self._output, hub.output)):
             if outbox.key is not None:
                 outbox.closed = True
-                command: Command = Disconnect(outbox)
-                thread.submit(command)
+                thread.submit(Disconnect(outbox))
 
     # ---- arrivals, in the loop
 
@@ -302,7 +301,7 @@ class SpokeChannel(_ZmqChannel):
             try:
                 arrived.append((way.peer, decode_header(frames[0]), frames))
             except MalformedHeader:
-                self.links.count_malformed()
+                self.mishaps[Mishap.MALFORMED] += 1
         self.links.handle_burst(arrived)
 
 
@@ -322,7 +321,7 @@ async def open_hub(
     what they left unsent. Raises `BadEndpoint`.
     """
     for endpoint in (input_endpoint, output_endpoint):
-        Endpoint.parse(endpoint)
+        check_endpoint(endpoint)
     async with _open_context() as context:
         yield HubChannel(
             settings or ZmqSettings(),

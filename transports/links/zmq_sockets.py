@@ -23,7 +23,7 @@ import attrs
 import zmq
 
 from ..array import Frame
-from ..endpoint import Endpoint
+from ..endpoint import check_endpoint, is_local
 from .link_header import LinkSettings
 
 # What leaves in order may still be written at the end: long enough for a last abort on this host,
@@ -87,14 +87,14 @@ def bind_socket(
 
     By the ROUTER only LINK_UPs come in. Raises `BadEndpoint`, `EndpointInUse`, `OSError`.
     """
-    endpoint = Endpoint.parse(text)
-    socket = _make(context, kind, endpoint, settings)
+    check_endpoint(text)
+    socket = _make(context, kind, text, settings)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.RCVHWM, _LINK_UP_HIGH_WATER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
     socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-    if endpoint.is_local:
+    if is_local(text):
         uid = os.getuid() if settings.allowed_uid is None else settings.allowed_uid
         socket.setsockopt(zmq.IPC_FILTER_UID, uid)
     try:
@@ -105,7 +105,7 @@ def bind_socket(
             raise EndpointInUse(text) from error
         raise OSError(error.errno, error.strerror, text) from error
     # libzmq names an abstract socket by its whole padded address; ours needs no asking.
-    if endpoint.is_local:
+    if is_local(text):
         return socket, text
     return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
@@ -117,8 +117,8 @@ def connect_socket(
 
     By the DEALER only LINK_UPs go out; a PULL does not see the identity.
     """
-    endpoint = Endpoint.parse(text)
-    socket = _make(context, kind, endpoint, settings)
+    check_endpoint(text)
+    socket = _make(context, kind, text, settings)
     if kind == zmq.DEALER:
         socket.setsockopt(zmq.SNDHWM, _CONTROL_HIGH_WATER)
     socket.setsockopt(zmq.ROUTING_ID, identity)
@@ -129,7 +129,7 @@ def connect_socket(
 
 
 def _make(
-    context: zmq.Context[Socket], kind: int, endpoint: Endpoint, settings: SocketSettings
+    context: zmq.Context[Socket], kind: int, endpoint: str, settings: SocketSettings
 ) -> Socket:
     """Options that all sockets share."""
     socket = context.socket(kind)
@@ -140,7 +140,7 @@ def _make(
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.IMMEDIATE, 0)
     # Over TCP only: between processes of one host the kernel reports a lost peer.
-    if not endpoint.is_local:
+    if not is_local(endpoint):
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_INTERVAL_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TTL, _HEARTBEAT_TIMEOUT_MS)
