@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import attrs
 
 # Kind, step number, begin and end in nanoseconds of CLOCK_MONOTONIC. An end of 0: no record yet.
-_RECORD = struct.Struct("<IIqq")
+RECORD = struct.Struct("<IIqq")
 # About 20 000 steps; the file is sparse, so that what is not written takes no room.
 RECORDS_MAX = 200_000
 SUFFIX = ".steps"
@@ -63,7 +63,7 @@ class StepRecorder:
     def note_span(self, span: Span, step: int, begin: int, end: int) -> None:
         """The same with both ends."""
         if self._memory is not None and self._records < RECORDS_MAX:
-            _RECORD.pack_into(self._memory, self._records * _RECORD.size, span, step, begin, end)
+            RECORD.pack_into(self._memory, self._records * RECORD.size, span, step, begin, end)
             self._records += 1
 
 
@@ -81,29 +81,6 @@ def open_recorder(folder: str, name: str) -> Iterator[StepRecorder]:
         return
     path = pathlib.Path(folder) / f"{name}-{os.getpid()}{SUFFIX}"
     with path.open("x+b") as file:
-        file.truncate(RECORDS_MAX * _RECORD.size)
+        file.truncate(RECORDS_MAX * RECORD.size)
         with mmap.mmap(file.fileno(), 0) as memory:
             yield StepRecorder(memory)
-
-
-@attrs.frozen
-class SpanRecord:
-    """One span of one process, as it was noted. Times in nanoseconds."""
-
-    process: str
-    span: Span
-    step: int
-    begin_ns: int
-    end_ns: int
-
-
-def read_records(folder: pathlib.Path) -> list[SpanRecord]:
-    """All that the processes of a run have noted, in the order of each."""
-    found = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        name = path.name.removesuffix(SUFFIX)
-        for kind, step, begin, end in _RECORD.iter_unpack(path.read_bytes()):
-            if not end:
-                break
-            found.append(SpanRecord(name, Span(kind), step, begin, end))
-    return found

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from ...engine.sampling_params import SamplingParams
-from ...engine.step_recorder import Span, SpanRecord, read_records
+from ...engine.step_recorder import RECORD, SUFFIX, Span
 from ...runtime.events import OnEvent, ignore_event
 from ...runtime.runtime import open_runtime
 from ..options import TimelineOptions, Work
@@ -36,6 +36,29 @@ class TimelineEmpty(Exception):
 
     def __str__(self) -> str:
         return "no step was recorded whole: ask for more tokens"
+
+
+@attrs.frozen
+class SpanRecord:
+    """One span of one process, as it was noted. Times in nanoseconds."""
+
+    process: str
+    span: Span
+    step: int
+    begin_ns: int
+    end_ns: int
+
+
+def read_records(folder: pathlib.Path) -> list[SpanRecord]:
+    """All that the processes of a run have noted, in the order of each."""
+    found = []
+    for path in sorted(folder.glob(f"*{SUFFIX}")):
+        name = path.name.removesuffix(SUFFIX)
+        for kind, step, begin, end in RECORD.iter_unpack(path.read_bytes()):
+            if not end:
+                break
+            found.append(SpanRecord(name, Span(kind), step, begin, end))
+    return found
 
 
 @attrs.frozen

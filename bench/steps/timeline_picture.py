@@ -7,8 +7,8 @@ Sans-IO: a timeline in, text out.
 from html import escape
 from types import MappingProxyType
 
-from ...engine.step_recorder import Span, SpanRecord
-from .timeline import Lane, StepFigures, Timeline, duration_ns
+from ...engine.step_recorder import Span
+from .timeline import Lane, SpanRecord, StepFigures, Timeline, duration_ns
 
 # What a span is called, its letter in text, and its colour (of a set that colour-blind people can
 # tell apart).

@@ -4,8 +4,9 @@ import pathlib
 
 import pytest
 
+from triolet.bench.steps.timeline import SpanRecord, read_records
 from triolet.engine import step_recorder
-from triolet.engine.step_recorder import NO_RECORDER, Span, SpanRecord, open_recorder, read_records
+from triolet.engine.step_recorder import NO_RECORDER, Span, open_recorder
 
 
 def test_spans_can_be_read_while_the_recorder_is_open(tmp_path: pathlib.Path) -> None:

@@ -4,8 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.bench.steps.timeline import TimelineEmpty, duration_ns, join_records, overlap_ns
-from triolet.engine.step_recorder import Span, SpanRecord
+from triolet.bench.steps.timeline import (
+    SpanRecord,
+    TimelineEmpty,
+    duration_ns,
+    join_records,
+    overlap_ns,
+)
+from triolet.engine.step_recorder import Span
 
 
 def span(process: str, kind: Span, step: int, begin_us: int, end_us: int) -> SpanRecord:
