@@ -211,11 +211,8 @@ class LogWriter(logging.Handler):
         line = self._line(record).encode(errors="replace")
         if len(line) > LINE_BYTES_MAX:
             line = line[: LINE_BYTES_MAX - 5] + b" ...\n"
-        try:
-            is_loop = trio.lowlevel.current_trio_token() is self._token
-        except RuntimeError:
-            is_loop = False
-        if is_loop:
+        in_trio = trio.lowlevel.in_trio_run()
+        if in_trio and trio.lowlevel.current_trio_token() is self._token:
             self._put(record.levelno, line)
         else:
             self._token.run_sync_soon(self._put, record.levelno, line)

@@ -21,8 +21,6 @@ _PORT_MAX = 65535
 _IDENTITY = struct.Struct(">cHII")
 _IDENTITY_LETTER = b"E"
 IDENTITY_BYTES = _IDENTITY.size
-RANK_MAX = 0xFFFF
-EPOCH_MAX = 0xFFFFFFFF
 # At a generation a second, the most that a link that keeps breaking opens, these last 136 years.
 GENERATION_MAX = 0xFFFFFFFF
 
@@ -48,55 +46,37 @@ class BadIdentity(Exception):
         return f"{self.identity!r} is not the identity of a link"
 
 
-@attrs.frozen
-class Endpoint:
-    """One parsed address. `port` is None for a local one; port 0 asks the kernel to choose."""
+def check_endpoint(text: str) -> None:
+    """Accept `ipc://@name` and `tcp://host:port` (port 0 asks the kernel to choose).
 
-    host: str
-    port: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> "Endpoint":
-        """Accepts `ipc://@name` and `tcp://host:port`; raises `BadEndpoint` for anything else."""
-        if text.startswith(_LOCAL_PREFIX):
-            return cls._parse_local(text)
-        if text.startswith(_TCP_PREFIX):
-            return cls._parse_tcp(text)
-        raise BadEndpoint(text, "only ipc://@name and tcp://host:port are used")
-
-    @classmethod
-    def _parse_local(cls, text: str) -> "Endpoint":
+    Raises `BadEndpoint` for anything else.
+    """
+    if is_local(text):
         name = text.removeprefix(_LOCAL_PREFIX)
         if not name or not name.isascii() or not name.isprintable():
             raise BadEndpoint(text, "the name must be printable ASCII")
         if len(name) > _LOCAL_NAME_MAX_BYTES:
             raise BadEndpoint(text, f"the name is longer than {_LOCAL_NAME_MAX_BYTES} bytes")
-        return cls(name)
+        return
+    if not text.startswith(_TCP_PREFIX):
+        raise BadEndpoint(text, "only ipc://@name and tcp://host:port are used")
+    host, _, port = text.removeprefix(_TCP_PREFIX).rpartition(":")
+    if not host:
+        raise BadEndpoint(text, "host or port is missing")
+    if not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+        raise BadEndpoint(text, f"the port is not a number up to {_PORT_MAX}")
 
-    @classmethod
-    def _parse_tcp(cls, text: str) -> "Endpoint":
-        host, colon, port = text.removeprefix(_TCP_PREFIX).rpartition(":")
-        if not colon or not host:
-            raise BadEndpoint(text, "host or port is missing")
-        if not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
-            raise BadEndpoint(text, f"the port is not a number up to {_PORT_MAX}")
-        return cls(host, int(port))
 
-    @property
-    def is_local(self) -> bool:
-        """True for an abstract Unix socket: no heartbeats, the kernel reports a lost peer."""
-        return self.port is None
-
-    def __str__(self) -> str:
-        if self.port is None:
-            return f"{_LOCAL_PREFIX}{self.host}"
-        return f"{_TCP_PREFIX}{self.host}:{self.port}"
+def is_local(endpoint: str) -> bool:
+    """True for an abstract Unix socket: no heartbeats, the kernel reports a lost peer."""
+    return endpoint.startswith(_LOCAL_PREFIX)
 
 
 def abstract_endpoint(run_id: str, role: str, rank: int, epoch: int, *, socket: str) -> str:
     """The local endpoint of one socket of one process incarnation; `run_id` makes it unguessed."""
     text = f"{_LOCAL_PREFIX}triolet-{run_id}-{role}-{rank}-{epoch}-{socket}"
-    return str(Endpoint.parse(text))
+    check_endpoint(text)
+    return text
 
 
 def encode_identity(rank: int, epoch: int, generation: int) -> bytes:

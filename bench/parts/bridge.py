@@ -31,7 +31,7 @@ from ...transports.codec import Codec
 from ...transports.endpoint import abstract_endpoint
 from ...transports.links.channel import Peer, PeerUp, Received
 from ...transports.links.zmq_channel import HubChannel, SpokeChannel, open_hub, open_spoke
-from ...transports.links.zmq_sockets import BoundSocket, Socket, SocketSettings
+from ...transports.links.zmq_sockets import HeldSockets, Socket, SocketSettings
 from ...transports.links.zmq_thread import Arrival, Burst, SocketThread
 from .words import argument_parser, at_least_one
 
@@ -155,7 +155,7 @@ async def run_bridge(endpoint: str, sender: Sender) -> Turn:
         if seen == wanted:
             reached.set()
 
-    held = BoundSocket(context, zmq.PULL, endpoint, SocketSettings())
+    held = HeldSockets(context, zmq.PULL, SocketSettings(), endpoint)
     thread = SocketThread("bridge", held, handle)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(functools.partial(thread.run, task_status=trio.TASK_STATUS_IGNORED))

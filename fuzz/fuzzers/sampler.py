@@ -26,7 +26,7 @@ VOCABULARIES = (2, 3, 31, 33, 64, 65, 127, 500, 1025)
 NASTY = (-math.inf, -3e38, -88.0, -28.5, -1e-40, -0.0, 0.0, 1e-45, 1e-40, 0.5, 0.5, 4.0, 3e38)
 PROMPT_MAX, OUTPUT_MAX, WORDS_MAX, BIASES_MAX, ALTERNATIVES_MAX = 6, 6, 12, 8, 20
 # How often a row wishes for anything beyond temperature and filters, and has logits that are none.
-EDITED, NO_NUMBERS = 0.5, 0.01
+EDITED, NO_NUMBERS = 0.5, 0.03
 
 
 @attrs.frozen

@@ -7,12 +7,11 @@ task costs nothing until it is looked at. Snapshots are plain values that may cr
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain
 
 import attrs
 import trio
 
-from .background import BackgroundTask, background_task_of, wait_of
+from .background import wait_of
 
 # Trio's one task of its own in every run; it says nothing of ours.
 _TRIOS_OWN = "<TrioToken.run_sync_soon task>"
@@ -52,38 +51,12 @@ class ProcessTree:
     processes: list["ProcessTree"] = attrs.field(factory=list)
 
 
-def task_tree(root_task: trio.lowlevel.Task | None = None) -> TaskNode:
-    """Snapshot `root_task` and all below it; without one, every task of this trio run.
-
-    Raises `RuntimeError` outside of trio.
-    """
-    return _node(_root(root_task), trio.current_time())
-
-
-def find_tasks(node: TaskNode, name: str) -> list[TaskNode]:
-    """All nodes called `name` in a snapshot, outermost first."""
-    found = [node] if node.name == name else []
-    return found + [match for child in node.children for match in find_tasks(child, name)]
-
-
-def find_background_task(name: str) -> BackgroundTask:
-    """The handle of the one living background task called `name`, to cancel it or wait for it.
-
-    Raises `LookupError` if there is none, or more than one.
-    """
-    handles = find_background_tasks(name)
-    if len(handles) != 1:
-        known = sorted({handle.name for handle in find_background_tasks()})
-        raise LookupError(
-            f"{len(handles)} background tasks are called {name!r}; there are: {', '.join(known)}"
-        )
-    return handles[0]
-
-
-def find_background_tasks(name: str | None = None) -> list[BackgroundTask]:
-    """The handles of all living background tasks, or of those called `name`, outermost first."""
-    handles = (background_task_of(task) for task in _live_tasks(_root(None)))
-    return [handle for handle in handles if handle is not None and name in (None, handle.name)]
+def task_tree() -> TaskNode:
+    """Snapshot of every task of this trio run. Raises `RuntimeError` outside of trio."""
+    root = trio.lowlevel.current_root_task()
+    if root is None:
+        raise RuntimeError("the trio run has not begun yet")
+    return _node(root, trio.current_time())
 
 
 def render_tree(tree: ProcessTree) -> list[str]:
@@ -158,22 +131,11 @@ def _branches(blocks: list[list[str]]) -> list[str]:
     return lines
 
 
-def _root(root_task: trio.lowlevel.Task | None) -> trio.lowlevel.Task:
-    root = root_task if root_task is not None else trio.lowlevel.current_root_task()
-    if root is None:
-        raise RuntimeError("the trio run has not begun yet")
-    return root
-
-
 def _children(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
     # Trio keeps the children of a nursery in a set; names make the order the same every time.
     for nursery in task.child_nurseries:
         ours = [child for child in nursery.child_tasks if child.name != _TRIOS_OWN]
         yield from sorted(ours, key=lambda child: child.name)
-
-
-def _live_tasks(task: trio.lowlevel.Task) -> Iterator[trio.lowlevel.Task]:
-    return chain([task], *(_live_tasks(child) for child in _children(task)))
 
 
 def _node(task: trio.lowlevel.Task, now: float) -> TaskNode:

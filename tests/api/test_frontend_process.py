@@ -23,7 +23,7 @@ from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.process import ProcessSpec, open_process
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import ServiceEnded
-from triolet.nurseries.tasks.task_tree import ProcessTree, find_background_task, find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
@@ -35,6 +35,7 @@ from triolet.runtime.messages import (
     PassConnection,
 )
 from triolet.runtime.processes.membership import EngineDirectory
+from triolet.tests.live_tasks import find_background_task, find_tasks
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake
 

@@ -17,8 +17,8 @@ from triolet.nurseries.tasks.background import (
     background_task_of,
 )
 from triolet.nurseries.tasks.service import ServiceEnded, single_error
-from triolet.nurseries.tasks.task_tree import find_background_tasks
 from triolet.tests.leaks import check_no_leaks
+from triolet.tests.live_tasks import find_background_tasks
 
 # A use that is not over by then hangs.
 DEADLINE_S = 60.0

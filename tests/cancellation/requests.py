@@ -22,9 +22,9 @@ from triolet.api.serving.connection import run_connection
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.nurseries.tasks.background import background_task_of, start_background_task_soon
-from triolet.nurseries.tasks.task_tree import find_background_tasks
 from triolet.tests.api.fakes import HttpClient, open_responses
 from triolet.tests.api.websocket.socket_client import SocketClient
+from triolet.tests.live_tasks import find_background_tasks
 
 TOKENS = 4
 RUNTIME = {"seed": 7, "ignore_eos": True}

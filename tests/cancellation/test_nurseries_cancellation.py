@@ -16,7 +16,7 @@ from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.supervision_policy import SupervisionPolicy
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
-from triolet.nurseries.tasks.task_tree import find_background_tasks
+from triolet.tests.live_tasks import find_background_tasks
 
 from ..checkpoints import cancel_at_every_checkpoint
 from ..leaks import check_no_leaks

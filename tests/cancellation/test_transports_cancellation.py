@@ -6,6 +6,7 @@ import secrets
 import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -26,10 +27,8 @@ from triolet.transports.control.passed_fds import (
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.zmq_channel import open_hub, open_spoke
 from triolet.transports.links.zmq_sockets import (
-    BoundSocket,
-    ConnectedSockets,
     EndpointInUse,
-    Received,
+    HeldSockets,
     Socket,
     SocketSettings,
 )
@@ -68,9 +67,12 @@ def nothing_left() -> Iterator[None]:
 
 
 @attrs.define(eq=False)
-class Scripted:
+class Scripted(HeldSockets):
     """Sockets that are none: what the owner thread does can be held up and made to fail."""
 
+    context: Any = None
+    kind: int = zmq.PUSH
+    settings: SocketSettings = SETTINGS
     fail_open: Exception | None = None
     fail_send: Exception | None = None
     reached: threading.Event = attrs.field(factory=threading.Event)
@@ -91,24 +93,12 @@ class Scripted:
             raise self.fail_open
         return "somewhere"
 
-    def connect(self, key: object, endpoint: str, identity: bytes) -> Socket:
-        raise AssertionError("not in this test")
-
-    def disconnect(self, key: object) -> Socket | None:
-        return None
-
-    def sockets(self) -> dict[object, Socket]:
-        return {}
-
     def send(self, key: object, frames: Sequence[Frame]) -> str:
         self._hold(self.hold_send)
         if self.fail_send is not None:
             raise self.fail_send
         self.sent += 1
         return ""
-
-    def receive(self, socket: Socket, limit: int) -> list[Received]:
-        raise AssertionError("there are no sockets")
 
     def close(self) -> None:
         self.closed = True
@@ -186,11 +176,11 @@ async def test_an_error_of_the_handler_ends_the_thread(context: zmq.Context[Sock
         raise ValueError("from the handler")
 
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
-    push = SocketThread(NAME, ConnectedSockets(context, zmq.PUSH, SETTINGS), ignore)
+    push = SocketThread(NAME, HeldSockets(context, zmq.PUSH, SETTINGS), ignore)
     outbox = LinkOutbox("hub", 10)
     push.submit(Connect(outbox, endpoint, b"E"))
     push.submit(SendFrames(outbox, (b"x",)))
-    pull = SocketThread(NAME, BoundSocket(context, zmq.PULL, endpoint, SETTINGS), fail)
+    pull = SocketThread(NAME, HeldSockets(context, zmq.PULL, SETTINGS, endpoint), fail)
     with pytest.RaisesGroup(
         pytest.RaisesExc(ValueError, match="from the handler"), flatten_subgroups=True
     ):
@@ -203,7 +193,7 @@ async def test_started_and_cancelled_many_times() -> None:
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     for _ in range(20):
         context: zmq.Context[Socket] = zmq.Context()
-        thread = SocketThread(NAME, BoundSocket(context, zmq.PULL, endpoint, SETTINGS), ignore)
+        thread = SocketThread(NAME, HeldSockets(context, zmq.PULL, SETTINGS, endpoint), ignore)
         async with trio.open_nursery() as nursery:
             # The name is free again each time, so the socket before it was closed.
             assert await nursery.start(run, thread) == endpoint

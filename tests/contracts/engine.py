@@ -38,7 +38,8 @@ from triolet.engine.messages import (
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
-from triolet.nurseries.tasks.task_tree import ProcessTree, find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.tests.live_tasks import find_tasks
 from triolet.transports.links.channel import (
     ChannelEvent,
     HubEnd,

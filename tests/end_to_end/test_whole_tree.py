@@ -13,7 +13,8 @@ import msgspec
 import pytest
 import trio
 
-from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
+from triolet.tests.live_tasks import find_tasks
 
 from .server import DEADLINE_S, Server, module_server, places, wait_until
 from .streams import SeenStream, body, open_socket, read_socket

@@ -25,7 +25,7 @@ from triolet.nurseries.logs import (
     log_fields,
     open_log,
 )
-from triolet.nurseries.tasks.task_tree import find_background_task
+from triolet.tests.live_tasks import find_background_task
 
 logger = logging.getLogger("triolet.test")
 F_SETPIPE_SZ = 1031

@@ -5,24 +5,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from triolet.transports.endpoint import (
-    EPOCH_MAX,
     GENERATION_MAX,
     IDENTITY_BYTES,
-    RANK_MAX,
     BadEndpoint,
     BadIdentity,
-    Endpoint,
     abstract_endpoint,
+    check_endpoint,
     decode_identity,
     encode_identity,
+    is_local,
 )
 
 
 def test_an_abstract_endpoint_names_one_socket_of_one_incarnation() -> None:
     text = abstract_endpoint("00ff", "frontend", 1, 2, socket="input")
     assert text == "ipc://@triolet-00ff-frontend-1-2-input"
-    assert Endpoint.parse(text) == Endpoint("triolet-00ff-frontend-1-2-input")
-    assert Endpoint.parse(text).is_local
+    assert is_local(text)
 
 
 def test_a_name_that_the_kernel_would_cut_is_refused() -> None:
@@ -31,10 +29,8 @@ def test_a_name_that_the_kernel_would_cut_is_refused() -> None:
 
 
 def test_tcp() -> None:
-    endpoint = Endpoint.parse("tcp://[::1]:5555")
-    assert endpoint == Endpoint("[::1]", 5555)
-    assert not endpoint.is_local
-    assert str(endpoint) == "tcp://[::1]:5555"
+    check_endpoint("tcp://[::1]:5555")
+    assert not is_local("tcp://[::1]:5555")
 
 
 @pytest.mark.parametrize(
@@ -57,11 +53,11 @@ def test_tcp() -> None:
 )
 def test_what_is_not_an_endpoint_of_ours(text: str) -> None:
     with pytest.raises(BadEndpoint) as caught:
-        Endpoint.parse(text)
+        check_endpoint(text)
     assert repr(text) in str(caught.value)
 
 
-@given(st.integers(0, RANK_MAX), st.integers(0, EPOCH_MAX), st.integers(0, GENERATION_MAX))
+@given(st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, GENERATION_MAX))
 def test_identities_come_back(rank: int, epoch: int, generation: int) -> None:
     identity = encode_identity(rank, epoch, generation)
     assert identity[0] != 0, "ZeroMQ keeps a leading zero for itself"

@@ -185,10 +185,6 @@ class LinkedChannel:
             decisions = link.handle_broken(generation, reason, trio.current_time())
             self._carry_out(peer, link, decisions, ())
 
-    def count_malformed(self) -> None:
-        """A frame came without a sound header, or without a sender."""
-        self.mishaps[Mishap.MALFORMED] += 1
-
     async def run_deadlines(self) -> NoReturn:
         """Background task: gives every link its timeouts. One wake-up per deadline, none if idle.
 

@@ -59,10 +59,6 @@ class MemoryMesh:
         """The spoke of that name, if any."""
         return self._spokes.get(peer)
 
-    def remove_spoke(self, peer: Peer) -> None:
-        """As if its process had died: hubs cannot reach it any more."""
-        self._spokes.pop(peer, None)
-
     def pass_on(self, receiver: Side, frames: "_Frames") -> list["_Frames"]:
         """What arrives of one message, after all faults."""
         arriving = [frames]

@@ -23,7 +23,7 @@ import zmq
 
 from ..array import Frame
 from ..codec import Codec
-from ..endpoint import IDENTITY_BYTES, BadIdentity, Endpoint, decode_identity, encode_identity
+from ..endpoint import IDENTITY_BYTES, BadIdentity, check_endpoint, decode_identity, encode_identity
 from .channel import Peer
 from .link import Side
 from .link_header import (
@@ -32,14 +32,14 @@ from .link_header import (
     Header,
     LinkSettings,
     MalformedHeader,
+    Mishap,
     decode_header,
 )
 from .linked_channel import CarriedChannel, LinkedChannel
-from .zmq_sockets import BoundSocket, ConnectedSockets, Socket, SocketSettings
+from .zmq_sockets import HeldSockets, Socket, SocketSettings
 from .zmq_thread import (
     Arrival,
     Burst,
-    Command,
     Connect,
     Disconnect,
     LinkOutbox,
@@ -126,8 +126,8 @@ class HubChannel(_ZmqChannel):
     def __attrs_post_init__(self) -> None:
         settings = self.settings
         self.links = LinkedChannel(Side.HUB, self, self.codec_in, self.codec_out, settings.link)
-        router = BoundSocket(self.context, zmq.ROUTER, self._endpoints[0], settings.sockets)
-        pull = BoundSocket(self.context, zmq.PULL, self._endpoints[1], settings.sockets)
+        router = HeldSockets(self.context, zmq.ROUTER, settings.sockets, self._endpoints[0])
+        pull = HeldSockets(self.context, zmq.PULL, settings.sockets, self._endpoints[1])
         self._input = SocketThread("input-socket-thread", router, self._handle_input)
         self._output = SocketThread("output-socket-thread", pull, self._handle_output)
 
@@ -181,7 +181,7 @@ class HubChannel(_ZmqChannel):
             opened = self._open(message[1]) if len(message) == 2 else None
             is_sender = opened is not None and bytes(message[1][HEADER_BYTES:]) == message[0]
             if opened is None or not is_sender or opened[1].kind is not FrameKind.LINK_UP:
-                self.links.count_malformed()
+                self.mishaps[Mishap.MALFORMED] += 1
             else:
                 self.links.handle_frames(*opened, ())
 
@@ -192,7 +192,7 @@ class HubChannel(_ZmqChannel):
             frames = (message,) if isinstance(message, bytes) else message
             opened = self._open(frames[0])
             if opened is None or opened[1].kind is FrameKind.LINK_UP:
-                self.links.count_malformed()
+                self.mishaps[Mishap.MALFORMED] += 1
             else:
                 arrived.append((*opened, frames))
         self.links.handle_burst(arrived)
@@ -234,8 +234,8 @@ class SpokeChannel(_ZmqChannel):
     def __attrs_post_init__(self) -> None:
         settings = self.settings
         self.links = LinkedChannel(Side.SPOKE, self, self.codec_in, self.codec_out, settings.link)
-        dealers = ConnectedSockets(self.context, zmq.DEALER, settings.sockets)
-        pushes = ConnectedSockets(self.context, zmq.PUSH, settings.sockets)
+        dealers = HeldSockets(self.context, zmq.DEALER, settings.sockets)
+        pushes = HeldSockets(self.context, zmq.PUSH, settings.sockets)
         self._input = SocketThread("input-socket-thread", dealers, self._handle_arrival)
         self._output = SocketThread("output-socket-thread", pushes, self._handle_arrival)
 
@@ -244,7 +244,7 @@ class SpokeChannel(_ZmqChannel):
     def connect(self, peer: Peer, input_endpoint: str, output_endpoint: str) -> bool:
         """See `channel.SpokeEnd.connect`. Raises `BadEndpoint`."""
         for endpoint in (input_endpoint, output_endpoint):
-            Endpoint.parse(endpoint)
+            check_endpoint(endpoint)
         if not self.links.may_connect(peer):
             return False
         nowhere = LinkOutbox(None, 0, closed=True)
@@ -283,8 +283,7 @@ class SpokeChannel(_ZmqChannel):
         for thread, outbox in ((self._input, hub.input), (self._output, hub.output)):
             if outbox.key is not None:
                 outbox.closed = True
-                command: Command = Disconnect(outbox)
-                thread.submit(command)
+                thread.submit(Disconnect(outbox))
 
     # ---- arrivals, in the loop
 
@@ -302,7 +301,7 @@ class SpokeChannel(_ZmqChannel):
             try:
                 arrived.append((way.peer, decode_header(frames[0]), frames))
             except MalformedHeader:
-                self.links.count_malformed()
+                self.mishaps[Mishap.MALFORMED] += 1
         self.links.handle_burst(arrived)
 
 
@@ -322,7 +321,7 @@ async def open_hub(
     what they left unsent. Raises `BadEndpoint`.
     """
     for endpoint in (input_endpoint, output_endpoint):
-        Endpoint.parse(endpoint)
+        check_endpoint(endpoint)
     async with _open_context() as context:
         yield HubChannel(
             settings or ZmqSettings(),

@@ -18,13 +18,12 @@ messages of their own, and no header; after an announcement libzmq is asked.
 import errno
 import os
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Protocol
 
 import attrs
 import zmq
 
 from ..array import Frame
-from ..endpoint import Endpoint
+from ..endpoint import check_endpoint, is_local
 from .link_header import LinkSettings
 
 # What leaves in order may still be written at the end: long enough for a last abort on this host,
@@ -81,37 +80,6 @@ class SocketSettings:
     allowed_uid: int | None = None
 
 
-class HeldSockets(Protocol):
-    """What one owner thread owns; every method is called in that thread."""
-
-    def open(self) -> str:
-        """Make what is there from the start; the endpoint that was bound, or ""."""
-
-    def connect(self, key: Hashable, endpoint: str, identity: bytes) -> Socket:
-        """Make one more socket, known as `key`."""
-
-    def disconnect(self, key: Hashable) -> Socket | None:
-        """Take it out; the caller closes it. None if there is no such socket."""
-
-    def sockets(self) -> dict[Hashable, Socket]:
-        """All of them by key."""
-
-    def send(self, key: Hashable, frames: Sequence[Frame]) -> str:
-        """Without waiting: "" or, if the peer cannot be reached, the reason.
-
-        The first frame has a first byte, below 128.
-        """
-
-    def receive(self, socket: Socket, limit: int) -> list[Received]:
-        """The messages that are there, oldest first, at most `limit`.
-
-        With fewer there was no other, and the socket's descriptor reports the next one.
-        """
-
-    def close(self) -> None:
-        """Close all, leaving what is unsent to the bounded linger."""
-
-
 def bind_socket(
     context: zmq.Context[Socket], kind: int, text: str, settings: SocketSettings
 ) -> tuple[Socket, str]:
@@ -119,14 +87,14 @@ def bind_socket(
 
     By the ROUTER only LINK_UPs come in. Raises `BadEndpoint`, `EndpointInUse`, `OSError`.
     """
-    endpoint = Endpoint.parse(text)
-    socket = _make(context, kind, endpoint, settings)
+    check_endpoint(text)
+    socket = _make(context, kind, text, settings)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.RCVHWM, _LINK_UP_HIGH_WATER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
     socket.setsockopt(zmq.BACKLOG, _BACKLOG)
-    if endpoint.is_local:
+    if is_local(text):
         uid = os.getuid() if settings.allowed_uid is None else settings.allowed_uid
         socket.setsockopt(zmq.IPC_FILTER_UID, uid)
     try:
@@ -137,7 +105,7 @@ def bind_socket(
             raise EndpointInUse(text) from error
         raise OSError(error.errno, error.strerror, text) from error
     # libzmq names an abstract socket by its whole padded address; ours needs no asking.
-    if endpoint.is_local:
+    if is_local(text):
         return socket, text
     return socket, socket.getsockopt_string(zmq.LAST_ENDPOINT).rstrip("\0")
 
@@ -149,8 +117,8 @@ def connect_socket(
 
     By the DEALER only LINK_UPs go out; a PULL does not see the identity.
     """
-    endpoint = Endpoint.parse(text)
-    socket = _make(context, kind, endpoint, settings)
+    check_endpoint(text)
+    socket = _make(context, kind, text, settings)
     if kind == zmq.DEALER:
         socket.setsockopt(zmq.SNDHWM, _CONTROL_HIGH_WATER)
     socket.setsockopt(zmq.ROUTING_ID, identity)
@@ -161,7 +129,7 @@ def connect_socket(
 
 
 def _make(
-    context: zmq.Context[Socket], kind: int, endpoint: Endpoint, settings: SocketSettings
+    context: zmq.Context[Socket], kind: int, endpoint: str, settings: SocketSettings
 ) -> Socket:
     """Options that all sockets share."""
     socket = context.socket(kind)
@@ -172,7 +140,7 @@ def _make(
     socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
     socket.setsockopt(zmq.IMMEDIATE, 0)
     # Over TCP only: between processes of one host the kernel reports a lost peer.
-    if not endpoint.is_local:
+    if not is_local(endpoint):
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_INTERVAL_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _HEARTBEAT_TIMEOUT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TTL, _HEARTBEAT_TIMEOUT_MS)
@@ -265,86 +233,64 @@ def _receive_rest(socket: Socket) -> Iterator[Frame]:
 
 
 @attrs.define(eq=False)
-class BoundSocket:
-    """One bound socket, a ROUTER or a PULL. A ROUTER's key is the peer's identity."""
+class HeldSockets:
+    """What one owner thread holds; every method is called in that thread.
 
-    context: zmq.Context[Socket]
-    kind: int
-    endpoint: str
-    settings: SocketSettings
-    _socket: Socket | None = attrs.field(default=None, init=False)
-
-    def open(self) -> str:
-        """See `HeldSockets.open`; raises what binding does."""
-        self._socket, bound = bind_socket(self.context, self.kind, self.endpoint, self.settings)
-        return bound
-
-    def connect(self, key: Hashable, endpoint: str, identity: bytes) -> Socket:
-        """A hub does not connect."""
-        raise AssertionError(f"a bound socket does not connect to {endpoint}")
-
-    def disconnect(self, key: Hashable) -> Socket | None:
-        """Its peers share one socket."""
-        return None
-
-    def sockets(self) -> dict[Hashable, Socket]:
-        """See `HeldSockets.sockets`."""
-        return {} if self._socket is None else {None: self._socket}
-
-    def send(self, key: Hashable, frames: Sequence[Frame]) -> str:
-        """See `HeldSockets.send`."""
-        assert isinstance(key, bytes)
-        assert self._socket is not None
-        return _send(self._socket, frames, key)
-
-    def receive(self, socket: Socket, limit: int) -> list[Received]:
-        """See `HeldSockets.receive`. A ROUTER's messages begin with the sender's identity."""
-        receive = _receive_enveloped if self.kind == zmq.ROUTER else _receive
-        return receive(socket, limit)
-
-    def close(self) -> None:
-        """See `HeldSockets.close`."""
-        for socket in self.sockets().values():
-            socket.close()
-
-
-@attrs.define(eq=False)
-class ConnectedSockets:
-    """One connected socket, a DEALER or a PUSH, per key."""
+    With an endpoint, one bound socket: a PULL, or a ROUTER, to which a peer's key is its identity.
+    Without one, a connected socket for each key: DEALERs or PUSHes.
+    """
 
     context: zmq.Context[Socket]
     kind: int
     settings: SocketSettings
+    endpoint: str = ""
+    # By key; the bound one is None's.
     _sockets: dict[Hashable, Socket] = attrs.field(factory=dict, init=False)
 
     def open(self) -> str:
-        """Nothing is there from the start."""
-        return ""
+        """Bind, if there is an endpoint; returns where, or "". Raises what `bind_socket` does."""
+        if not self.endpoint:
+            return ""
+        self._sockets[None], bound = bind_socket(
+            self.context, self.kind, self.endpoint, self.settings
+        )
+        return bound
 
     def connect(self, key: Hashable, endpoint: str, identity: bytes) -> Socket:
-        """See `HeldSockets.connect`."""
+        """Make one more socket, known as `key`."""
         socket = connect_socket(self.context, self.kind, endpoint, identity, settings=self.settings)
         self._sockets[key] = socket
         return socket
 
     def disconnect(self, key: Hashable) -> Socket | None:
-        """See `HeldSockets.disconnect`."""
+        """Take it out; the caller closes it. None if there is no such socket."""
         return self._sockets.pop(key, None)
 
     def sockets(self) -> dict[Hashable, Socket]:
-        """See `HeldSockets.sockets`."""
+        """All of them by key."""
         return self._sockets
 
     def send(self, key: Hashable, frames: Sequence[Frame]) -> str:
-        """See `HeldSockets.send`."""
+        """Without waiting: "" or, if the peer cannot be reached, the reason.
+
+        The first frame has a first byte, below 128.
+        """
+        if self.endpoint:
+            assert isinstance(key, bytes)
+            return _send(self._sockets[None], frames, key)
         socket = self._sockets.get(key)
         return "it is not connected" if socket is None else _send(socket, frames)
 
     def receive(self, socket: Socket, limit: int) -> list[Received]:
-        """See `HeldSockets.receive`."""
-        return _receive(socket, limit)
+        """The messages that are there, oldest first, at most `limit`.
+
+        With fewer there was no other, and the socket's descriptor reports the next one. A ROUTER's
+        messages begin with the sender's identity.
+        """
+        receive = _receive_enveloped if self.kind == zmq.ROUTER else _receive
+        return receive(socket, limit)
 
     def close(self) -> None:
-        """See `HeldSockets.close`."""
+        """Close all, leaving what is unsent to the bounded linger."""
         for socket in self._sockets.values():
             socket.close()

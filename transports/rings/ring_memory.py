@@ -19,9 +19,7 @@ from typing import Self
 
 import attrs
 
-from ..control.passed_fds import (
-    close_fds,
-)
+from ..control.passed_fds import close_fds
 
 _GEOMETRY = struct.Struct("<IIIIQ")
 _MAGIC = 0x54524C54

@@ -20,7 +20,7 @@ from triolet.engine.process.executor import TREE_TIMEOUT_S, Executor, Worker
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.nurseries.processes.process import Process, ProcessDied
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.task_tree import ProcessTree, find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.engine.steps import (
     LONG_PROMPT_TOKENS,
     VOCAB_SIZE,
@@ -30,6 +30,7 @@ from triolet.tests.engine.steps import (
     write_sizes,
 )
 from triolet.tests.leaks import check_no_leaks
+from triolet.tests.live_tasks import find_tasks
 from triolet.transports.control.channel import ControlChannel
 
 DEADLINE_S = 60.0

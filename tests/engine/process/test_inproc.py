@@ -16,10 +16,10 @@ from triolet.engine.errors import ModelFolderError, StepFailed
 from triolet.engine.process.inproc import InprocExecutor, open_inproc_engine
 from triolet.engine.step_messages import Mask, Step, StepResult, WorkerReady
 from triolet.nurseries.tasks.service import ServiceEnded, open_service
-from triolet.nurseries.tasks.task_tree import find_background_task, find_background_tasks
 from triolet.tests.contracts.engine import ME, add_request
 from triolet.tests.contracts.engines import inproc_engine, write_sizes
 from triolet.tests.leaks import check_no_leaks
+from triolet.tests.live_tasks import find_background_task, find_background_tasks
 from triolet.transports.codec import Codec
 from triolet.transports.links.channel import Peer, PeerUp, Received
 from triolet.transports.links.memory_channel import MemoryMesh, MemorySpoke

@@ -30,11 +30,12 @@ from triolet.engine.messages import (
 from triolet.engine.process.main import TREE_TASKS_MAX
 from triolet.nurseries.processes.death_watch import wait_process_gone
 from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
-from triolet.nurseries.tasks.task_tree import ProcessTree, find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.contracts.channel import running
 from triolet.tests.contracts.engine import ME, Caller
 from triolet.tests.engine.steps import VOCAB_SIZE, write_sizes
 from triolet.tests.leaks import check_no_leaks
+from triolet.tests.live_tasks import find_tasks
 from triolet.transports.codec import Codec
 from triolet.transports.control.channel import (
     ControlChannel,

@@ -14,8 +14,9 @@ from triolet.engine.process.server import EngineServer
 from triolet.engine.process.step_loop import run_step_loop
 from triolet.engine.step_messages import Mask, Step, StepResult
 from triolet.nurseries.tasks.background import start_background_task
-from triolet.nurseries.tasks.task_tree import find_tasks, task_tree
+from triolet.nurseries.tasks.task_tree import task_tree
 from triolet.tests.engine.process.test_server import FRONTEND, RecordingChannel, add, make_server
+from triolet.tests.live_tasks import find_tasks
 from triolet.transports.links.channel import PeerUp, Received
 
 

@@ -30,7 +30,8 @@ from triolet.engine.worker.null.executor import null_token
 from triolet.nurseries.processes.child import ChildFds
 from triolet.nurseries.processes.process import ProcessSpec, open_process
 from triolet.nurseries.tasks.service import ServiceEnded
-from triolet.nurseries.tasks.task_tree import ProcessTree, find_background_task, find_tasks
+from triolet.nurseries.tasks.task_tree import ProcessTree
+from triolet.tests.live_tasks import find_background_task, find_tasks
 from triolet.transports.codec import Codec
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import PeerRefused, perform_parent_handshake

@@ -20,7 +20,7 @@ from triolet.nurseries.processes.child import (
 )
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import LadderTimes, ProcessExit, open_process
-from triolet.nurseries.tasks.task_tree import find_background_task
+from triolet.tests.live_tasks import find_background_task
 
 from ...leaks import check_no_leaks
 from ..child_programs import DEADLINE_S, PATIENT, receive_ready, receive_word, spec_of, tell

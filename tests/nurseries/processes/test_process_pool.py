@@ -11,7 +11,7 @@ from triolet.nurseries.processes.process import Process, ProcessDied, ProcessSpe
 from triolet.nurseries.processes.process_pool import run_process_pool
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import ServiceEnded
-from triolet.nurseries.tasks.task_tree import find_background_task
+from triolet.tests.live_tasks import find_background_task
 
 from ...leaks import check_no_leaks, process_exists
 from ..child_programs import DEADLINE_S, HASTY, PATIENT, receive_ready, spec_of, tell

@@ -11,12 +11,8 @@ from triolet.nurseries.tasks.service import (
     start_service,
     start_service_soon,
 )
-from triolet.nurseries.tasks.task_tree import (
-    find_background_task,
-    find_background_tasks,
-    find_tasks,
-    task_tree,
-)
+from triolet.nurseries.tasks.task_tree import task_tree
+from triolet.tests.live_tasks import find_background_task, find_background_tasks, find_tasks
 
 
 class Sender:

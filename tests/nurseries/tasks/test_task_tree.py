@@ -7,19 +7,11 @@ import trio
 from triolet.nurseries.tasks.background import (
     always_waits_for,
     start_background_task,
-    start_background_task_soon,
     wait_of,
     waiting_for,
 )
-from triolet.nurseries.tasks.task_tree import (
-    ProcessTree,
-    TaskNode,
-    find_background_task,
-    find_background_tasks,
-    find_tasks,
-    render_tree,
-    task_tree,
-)
+from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode, render_tree, task_tree
+from triolet.tests.live_tasks import find_tasks
 
 
 async def wait_for_tea(*, task_status: trio.TaskStatus[None]) -> None:
@@ -37,7 +29,7 @@ async def test_the_tree_names_each_task_and_its_wait(
         (node,) = find_tasks(task_tree(), "guest")
         assert node.since_s == pytest.approx(5.0)
         assert attrs.evolve(node, since_s=0.0) == TaskNode("guest", "waiting", "tea")
-        here = task_tree(trio.lowlevel.current_task())
+        (here,) = find_tasks(task_tree(), trio.lowlevel.current_task().name)
         assert here.state == "running"
         assert [child.name for child in here.children] == ["guest"]
         nursery.cancel_scope.cancel("seen")
@@ -49,28 +41,6 @@ async def test_a_parked_task_has_said_nothing() -> None:
         await trio.testing.wait_all_tasks_blocked()
         (node,) = find_tasks(task_tree(), "mute")
         assert (node.state, node.waiting_for, node.since_s) == ("parked", None, 0.0)
-        nursery.cancel_scope.cancel("seen")
-
-
-async def test_a_background_task_is_found_by_name_and_cancelled() -> None:
-    async with trio.open_nursery() as nursery:
-        started = await start_background_task(nursery, wait_for_tea, name="guest")
-        found = find_background_task("guest")
-        assert found is started
-        found.cancel("the test found it")
-        await found.wait_ended()
-    with pytest.raises(LookupError, match="0 background tasks are called 'guest'"):
-        find_background_task("guest")
-
-
-async def test_an_ambiguous_name_is_refused() -> None:
-    async with trio.open_nursery() as nursery:
-        for _ in range(2):
-            start_background_task_soon(nursery, trio.sleep_forever, name="twin")
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(find_background_tasks("twin")) == 2
-        with pytest.raises(LookupError, match="2 background tasks"):
-            find_background_task("twin")
         nursery.cancel_scope.cancel("seen")
 
 
@@ -100,7 +70,7 @@ async def test_a_task_without_a_name_is_shown_as_part_of_the_one_that_started_it
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, help_out, name="helped")
         await trio.testing.wait_all_tasks_blocked()
-        tasks = task_tree(trio.lowlevel.current_task())
+        (tasks,) = find_tasks(task_tree(), trio.lowlevel.current_task().name)
         assert render_tree(ProcessTree("engine 0", 1, tasks=tasks))[1:] == [
             "└─ helped",
             "   └─ thread",

@@ -119,7 +119,7 @@ async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
         spoke.connect(Peer("frontend", 0, 1), *bed.hub.endpoints)
         while early not in bed.hub.links.peers:
             await bed.client.engines_changed.wait()
-    bed.mesh.remove_spoke(early)
+        spoke.forget(Peer("frontend", 0, 1))
     bed.client.apply_membership(EngineMembership(starting.number, starting.engines[:1]))
     assert early in bed.hub.links.peers, "that snapshot does not know it yet"
     bed.client.apply_membership(bed.directory.handle_gone(early.rank, "was killed"))

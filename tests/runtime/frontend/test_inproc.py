@@ -10,10 +10,10 @@ import trio
 from triolet.engine.errors import InvalidParameter
 from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.tasks.service import ServiceEnded
-from triolet.nurseries.tasks.task_tree import find_background_tasks
 from triolet.runtime.errors import RuntimeClosed
 from triolet.runtime.llm import LLM
 from triolet.runtime.runtime import Runtime, open_runtime
+from triolet.tests.live_tasks import find_background_tasks
 
 from ...leaks import check_no_leaks, children_of
 from ..acting import DEADLINE_S

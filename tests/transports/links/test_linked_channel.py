@@ -397,7 +397,7 @@ async def test_a_spoke_that_is_gone_is_noticed_by_sending() -> None:
     hub, spoke = mesh.open_hub(HUB), mesh.open_spoke(SPOKES[0])
     async with running(hub, spoke):
         reader, _ = await join(Mesh(hub, (spoke,)))
-        mesh.remove_spoke(SPOKES[0])
+        spoke.forget(HUB)
         hub.send(SPOKES[0], Word("lost"))
         down = await reader.expect(PeerDown, SPOKES[0])
         assert down.reason.endswith("it is not connected")

@@ -12,9 +12,8 @@ from zmq.utils.monitor import recv_monitor_message
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import BadEndpoint, abstract_endpoint
 from triolet.transports.links.zmq_sockets import (
-    BoundSocket,
-    ConnectedSockets,
     EndpointInUse,
+    HeldSockets,
     Received,
     Socket,
     SocketSettings,
@@ -105,7 +104,7 @@ def test_a_foreign_user_is_refused(context: zmq.Context[Socket], endpoint: str) 
 def test_a_router_reports_a_peer_that_is_not_there(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    held = BoundSocket(context, zmq.ROUTER, endpoint, SETTINGS)
+    held = HeldSockets(context, zmq.ROUTER, SETTINGS, endpoint)
     assert held.open() == endpoint
     assert held.send(b"E-absent", (b"frame",)) == "it is not connected"
     dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-present", settings=SETTINGS)
@@ -122,7 +121,7 @@ def test_a_router_reports_a_peer_that_is_not_there(
 def test_a_full_pipe_is_reported_and_not_waited_for(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    held = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    held = HeldSockets(context, zmq.PUSH, SETTINGS)
     assert held.open() == ""
     assert held.send("hub", (b"frame",)) == "it is not connected"
     held.connect("hub", endpoint, b"E-identity")
@@ -150,9 +149,9 @@ def test_a_full_pipe_is_reported_and_not_waited_for(
 def test_messages_arrive_frame_by_frame_and_none_runs_into_the_next(
     context: zmq.Context[Socket], endpoint: str, frames: tuple[Frame, ...]
 ) -> None:
-    pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
     pull.open()
-    push = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    push = HeldSockets(context, zmq.PUSH, SETTINGS)
     push.connect("hub", endpoint, b"E-identity")
     messages = [frames, (b"between",), frames]
     for message in messages:
@@ -164,7 +163,7 @@ def test_messages_arrive_frame_by_frame_and_none_runs_into_the_next(
 def test_a_lie_about_further_frames_spoils_only_what_the_liar_sends(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
     pull.open()
     liar = connect_socket(context, zmq.PUSH, endpoint, b"E-liar", settings=SETTINGS)
     liar.send(b"\xffannounced")
@@ -176,7 +175,7 @@ def test_a_lie_about_further_frames_spoils_only_what_the_liar_sends(
 def test_a_routers_messages_begin_with_who_sent_them(
     context: zmq.Context[Socket], endpoint: str
 ) -> None:
-    router = BoundSocket(context, zmq.ROUTER, endpoint, SETTINGS)
+    router = HeldSockets(context, zmq.ROUTER, SETTINGS, endpoint)
     router.open()
     dealer = connect_socket(context, zmq.DEALER, endpoint, b"E-present", settings=SETTINGS)
     dealer.send(b"hello")
@@ -185,7 +184,7 @@ def test_a_routers_messages_begin_with_who_sent_them(
 
 
 def test_no_more_is_received_than_wanted(context: zmq.Context[Socket], endpoint: str) -> None:
-    pull = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    pull = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
     pull.open()
     push = connect_socket(context, zmq.PUSH, endpoint, b"E-identity", settings=SETTINGS)
     for number in range(5):
@@ -201,7 +200,7 @@ def test_no_more_is_received_than_wanted(context: zmq.Context[Socket], endpoint:
     assert pull.receive(socket, 2) == []
 
 
-def receive(held: BoundSocket, count: int) -> list[list[bytes]]:
+def receive(held: HeldSockets, count: int) -> list[list[bytes]]:
     (socket,) = held.sockets().values()
     found: list[list[bytes]] = []
     while len(found) < count:

@@ -14,8 +14,7 @@ from zmq.utils import garbage
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.zmq_sockets import (
-    BoundSocket,
-    ConnectedSockets,
+    HeldSockets,
     Received,
     Socket,
     SocketSettings,
@@ -84,9 +83,9 @@ async def ends(context: zmq.Context[Socket]) -> AsyncIterator[Ends]:
     """A thread with a PULL and a thread for PUSHes, both running."""
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
     pull, push = Arrivals(), Arrivals()
-    bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    bound = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
     pull_thread = SocketThread("pull", bound, pull.handle)
-    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    connected = HeldSockets(context, zmq.PUSH, SETTINGS)
     push_thread = SocketThread("push", connected, push.handle)
     async with trio.open_nursery() as nursery:
         assert await nursery.start(run, pull_thread) == endpoint
@@ -117,13 +116,13 @@ async def test_what_is_submitted_before_the_thread_runs_is_kept(
     context: zmq.Context[Socket],
 ) -> None:
     endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
-    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    connected = HeldSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)
     outbox = LinkOutbox("hub", 10)
     assert thread.submit(Connect(outbox, endpoint, b"E"))
     assert thread.submit(SendFrames(outbox, (b"early",)))
     pull = Arrivals()
-    bound = BoundSocket(context, zmq.PULL, endpoint, SETTINGS)
+    bound = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
     async with trio.open_nursery() as nursery:
         await nursery.start(run, thread)
         await nursery.start(run, SocketThread("pull", bound, pull.handle))
@@ -132,7 +131,7 @@ async def test_what_is_submitted_before_the_thread_runs_is_kept(
 
 
 async def test_an_outbox_has_a_bound(context: zmq.Context[Socket]) -> None:
-    connected = ConnectedSockets(context, zmq.PUSH, SETTINGS)
+    connected = HeldSockets(context, zmq.PUSH, SETTINGS)
     thread = SocketThread("push", connected, Arrivals().handle)
     outbox = LinkOutbox("hub", 2)
     sent = [thread.submit(SendFrames(outbox, (b"x",))) for _ in range(3)]
@@ -183,24 +182,15 @@ async def test_a_large_frame_arrives_whole_and_starts_no_thread(
 
 
 @attrs.define(eq=False)
-class Quiet:
+class Quiet(HeldSockets):
     """Sockets behind a descriptor that never tells of anything: a real one does once a change."""
 
-    socket: Socket
     waiting: list[bytes] = attrs.field(factory=list)
     asked: list[int] = attrs.field(factory=list)
 
     def open(self) -> str:
+        self._sockets[None] = self.context.socket(self.kind)
         return "somewhere"
-
-    def connect(self, key: object, endpoint: str, identity: bytes) -> Socket:
-        raise AssertionError("not in these tests")
-
-    def disconnect(self, key: object) -> Socket | None:
-        return None
-
-    def sockets(self) -> dict[object, Socket]:
-        return {None: self.socket}
 
     def send(self, key: object, frames: Sequence[Frame]) -> str:
         # libzmq noticed during the call what the descriptor would have told.
@@ -212,14 +202,11 @@ class Quiet:
         self.asked.append(len(burst))
         return [*burst]
 
-    def close(self) -> None:
-        self.socket.close()
-
 
 async def test_what_is_noticed_while_sending_is_not_slept_over(
     context: zmq.Context[Socket],
 ) -> None:
-    arrivals, quiet = Arrivals(), Quiet(context.socket(zmq.PULL))
+    arrivals, quiet = Arrivals(), Quiet(context, zmq.PULL, SETTINGS)
     thread = SocketThread("quiet", quiet, arrivals.handle)
     async with trio.open_nursery() as nursery:
         await nursery.start(run, thread)
@@ -232,7 +219,7 @@ async def test_what_is_noticed_while_sending_is_not_slept_over(
 async def test_a_full_burst_is_followed_by_another_look(context: zmq.Context[Socket]) -> None:
     arrivals = Arrivals()
     messages = [b"%d" % number for number in range(1300)]
-    quiet = Quiet(context.socket(zmq.PULL), list(messages))
+    quiet = Quiet(context, zmq.PULL, SETTINGS, waiting=list(messages))
     async with trio.open_nursery() as nursery:
         await nursery.start(run, SocketThread("quiet", quiet, arrivals.handle))
         assert await arrivals.wait_for(1300) == [[message] for message in messages]
