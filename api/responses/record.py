@@ -185,7 +185,8 @@ class ResponseRecord:
             self._mark(item.closing_count + 1, item, is_end=True)
         else:
             self._mark(1, None, is_end=True)
-        self._offsets = array("I", itertools.accumulate(map(len, self._texts)))
+        self._offsets = array("I")
+        self._offsets.fromlist([*itertools.accumulate(map(len, self._texts))])
         self._texts = ["".join(self._texts)]
 
     def _keep_logprobs(self, more: Logprobs) -> None:
@@ -210,15 +211,15 @@ class ResponseRecord:
         """
         texts, rest = output.parts, ""
         if len(texts) > count:
-            texts, rest = texts[:count], texts[count]
-        first = self.token_count + 1
-        self.token_count += count
-        numbers = [*range(8 * first, 8 * (first + count), NUMBERS_OF_TOKEN)]
+            *texts, rest = texts
+        first = NUMBERS_OF_TOKEN * (self.token_count + 1)
+        numbers = [*range(first, first + NUMBERS_OF_TOKEN * count, NUMBERS_OF_TOKEN)]
         if self._ends is not None:
-            self._ends.extend(range(first, first + count))
-        elif not all(texts):
-            numbers = list(itertools.compress(numbers, texts))
-            texts = list(filter(None, texts))
+            self._ends.extend(range(self.token_count + 1, self.token_count + 1 + count))
+        elif "" in texts:
+            numbers = [*itertools.compress(numbers, texts)]
+            texts = [*filter(None, texts)]
+        self.token_count += count
         self.numbers.fromlist(numbers)  # a third of `extend`
         self._texts += texts
         self.size += len(output.text) - len(rest)

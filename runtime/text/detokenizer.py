@@ -54,11 +54,15 @@ class ByteLevelDetokenizer:
     _unfinished: bytes = attrs.field(default=b"", init=False)
 
     def push(self, token_ids: Sequence[int]) -> list[str]:
-        """Look-ups at once if all ids are texts by themselves, else one by one."""
-        texts, size = self.table.texts, len(self.table.texts)
+        """A look-up for each id that is a text by itself; the others' bytes one by one."""
+        texts, size, count = self.table.texts, len(self.table.texts), len(token_ids)
         found = [texts[token_id] if 0 <= token_id < size else None for token_id in token_ids]
-        if self._unfinished or None in found:
-            return [self.push_one(token_id) for token_id in token_ids]
+        found.append(None)  # where the search ends
+        place = 0
+        while (place := place if self._unfinished else found.index(None, place)) < count:
+            found[place] = self._push_bytes(token_ids[place])
+            place += 1
+        found.pop()
         return cast("list[str]", found)
 
     def push_one(self, token_id: int) -> str:
@@ -68,6 +72,9 @@ class ByteLevelDetokenizer:
             text = texts[token_id]
             if text is not None:
                 return text
+        return self._push_bytes(token_id)
+
+    def _push_bytes(self, token_id: int) -> str:
         data = self.table.data
         if not 0 <= token_id < len(data):
             return ""
