@@ -62,29 +62,6 @@ class TimelineEmpty(Exception):
 
 
 @attrs.frozen
-class SpanRecord:
-    """One span of one process, as it was noted. Times in nanoseconds."""
-
-    process: str
-    span: Span
-    step: int
-    begin_ns: int
-    end_ns: int
-
-
-def read_records(folder: pathlib.Path) -> list[SpanRecord]:
-    """All that the processes of a run have noted, in the order of each."""
-    found = []
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        name = path.name.removesuffix(SUFFIX)
-        for kind, step, begin, end in RECORD.iter_unpack(path.read_bytes()):
-            if not end:
-                break
-            found.append(SpanRecord(name, Span(kind), step, begin, end))
-    return found
-
-
-@attrs.frozen
 class Lane:
     """The spans of one process, in order of their beginnings."""
 
