@@ -10,6 +10,7 @@ printed whole: it is a fault, of the test if not of the program. Every other fai
 
 import os
 import pathlib
+import signal
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -23,6 +24,12 @@ from triolet.engine.worker.executors import SPIN_COUNT
 # As workers have it, and before anybody loads torch: the threads of tests wait for each other, too,
 # and this machine may be busy.
 os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+
+# A run that `nohup` or a shell's `&` began ignores these, and so would the servers that tests start
+# and signal. What is handled here is at its default in them, and the run itself still lives on.
+for _number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda *_: None)
 
 # A deadline for each example is a wall-clock assertion, as is a check for slow data, and this
 # machine may be busy. The same examples each time: a run says what a change did, not what luck did.
