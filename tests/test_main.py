@@ -61,7 +61,7 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["nonsense"], "nonsense"),
         (["serve", "--bogus"], "--bogus"),
         (["serve", "--port", "x"], "--port"),
-        (["serve", "--port", "70000"], "--port must be from 0 to 65535"),
+        (["serve", "--port", "70000"], "--port must be at most 65535, not 70000"),
         (["serve", "--grace", "-1"], "--grace must be at least 0"),
         (["serve", "--host", "0.0.0.0"], "--api-key"),
         (["serve", "--kv-blocks", "-1"], "--kv-blocks must be at least 0"),
