@@ -352,6 +352,13 @@ class WorkersChanged:
 
 
 @attrs.frozen
+class Failing:
+    """An engine is about to end for `cause`; ending its workers in order may take seconds."""
+
+    cause: str
+
+
+@attrs.frozen
 class Drain:
     """Serve what is in flight, accept nothing."""
 
@@ -372,4 +379,4 @@ class TreeReply:
 
 
 ROOT_TO_ENGINE = (FrontendMembership, Drain, TreeRequest)
-ENGINE_TO_ROOT = (WorkersChanged, TreeReply)
+ENGINE_TO_ROOT = (WorkersChanged, TreeReply, Failing)

@@ -21,7 +21,7 @@ from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
 from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
-from ..errors import BootRefused, WorkersDisagree
+from ..errors import BootRefused, StepTimeout, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
@@ -74,7 +74,8 @@ class Executor:
 
     `on_workers` is awaited with all workers so far whenever one was spawned, before that one gets
     its INIT: who must outwait it knows it before it takes a device. `on_progress` gets each rank's
-    reports: rank, phase and fraction.
+    reports: rank, phase and fraction. `on_failing` gets what will end `run`, before the workers are
+    ended for it, which takes the ladder's time where one does not listen.
     """
 
     settings: EngineSettings
@@ -84,6 +85,7 @@ class Executor:
     worker_module: str = WORKER_MODULE
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
+    on_failing: Callable[[Exception], None] = lambda error: None
     recorder: StepRecorder = NO_RECORDER
     # What the step loop computes with, while `run` runs: a worker's death or silence cancels it.
     rings: StepRings = attrs.field(init=False)
@@ -110,12 +112,21 @@ class Executor:
         rings = open_step_rings(workers, self.settings.step_timeout_s, self.recorder)
         with rings as self.rings, single_errors_unwrapped():
             async with trio.open_nursery() as nursery:
-                run_pool = partial(run_process_pool, specs, ready=self._ready)
+                run_pool = partial(
+                    run_process_pool, specs, ready=self._ready, on_death=self.on_failing
+                )
                 pool = await start_service(nursery, run_pool, name="worker-pool")
                 self.rings.close_workers_ends()
-                await start_service(nursery, self.rings.run_deadline, name="step-deadline")
+                await start_service(nursery, self._run_deadline, name="step-deadline")
                 self._workers = [worker for _, worker in pool.value]
                 task_status.started(self._agreed())
+
+    async def _run_deadline(self, *, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            await self.rings.run_deadline(task_status=task_status)
+        except StepTimeout as error:
+            self.on_failing(error)
+            raise
 
     async def _ready(self, process: Process) -> Worker:
         self._spawned.append(process)

@@ -38,6 +38,7 @@ from ..messages import (
     ROOT_TO_ENGINE,
     Drain,
     EngineInit,
+    Failing,
     FrontendMembership,
     TreeReply,
     TreeRequest,
@@ -106,6 +107,7 @@ class EngineProcess:
             on_workers=reports.workers,
             recorder=self.recorder,
             ahead=self.ahead,
+            on_failing=self._show_failing,
         )
         async with (
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
@@ -121,11 +123,20 @@ class EngineProcess:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
-        async with open_engine_services(self._server, self._executor.rings, self.recorder):
-            settle_heap()
-            await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
-            async with open_service(self._run_control, name="control"):
-                await trio.sleep_forever()
+        try:
+            async with open_engine_services(self._server, self._executor.rings, self.recorder):
+                settle_heap()
+                await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
+                async with open_service(self._run_control, name="control"):
+                    await trio.sleep_forever()
+        except EngineError as error:
+            self._show_failing(error)
+            raise
+
+    def _show_failing(self, error: Exception) -> None:
+        """Tell the root that we will end, before the workers are ended: frontends go elsewhere."""
+        if not self.handshake.booting:
+            self.control.send_nowait(Failing(str(error).partition("\n")[0]))
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

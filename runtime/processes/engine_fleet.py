@@ -13,7 +13,7 @@ import msgspec
 
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
-from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Failing
 from ...nurseries.processes.process import ProcessDied, ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
@@ -119,8 +119,16 @@ class EngineFleet:
         self.on_membership(self.directory.handle_gone(rank, cause))
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """Engines say nothing else to the root yet."""
+        """An engine says that it is about to end: frontends need not wait until it has."""
         close_fds(fds)
+        if isinstance(message, Failing):
+            self.handle_failing(rank, message.cause)
+
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """An engine is as good as gone; what it had comes free when it is."""
+        membership = self.directory.handle_failing(rank, cause)
+        if membership is not None:
+            self.on_membership(membership)
 
 
 def _why_given_up(last: BaseException) -> str:

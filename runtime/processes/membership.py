@@ -46,6 +46,12 @@ class EngineDirectory:
         """The engine died, for `cause`; frontends end or move its streams."""
         return self._change(rank, state=EngineState.RESTARTING, ready=None, cause=cause)
 
+    def handle_failing(self, rank: int, cause: str) -> EngineMembership | None:
+        """The engine will die, for `cause`; None if it does not take work anyway."""
+        if self._members[rank].state is not EngineState.READY:
+            return None
+        return self.handle_gone(rank, cause)
+
     def handle_failed(self, rank: int) -> EngineMembership:
         """The engine died too often and is given up for good."""
         return self._change(rank, state=EngineState.FAILED, ready=None)

@@ -21,6 +21,7 @@ from triolet.engine.messages import (
     Drain,
     EngineInit,
     EngineReady,
+    Failing,
     FrontendAddress,
     FrontendMembership,
     TreeReply,
@@ -166,6 +167,19 @@ async def test_a_worker_that_dies_takes_the_engine_along_and_is_named(
         assert "was killed by SIGKILL" in exit_of_engine.cause
         assert "worker-" in exit_of_engine.cause
         await root.wait_workers_gone()
+
+
+async def test_the_root_hears_of_a_lost_worker_before_the_others_are_ended(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with open_engine(write_sizes(tmp_path), workers=3) as root:
+        signal.pidfd_send_signal(root.worker_pidfds[1], signal.SIGSTOP)  # takes the whole ladder
+        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
+        failing, _ = await root.control.receive()
+        assert root.process.exit is None
+        assert isinstance(failing, Failing)
+        assert "was killed by SIGKILL" in failing.cause
+        await root.process.wait_exited()
 
 
 async def test_an_engine_that_is_killed_takes_its_workers_along(tmp_path: pathlib.Path) -> None:

@@ -6,6 +6,7 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 "ready"          READY, then tells what it heard when its tree is asked for
 "workers PID"    says that PID is its worker, then as "ready"
 "late PID"       READY, and at SIGUSR1 says that PID is its worker
+"failing"        READY, and at SIGUSR1 says that it is about to end, which it is not
 "raise"          raises before READY
 "refuse"         says that it can never start
 "hang"           neither READY nor progress
@@ -27,6 +28,7 @@ from triolet.engine.messages import (
     Drain,
     EngineInit,
     EngineReady,
+    Failing,
     FrontendMembership,
     TreeReply,
     TreeRequest,
@@ -56,17 +58,20 @@ async def main(fds: ChildFds) -> None:
     acts = json.loads(init.settings.model)[str(init.rank)]
     act, _, argument = acts[min(init.epoch, len(acts)) - 1].partition(" ")
     await boot(act, argument, control, handshake)
-    if act != "late":
+    if act not in ("late", "failing"):
         await handshake.ready(msgspec.msgpack.encode(READY))
     if act == "noise":
         fds.control.send(b"\xffnoise")
     if act == "deaf":
         await trio.sleep_forever()
-    if act == "late":
+    if act in ("late", "failing"):
         with trio.open_signal_receiver(signal.SIGUSR1) as signals:
             await handshake.ready(msgspec.msgpack.encode(READY))
             await anext(signals)
+    if act == "late":
         await tell_worker(control, int(argument))
+    if act == "failing":
+        assert control.send_nowait(Failing("a worker died"))
     await serve(control, init)
 
 
