@@ -44,6 +44,15 @@ class ChildReady:
 
 
 @attrs.frozen
+class ChildHung:
+    """A process, or a worker of it, stands still and is killed; `cause` says which and how."""
+
+    child: str
+    epoch: int
+    cause: str
+
+
+@attrs.frozen
 class ChildGone:
     """A process ended unasked, for `cause`; everything of it is gone by pidfd."""
 
@@ -94,6 +103,7 @@ RunEvent = (
     | ChildProgress
     | ChildPhaseEnded
     | ChildReady
+    | ChildHung
     | ChildGone
     | ChildStopped
     | ChildFailed

@@ -22,12 +22,16 @@ class EngineState(enum.StrEnum):
 
 @attrs.frozen
 class EngineHealth:
-    """One engine rank. `reason` is a sentence whenever the state is not READY."""
+    """One engine rank. `reason` is a sentence whenever the state is not READY.
+
+    `last_death` says how its process before this one ended, if there was any.
+    """
 
     rank: int
     epoch: int
     state: EngineState
     reason: str = ""
+    last_death: str = ""
 
 
 class ControlCall(enum.StrEnum):

@@ -19,6 +19,7 @@ from ...nurseries.logs import HUMAN
 from ...runtime.events import (
     ChildFailed,
     ChildGone,
+    ChildHung,
     ChildPhaseEnded,
     ChildProgress,
     ChildReady,
@@ -53,6 +54,8 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: {PHASES.get(phase, f'{phase} done')} in {_seconds(seconds)} s"
         case ChildReady(child=child, epoch=epoch, boot_s=boot_s):
             return f"{child}: ready after {boot_s:.1f} s (epoch {epoch})"
+        case ChildHung(child=child, cause=cause):
+            return f"{child}: {cause}; it is killed"
         case ChildGone(child=child, cause=cause):
             return f"{child}: {cause}"
         case ChildFailed(child=child, cause=cause):
@@ -102,7 +105,7 @@ def log_event(event: RunEvent) -> None:
 
 def _level(event: RunEvent) -> int:
     match event:
-        case ChildGone():
+        case ChildGone() | ChildHung():
             return logging.WARNING
         case ChildFailed():
             return logging.ERROR

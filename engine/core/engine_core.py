@@ -273,6 +273,11 @@ class EngineCore:
         """When to call `schedule` again if no result comes before; inf: not without one."""
         return self._pace.next_deadline()
 
+    @property
+    def predicted_s(self) -> float:
+        """Seconds that the oldest step in flight takes; 0: not known."""
+        return self._pace.predicted_s
+
     def take_mask(self) -> Mask | None:
         """The mask of the oldest step in flight, once, if it has masked rows.
 

@@ -86,6 +86,8 @@ class Executor:
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
+    # This engine's progress page; each worker has a slot on it.
+    page_fd: int | None = None
     recorder: StepRecorder = NO_RECORDER
     # What the step loop computes with, while `run` runs: a worker's death or silence cancels it.
     rings: StepRings = attrs.field(init=False)
@@ -133,6 +135,7 @@ class Executor:
         await self.on_workers(list(self._spawned))
         rank = process.spec.rank
         control = ControlChannel(process.control, sends=[TreeRequest], receives=[TreeReply])
+        fds = [*self.rings.worker_fds(rank), *([] if self.page_fd is None else [self.page_fd])]
         init = WorkerInit(rank=rank, epoch=self.epoch, settings=self.settings)
         try:
             payload = await perform_parent_handshake(
@@ -140,7 +143,7 @@ class Executor:
                 msgspec.msgpack.encode(init),
                 who=process.spec.name,
                 role="worker",
-                fds=self.rings.worker_fds(rank),
+                fds=fds,
                 pid=process.pid,
                 boot_timeout_s=self.settings.boot_timeout_s,
                 on_progress=partial(self.on_progress, rank),

@@ -15,6 +15,7 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
+from ...nurseries.processes.progress_page import ProgressSlot, open_slot, passes_shown
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import (
     start_background_task,
@@ -62,19 +63,26 @@ async def main(child: ChildFds) -> None:
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
     )
-    close_fds(handshake.fds)
+    page_fd = handshake.fds[0] if handshake.fds else None
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
     try:
-        with open_recorder(init.settings.record_steps, "engine") as recorder:
+        with (
+            open_recorder(init.settings.record_steps, "engine") as recorder,
+            open_slot(page_fd, 0) as progress,
+        ):
             async with open_spoke(me, *codecs) as channel:
-                engine = EngineProcess(init, control, handshake, channel, recorder, ahead)
+                engine = EngineProcess(
+                    init, control, handshake, channel, recorder, progress, page_fd, ahead
+                )
                 await engine.run()
     except* EngineError as errors:
         if not handshake.booting:
             raise
         # A folder or a setting that cannot be served: a successor would meet the same.
         await handshake.refuse(str(first_error(errors)))
+    finally:
+        close_fds(handshake.fds)
 
 
 @attrs.define(eq=False)
@@ -86,6 +94,8 @@ class EngineProcess:
     handshake: ChildHandshake
     channel: SpokeChannel
     recorder: StepRecorder
+    progress: ProgressSlot
+    page_fd: int | None
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
@@ -108,6 +118,7 @@ class EngineProcess:
             recorder=self.recorder,
             ahead=self.ahead,
             on_failing=self._show_failing,
+            page_fd=self.page_fd,
         )
         async with (
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
@@ -123,12 +134,14 @@ class EngineProcess:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
+        parts = self._server, self._executor.rings, self.recorder, self.progress
         try:
-            async with open_engine_services(self._server, self._executor.rings, self.recorder):
+            async with open_engine_services(*parts):
                 settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
-                async with open_service(self._run_control, name="control"):
-                    await trio.sleep_forever()
+                with passes_shown(self.progress):
+                    async with open_service(self._run_control, name="control"):
+                        await trio.sleep_forever()
         except EngineError as error:
             self._show_failing(error)
             raise

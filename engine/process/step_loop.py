@@ -5,11 +5,13 @@ engine, whose supervisor decides.
 """
 
 import math
+import time
 from collections import deque
 from typing import Protocol
 
 import trio
 
+from ...nurseries.processes.progress_page import ProgressSlot, private_slot
 from ...nurseries.tasks.background import waiting_for
 from ..core.engine_core import EngineCore
 from ..step_messages import Mask, Step, StepResult
@@ -38,6 +40,7 @@ async def run_step_loop(
     executor: StepExecutor,
     *,
     recorder: StepRecorder = NO_RECORDER,
+    progress: ProgressSlot | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Background task `step-loop`; never returns unless cancelled.
@@ -47,6 +50,7 @@ async def run_step_loop(
     by their own owner, and the blocks of the step die with the process.
     """
     core = server.core
+    progress = progress or private_slot()
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
     task_status.started()
     while True:
@@ -58,6 +62,8 @@ async def run_step_loop(
         if step is not None:
             executor.submit(step)
             in_flight.append(step.number)
+            if len(in_flight) == 1:  # after it was handed over: the workers owe it from now on
+                _show_step(progress, step.number, core.predicted_s)
             _submit_mask(core, executor)
             continue  # the next one, while this one computes
         if not in_flight:
@@ -72,6 +78,7 @@ async def run_step_loop(
         in_flight.popleft()
         began = recorder.now()
         outputs = core.finish_step(result, trio.current_time())
+        _show_step(progress, in_flight[0] if in_flight else 0, core.predicted_s)
         _submit_mask(core, executor)
         began = recorder.note(Span.APPLY, number, began)
         server.deliver(outputs)
@@ -85,6 +92,11 @@ async def _result(executor: StepExecutor, number: int, deadline: float) -> StepR
     with trio.move_on_at(deadline):
         return await executor.result(number)
     return None
+
+
+def _show_step(progress: ProgressSlot, number: int, predicted_s: float) -> None:
+    """The oldest step in flight, whose result is waited for next."""
+    progress.show_step(number, time.monotonic_ns(), int(predicted_s * 1e9))
 
 
 def _submit_mask(core: EngineCore, executor: StepExecutor) -> None:

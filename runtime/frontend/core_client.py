@@ -226,7 +226,7 @@ class CoreClient:
             if state is not EngineState.READY:
                 reason = f"engine {member.rank} is {state.value}"
                 reason += f" after it {member.cause}" if member.cause else ""
-            found.append(EngineHealth(member.rank, member.epoch, state, reason))
+            found.append(EngineHealth(member.rank, member.epoch, state, reason, member.cause))
         return found
 
     # ---- what engines say

@@ -65,6 +65,7 @@ class EngineFleet:
             settings=self.settings,
             epochs=self.epochs,
             on_event=self.on_event,
+            slots=1 + self.settings.engine.workers,
             spares_count=self.settings.spare_engines,
             readiness=self.readiness,
             run_child=self.run_child,
@@ -122,7 +123,10 @@ class EngineFleet:
         """An engine says that it is about to end: frontends need not wait until it has."""
         close_fds(fds)
         if isinstance(message, Failing):
-            self.handle_failing(rank, message.cause)
+            child = self.processes.present().get(rank)
+            # It knows no more than that a worker was killed; the root knows why.
+            hung = None if child is None else child.hung
+            self.handle_failing(rank, message.cause if hung is None else hung[1])
 
     def handle_failing(self, rank: int, cause: str) -> None:
         """An engine is as good as gone; what it had comes free when it is."""

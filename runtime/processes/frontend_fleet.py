@@ -249,6 +249,10 @@ class FrontendFleet:
         )
         self.notify()
 
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """A frontend hangs: it gets no more connections."""
+        self.balancer.handle_gone(rank)
+
     def handle_gone(self, rank: int, cause: str) -> None:
         """A frontend is gone, its connections with it; engines abort what it asked for."""
         self.balancer.handle_gone(rank)

@@ -34,6 +34,9 @@ class ProcessOwner(Protocol):
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """It is READY, with this payload."""
 
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """It hangs, and is killed: it will soon have ended."""
+
     def handle_gone(self, rank: int, cause: str) -> None:
         """It has ended, in whatever phase; its workers may not be gone yet."""
 
@@ -67,6 +70,7 @@ class ProcessSupervisor:
     hopeless: tuple[type[Exception], ...] = (BootRefused,)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
+    slots: int = 1  # see `ChildPlan`
     readiness: Readiness = attrs.field(factory=Readiness)
     spares: Spares = attrs.field(init=False)
     booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
@@ -162,8 +166,11 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=handle_ready,
+            on_failing=partial(self.owner.handle_failing, rank),
             on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),
             on_event=self.on_event,
+            slots=self.slots,
+            patience_s=self.settings.engine.step_timeout_s,
         )
         await self.run_child(plan, init)

@@ -19,6 +19,10 @@ EVENTS: list[tuple[events.RunEvent, str]] = [
     (events.ChildPhaseEnded("engine 0", "KV memory", 0.02), "engine 0: KV memory taken in 0.02 s"),
     (events.ChildReady("engine 0", 3, 1.25), "engine 0: ready after 1.2 s (epoch 3)"),
     (events.ChildGone("engine 0", 3, "was killed by SIGKILL"), "engine 0: was killed by SIGKILL"),
+    (
+        events.ChildHung("engine 0", 3, "worker 1 hung: stopped for 0.5 s"),
+        "engine 0: worker 1 hung: stopped for 0.5 s; it is killed",
+    ),
     (events.ChildStopped("engine 0", 3), ""),
     (events.ChildFailed("engine 0", "exited with code 1"), "engine 0: given up"),
     (events.Serving("http://127.0.0.1:8000", 2.0), "serving on http://127.0.0.1:8000"),

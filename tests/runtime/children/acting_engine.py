@@ -7,6 +7,7 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 "workers PID"    says that PID is its worker, then as "ready"
 "late PID"       READY, and at SIGUSR1 says that PID is its worker
 "failing"        READY, and at SIGUSR1 says that it is about to end, which it is not
+"shown PID"      as "workers PID", and both have a slot on the progress page
 "raise"          raises before READY
 "refuse"         says that it can never start
 "hang"           neither READY nor progress
@@ -17,6 +18,7 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 import json
 import os
 import signal
+import struct
 from typing import Any
 
 import msgspec
@@ -35,6 +37,7 @@ from triolet.engine.messages import (
     WorkersChanged,
 )
 from triolet.nurseries.processes.child import ChildFds, run_child
+from triolet.nurseries.processes.progress_page import SLOT_BYTES
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import ChildHandshake, perform_child_handshake
@@ -86,6 +89,11 @@ async def boot(act: str, argument: str, control: ControlChannel, handshake: Chil
             await trio.sleep_forever()
         case "workers":
             await tell_worker(control, int(argument))
+        case "shown":
+            await tell_worker(control, int(argument))
+            for place, pid in enumerate((os.getpid(), int(argument))):
+                words = (pid, 0, 0, 0, 0, 0, 1)  # its loop waits
+                os.pwrite(handshake.fds[0], struct.pack("<7Q", *words), SLOT_BYTES * place)
 
 
 async def tell_worker(control: ControlChannel, pid: int) -> None:
