@@ -92,6 +92,8 @@ class AddRequest:
     parent: str = ""
     merge_s: float = 0.0
     prompt_embeds: Array | None = None
+    # It is suspected of an engine's death at so many tokens: up to there it runs alone.
+    solo_tokens: int = 0
 
 
 @attrs.frozen
@@ -353,9 +355,13 @@ class WorkersChanged:
 
 @attrs.frozen
 class Failing:
-    """An engine is about to end for `cause`; ending its workers in order may take seconds."""
+    """An engine is about to end for `cause`; ending its workers in order may take seconds.
+
+    `is_own_fault`: what it computed may have ended it, unlike a SIGKILL from outside.
+    """
 
     cause: str
+    is_own_fault: bool = True
 
 
 @attrs.frozen

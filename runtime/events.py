@@ -78,6 +78,14 @@ class ChildFailed:
 
 
 @attrs.frozen
+class RequestRefused:
+    """What `child` died of last is a request's fault: its content is refused for a while."""
+
+    child: str
+    content: str
+
+
+@attrs.frozen
 class Serving:
     """The run accepts connections at `url`."""
 
@@ -107,6 +115,7 @@ RunEvent = (
     | ChildGone
     | ChildStopped
     | ChildFailed
+    | RequestRefused
     | Serving
     | Draining
     | Stopped

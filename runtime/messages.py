@@ -58,6 +58,10 @@ class EngineMembership:
 
     number: int
     engines: list[EngineMember]
+    # {content: its tokens when an engine died of it, perhaps}: it runs alone up to there.
+    suspects: dict[bytes, int] = attrs.field(factory=dict)
+    # {content: until when in CLOCK_MONOTONIC it is refused}.
+    refused: dict[bytes, float] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)

@@ -27,6 +27,7 @@ from ...runtime.events import (
     ChildStopped,
     Draining,
     OnEvent,
+    RequestRefused,
     RunEvent,
     Serving,
     Stopped,
@@ -60,6 +61,8 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: {cause}"
         case ChildFailed(child=child, cause=cause):
             return f"{child}: given up: {cause}"
+        case RequestRefused(child=child, content=content):
+            return f"{child}: died of request content {content}; it is refused from now on"
         case Serving(url=url, boot_s=boot_s):
             return f"serving on {url} after {boot_s:.1f} s"
         case Draining(open_streams=open_streams, grace_s=grace_s):
@@ -105,7 +108,7 @@ def log_event(event: RunEvent) -> None:
 
 def _level(event: RunEvent) -> int:
     match event:
-        case ChildGone() | ChildHung():
+        case ChildGone() | ChildHung() | RequestRefused():
             return logging.WARNING
         case ChildFailed():
             return logging.ERROR

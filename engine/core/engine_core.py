@@ -43,6 +43,7 @@ from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
+from .step_builder import ScheduledStep
 from .step_time import StepPace
 
 
@@ -272,6 +273,11 @@ class EngineCore:
     def schedule_at(self) -> float:
         """When to call `schedule` again if no result comes before; inf: not without one."""
         return self._pace.next_deadline()
+
+    @property
+    def newest_step(self) -> ScheduledStep:
+        """What `schedule` returned last, with its requests."""
+        return self._scheduler.in_flight[-1]
 
     @property
     def predicted_s(self) -> float:

@@ -18,6 +18,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
   that needs its blocks waits, and none after it is served, until the victim has no step in flight.
+- *Suspects* of an engine's death run alone, with no other step in flight, until they are past it.
 - *Progress*: checks let in only requests that fit when alone, none is preempted for a younger one
   but a paused request, and none overtakes the first of those ready to run. So the
   oldest that has credit computes in every step (or in the one after the next, where it waits for
@@ -34,6 +35,7 @@ from .queue import (
     SharedPrompts,
     WaitingQueue,
     insert_ordered,
+    next_solo,
     next_victim,
     remove_ordered,
     victims_for_admission,
@@ -77,6 +79,8 @@ class Scheduler:
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
     # How many of those that run are interactive.
     _interactive: int = attrs.field(default=0, init=False)
+    # How many have to run alone, or had.
+    _suspects: int = attrs.field(default=0, init=False)
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
@@ -94,6 +98,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Take in a new request that fits the KV cache when alone."""
         self.waiting.add(request)
+        self._suspects += request.solo_tokens > 0
 
     def update(self, request: Request) -> None:
         """Its credit has grown or its grammar has come."""
@@ -102,6 +107,7 @@ class Scheduler:
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
+        self._suspects -= request.solo_tokens > 0
         self._release_siblings(request)
         if request.status is RequestStatus.RUNNING:
             self._leave_running(request)
@@ -142,6 +148,10 @@ class Scheduler:
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
         runnable = self._runnable()
+        solo = self._next_solo(runnable) if self._suspects else None
+        if solo is not None and self.in_flight:
+            return None
+        runnable = runnable if solo is None else [solo] if solo.row >= 0 else []
         time = TimeBudget(self.step_times, self.step_time_target_s)
         budget = self.max_num_batched_tokens
         if not (self._interactive or time.is_unmeasured(self._completed)):
@@ -149,7 +159,7 @@ class Scheduler:
         step = StepBuilder(budget)
         # What was preempted in this step does not come back in the same one, and no other takes the
         # blocks before the requests that run have had theirs in the next.
-        if self._schedule_running(step, runnable, time):
+        if self._schedule_running(step, runnable, time) and (solo is None or not runnable):
             self._admit_waiting(step, time)
         if not step.requests:
             return None
@@ -246,6 +256,8 @@ class Scheduler:
                 return
             if request.is_interactive and step.tokens >= self.max_num_batched_tokens:
                 return  # a larger step than it may be in
+            if request.is_solo and (step.requests or self.in_flight):
+                return  # it runs alone, when there is room
             hit = self.kv_cache.find_hit(request)
             shares = self._shares_prompt(request, hit)
             if shares and self._shared_prompts.wait_for_sibling(request):
@@ -263,6 +275,14 @@ class Scheduler:
             uncomputed = request.total_tokens - request.scheduled_tokens
             count = time.cut(min(uncomputed, step.budget))
             step.compute(request, count)
+            if request.is_solo:
+                return
+
+    def _next_solo(self, runnable: list[Request]) -> Request | None:
+        solo = next_solo(runnable, self.waiting.first())
+        if solo is None or solo.row >= 0 or self._make_room(solo, self.kv_cache.find_hit(solo)):
+            return solo
+        return None
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
@@ -376,3 +396,5 @@ class Scheduler:
             budget = max(self.max_num_batched_tokens, larger)
             assert scheduled.chunk_tokens <= sum(scheduled.step.token_counts) <= budget
             assert all(count > 0 for count in scheduled.step.token_counts)
+            solo = any(request.is_solo for request in scheduled.requests)
+            assert not solo or len(scheduled.requests) == len(self.in_flight) == 1

@@ -15,7 +15,8 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
-from ...nurseries.processes.progress_page import ProgressSlot, open_slot, passes_shown
+from ...nurseries.processes.process import ProcessDied
+from ...nurseries.processes.progress_page import SLOT_BYTES, ProgressSlot, open_slot, passes_shown
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import (
     start_background_task,
@@ -30,6 +31,7 @@ from ...transports.control.handshake import ChildHandshake, perform_child_handsh
 from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
+from ..batch_table import BatchTable, open_batch_table
 from ..core.engine_core import EngineCore
 from ..errors import EngineError
 from ..messages import (
@@ -66,14 +68,16 @@ async def main(child: ChildFds) -> None:
     page_fd = handshake.fds[0] if handshake.fds else None
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
+    after_slots = SLOT_BYTES * (1 + init.settings.workers)
     try:
         with (
             open_recorder(init.settings.record_steps, "engine") as recorder,
             open_slot(page_fd, 0) as progress,
+            open_batch_table(page_fd, after_slots, init.settings.max_num_seqs) as batches,
         ):
             async with open_spoke(me, *codecs) as channel:
                 engine = EngineProcess(
-                    init, control, handshake, channel, recorder, progress, page_fd, ahead
+                    init, control, handshake, channel, recorder, progress, batches, page_fd, ahead
                 )
                 await engine.run()
     except* EngineError as errors:
@@ -95,6 +99,7 @@ class EngineProcess:
     channel: SpokeChannel
     recorder: StepRecorder
     progress: ProgressSlot
+    batches: BatchTable
     page_fd: int | None
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     _executor: Executor = attrs.field(init=False)
@@ -134,7 +139,7 @@ class EngineProcess:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
-        parts = self._server, self._executor.rings, self.recorder, self.progress
+        parts = self._server, self._executor.rings, self.recorder, self.progress, self.batches
         try:
             async with open_engine_services(*parts):
                 settle_heap()
@@ -149,7 +154,8 @@ class EngineProcess:
     def _show_failing(self, error: Exception) -> None:
         """Tell the root that we will end, before the workers are ended: frontends go elsewhere."""
         if not self.handshake.booting:
-            self.control.send_nowait(Failing(str(error).partition("\n")[0]))
+            is_own_fault = not isinstance(error, ProcessDied) or error.exit.is_own_fault
+            self.control.send_nowait(Failing(str(error).partition("\n")[0], is_own_fault))
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -17,6 +17,7 @@ from functools import partial
 
 from ...nurseries.processes.progress_page import ProgressSlot
 from ...nurseries.tasks.service import open_service
+from ..batch_table import BatchTable
 from ..core.engine_core import EngineCore
 from ..messages import EngineReady
 from ..step_recorder import NO_RECORDER, StepRecorder
@@ -31,6 +32,7 @@ async def open_engine_services(
     executor: StepExecutor,
     recorder: StepRecorder = NO_RECORDER,
     progress: ProgressSlot | None = None,
+    batches: BatchTable | None = None,
 ) -> AsyncIterator[None]:
     """Serve the peers of the server's channel for the body of the block.
 
@@ -45,7 +47,14 @@ async def open_engine_services(
         open_service(server.run_utilities, name="utilities"),
         open_service(partial(run_grammar_compiler, server), name="grammar-compiler"),
         open_service(
-            partial(run_step_loop, server, executor, recorder=recorder, progress=progress),
+            partial(
+                run_step_loop,
+                server,
+                executor,
+                recorder=recorder,
+                progress=progress,
+                batches=batches,
+            ),
             name="step-loop",
         ),
     ):

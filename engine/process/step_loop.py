@@ -13,7 +13,9 @@ import trio
 
 from ...nurseries.processes.progress_page import ProgressSlot, private_slot
 from ...nurseries.tasks.background import waiting_for
+from ..batch_table import BatchTable
 from ..core.engine_core import EngineCore
+from ..core.step_builder import ScheduledStep
 from ..step_messages import Mask, Step, StepResult
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .server import EngineServer
@@ -41,6 +43,7 @@ async def run_step_loop(
     *,
     recorder: StepRecorder = NO_RECORDER,
     progress: ProgressSlot | None = None,
+    batches: BatchTable | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Background task `step-loop`; never returns unless cancelled.
@@ -60,6 +63,8 @@ async def run_step_loop(
             recorder.note(Span.SCHEDULE, step.number, began)
         server.deliver(core.take_outputs())
         if step is not None:
+            if batches is not None:
+                _write_batch(batches, core.newest_step)
             executor.submit(step)
             in_flight.append(step.number)
             if len(in_flight) == 1:  # after it was handed over: the workers owe it from now on
@@ -92,6 +97,17 @@ async def _result(executor: StepExecutor, number: int, deadline: float) -> StepR
     with trio.move_on_at(deadline):
         return await executor.result(number)
     return None
+
+
+def _write_batch(batches: BatchTable, scheduled: ScheduledStep) -> None:
+    """Before the step is handed over: whom to suspect if it ends us."""
+    step, requests = scheduled.step, scheduled.requests
+    if step.new:
+        new = {each.row for each in step.new}
+        for row, request in zip(step.rows, requests, strict=True):
+            if row in new:
+                batches.name_row(row, request.content, request.attempt)
+    batches.write_step(step.number, step.rows, [each.scheduled_tokens for each in requests])
 
 
 def _show_step(progress: ProgressSlot, number: int, predicted_s: float) -> None:

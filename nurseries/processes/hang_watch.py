@@ -57,11 +57,15 @@ class ProcessLook:
 
 @attrs.frozen
 class Hang:
-    """The process of this place and pid stands still; `reason` ends a sentence about it."""
+    """The process of this place and pid stands still; `reason` ends a sentence about it.
+
+    `is_own_fault`: unlike one that was stopped.
+    """
 
     place: int
     pid: int
     reason: str
+    is_own_fault: bool = True
 
 
 @attrs.frozen
@@ -191,17 +195,17 @@ class HangWatch:
         step = self._accounts[0].slot.step
         where = f" in step {step}" if step else ""
         reason = f"hung{where}: {state.value} for {spent_s:.1f} s"
+        is_own_fault = state is not ProcessState.STOPPED
         pid, was_reported = account.mark[0], account.is_reported
         account.is_reported = True
         account.owed_s = account.stopped_s = 0.0
         if not was_reported:
-            return [Hang(place, pid, reason)]
+            return [Hang(place, pid, reason, is_own_fault)]
         if place and not self._accounts[0].is_reported:
             # It was killed, and is still there: what it belongs to must not wait for it.
             self._accounts[0].is_reported = True
-            return [
-                Hang(0, self._accounts[0].mark[0], f"waits for rank {place - 1}, which {reason}")
-            ]
+            reason = f"waits for rank {place - 1}, which {reason}"
+            return [Hang(0, self._accounts[0].mark[0], reason, is_own_fault)]
         return []
 
     def check_invariants(self) -> None:

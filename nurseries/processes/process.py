@@ -24,6 +24,7 @@ from .last_words import LastWords
 from .spawned import Spawned, spawn
 
 T = TypeVar("T")
+_FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 
 
 @attrs.frozen
@@ -65,6 +66,11 @@ class ProcessExit:
     code: int | None
     signal: int | None
     last_words: str = ""
+
+    @property
+    def is_own_fault(self) -> bool:
+        """Whether what it did ended it; a plain SIGKILL comes from outside."""
+        return bool(self.code) or self.signal in _FAULT_SIGNALS
 
     def describe(self) -> str:
         """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""

@@ -1,7 +1,8 @@
 """Progress page: memory in which a process and its children show how far they are.
 
 Their parent makes one page for each life of the process, and reads it (`hang_watch`). A slot of 64
-bytes each: the first is the process's own, the others are its children's, by rank. Eight words:
+bytes each: the first is the process's own, the others are its children's, by rank. What follows the
+slots is the process's to write as it likes: of an engine, `engine.batch_table`. A slot's words:
 
     pid        of who writes here; 0: nothing does yet
     begun      number of the change of the four words that follow, stored before them
@@ -133,23 +134,26 @@ class ProgressPage:
 
     fd: int
     slots: int
+    table_bytes: int
 
     def read(self) -> list[SlotState]:
         """All slots as they are now."""
-        return [_read_slot(*words) for words in _SLOT.iter_unpack(self._copy())]
+        copy = os.pread(self.fd, self.slots * _SLOT.size, 0)
+        return [_read_slot(*words) for words in _SLOT.iter_unpack(copy)]
 
-    def _copy(self) -> bytes:
-        return os.pread(self.fd, self.slots * _SLOT.size, 0)
+    def read_table(self) -> bytes:
+        """What follows the slots, as it is now."""
+        return os.pread(self.fd, self.table_bytes, self.slots * _SLOT.size)
 
 
 @contextmanager
-def open_page(slots: int) -> Iterator[ProgressPage]:
+def open_page(slots: int, table_bytes: int = 0) -> Iterator[ProgressPage]:
     """A new page with so many slots, for the body of the block. Raises `OSError`."""
     fd = os.memfd_create("triolet-progress", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
-        os.posix_fallocate(fd, 0, slots * _SLOT.size)
+        os.posix_fallocate(fd, 0, slots * _SLOT.size + table_bytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SIZE_SEALS)
-        yield ProgressPage(fd, slots)
+        yield ProgressPage(fd, slots, table_bytes)
     finally:
         os.close(fd)
 

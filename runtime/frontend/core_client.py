@@ -6,12 +6,14 @@ task cannot leave a request half submitted or half aborted.
 """
 
 import math
+import time
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 import attrs
 import trio
 
+from ...engine.batch_table import content_hash
 from ...engine.errors import EngineDied
 from ...engine.messages import (
     AddRequest,
@@ -36,7 +38,7 @@ from ...transports.links.channel import (
     PeerUp,
     Received,
 )
-from ..errors import NoEngine, ProcessingFailed, UtilityFailed
+from ..errors import NoEngine, ProcessingFailed, RequestQuarantined, UtilityFailed
 from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
 from .ledger import Ledger
 from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, Replay, RequestSink, Send
@@ -88,6 +90,8 @@ class CoreClient:
         if self.draining:
             raise NoEngine("this server is draining")
         peer = self._choose()
+        for request, _ in requests:
+            self._judge(request)
         added: list[tuple[AddRequest, RequestSink]] = []
         try:
             for request, sink in requests:
@@ -100,6 +104,17 @@ class CoreClient:
             for _, sink in added:
                 self.abort(sink)
             raise
+
+    def _judge(self, request: AddRequest) -> None:
+        """Have it run alone as far as it is suspected. Raises `RequestQuarantined`."""
+        membership = self.membership
+        if not (membership.suspects or membership.refused):
+            return
+        content = content_hash(request.principal, request.prompt_token_ids)
+        left_s = membership.refused.get(content, 0.0) - time.monotonic()
+        if left_s > 0.0:
+            raise RequestQuarantined(left_s)
+        request.solo_tokens = membership.suspects.get(content, 0)
 
     def abort(self, sink: RequestSink) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
@@ -191,8 +206,15 @@ class CoreClient:
                 self._fail(entry, error)
             return
         message = self.ledger.handle_replay(request_id, peer, now)
-        if message is not None:
-            self._send(peer, message)
+        if message is None:
+            return
+        try:
+            self._judge(message)
+        except RequestQuarantined as quarantined:
+            if entry is not None and self.ledger.handle_give_up(request_id, now):
+                self._fail(entry, quarantined)
+            return
+        self._send(peer, message)
 
     def _fail(self, entry: LedgerEntry, error: Exception) -> None:
         if entry.sink is not None:

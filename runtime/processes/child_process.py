@@ -16,7 +16,7 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
-from ...engine.messages import TreeReply, TreeRequest, WorkersChanged
+from ...engine.messages import Failing, TreeReply, TreeRequest, WorkersChanged
 from ...nurseries.processes.death_watch import wait_process_gone
 from ...nurseries.processes.hang_watch import Hang, ProcessHung
 from ...nurseries.processes.process import (
@@ -47,6 +47,7 @@ from ..events import (
 )
 from .boot_progress import BootProgress, EndedPhase
 from .hang_watcher import run_hang_watcher
+from .platform import oom_kills
 
 # A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
@@ -68,8 +69,15 @@ class ChildProcess:
     control: ControlChannel
     on_message: Callable[[object, Sequence[int]], None]
     epoch: int = 0
-    # Of the latest hang that was found: the pid of who hung, and the cause.
-    hung: tuple[int, str] | None = attrs.field(default=None, init=False)
+    # Gets a cause, and whether what it computed is one: see `_fail`.
+    on_failing: Callable[..., None] = attrs.field(default=lambda *_, **__: None, init=False)
+    # The latest hang that was found, and how it is told.
+    hung: Hang | None = attrs.field(default=None, init=False)
+    hung_cause: str = attrs.field(default="", init=False)
+    # At its spawn, of the whole cgroup.
+    oom_kills: int = attrs.field(factory=oom_kills, init=False)
+    # Its owner knows that it is going, and the batches of its steps.
+    is_failing: bool = attrs.field(default=False, init=False)
     # From the spawn on; it has ended when `ready` is set.
     boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
     ready: bool = attrs.field(default=False, init=False)
@@ -160,7 +168,7 @@ class ChildProcess:
                 self._close_pidfds()
                 self._worker_pids = pids
                 self._worker_pidfds = list(fds)
-                if self.hung is not None and self.hung[0] not in (self.process.pid, *pids):
+                if self.hung is not None and self.hung.pid not in (self.process.pid, *pids):
                     self.hung = None  # another has its place
             case TreeReply(call_id=call_id, tree=tree):
                 close_fds(fds)
@@ -168,6 +176,9 @@ class ChildProcess:
                     arrived, answered = self._trees[call_id]
                     answered.append(tree)
                     arrived.set()
+            case Failing(cause=cause, is_own_fault=is_own_fault):
+                close_fds(fds)
+                self.on_failing(cause, is_own_fault=is_own_fault)
             case _:
                 self.on_message(message, fds)
 
@@ -204,8 +215,9 @@ class ChildPlan:
     """What to run as one child, and its callbacks.
 
     `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, as soon as
-    the death is seen, which may be before its workers are gone; `on_failing` gets it before, where
-    the child hangs. `on_message`: see `ChildProcess`. The child and its workers have `slots` on its
+    the death is seen, which may be before its workers are gone; `on_failing` gets it as soon as
+    it can be known, and `on_fault` before that the page's table, of a death that may be a step's
+    fault. `on_message`: see `ChildProcess`. The child and its workers have `slots` on its
     progress page; a step of which nothing is predicted may take `patience_s`.
     """
 
@@ -219,10 +231,12 @@ class ChildPlan:
     on_spawned: Callable[[ChildProcess], None] = lambda child: None
     on_ready: Callable[[ChildProcess, bytes], None]
     on_failing: Callable[[str], None] = lambda cause: None
+    on_fault: Callable[[bytes], None] = lambda table: None
     on_gone: Callable[[str], None]
     on_message: Callable[[object, Sequence[int]], None]
     on_event: OnEvent
     slots: int = 1
+    table_bytes: int = 0
     patience_s: float = 60.0
 
 
@@ -243,6 +257,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
         async with _open_child(plan) as (process, page):
             control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
             child = ChildProcess(process, control, plan.on_message, plan.epoch)
+            child.on_failing = partial(_fail, child, plan, page)
             plan.on_spawned(child)
             plan.on_event(ChildStarting(name, plan.epoch))
             try:
@@ -271,7 +286,7 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def _open_child(plan: ChildPlan) -> AsyncIterator[tuple[Process, ProgressPage]]:
-    with open_page(plan.slots) as page:
+    with open_page(plan.slots, plan.table_bytes) as page:
         async with open_process(plan.spec, ladder=plan.ladder) as process:
             yield process, page
 
@@ -339,7 +354,7 @@ async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> No
         run_hang_watcher,
         page,
         patience_s=plan.patience_s,
-        on_hang=partial(_handle_hang, child, plan),
+        on_hang=partial(_handle_hang, child, plan, page),
     )
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
@@ -349,20 +364,35 @@ async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> No
             with waiting_for(f"{name} to end"):
                 how = await child.process.wait_exited()
             nursery.cancel_scope.cancel(f"{name} ended")
+    _fail(child, plan, page, how.cause, is_own_fault=how.is_own_fault)
     if child.hung is not None:
-        raise ProcessHung(name, child.hung[1]) from ProcessDied(how)
+        raise ProcessHung(name, child.hung_cause) from ProcessDied(how)
     raise ProcessDied(how)
 
 
-def _handle_hang(child: ChildProcess, plan: ChildPlan, hang: Hang) -> None:
+def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:
     """Kill who stands still. A worker alone, if it was reported: its engine deals with its death
     as with any other."""
     pidfd = child.worker_pidfd(hang.pid) if hang.place else None
     cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
-    child.hung = hang.pid, cause
+    child.hung, child.hung_cause = hang, cause
     plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))
     if pidfd is not None:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         return
-    plan.on_failing(cause)
+    _fail(child, plan, page, cause, is_own_fault=hang.is_own_fault)
     child.process.kill_group()
+
+
+def _fail(
+    child: ChildProcess, plan: ChildPlan, page: ProgressPage, cause: str, *, is_own_fault: bool
+) -> None:
+    """It is going, or gone; whom to suspect must be known before its requests go elsewhere."""
+    if child.is_failing:
+        return
+    child.is_failing = True
+    if child.hung is not None:  # what it says of a worker is that this was killed
+        cause, is_own_fault = child.hung_cause, child.hung.is_own_fault
+    if is_own_fault or oom_kills() > child.oom_kills:
+        plan.on_fault(page.read_table())
+    plan.on_failing(cause)

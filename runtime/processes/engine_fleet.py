@@ -6,24 +6,27 @@ its device, is declared failed, and the others serve on; when none is left, the 
 Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 import msgspec
 
+from ...engine.batch_table import read_batches, table_bytes
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
-from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Failing
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
 from ...nurseries.processes.process import ProcessDied, ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
-from ..events import ChildFailed, OnEvent
+from ..events import ChildFailed, OnEvent, RequestRefused
 from ..messages import EngineMembership
 from .child_process import ChildProcess, run_child_process
 from .membership import EngineDirectory, FrontendDirectory
 from .process_supervisor import ProcessSupervisor, RunChild
+from .quarantine import Quarantine
 from .spares import Readiness
 
 # By name, not by import: what an engine is made of is not this process's business.
@@ -49,6 +52,7 @@ class EngineFleet:
     readiness: Readiness = attrs.field(factory=Readiness)
     run_child: RunChild = run_child_process
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
+    quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
@@ -65,6 +69,7 @@ class EngineFleet:
             settings=self.settings,
             epochs=self.epochs,
             on_event=self.on_event,
+            table_bytes=table_bytes(self.settings.engine.max_num_seqs),
             slots=1 + self.settings.engine.workers,
             spares_count=self.settings.spare_engines,
             readiness=self.readiness,
@@ -120,13 +125,21 @@ class EngineFleet:
         self.on_membership(self.directory.handle_gone(rank, cause))
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """An engine says that it is about to end: frontends need not wait until it has."""
+        """Engines say nothing else to the root yet."""
         close_fds(fds)
-        if isinstance(message, Failing):
-            child = self.processes.present().get(rank)
-            # It knows no more than that a worker was killed; the root knows why.
-            hung = None if child is None else child.hung
-            self.handle_failing(rank, message.cause if hung is None else hung[1])
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        """A step may have ended an engine: its requests are suspects, told with the next snapshot.
+
+        Those of two steps that were in flight died together: which of them is not known.
+        """
+        positions: dict[bytes, int] = {}
+        for batch in read_batches(table, self.settings.engine.max_num_seqs):
+            for row in batch:
+                positions[row.content] = max(row.position, positions.get(row.content, 0))
+        for content in self.quarantine.handle_death(positions, time.monotonic()):
+            self.on_event(RequestRefused(f"engine {rank}", content.hex()))
+        self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
 
     def handle_failing(self, rank: int, cause: str) -> None:
         """An engine is as good as gone; what it had comes free when it is."""

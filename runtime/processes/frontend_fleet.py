@@ -250,8 +250,11 @@ class FrontendFleet:
         self.notify()
 
     def handle_failing(self, rank: int, cause: str) -> None:
-        """A frontend hangs: it gets no more connections."""
+        """A frontend hangs, or has ended: it gets no more connections."""
         self.balancer.handle_gone(rank)
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        """A frontend computes no steps."""
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """A frontend is gone, its connections with it; engines abort what it asked for."""

@@ -35,7 +35,10 @@ class ProcessOwner(Protocol):
         """It is READY, with this payload."""
 
     def handle_failing(self, rank: int, cause: str) -> None:
-        """It hangs, and is killed: it will soon have ended."""
+        """It hangs, says that it fails, or has ended; once."""
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        """What it computed may have ended it; `table` follows the slots of its progress page."""
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """It has ended, in whatever phase; its workers may not be gone yet."""
@@ -70,6 +73,7 @@ class ProcessSupervisor:
     hopeless: tuple[type[Exception], ...] = (BootRefused,)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
+    table_bytes: int = 0
     slots: int = 1  # see `ChildPlan`
     readiness: Readiness = attrs.field(factory=Readiness)
     spares: Spares = attrs.field(init=False)
@@ -167,10 +171,12 @@ class ProcessSupervisor:
             on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=handle_ready,
             on_failing=partial(self.owner.handle_failing, rank),
+            on_fault=partial(self.owner.handle_fault, rank),
             on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),
             on_event=self.on_event,
             slots=self.slots,
+            table_bytes=self.table_bytes,
             patience_s=self.settings.engine.step_timeout_s,
         )
         await self.run_child(plan, init)

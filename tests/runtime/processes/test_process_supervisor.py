@@ -78,6 +78,9 @@ class Owner:
     def handle_failing(self, rank: int, cause: str) -> None:
         raise AssertionError("a simulated process does not hang")
 
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        raise AssertionError("a simulated process computes nothing")
+
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
         raise error
 
