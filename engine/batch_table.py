@@ -15,16 +15,23 @@ from contextlib import contextmanager
 
 import attrs
 
+from .messages import AddRequest
+
 _ROW = struct.Struct("=16sQ")  # content, attempt
 _STEP = struct.Struct("=4Q")  # change begun, step number, rows, change ended
 _CELL = struct.Struct("=2I")  # row, position
 CONTENT_BYTES = 16
+# Of a prompt of embeddings so many tell it from others; all may be 48 MiB.
+EMBEDS_BYTES = 65_536
 
 
-def content_hash(principal: str, prompt_token_ids: Sequence[int]) -> bytes:
+def content_hash(request: AddRequest) -> bytes:
     """What a request is known by when it is sent again: whose it is, and its prompt."""
-    digest = hashlib.blake2b(array("q", prompt_token_ids).tobytes(), digest_size=CONTENT_BYTES)
-    digest.update(b"\0" + principal.encode())
+    ids = array("q", request.prompt_token_ids)
+    digest = hashlib.blake2b(ids.tobytes(), digest_size=CONTENT_BYTES)
+    digest.update(b"\0" + request.principal.encode() + b"\0")
+    if request.prompt_embeds is not None:
+        digest.update(bytes(request.prompt_embeds.data[:EMBEDS_BYTES]))
     return digest.digest()
 
 

@@ -27,7 +27,7 @@ ROOMS = {
     "transports": ["array", "endpoint", "codec", "links", "control", "rings"],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
-        "sampling_params", "model_config", "config", "batch_table", "messages", "step_messages",
+        "sampling_params", "model_config", "config", "messages", "batch_table", "step_messages",
         "step_recorder", "model", "kernels", "worker", "core",
         "process",
     ],

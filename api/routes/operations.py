@@ -81,6 +81,7 @@ async def get_health(call: Call) -> None:
         "ready": not reasons,
         "reasons": reasons,
         "engines": [attrs.asdict(engine) for engine in health.engines],
+        "refused": health.refused,
     }
     await call.connection.answer_json(503 if reasons or not health.live else 200, body)
 

@@ -354,6 +354,6 @@ def make_request(
         logprobs=None if sampling.logprobs is None else LogprobLog(len(add.output_token_ids)),
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
         cache_root=cache_root,
-        content=content_hash(add.principal, add.prompt_token_ids),
+        content=content_hash(add),
         solo_tokens=add.solo_tokens,
     )

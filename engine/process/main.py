@@ -139,9 +139,9 @@ class EngineProcess:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._apply_membership(self.init.membership)
-        parts = self._server, self._executor.rings, self.recorder, self.progress, self.batches
+        parts = self._server, self._executor.rings, self.recorder, self.progress
         try:
-            async with open_engine_services(*parts):
+            async with open_engine_services(*parts, batches=self.batches):
                 settle_heap()
                 await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
                 with passes_shown(self.progress):

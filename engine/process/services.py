@@ -32,6 +32,7 @@ async def open_engine_services(
     executor: StepExecutor,
     recorder: StepRecorder = NO_RECORDER,
     progress: ProgressSlot | None = None,
+    *,
     batches: BatchTable | None = None,
 ) -> AsyncIterator[None]:
     """Serve the peers of the server's channel for the body of the block.

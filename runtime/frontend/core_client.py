@@ -110,7 +110,7 @@ class CoreClient:
         membership = self.membership
         if not (membership.suspects or membership.refused):
             return
-        content = content_hash(request.principal, request.prompt_token_ids)
+        content = content_hash(request)
         left_s = membership.refused.get(content, 0.0) - time.monotonic()
         if left_s > 0.0:
             raise RequestQuarantined(left_s)

@@ -1,6 +1,7 @@
 """The batch table: what was written before a step is read after a death, torn halves are not."""
 
 import os
+from typing import Any
 
 import pytest
 
@@ -11,15 +12,27 @@ from triolet.engine.batch_table import (
     read_batches,
     table_bytes,
 )
+from triolet.engine.messages import AddRequest
+from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.processes.progress_page import open_page
+from triolet.transports.array import Array
 
 ROWS = 4
-A, B = content_hash("me", [1, 2]), content_hash("me", [1, 2, 3])
+
+
+def content(*prompt: int, **fields: Any) -> bytes:
+    fields = {"request_id": "r", "attempt": 1, "sampling": SamplingParams(), **fields}
+    return content_hash(AddRequest(prompt_token_ids=list(prompt), **fields))
+
+
+A, B = content(1, 2), content(1, 2, 3)
 
 
 def test_contents_are_a_principal_and_a_prompt() -> None:
-    assert content_hash("me", [1, 2]) == A
-    assert len({A, B, content_hash("you", [1, 2]), content_hash("", [1, 2])}) == 4
+    assert content(1, 2, attempt=2, request_id="another") == A
+    rows = [Array("bfloat16", (2, 1), bytes(4)), Array("bfloat16", (2, 1), bytes(3) + b"x")]
+    embedded = [content(0, 0, prompt_embeds=each) for each in rows]
+    assert len({A, B, content(1, 2, principal="you"), content(0, 0), *embedded}) == 6
 
 
 def test_both_steps_in_flight_are_read_the_older_one_first() -> None:

@@ -105,10 +105,11 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
         assert len(bed.fleet.quarantine.suspects) == 3
 
         await fails(bed, 5, POISON, tokens=8)
-        assert len(bed.diary.of(RequestRefused)) == 1
         with pytest.raises(RequestQuarantined) as caught:
             await bed.send(5, POISON)
         assert not caught.value.retryable
+        (refused,) = bed.diary.of(RequestRefused)
+        assert bed.runtime.health().refused == [refused.content]
         assert await bed.send(1, 2) == undisturbed
         assert len(bed.diary.of(ChildGone)) == 2
 
