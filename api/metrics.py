@@ -45,6 +45,7 @@ _OF_ENGINES = (
     (_COUNTER, "output_tokens", "engine_generation_tokens", "Tokens sampled"),
     (_COUNTER, "prefix_queries", "prefix_cache_queries", "Prompt tokens looked up in the cache"),
     (_COUNTER, "prefix_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+    (_COUNTER, "worker_restarts", "worker_restarts", "Workers that died and were replaced"),
     (_COUNTER, "messages_dropped", "engine_messages_dropped", "Messages dropped as malformed"),
 )
 # The same of ApiCounters and FrontendStatistics, one value for this process.

@@ -10,6 +10,7 @@
      +-- StepFailed               a worker raised in a step; the engine dies of it
      +-- StepTimeout              a step had no answer in time; the engine dies of it
      +-- WorkersDisagree          the workers of one engine would compute differently
+     +-- PromiseBroken            new workers cannot go on where dead ones were
      +-- BootRefused              a process of ours cannot start, and none in its place could
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
 
@@ -131,6 +132,21 @@ class WorkersDisagree(EngineError):
 
     def __str__(self) -> str:
         return f"the workers have different numerics: {', '.join(self.numerics_ids)}"
+
+
+@attrs.frozen
+class PromiseBroken(EngineError):
+    """Workers that replace dead ones have less, or compute otherwise, than READY has promised.
+
+    `changed` are the fields, each with what was promised and what there is now.
+    """
+
+    code: ClassVar[str] = "promise_broken"
+    retryable: ClassVar[bool] = True  # on another engine
+    changed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"new workers cannot go on where dead ones were: {', '.join(self.changed)}"
 
 
 @attrs.frozen

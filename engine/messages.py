@@ -236,6 +236,7 @@ class EngineStatistics:
     step_s_last: float = 0.0
     # `aborts_after[n]` requests that were aborted had given their blocks back n steps later.
     aborts_after: list[int] = attrs.field(factory=list)
+    worker_restarts: int = 0  # losses of workers that others took the place of
 
     @property
     def kv_usage(self) -> float:

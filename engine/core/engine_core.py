@@ -306,6 +306,20 @@ class EngineCore:
             self._applier.add_due(outputs, now + self._statistics.step_s_last)
         return self._messages(outputs)
 
+    def undo_steps(self, times: int = 1) -> int:
+        """The workers were lost, so many times; others take their place, which hold nothing.
+
+        Steps in flight are as if they had never been scheduled, what ran waits to be computed again
+        from all its tokens, and no block can be found. Requests, grammars, logprobs and tokens that
+        were not sent yet stay. Returns in how many losses some request was in flight without a new
+        token in between: it may be what ends the workers.
+        """
+        undone = self._scheduler.undo_steps()
+        self._pace = StepPace()
+        self._statistics.worker_restarts += times
+        self._pending.put_events(self._scheduler)
+        return max((request.note_loss() for request in undone), default=0)
+
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events.
 

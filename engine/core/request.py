@@ -142,6 +142,9 @@ class Request:
     cached_tokens: int = 0
     # Output index of the first token that was not sent, if any is held (`OutputWindows`).
     unsent_from: int | None = None
+    # In so many losses of workers in a row it was in flight, since it had so many tokens.
+    losses: int = 0
+    lost_at: int = 0
     # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
     aborted_at: int = NEVER
 
@@ -232,6 +235,13 @@ class Request:
             return index
         self.unsent_from = None
         return first
+
+    def note_loss(self) -> int:
+        """It was in flight when workers were lost: in how many losses without a new token."""
+        tokens = len(self.token_ids)
+        self.losses = self.losses + 1 if self.lost_at == tokens else 1
+        self.lost_at = tokens
+        return self.losses
 
     def note_cached(self, tokens: int) -> None:
         """Its first admission found so many prompt tokens in the cache.

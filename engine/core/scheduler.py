@@ -18,6 +18,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
   that needs its blocks waits, and none after it is served, until the victim has no step in flight.
+- *Lost workers*: steps in flight are taken back; all that ran waits to be computed again, in order.
 - *Progress*: checks let in only requests that fit when alone, none is preempted for a younger one
   but a paused request, and none overtakes the first of those ready to run. So the
   oldest that has credit computes in every step (or in the one after the next, where it waits for
@@ -180,6 +181,24 @@ class Scheduler:
                 self._end_release(request)
         return scheduled
 
+    def undo_steps(self) -> list[Request]:
+        """The workers are gone with all they held: take back what is in flight and what runs.
+
+        Returns the requests that were in flight and go on.
+        """
+        undone = list(dict.fromkeys(one for step in self.in_flight for one in step.requests))
+        self.in_flight.clear()
+        for request in undone:
+            request.scheduled_tokens = request.computed_tokens
+            request.total_tokens = len(request.token_ids)
+            if request.is_finished:
+                self._end_release(request)
+        for request in self.running.copy():
+            self._take_back(request)
+        self.kv_cache.pool.clear()
+        self._rows = RowPool(self.max_num_seqs)
+        return [request for request in undone if not request.is_finished]
+
     def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
         """The step, which is complete, took the workers so long."""
         if seconds > 0.0:
@@ -312,6 +331,10 @@ class Scheduler:
             self.waiting.update(sibling)
 
     def _preempt(self, request: Request) -> None:
+        self._take_back(request)
+        self.preemptions += 1
+
+    def _take_back(self, request: Request) -> None:
         """Take row and blocks away; all its tokens will be computed again."""
         assert not request.in_flight, request.request_id
         self._release_siblings(request)
@@ -320,7 +343,6 @@ class Scheduler:
         request.computed_tokens = request.scheduled_tokens = 0
         request.move_to(RequestStatus.PREEMPTED)
         self.waiting.add(request)
-        self.preemptions += 1
         self._note(request, _E.PREEMPTED)
 
     def _note_admission(self, request: Request) -> None:

@@ -120,8 +120,9 @@ class EngineProcess:
     async def _serve(self, workers: WorkerReady) -> None:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
+        self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
-        async with open_engine_services(self._server, self._executor.rings, self.recorder):
+        async with open_engine_services(self._server, self._executor, self.recorder):
             settle_heap()
             await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
             async with open_service(self._run_control, name="control"):
@@ -178,6 +179,7 @@ class EngineProcess:
             facts={
                 "epoch": self.init.epoch,
                 "frontends": len(self._known),
+                "worker restarts": statistics.worker_restarts,
                 "step": statistics.step,
                 "running": statistics.running,
                 "waiting": statistics.waiting,

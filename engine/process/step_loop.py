@@ -1,7 +1,8 @@
 """Step loop of an engine: schedule, compute, finish, deliver.
 
 It reads like the algorithm. Failures are not handled here: a step that fails or is late ends the
-engine, whose supervisor decides.
+engine, whose supervisor decides. Workers that are lost are replaced by the executor: what was in
+flight is undone, and goes on with the new ones.
 """
 
 import math
@@ -20,16 +21,26 @@ from .server import EngineServer
 class StepExecutor(Protocol):
     """Computes steps: the rings to worker processes, or an executor in this process."""
 
+    @property
+    def generation(self) -> int:
+        """How often the workers were lost: all that they held, and every step in flight."""
+
     def submit(self, step: Step) -> None:
         """Hand a step to the workers, which compute one after the other; it does not wait."""
 
     def submit_mask(self, mask: Mask) -> None:
         """Hand over the mask of the oldest step whose result is not known; before the next step."""
 
-    async def result(self, number: int) -> StepResult:
-        """Wait for the result of step `number`. Cancelled, it loses nothing.
+    async def result(self, number: int) -> StepResult | None:
+        """Wait for the result of step `number`; None if it is lost. Cancelled, it loses nothing.
 
-        Raises `StepFailed`, `StepTimeout` or `ProcessDied`; each ends the engine.
+        Raises `StepFailed`; that ends the engine.
+        """
+
+    async def replaced(self, losses: int) -> None:
+        """Wait for workers in the place of those that were lost; `losses`: see `undo_steps`.
+
+        Raises how the last ones ended if that is too many, which ends the engine.
         """
 
 
@@ -48,8 +59,17 @@ async def run_step_loop(
     """
     core = server.core
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
+    generation = executor.generation
     task_status.started()
     while True:
+        if executor.generation != generation:
+            in_flight.clear()
+            losses = core.undo_steps(executor.generation - generation)
+            generation = executor.generation
+            server.deliver(core.take_outputs())
+            with waiting_for("new workers"):
+                await executor.replaced(losses)
+            continue
         began = recorder.now()
         step = core.schedule(trio.current_time())
         if step is not None:
@@ -68,7 +88,7 @@ async def run_step_loop(
         with waiting_for(f"step {number}"):
             result = await _result(executor, number, due)
         if result is None:
-            continue  # it is time for the next one
+            continue  # it is time for the next one, or the step is lost
         in_flight.popleft()
         began = recorder.now()
         outputs = core.finish_step(result, trio.current_time())

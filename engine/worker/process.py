@@ -64,6 +64,7 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
             results=owned.enter_context(RingWriter.attach(handshake.fds[READER_FDS:])),
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
+            generation=init.generation,
         )
         worker = WorkerProcess(init, control, handshake, loop)
         await worker.run(executor)
@@ -130,6 +131,7 @@ class WorkerProcess:
             os.getpid(),
             facts={
                 "executor": self.loop.executor.name,
+                "generation": self.init.generation,
                 "phase": self.phase,
                 "step": self.loop.step,
                 "rows": self.loop.rows,

@@ -55,6 +55,7 @@ class StepLoop:
     results: RingWriter
     stop: StopSignal
     recorder: StepRecorder = NO_RECORDER
+    generation: int = 0
     step: int = attrs.field(default=0, init=False)
     rows: int = attrs.field(default=0, init=False)
     _steps_codec: Codec = attrs.field(init=False)
@@ -91,6 +92,7 @@ class StepLoop:
                 # A mask here is that of a step which failed before it asked for it.
                 if isinstance(message, Step):
                     answer = self._answer(message)
+                    answer.generation = self.generation
                     began = self.recorder.now()
                     [frame] = self._results_codec.encode(answer)
                     assert isinstance(frame, bytearray)
@@ -105,6 +107,7 @@ class StepLoop:
         came = self.recorder.now()
         message = self._steps_codec.decode((frame,))
         assert isinstance(message, Step | Mask)
+        assert message.generation == self.generation, "this is for workers before or after us"
         self.recorder.note_span(Span.READ, message.number, waits, came)
         self.recorder.note(Span.UNPACK, message.number, came)
         return message
