@@ -73,6 +73,8 @@ class ResponseRecord:
     # Without tools that is one for each token; those without text are silent.
     delta_count: int = attrs.field(default=0, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
+    # The first token that another numerics id has computed, if any.
+    inexact_from: int | None = attrs.field(default=None, init=False)
     # In their order; only the last one may be open.
     items: list[Item] = attrs.field(factory=list, init=False)
     marks: list[Mark] = attrs.field(factory=list, init=False)
@@ -305,7 +307,7 @@ class ResponseRecord:
 
     def _final(self, ending: Ending, built: dict[int, JsonObject]) -> JsonObject:
         output = [self._whole(item, built) for item in self.items]
-        return self.events.final(ending, output, self.token_count)
+        return self.events.final(ending, output, self.token_count, self.inexact_from)
 
     def text_between(self, first: int, stop: int) -> str:
         """The text of the deltas `[first, stop)`."""

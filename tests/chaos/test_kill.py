@@ -1,4 +1,4 @@
-"""kill -9 at every tier, idle and in mid-stream: streams get an error, the tree heals or is gone.
+"""kill -9 at every tier, idle and in mid-stream: streams go on or break, the tree heals or is gone.
 
 Engines that keep dying are given up while another serves on; without any the run ends.
 """
@@ -29,6 +29,8 @@ STEP_S = 0.02
 # Half a minute of stream: nothing ends by itself before it is killed.
 ENDLESS_TOKENS = 1500
 LANES = ("a", "b", "c")
+# Some seconds of stream: it is killed in the midst of them, and ends by itself.
+TOKENS = 150
 
 
 async def kill(server: Server, place: str) -> dict[str, int]:
@@ -54,19 +56,21 @@ async def wait_healed(server: Server, before: dict[str, int], *, replaced: set[s
     }
 
 
-async def start_streams(nursery: trio.Nursery, server: Server) -> list[SeenStream]:
+async def start_streams(
+    nursery: trio.Nursery, server: Server, tokens: int = ENDLESS_TOKENS
+) -> list[SeenStream]:
     """One stream over HTTP and three lanes of a WebSocket, all begun."""
     over_http = SeenStream()
     lanes: dict[str | None, SeenStream] = {lane: SeenStream() for lane in LANES}
 
     async def read_http() -> None:
         async with server.client() as client:
-            await read_sse(client, body(ENDLESS_TOKENS), over_http)
+            await read_sse(client, body(tokens), over_http)
 
     async def read_lanes() -> None:
         async with open_socket(server.url) as socket:
             for lane in LANES:
-                create = {"type": "response.create", "stream_id": lane, **body(ENDLESS_TOKENS)}
+                create = {"type": "response.create", "stream_id": lane, **body(tokens)}
                 await socket.send_message(json.dumps(create))
             await read_socket(socket, lanes)
 
@@ -82,16 +86,9 @@ async def wait_ended(streams: list[SeenStream]) -> None:
         await stream.ended.wait()
 
 
-ENGINE_DEATHS = {
-    "engine 0": "was killed by SIGKILL",
-    # The engine dies of its worker, and says so in its last words.
-    "engine 0/worker 0": "worker-0",
-}
-
-
 @pytest.mark.chaos
 @pytest.mark.slow
-@pytest.mark.parametrize("victim", ENGINE_DEATHS)
+@pytest.mark.parametrize("victim", ["engine 0", "engine 0/worker 0"])
 async def test_a_death_below_the_frontend(tmp_path: pathlib.Path, victim: str) -> None:
     replaced = {"engine 0", "engine 0/worker 0"}
     opened = open_server(tmp_path, executor="null", null_step_s=STEP_S)
@@ -101,16 +98,19 @@ async def test_a_death_below_the_frontend(tmp_path: pathlib.Path, victim: str) -
             await wait_healed(server, before, replaced=replaced)
             await check_serves(server)
             epoch = (await server.health())[0]["epoch"]
+            undisturbed = SeenStream()
+            async with server.client() as client:
+                await read_sse(client, body(TOKENS), undisturbed)
             async with trio.open_nursery() as nursery:
-                streams = await start_streams(nursery, server)
+                streams = await start_streams(nursery, server, TOKENS)
                 before = await kill(server, victim)  # in mid-stream
                 await wait_ended(streams)
                 for stream in streams:
                     assert stream.broken is None, "the connection lives on"
-                    assert stream.error["code"] == "engine_died", stream.last
-                    assert ENGINE_DEATHS[victim] in stream.error["message"]
-                    assert "SIGKILL" in stream.error["message"]
-                    assert "may be sent again" in stream.error["message"]
+                    assert stream.error == {}
+                    assert stream.token_ids == undisturbed.token_ids
+                    usage, expected = (s.last["response"]["usage"] for s in (stream, undisturbed))
+                    assert usage["output_tokens"] == expected["output_tokens"] == TOKENS
                 await wait_healed(server, before, replaced=replaced)
                 await check_serves(server)
                 nursery.cancel_scope.cancel("the sockets were open all the time")
