@@ -6,8 +6,7 @@ has left, the response is aborted, at once or after the time that its request as
 No task moves tokens. The collector of the request's outputs calls `on_output` once, readers are
 woken, and the first that takes pulls everything into the record; so tokens that come meanwhile cost
 nothing and are merged, and a request whose readers are all behind meets its credit and is paused.
-Without readers, or while a caller waits for the end, outputs are pulled when they come. The README
-has a picture of the whole way.
+Without readers, or while a caller waits for the end, outputs are pulled when they come.
 """
 
 import logging

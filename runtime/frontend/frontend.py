@@ -73,8 +73,7 @@ class Frontend:
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
-        Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`; iterating the
-        stream raises `EngineDied` (none went on), `RequestFailed`, or `InvalidRequest`.
+        Raises as `Generator.generate` and `GenerationStream`. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
         check_arguments(
@@ -85,8 +84,7 @@ class Frontend:
             events=events,
             inexact_ok=inexact_ok,
         )
-        deadline = trio.current_time() + deadline_s
-        params = params or SamplingParams()
+        deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
             prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
             ticket.charge_tokens(params.n * len(prepared.prompt_token_ids))
