@@ -76,13 +76,20 @@ class OutputFailed(EngineError):
 
 @attrs.frozen
 class EngineDied(EngineError):
-    """The engine that served the request is gone. `cause` names signal, exit code or exception."""
+    """The engine that served the request is gone. `cause` names signal, exit code or exception.
+
+    `sequel` says why no other engine went on with it.
+    """
 
     code: ClassVar[str] = "engine_died"
     retryable: ClassVar[bool] = True
-    sentence: ClassVar[str] = "{self.engine} died: {self.cause}. The request may be sent again"
     engine: str
     cause: str
+    sequel: str = ""
+
+    def __str__(self) -> str:
+        sequel = f", and {self.sequel}" if self.sequel else ""
+        return f"{self.engine} died: {self.cause}{sequel}. The request may be sent again"
 
 
 @attrs.frozen

@@ -92,6 +92,12 @@ class AddRequest:
     parent: str = ""
     merge_s: float = 0.0
     prompt_embeds: Array | None = None
+    # When a frontend took it, by the host's monotonic clock: engines order requests by it.
+    admitted_ns: int = 0
+    # Sent before, to this engine or another: it goes before those that are new.
+    replayed: bool = False
+    # For the frontend alone: another numerics id may go on with it.
+    inexact_ok: bool = False
 
 
 @attrs.frozen
@@ -157,12 +163,14 @@ class UtilityCall:
 
 
 class RequestEventKind(enum.StrEnum):
-    """What an engine did with a request; sent only to those that asked for it."""
+    """What happened to a request; sent only to those that asked for it."""
 
-    QUEUED = "queued"  # it must wait; `detail`: how many are before it
+    QUEUED = "queued"  # it must wait, also for an engine; `detail`: how many are before it
     SCHEDULED = "scheduled"  # its prompt is computed from now on
     PREEMPTED = "preempted"  # it gave its place to others and waits
     RESUMED = "resumed"  # scheduled again after a preemption; what it had is computed once more
+    # Said by frontends alone: another engine goes on with it.
+    MIGRATED = "migrated"
 
 
 @attrs.frozen
@@ -171,6 +179,8 @@ class RequestEvent:
 
     kind: RequestEventKind
     detail: int = 0
+    # Of MIGRATED: the tokens are those that the first engine would have given.
+    exact: bool = True
 
 
 @attrs.frozen

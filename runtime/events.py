@@ -44,6 +44,19 @@ class ChildReady:
 
 
 @attrs.frozen
+class EngineDiffers:
+    """An engine is ready whose numerics id is not that of the engine before it.
+
+    Its model folder was exchanged, or its code: what was begun before does not go on there.
+    """
+
+    child: str
+    epoch: int
+    numerics_id: str
+    before: str
+
+
+@attrs.frozen
 class ChildGone:
     """A process ended unasked, for `cause`; everything of it is gone by pidfd."""
 
@@ -94,6 +107,7 @@ RunEvent = (
     | ChildProgress
     | ChildPhaseEnded
     | ChildReady
+    | EngineDiffers
     | ChildGone
     | ChildStopped
     | ChildFailed

@@ -218,11 +218,19 @@ class ResponseEvents:
             {"type": "response.in_progress", "sequence_number": 1, "response": response},
         ]
 
-    def final(self, ending: Ending, output: list[JsonObject], token_count: int) -> JsonObject:
-        """The response object as it stays."""
+    def final(
+        self,
+        ending: Ending,
+        output: list[JsonObject],
+        token_count: int,
+        inexact_from: int | None = None,
+    ) -> JsonObject:
+        """The response object as it stays; from that token on it may differ, if from any."""
         final, error = self.snapshot(ending.status), ending.error
         final["output"] = output
         final["usage"] = _usage(ending.usage, token_count)
+        if inexact_from is not None:
+            final["runtime"] = {"inexact_from": inexact_from}
         if ending.reason is not None:
             final["incomplete_details"] = {"reason": ending.reason}
         if error is not None:

@@ -15,8 +15,8 @@ its tokens has the same. Without tools that is
     terminal event 8 n + 4
 
 with one more before the end when that completes a text (a broken character). With tools, items
-begin and end as their text comes. Notices (events of the request, where they were asked for) have
-the number of the event before them; a reader that resumes may see some of them twice.
+begin and end as their text comes. Notices (events of the request) have the number of the event
+before them: one that resumes may see some twice.
 
 The bound of a record is the length of the model: it keeps what was generated, once.
 """
@@ -68,11 +68,11 @@ class ResponseRecord:
     events: ResponseEvents
     # Output tokens so far, those without text included.
     token_count: int = attrs.field(default=0, init=False)
-    # Characters in all deltas.
-    size: int = attrs.field(default=0, init=False)
+    size: int = attrs.field(default=0, init=False)  # characters in all deltas
     # Without tools that is one for each token; those without text are silent.
     delta_count: int = attrs.field(default=0, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
+    inexact_from: int | None = attrs.field(default=None, init=False)  # of which token
     # In their order; only the last one may be open.
     items: list[Item] = attrs.field(factory=list, init=False)
     marks: list[Mark] = attrs.field(factory=list, init=False)
@@ -305,7 +305,7 @@ class ResponseRecord:
 
     def _final(self, ending: Ending, built: dict[int, JsonObject]) -> JsonObject:
         output = [self._whole(item, built) for item in self.items]
-        return self.events.final(ending, output, self.token_count)
+        return self.events.final(ending, output, self.token_count, self.inexact_from)
 
     def text_between(self, first: int, stop: int) -> str:
         """The text of the deltas `[first, stop)`."""

@@ -72,7 +72,7 @@ class Request:
     frontend: Frontend
     request_id: str
     attempt: int
-    # Order of arrival at this engine: unique, growing. FCFS is this order, preempted or not.
+    # Order of arrival at this engine: unique, growing. It decides between equals alone.
     arrival: int
     sampling: SamplingParams
     choice: int
@@ -94,6 +94,10 @@ class Request:
     # Output index up to which it may be scheduled (exclusive). Only ever grows.
     credit: int
     status: RequestStatus = RequestStatus.WAITING
+    # When its frontend took it: FCFS is this order, here and wherever it is sent again.
+    admitted_ns: int = 0
+    # It was preempted here, or sent before: it has its turn ahead of new ones.
+    has_run: bool = False
     # Its frontend wants events: when it is queued, scheduled, preempted.
     events: bool = False
     # Its attempt alone names it to its frontend.
@@ -345,6 +349,8 @@ def make_request(
         stop_token_ids=frozenset(sampling.stop_token_ids),
         credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
         status=status,
+        admitted_ns=add.admitted_ns,
+        has_run=add.replayed,
         events=add.events,
         in_columns=add.in_columns,
         merge_s=add.merge_s,

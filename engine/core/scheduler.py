@@ -10,7 +10,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
   no decode by a whole step; and no more run than it has tokens. Larger while none is interactive.
-- *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
+- *Order* is the queue's: priority, then admission. "Younger" means later in this order.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
@@ -342,6 +342,7 @@ class Scheduler:
         self._release(request)
         request.computed_tokens = request.scheduled_tokens = 0
         request.move_to(RequestStatus.PREEMPTED)
+        request.has_run = True
         self.waiting.add(request)
         self._note(request, _E.PREEMPTED)
 

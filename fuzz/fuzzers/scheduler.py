@@ -116,6 +116,7 @@ class _World:
                 parent=parent,
                 merge_s=event.merge_s,
                 in_columns=event.in_columns,
+                admitted_ns=7 * number % 5,  # not the order in which they arrive
             )
             self.send(event.frontend, embedded(add) if event.is_embedded else add)
 
@@ -243,9 +244,9 @@ class _World:
         """Requests were admitted in the queue's order."""
         scheduler = self.core._scheduler
         rows, first = {new.row for new in step.new}, scheduler.waiting.first()
-        admitted = [scheduler.waiting.order(one) for one in scheduler.running if one.row in rows]
+        admitted = [scheduler.waiting.turn(one) for one in scheduler.running if one.row in rows]
         if admitted and first is not None:
-            assert max(admitted) < scheduler.waiting.order(first), "overtaken"
+            assert max(admitted) < scheduler.waiting.turn(first), "overtaken"
 
     def fail_rows(self, result: StepResult) -> StepResult:
         """The same without the tokens of those that are to fail."""

@@ -19,7 +19,7 @@ from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
-from ..events import ChildFailed, OnEvent
+from ..events import ChildFailed, EngineDiffers, OnEvent
 from ..messages import EngineMembership
 from .child_process import ChildProcess, run_child_process
 from .membership import EngineDirectory, FrontendDirectory
@@ -52,6 +52,8 @@ class EngineFleet:
     processes: ProcessSupervisor = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
+    # Of the engine that was ready last.
+    _numerics_id: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
         self.processes = ProcessSupervisor(
@@ -112,6 +114,10 @@ class EngineFleet:
         self._has_served = True
         child.publish(self.frontends.snapshot())
         engine = msgspec.msgpack.decode(payload, type=EngineReady)
+        before, self._numerics_id = self._numerics_id, engine.numerics_id
+        if before not in ("", engine.numerics_id):
+            epoch = self.directory.snapshot().engines[rank].epoch
+            self.on_event(EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before))
         self.on_membership(self.directory.handle_ready(rank, engine))
 
     def handle_gone(self, rank: int, cause: str) -> None:

@@ -20,7 +20,6 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.config import AdmissionLimits
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.runtime import open_runtime
 from triolet.runtime.text.prompts import PromptEmbeds
 from triolet.transports.codec import ARRAY_FRAME_BYTES
@@ -83,7 +82,6 @@ async def test_they_are_sent_again_to_another_engine(
         alone = await tokens_of(bed, embeddings(tokens))
     for tokens_before in range(3):
         async with open_bed(null_folder, engines=2, max_num_batched_tokens=16) as bed:
-            bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
             prompt = embeddings(tokens)
             async with bed.frontend.generate(prompt, PARAMS, credit=tokens_before) as stream:
                 while stream.output_tokens < tokens_before:

@@ -14,7 +14,13 @@ from triolet.engine.errors import BootRefused
 from triolet.nurseries.processes.process import ProcessStuck
 from triolet.runtime.config import RuntimeSettings
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
+from triolet.runtime.events import (
+    ChildFailed,
+    ChildGone,
+    ChildReady,
+    ChildStopped,
+    EngineDiffers,
+)
 from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
@@ -86,6 +92,16 @@ async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:
         assert (member.restarts, member.cause) == (1, "was killed by SIGKILL")
     assert bed.diary.of(ChildGone) == [ChildGone("engine 0", 1, "was killed by SIGKILL")]
     assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", 2)]  # at the end, in order
+
+
+async def test_one_that_computes_otherwise_is_reported() -> None:
+    async with open_bed(acting_settings(["ready", "ready", "other"])) as bed:
+        for epoch in (1, 2, 3):
+            await bed.wait_ready(epoch)
+            if epoch < 3:
+                assert bed.diary.of(EngineDiffers) == []
+                bed.kill()
+    assert bed.diary.of(EngineDiffers) == [EngineDiffers("engine 0", 3, "other", "acting")]
 
 
 async def test_it_is_not_restarted_before_its_workers_are_gone() -> None:
