@@ -1,7 +1,7 @@
-"""HTTP routes without an engine: models, health, version, metrics, docs, tokenizer, live tree.
+"""HTTP routes without an engine: models, health, version, metrics, docs, tokenizer.
 
 `/live` says that this process makes progress, `/ready` that new work is taken (false first in a
-drain), `/health` the same with the state of each engine.
+drain), `/health` the same with the state of each engine, and the frontends that are given up.
 """
 
 import importlib.resources
@@ -11,10 +11,8 @@ import attrs
 from ... import __version__
 from ...engine.errors import EngineError
 from ...runtime.frontend.health import Health
-from ...runtime.messages import ControlCall
 from ..application import Application, Call
 from ..errors import ApiError, to_api_error
-from ..http.request import JSON_TYPE
 from ..metrics import CONTENT_TYPE
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
 from ..schema.fields import JsonObject
@@ -81,6 +79,10 @@ async def get_health(call: Call) -> None:
         "ready": not reasons,
         "reasons": reasons,
         "engines": [attrs.asdict(engine) for engine in health.engines],
+        "failed_frontends": [
+            {"rank": rank, "reason": f"frontend {rank} is failed: {why}"}
+            for rank, why in sorted(call.application.failed_frontends.items())
+        ],
     }
     await call.connection.answer_json(503 if reasons or not health.live else 200, body)
 
@@ -116,12 +118,6 @@ async def get_docs(call: Call) -> None:
     It is open, since it knows nothing: what it shows it asks for with the reader's key.
     """
     await call.connection.answer(200, PAGE, content_type=PAGE_TYPE, headers=PAGE_HEADERS)
-
-
-async def get_tree(call: Call) -> None:
-    """`GET /admin/tree`: the live task tree of all processes, as `triolet tree --json` shows it."""
-    text = await call.application.root.ask(ControlCall.TREE)
-    await call.connection.answer(200, text.encode(), content_type=JSON_TYPE)
 
 
 async def tokenize(call: Call) -> None:

@@ -15,6 +15,7 @@ from ..http.request import HttpRequest
 from ..openai.completion_requests import CHAT, COMPLETIONS
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
+from .admin import RESTART, get_tree, restart
 from .completions import create_chat_completion, create_completion
 from .openapi import Route, openapi_document
 from .operations import (
@@ -27,7 +28,6 @@ from .operations import (
     get_model,
     get_ready,
     get_tokenizer_info,
-    get_tree,
     get_version,
     list_models,
     tokenize,
@@ -161,6 +161,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/openapi.json", get_openapi),
     Route("GET", "/docs", get_docs, is_open=True),
     Route("GET", "/admin/tree", get_tree, is_admin=True),
+    Route("POST", "/admin/restart", restart, is_admin=True, body=RESTART),
     Route("GET", "/live", get_live, is_open=True),
     Route("GET", "/ready", get_ready, is_open=True),
     Route("GET", "/health", get_health, is_open=True),
