@@ -15,10 +15,10 @@ from ..http.request import HttpRequest
 from ..openai.completion_requests import CHAT, COMPLETIONS
 from ..openai.responses_fields import RESPONSES
 from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
-from .admin import RESTART, get_tree, restart
 from .completions import create_chat_completion, create_completion
 from .openapi import Route, openapi_document
 from .operations import (
+    RESTART,
     detokenize,
     get_docs,
     get_health,
@@ -28,8 +28,10 @@ from .operations import (
     get_model,
     get_ready,
     get_tokenizer_info,
+    get_tree,
     get_version,
     list_models,
+    restart,
     tokenize,
 )
 from .responses import (
