@@ -1,4 +1,4 @@
-"""HTTP routes without an engine: models, health, version, metrics, docs, tokenizer, and what admins ask.
+"""HTTP routes without an engine: models, health, metrics, docs, tokenizer, and what admins ask.
 
 `/live` says that this process makes progress, `/ready` that new work is taken (false first in a
 drain), `/health` the same with the state of each engine, and the frontends that are given up.
