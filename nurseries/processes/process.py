@@ -19,11 +19,13 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
-from .death_watch import is_exiting, wait_process_gone
+from .death_watch import count_oom_kills, is_exiting, wait_process_gone
 from .last_words import LastWords
 from .spawned import Spawned, spawn
 
 T = TypeVar("T")
+# Of a process that ends because one of its own was killed from outside: neither is at fault.
+EXIT_CHILD_KILLED = 72
 
 
 @attrs.frozen
@@ -65,11 +67,20 @@ class ProcessExit:
     code: int | None
     signal: int | None
     last_words: str = ""
+    # The kernel has killed for want of memory while it ran, and perhaps this very process.
+    out_of_memory: bool = False
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was killed from outside, or a process of its own was: no fault of it."""
+        killed = self.signal == signal.SIGKILL and not self.out_of_memory
+        return killed or self.code == EXIT_CHILD_KILLED
 
     def describe(self) -> str:
         """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""
         if self.signal is not None:
-            return f"was killed by {signal.Signals(self.signal).name}"
+            why = " (out of memory)" if self.out_of_memory else ""
+            return f"was killed by {signal.Signals(self.signal).name}{why}"
         if self.code is not None:
             return f"exited with code {self.code}"
         return "is gone, and its exit was read elsewhere"
@@ -132,6 +143,10 @@ class Process:
     _death_fd: int
     # Another block owns the process, its descriptors and its end.
     _handed_over: bool = attrs.field(default=False, init=False)
+    # It outlived the whole ladder: not waited for again.
+    _stuck: bool = attrs.field(default=False, init=False)
+    # When we became its owner.
+    _oom_kills: int = attrs.field(factory=count_oom_kills, init=False)
 
     async def wait_exited(self) -> ProcessExit:
         """Return how the process ended, once it has. Any number of tasks may wait.
@@ -201,7 +216,8 @@ class Process:
                 exited = result.si_code == os.CLD_EXITED
                 code, number = (result.si_status, None) if exited else (None, result.si_status)
             words = self._words.read()
-            self.exit = ProcessExit(self.spec.name, self.pid, code, number, words)
+            starved = number == signal.SIGKILL and count_oom_kills() > self._oom_kills
+            self.exit = ProcessExit(self.spec.name, self.pid, code, number, words, starved)
         return self.exit
 
     def _close(self) -> None:
@@ -301,7 +317,8 @@ async def shut_down_process(process: Process, times: LadderTimes) -> None:
     code 0; one that still imports its modules does so on SIGTERM. A process in uninterruptible
     sleep outlives even SIGKILL, so the last wait is bounded, too.
 
-    Raises `ProcessStuck` after the last rung. Shielded from cancellation, bounded by `times`.
+    Raises `ProcessStuck` after the last rung, and at once when called again. Shielded from
+    cancellation, bounded by `times`.
     """
     rungs = (
         (process.ask_to_stop, times.ask_s),
@@ -310,9 +327,10 @@ async def shut_down_process(process: Process, times: LadderTimes) -> None:
     )
     with trio.CancelScope(shield=True):  # bounded by the times
         for take, wait_s in rungs:
-            if process.exit is None:
+            if process.exit is None and not process._stuck:
                 take()
                 with trio.move_on_after(wait_s):
                     await process.wait_exited()
     if process.exit is None:
+        process._stuck = True
         raise ProcessStuck(process.spec.name, process.pid, times.kill_s)

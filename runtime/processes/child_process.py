@@ -125,13 +125,13 @@ class ChildProcess:
     _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
     _trees: dict[int, tuple[trio.Event, list[str]]] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
-    # The newest membership snapshot that was not sent yet: a slot of one, the latest wins.
-    _snapshot: object | None = attrs.field(default=None, init=False)
+    # The newest snapshot of each kind that was not sent yet: the latest wins.
+    _snapshots: dict[type, object] = attrs.field(factory=dict, init=False)
     _snapshot_set: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def publish(self, snapshot: object) -> None:
-        """Have this numbered full snapshot sent, in place of one that still waits."""
-        self._snapshot = snapshot
+        """Have this full snapshot sent, in place of one of its kind that still waits."""
+        self._snapshots[type(snapshot)] = snapshot
         self._snapshot_set.set()
 
     async def send_snapshots(self) -> None:
@@ -141,9 +141,8 @@ class ChildProcess:
                 with waiting_for("news for it"):
                     await self._snapshot_set.wait()
                 self._snapshot_set = trio.Event()
-                if self._snapshot is not None:
-                    snapshot, self._snapshot = self._snapshot, None
-                    await self.control.send(snapshot)
+                while self._snapshots:
+                    await self.control.send(self._snapshots.pop(next(iter(self._snapshots))))
 
     async def send(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
         """Send one order, with duplicates of `fds`.

@@ -14,7 +14,7 @@ import msgspec
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
-from ...nurseries.processes.process import ProcessDied, ProcessStuck
+from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -70,7 +70,6 @@ class EngineFleet:
             spares_count=self.settings.spare_engines,
             readiness=self.readiness,
             run_child=self.run_child,
-            hopeless=(BootRefused, ProcessStuck),
         )
 
     def _ahead(self) -> tuple[str, ...]:
@@ -88,11 +87,12 @@ class EngineFleet:
         and the last said why none can be.
         """
         last = error.__cause__ or error
-        self.on_membership(self.directory.handle_failed(rank))
+        stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
+        self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.directory.any_left()
         if isinstance(last, BootRefused) and not (any_left or self._has_served):
             raise last
-        self.on_event(ChildFailed(f"engine {rank}", _why_given_up(last)))
+        self.on_event(ChildFailed(f"engine {rank}", self.processes.failed[rank]))
         if not any_left:
             raise NoEngineLeft(str(last)) from last
 
@@ -124,12 +124,10 @@ class EngineFleet:
         """An engine is gone; frontends end or move its streams."""
         self.on_membership(self.directory.handle_gone(rank, cause))
 
+    def restart(self, rank: int) -> None:
+        """Begin an engine anew; what it computes is placed elsewhere, as when it dies."""
+        self.processes.restart(rank)
+
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """Engines say nothing else to the root yet."""
         close_fds(fds)
-
-
-def _why_given_up(last: BaseException) -> str:
-    if isinstance(last, ProcessDied):  # without its last words, which are in the log of the death
-        return f"it died too often; the last time it {last.exit.cause}"
-    return str(last)

@@ -46,9 +46,9 @@ class EngineDirectory:
         """The engine died, for `cause`; frontends end or move its streams."""
         return self._change(rank, state=EngineState.RESTARTING, ready=None, cause=cause)
 
-    def handle_failed(self, rank: int) -> EngineMembership:
-        """The engine died too often and is given up for good."""
-        return self._change(rank, state=EngineState.FAILED, ready=None)
+    def handle_failed(self, rank: int, cause: str = "") -> EngineMembership:
+        """The engine is given up; `cause` if that is not its last death. It may be revived."""
+        return self._change(rank, state=EngineState.FAILED, ready=None, cause=cause or None)
 
     def snapshot(self) -> EngineMembership:
         """All engines as they are now."""

@@ -13,8 +13,10 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
-from ...nurseries.processes.process import ProcessSpec
+from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck
+from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
+from ...nurseries.tasks.supervision_policy import Death
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from ..config import RuntimeSettings
 from ..events import ChildReady, OnEvent
@@ -41,7 +43,24 @@ class ProcessOwner(Protocol):
         """It sent a message for its owner, who owns the descriptors from now on."""
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
-        """It is not restarted any more; the cause of `error` is its last failure. May raise."""
+        """It is restarted no more unless it is revived; the cause of `error` is its last failure.
+
+        May raise.
+        """
+
+
+def death_of(failure: Exception) -> Death:
+    """What the end of a process says about its successor.
+
+    One that hangs in the kernel still holds what it held.
+    """
+    match failure:
+        case BootRefused() | ProcessStuck():
+            return Death.HOPELESS
+        case ProcessDied() if failure.exit.was_killed:
+            return Death.KILLED
+        case _:
+            return Death.FAULT
 
 
 @attrs.define(eq=False)
@@ -51,7 +70,7 @@ class ProcessSupervisor:
     `epochs` is shared by all children of the run: numbers only grow. `booting` holds a process from
     its spawn on, `ready` from READY on; neither holds one that has ended. A run begins with one of
     up to `spares_count` warm spares, where there is one, else with a spawn; `readiness` is shared,
-    too. A failure of a type in `hopeless` is not followed by a restart.
+    too. `failed` says why of the ranks that are given up.
     """
 
     owner: ProcessOwner
@@ -64,13 +83,15 @@ class ProcessSupervisor:
     epochs: Iterator[int]
     on_event: OnEvent
     run_child: RunChild = run_child_process
-    hopeless: tuple[type[Exception], ...] = (BootRefused,)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
     readiness: Readiness = attrs.field(factory=Readiness)
     spares: Spares = attrs.field(init=False)
     booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
     ready: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
+    failed: dict[int, str] = attrs.field(factory=dict, init=False)
+    # {rank: scope}, cancelled to begin it anew, whatever it is at.
+    _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
     # Of `run`; for tasks that must not outlive the processes. None before.
     nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
@@ -83,6 +104,7 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             readiness=self.readiness,
             ahead=self.ahead,
+            on_event=self.on_event,
         )
 
     def present(self) -> dict[int, ChildProcess]:
@@ -115,21 +137,35 @@ class ProcessSupervisor:
         assert self.nursery is not None, "the processes run"
         self.spares.start(self.nursery)
 
+    def restart(self, rank: int) -> None:
+        """Begin this rank anew, with an empty account: stop it in order if it runs, do not wait
+        longer for its restart, revive it if it was given up."""
+        if rank in self._scopes:  # else it is about to begin
+            self._scopes[rank].cancel("an operator restarts it")
+
     async def _supervise(self, rank: int) -> None:
-        """Run one rank again and again, as the policy decides; a hopeless failure is the last."""
+        """Run one rank again and again, as the policy decides; given up, it may be revived."""
         name = f"{self.role} {rank}"
-        self.readiness.handle_starting(name)
-        try:
-            await supervise(
-                partial(self._run_once, rank),
-                child=name,
-                policy=self.settings.supervision.policy(random.Random()),
-                hopeless=self.hopeless,
-            )
-        except RestartLimitExceeded as error:
-            self.owner.handle_given_up(rank, error)
-        finally:
-            self.readiness.handle_ready(name)  # given up: not waited for any more
+        while True:
+            self.readiness.handle_starting(name)
+            given_up: RestartLimitExceeded | None = None
+            with trio.CancelScope() as self._scopes[rank]:
+                try:
+                    await supervise(
+                        partial(self._run_once, rank),
+                        child=name,
+                        policy=self.settings.supervision.policy(random.Random()),
+                        death_of=death_of,
+                    )
+                except RestartLimitExceeded as error:
+                    given_up = error
+            if given_up is not None:
+                self.readiness.handle_ready(name)  # not waited for any more
+                self.failed[rank] = _why_given_up(given_up)
+                self.owner.handle_given_up(rank, given_up)
+                with trio.CancelScope() as self._scopes[rank], waiting_for("a revival"):
+                    await trio.sleep_forever()
+                del self.failed[rank]
 
     async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         """One process of this rank, a spare if there is one; started when it is READY."""
@@ -167,3 +203,10 @@ class ProcessSupervisor:
             on_event=self.on_event,
         )
         await self.run_child(plan, init)
+
+
+def _why_given_up(error: RestartLimitExceeded) -> str:
+    last = error.__cause__ or error
+    if isinstance(last, ProcessDied):  # without its last words, which are in the log of the death
+        return f"it died too often; the last time it {last.exit.cause}"
+    return str(last)
