@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessSpec
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
@@ -64,6 +65,9 @@ class ProcessSupervisor:
     epochs: Iterator[int]
     on_event: OnEvent
     run_child: RunChild = run_child_process
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     hopeless: tuple[type[Exception], ...] = (BootRefused,)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
@@ -83,6 +87,7 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             readiness=self.readiness,
             ahead=self.ahead,
+            kernel=self.kernel,
         )
 
     def present(self) -> dict[int, ChildProcess]:
@@ -123,7 +128,7 @@ class ProcessSupervisor:
             await supervise(
                 partial(self._run_once, rank),
                 child=name,
-                policy=self.settings.supervision.policy(random.Random()),
+                policy=self.settings.supervision.policy(self.chance),
                 hopeless=self.hopeless,
             )
         except RestartLimitExceeded as error:
@@ -153,7 +158,13 @@ class ProcessSupervisor:
 
         init = self.owner.handle_starting(rank, epoch)
         plan = ChildPlan(
-            spec=ProcessSpec(name, self.module, ahead=self.ahead, spawned=self.spares.take()),
+            spec=ProcessSpec(
+                name,
+                self.module,
+                ahead=self.ahead,
+                spawned=self.spares.take(),
+                kernel=self.kernel,
+            ),
             role=self.role,
             epoch=epoch,
             sends=self.sends,
