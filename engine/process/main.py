@@ -161,10 +161,11 @@ class EngineProcess:
         for address in membership.frontends:
             peer = Peer("frontend", address.rank, address.epoch)
             listed[peer] = (address.input_endpoint, address.output_endpoint)
-        for peer in self._known - set(listed):
+        for peer in sorted(self._known.difference(listed)):
             self._server.give_up(peer)
-        for peer in set(listed) - self._known:
-            self.channel.connect(peer, *listed[peer])
+        for peer, endpoints in listed.items():
+            if peer not in self._known:
+                self.channel.connect(peer, *endpoints)
         self._known = set(listed)
 
     # ---- the live tree

@@ -135,7 +135,7 @@ class CoreClient:
         }
         self._note_lengths()
         over = {peer for peer in self._met if self._is_over(peer)}
-        gone = {peer: self._cause_of(peer) for peer in over | self._ready - now_ready}
+        gone = {peer: self._cause_of(peer) for peer in sorted(over | self._ready - now_ready)}
         self._ready = now_ready
         self._engines_changed()  # first: what is replayed must not go where it came from
         for peer, cause in gone.items():
