@@ -99,6 +99,7 @@ InFlight = Annotated[
 ]
 Requests = Annotated[int, Parameter(help="How many requests.", validator=AT_LEAST_ONE)]
 Bugs = Annotated[bool, Parameter(help="Plant each known bug instead; each must be found.")]
+Only = Annotated[str, Parameter(help="Of modules whose path has this in it.")]
 Seeds = Annotated[int, Parameter(help="How many, one after the other.", validator=AT_LEAST_ONE)]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
@@ -217,6 +218,15 @@ def simulate(*, seeds: Seeds = 1000, seed: Seed = SMOKE_SEED, bugs: Bugs = False
                 print(line, flush=True)
         else:
             print("\n".join(simulator.run_campaign(seeds, seed).lines()))
+
+
+@app.command
+def mutate(*, seeds: Seeds = 40, only: Only = "") -> None:
+    """Invert each comparison of the control plane's numbers in a copy; something must notice."""
+    from .simulator.mutations import find_survivors
+
+    for line in find_survivors(seeds, only):
+        print(line, flush=True)
 
 
 @app.command

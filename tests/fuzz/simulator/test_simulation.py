@@ -14,6 +14,7 @@ import trio.testing
 from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign
 from triolet.fuzz.simulator.bugs import BUGS
 from triolet.fuzz.simulator.kernel import SimKernel, SimProcess
+from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutate, mutations_of
 from triolet.fuzz.simulator.network import make_network
 from triolet.fuzz.simulator.plan import CRASHES, Fault, FaultKind, Request, Setup, draw
 from triolet.fuzz.simulator.simulation import simulate
@@ -215,3 +216,20 @@ def test_any_other_stream_is_a_violation(
     stream.take(piece(tokens[:2], 2))
     with pytest.raises(Violation):
         go_wrong(stream, tokens[2:])
+
+
+# ---- mutations
+
+
+def test_a_mutation_inverts_one_comparison() -> None:
+    source = (
+        "def f(a, b):\n    assert a.epoch < 3\n    return a.epoch < b.epoch or a.name == b.name"
+    )
+    assert [each.source for each in mutations_of("m", source)] == ["a.epoch < b.epoch"]
+    assert "a.epoch >= b.epoch or a.name == b.name" in mutate(source, 0)
+
+
+def test_every_module_that_is_mutated_has_such_comparisons() -> None:
+    for module, tests in MODULES.items():
+        assert mutations_of(module, (PACKAGE / module).read_text()), module
+        assert (PACKAGE / tests).is_dir(), tests
