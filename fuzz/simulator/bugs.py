@@ -15,7 +15,6 @@ import attrs
 
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
-from ...engine.messages import LiveRequest
 from ...engine.process.main import EngineProcess
 from ...engine.process.server import EngineServer
 from ...runtime.frontend.core_client import CoreClient
@@ -126,16 +125,6 @@ def _resend_all(original: Broken, core: EngineCore, frontend: Any, live: Any) ->
     return original(core, frontend, [attrs.evolve(each, next_index=0) for each in live])
 
 
-def _keep_unwanted(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
-    kept = core._store.live(frontend)
-    extra = [
-        LiveRequest(each.request_id, each.attempt, each.output_count, each.credit)
-        for each in kept
-        if each.request_id not in {entry.request_id for entry in live}
-    ]
-    return original(core, frontend, [*live, *extra])
-
-
 def _leak_block(original: Broken, manager: KVCacheManager, request: Any) -> None:
     if len(request.block_ids) > 1:
         request.block_ids.pop()
@@ -194,7 +183,6 @@ _ROWS: tuple[tuple[str, type, str, Broken], ...] = (
     ("a stream that is left is not aborted", CoreClient, "abort", _nothing),
     ("credit is never granted", CoreClient, "grant", _nothing),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
-    ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("a block is leaked", KVCacheManager, "free", _leak_block),
     ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),

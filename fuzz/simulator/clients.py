@@ -11,6 +11,7 @@ import trio
 
 from ...engine.errors import EngineDied
 from ...runtime.errors import NoEngine
+from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
 from .plan import Request
 from .processes import FrontendParts
@@ -97,32 +98,33 @@ class Clients:
         )
         async with opened as stream:
             self.scene.histories.append(history)
-            async for output in stream:
-                if not process.is_alive:
-                    return
-                logprobs = output.logprobs
-                history.take(
-                    Piece(
-                        output.index,
-                        list(output.token_ids),
-                        output.token_count,
-                        None if output.finish_reason is None else str(output.finish_reason),
-                        output.stop_reason,
-                        None
-                        if logprobs is None
-                        else [(each.token_id, each.logprob) for each in logprobs],
-                    )
-                )
-                self.scene.trace.note(f"{request_id} {output.index} {output.token_ids}")
-                self.scene.note_tokens(len(output.token_ids))
-                leaves = request.leaves_after
-                if leaves is not None and len(history.taken[0]) >= leaves:
-                    history.finish("left")
-                    return
-                if request.pause_s:
-                    await trio.sleep(request.pause_s)
+            with trio.move_on_after(request.patience_s) as patience:
+                async for output in stream:
+                    if not process.is_alive:
+                        return
+                    self._take(history, output)
+                    if len(history.taken[0]) >= request.leaves_after:
+                        history.finish("left")
+                        return
+                    if request.pause_s:
+                        await trio.sleep(request.pause_s)
             if process.is_alive:
-                history.finish("finished")
+                history.finish("left" if patience.cancelled_caught else "finished")
+
+    def _take(self, history: StreamHistory, output: GenerationOutput) -> None:
+        logprobs = output.logprobs
+        history.take(
+            Piece(
+                output.index,
+                list(output.token_ids),
+                output.token_count,
+                None if output.finish_reason is None else str(output.finish_reason),
+                output.stop_reason,
+                None if logprobs is None else [(each.token_id, each.logprob) for each in logprobs],
+            )
+        )
+        self.scene.trace.note(f"{history.request.name} {output.index} {output.token_ids}")
+        self.scene.note_tokens(len(output.token_ids))
 
     def _judge_death(self, process: SimProcess, history: StreamHistory, error: EngineDied) -> None:
         """A stream may end by its engine's death only where no other engine could take it over."""

@@ -46,10 +46,6 @@ INVERSE: dict[type[ast.cmpop], type[ast.cmpop]] = {
 INVERSE |= {after: before for before, after in INVERSE.items()}
 PACKAGE = Path(__file__).parents[2]
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "node_modules", "build", "dist")
-SIMULATE = """
-from triolet.fuzz.fuzzers.simulator import run_campaign
-run_campaign({seeds}, 1)
-"""
 # An inverted comparison may make a loop endless; a healthy run takes some seconds.
 TIMEOUT_S = 180.0
 
@@ -126,7 +122,7 @@ def find_survivors(seeds: int, only: str = "") -> Iterator[str]:
 
 
 def _caught_by(folder: Path, tests: str, seeds: int) -> str:
-    if not _passes(folder, ["-c", SIMULATE.format(seeds=seeds)]):
+    if not _passes(folder, ["-m", "triolet.fuzz", "simulate", "--seeds", str(seeds)]):
         return "simulator"
     words = ["-m", "pytest", tests, "-x", "-q", "-p", "no:cacheprovider"]
     return "" if _passes(folder, words) else "tests"

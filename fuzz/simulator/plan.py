@@ -5,6 +5,7 @@ rest be run again.
 """
 
 import enum
+import math
 from random import Random
 
 import attrs
@@ -55,8 +56,10 @@ class Request:
     n: int = 1
     streaming: bool = True
     priority: int = 0
-    # It leaves when it has so many tokens, None: never.
-    leaves_after: int | None = None
+    # It leaves when it has so many tokens.
+    leaves_after: float = math.inf
+    # It leaves after so many seconds, whatever has come.
+    patience_s: float = math.inf
     # Between two reads.
     pause_s: float = 0.0
 
@@ -169,7 +172,8 @@ def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
         n=chance.choice((1, 1, 1, 1, 1, 2)),
         streaming=chance.random() < 0.8,
         priority=chance.choice((0, 0, 0, 1)),
-        leaves_after=chance.randrange(max_tokens) if leaves else None,
+        leaves_after=chance.randrange(max_tokens) if leaves else math.inf,
+        patience_s=chance.choice((0.05, 0.2, 0.6)) if chance.random() < 0.2 else math.inf,
         pause_s=chance.choice((0.0, 0.0, 0.0, 0.01, 0.1)),
     )
 
