@@ -15,6 +15,7 @@ import trio
 from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.messages import BootPhase
+from ...engine.process.executor import LOSSES_MAX
 from ...engine.step_messages import Mask, Step, StepResult, WorkerReady
 from ...engine.worker.null.executor import null_rows
 from ...nurseries.processes.process import ProcessDied, ProcessExit
@@ -30,7 +31,7 @@ FAULTS = ("die", "fail", "hang")
 
 @attrs.define(eq=False)
 class SimExecutor:
-    """See `Executor`; it is its own `rings`."""
+    """See `Executor`."""
 
     settings: EngineSettings
     epoch: int
@@ -48,20 +49,22 @@ class SimExecutor:
     _fault: str = attrs.field(default="", init=False)
     _faulty: trio.Event = attrs.field(factory=trio.Event, init=False)
 
+    on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    # How often the worker was lost; see `step_loop.StepExecutor`.
+    generation: int = attrs.field(default=0, init=False)
+    _lost: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _replaced: trio.Event = attrs.field(factory=trio.Event, init=False)
+
     def __attrs_post_init__(self) -> None:
-        ready = self.ready
-        self.worker = CheckingWorker(
-            ready.kv_blocks,
-            self.settings.block_tokens,
-            self.settings.max_num_seqs,
-            ready.vocab_size,
-        )
+        self._take_worker()
         self.on_made(self)
 
-    @property
-    def rings(self) -> "SimExecutor":
-        """What the step loop computes with."""
-        return self
+    def _take_worker(self) -> None:
+        """A worker that knows no request, and whose KV memory is empty."""
+        ready, settings = self.ready, self.settings
+        self.worker = CheckingWorker(
+            ready.kv_blocks, settings.block_tokens, settings.max_num_seqs, ready.vocab_size
+        )
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
@@ -71,14 +74,35 @@ class SimExecutor:
             await trio.sleep(self.chance.choice(BOOT_S))
             self.on_progress(0, phase, 1.0)
         task_status.started(self.ready)
-        await self._faulty.wait()
-        if self._fault == "die":
-            raise ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGKILL)))
+        while True:
+            await self._faulty.wait()
+            if self._fault != "die":
+                break
+            await self._replace_worker()
         late = min(self._answers, default=0)
         if self._fault == "hang":
             await trio.sleep(self.settings.step_timeout_s)
             raise StepTimeout(late, self.settings.step_timeout_s, (0,))
         raise StepFailed(late, 0, "simulated")
+
+    async def _replace_worker(self) -> None:
+        """As `Executor` does: every step in flight is lost, and so is what the worker knew."""
+        self.generation += 1
+        self._fault, self._faulty = "", trio.Event()
+        self._answers.clear()
+        self._lost.set()
+        self._lost, self._replaced = trio.Event(), trio.Event()
+        self.on_loss()
+        await trio.sleep(self.chance.choice(BOOT_S))
+        self._take_worker()
+        self._free_at = 0.0
+        self._replaced.set()
+
+    async def replaced(self, losses: int) -> None:
+        """See `step_loop.StepExecutor`."""
+        if losses > LOSSES_MAX:
+            raise ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGKILL)))
+        await self._replaced.wait()
 
     def fail(self, how: str) -> None:
         """One of `FAULTS`."""
@@ -87,6 +111,8 @@ class SimExecutor:
 
     def submit(self, step: Step) -> None:
         """See `step_loop.StepExecutor`."""
+        if self.worker.number == 0:
+            self.worker.number = step.number - 1  # of a worker in the place of another
         took_s = self.chance.choice(STEP_S)
         answer = _with_logprobs(self.worker, step, self.worker.execute(step))
         self._free_at = max(self._free_at, trio.current_time()) + took_s
@@ -96,12 +122,18 @@ class SimExecutor:
         """See `step_loop.StepExecutor`; no request here has a grammar."""
         raise AssertionError("nothing here needs a mask")
 
-    async def result(self, number: int) -> StepResult:
+    async def result(self, number: int) -> StepResult | None:
         """See `step_loop.StepExecutor`."""
+        if number not in self._answers:
+            await trio.lowlevel.checkpoint()
+            return None  # lost
         at, answer = self._answers[number]
-        await trio.sleep_until(at)
+        with trio.move_on_at(at):
+            await self._lost.wait()
+            return None
         if self._fault:
-            await trio.sleep_forever()
+            await self._lost.wait()
+            return None
         del self._answers[number]
         return answer
 
