@@ -200,15 +200,19 @@ def make_frontend(
     *,
     epoch: int,
     rank: int = 0,
+    chance: random.Random | None = None,
 ) -> AnyFrontend:
-    """The machines of one frontend, put together; nothing runs yet."""
+    """The machines of one frontend, put together; nothing runs yet.
+
+    `chance` draws seeds and delays, which are no secrets.
+    """
+    chance = chance or random.Random()
     client = CoreClient(
         channel,
         Ledger(epoch=epoch, replays=ReplayPolicy(settings.replay)),
-        LeastLoaded(frontends=max(1, settings.frontends), rank=rank),
+        LeastLoaded(frontends=max(1, settings.frontends), rank=rank, chance=chance),
     )
     name = settings.model_name or pathlib.Path(settings.engine.model).name
-    chance = random.Random()  # seeds and delays are no secrets
     return kind(settings, client, inputs, Admission(settings.admission, chance), name)
 
 

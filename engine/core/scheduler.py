@@ -18,11 +18,10 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
   that needs its blocks waits, and none after it is served, until the victim has no step in flight.
-- *Lost workers*: steps in flight are taken back; all that ran waits to be computed again, in order.
-- *Progress*: checks let in only requests that fit when alone, none is preempted for a younger one
-  but a paused request, and none overtakes the first of those ready to run. So the
-  oldest that has credit computes in every step (or in the one after the next, where it waits for
-  blocks that are in flight), or is next to be admitted and waits only for others that do.
+- *Lost workers*: steps in flight are taken back; all that ran is computed again, in order.
+- *Progress*: checks let in only requests that fit when alone, none but a paused one is preempted
+  for a younger, none overtakes the first of those ready to run. So the oldest with credit computes
+  in every step (or the one after the next, if it waits for blocks in flight), or is admitted next.
 """
 
 from collections import deque

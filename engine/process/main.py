@@ -5,7 +5,7 @@ imports torch.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
@@ -86,6 +86,7 @@ class EngineProcess:
     channel: SpokeChannel
     recorder: StepRecorder
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
+    make_executor: Callable[..., Executor] = Executor
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -99,7 +100,7 @@ class EngineProcess:
         """
         workers = self.init.settings.workers
         reports = BootReports(self.control, self.handshake, workers)
-        self._executor = Executor(
+        self._executor = self.make_executor(
             self.init.settings,
             self.init.epoch,
             on_progress=reports.progress,
@@ -160,10 +161,11 @@ class EngineProcess:
         for address in membership.frontends:
             peer = Peer("frontend", address.rank, address.epoch)
             listed[peer] = (address.input_endpoint, address.output_endpoint)
-        for peer in self._known - set(listed):
+        for peer in sorted(self._known.difference(listed)):
             self._server.give_up(peer)
-        for peer in set(listed) - self._known:
-            self.channel.connect(peer, *listed[peer])
+        for peer, endpoints in listed.items():
+            if peer not in self._known:
+                self.channel.connect(peer, *endpoints)
         self._known = set(listed)
 
     # ---- the live tree

@@ -19,9 +19,10 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
-from .death_watch import count_oom_kills, is_exiting, wait_process_gone
+from .death_watch import count_oom_kills, wait_process_gone
+from .kernel import KERNEL, Kernel
 from .last_words import LastWords
-from .spawned import Spawned, spawn
+from .spawned import Spawned
 
 T = TypeVar("T")
 # Of a process that ends because one of its own was killed from outside: neither is at fault.
@@ -56,6 +57,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     ahead: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     spawned: Spawned | None = attrs.field(default=None, kw_only=True)
+    kernel: Kernel = attrs.field(default=KERNEL, kw_only=True)
 
 
 @attrs.frozen
@@ -164,7 +166,7 @@ class Process:
         if self.exit is not None:
             return
         try:
-            signal.pidfd_send_signal(self.pidfd, number)
+            self.spec.kernel.send_signal(self.pidfd, number)
         except ProcessLookupError:
             pass  # it was reaped elsewhere before
 
@@ -200,21 +202,14 @@ class Process:
         self.send_signal(signal.SIGKILL)  # it may have left its group
         try:
             # Not yet reaped, so the number of the group cannot have been taken over.
-            os.killpg(self.pid, signal.SIGKILL)
+            self.spec.kernel.kill_group(self.pid)
         except ProcessLookupError:
             pass  # it was reaped elsewhere before
 
     def _reap(self) -> ProcessExit:
         if self.exit is None:
             self.kill_group()
-            try:
-                result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
-            except ChildProcessError:
-                result = None
-            code = number = None
-            if result is not None:
-                exited = result.si_code == os.CLD_EXITED
-                code, number = (result.si_status, None) if exited else (None, result.si_status)
+            code, number = self.spec.kernel.reap(self.pidfd)
             words = self._words.read()
             starved = number == signal.SIGKILL and count_oom_kills() > self._oom_kills
             self.exit = ProcessExit(self.spec.name, self.pid, code, number, words, starved)
@@ -294,7 +289,7 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
                 return value
     except Exception as error:
         # Mostly the end of the control socket, which a death closes before the pidfd is readable.
-        if process.exit is not None or is_exiting(process.pid):
+        if process.exit is not None or process.spec.kernel.is_exiting(process.pid):
             raise ProcessDied(await process.wait_exited()) from error
         raise
     raise ProcessDied(await process.wait_exited())
@@ -303,7 +298,9 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
 def _spawn(spec: ProcessSpec) -> Process:
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError("a process must be spawned from the thread that runs the loop")
-    spawned = spec.spawned or spawn(spec.module, ahead=spec.ahead, environment=spec.environment)
+    spawned = spec.spawned or spec.kernel.spawn(
+        spec.module, ahead=spec.ahead, environment=spec.environment
+    )
     control = socket.socket(fileno=spawned.control_fd)
     control.setblocking(False)
     words = LastWords(spawned.words_fd)

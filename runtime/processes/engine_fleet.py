@@ -6,6 +6,7 @@ its device, is declared failed, and the others serve on; when none is left, the 
 Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -14,6 +15,7 @@ import msgspec
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
@@ -48,6 +50,9 @@ class EngineFleet:
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
     run_child: RunChild = run_child_process
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
@@ -70,6 +75,8 @@ class EngineFleet:
             spares_count=self.settings.spare_engines,
             readiness=self.readiness,
             run_child=self.run_child,
+            kernel=self.kernel,
+            chance=self.chance,
         )
 
     def _ahead(self) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ The shell over `FrontendDirectory` and `ConnectionBalancer`; a frontend that die
 a new epoch. Its module is given by name, since this floor imports nothing of HTTP.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -12,6 +13,7 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
@@ -162,6 +164,9 @@ class FrontendFleet:
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
     run_child: RunChild = run_child_process
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
@@ -187,6 +192,8 @@ class FrontendFleet:
             spares_count=self.settings.spare_frontends,
             readiness=self.readiness,
             run_child=self.run_child,
+            kernel=self.kernel,
+            chance=self.chance,
         )
 
     async def pass_connection(self, fd: int) -> None:

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
@@ -83,6 +84,9 @@ class ProcessSupervisor:
     epochs: Iterator[int]
     on_event: OnEvent
     run_child: RunChild = run_child_process
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -105,6 +109,7 @@ class ProcessSupervisor:
             readiness=self.readiness,
             ahead=self.ahead,
             on_event=self.on_event,
+            kernel=self.kernel,
         )
 
     def present(self) -> dict[int, ChildProcess]:
@@ -154,7 +159,7 @@ class ProcessSupervisor:
                     await supervise(
                         partial(self._run_once, rank),
                         child=name,
-                        policy=self.settings.supervision.policy(random.Random()),
+                        policy=self.settings.supervision.policy(self.chance),
                         death_of=death_of,
                     )
                 except RestartLimitExceeded as error:
@@ -189,7 +194,13 @@ class ProcessSupervisor:
 
         init = self.owner.handle_starting(rank, epoch)
         plan = ChildPlan(
-            spec=ProcessSpec(name, self.module, ahead=self.ahead, spawned=self.spares.take()),
+            spec=ProcessSpec(
+                name,
+                self.module,
+                ahead=self.ahead,
+                spawned=self.spares.take(),
+                kernel=self.kernel,
+            ),
             role=self.role,
             epoch=epoch,
             sends=self.sends,

@@ -7,6 +7,7 @@ an HTTP parser, so that next to nothing in it can fail.
 
 import itertools
 import os
+import random
 import secrets
 import socket
 from functools import partial
@@ -15,6 +16,7 @@ import attrs
 import msgspec
 import trio
 
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
@@ -91,6 +93,9 @@ class Root:
     plan: ServePlan
     on_event: OnEvent
     run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     engines: EngineFleet = attrs.field(init=False)
     frontends: FrontendFleet = attrs.field(init=False)
 
@@ -105,6 +110,8 @@ class Root:
             on_event=self.on_event,
             module=plan.engine_module,
             readiness=readiness,
+            kernel=self.kernel,
+            chance=self.chance,
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
@@ -118,6 +125,8 @@ class Root:
             on_event=self.on_event,
             answer=self._answer,
             readiness=readiness,
+            kernel=self.kernel,
+            chance=self.chance,
         )
         self.engines.frontends = self.frontends.directory
 

@@ -15,6 +15,7 @@ import attrs
 import trio
 
 from ...nurseries.processes.kept_process import KeptProcess, keep_process
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.orphans import child_pids
 from ...nurseries.processes.process import LadderTimes, ProcessSpec, ProcessStuck
 from ...nurseries.processes.spawned import Spawned
@@ -122,6 +123,7 @@ class Spares:
     ladder: LadderTimes
     readiness: Readiness
     ahead: Sequence[str] = ()
+    kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
     # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
     on_event: OnEvent = ignore_event
@@ -188,7 +190,12 @@ class Spares:
 
     async def _keep_one(self, place: int, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
-        spec = ProcessSpec(f"spare {self.role} {place}", self.module, ahead=tuple(self.ahead))
+        spec = ProcessSpec(
+            f"spare {self.role} {place}",
+            self.module,
+            ahead=tuple(self.ahead),
+            kernel=self.kernel,
+        )
 
         def kept(process: KeptProcess) -> None:
             self._kept[place] = process
