@@ -28,7 +28,8 @@ from .fuzz.chaos.options import ChaosOptions
 HELP = """Serve a large language model; its token streams come back.
 
 First steps: `triolet run` chats with the bundled model, `triolet serve` serves it to any OpenAI
-client, `triolet serve FOLDER` serves yours. `triolet tree` shows a running server from inside.
+client, `triolet serve FOLDER` serves yours. `triolet tree` shows a running server from inside,
+`triolet restart` begins a part of it anew.
 
 Options may also stand in the environment (`--max-model-len 4096` is `TRIOLET_MAX_MODEL_LEN=4096`)
 and in a file (`--config FILE`): the command line goes before the environment, that before the
@@ -142,6 +143,44 @@ async def tree_text(run: str | None, *, as_json: bool) -> str:
     if as_json:
         return text
     return "\n".join(render_tree(msgspec.json.decode(text, type=ProcessTree)))
+
+
+@app.command
+def restart(
+    run: Annotated[str | None, Parameter(help="Run id, or its beginning.")] = None,
+    *,
+    engine: Annotated[int | None, Parameter(help="Rank of the engine that begins anew.")] = None,
+    frontend: Annotated[int | None, Parameter(help="The same of a frontend.")] = None,
+) -> None:
+    """Begin an engine or a frontend of a running server anew; without one, all that were given up.
+
+    What runs there is stopped in order: a frontend serves out first, at most for the server's
+    `--grace` (not if it is told again); what an engine computes goes on elsewhere.
+    """
+    from .api.commands.exits import errors_as_sentences, print_whole
+
+    with errors_as_sentences():
+        print_whole(trio.run(restart_text, run, engine, frontend))
+
+
+async def restart_text(run: str | None, engine: int | None, frontend: int | None) -> str:
+    """Restart as ordered, over the control socket; what was restarted, a line each.
+
+    Raises `InvalidParameter`, `RunNotFound`, `ControlCallFailed`, `ControlCallRefused`.
+    """
+    import msgspec
+
+    from .runtime.messages import ControlCall, Place, RestartedPlace, Role
+    from .runtime.processes.control_server import ask_run
+    from .runtime.processes.run_folder import find_run
+
+    if engine is not None and frontend is not None:
+        raise InvalidParameter("frontend", "and --engine exclude each other")
+    place = None if engine is None else Place(Role.ENGINE, engine)
+    place = place if frontend is None else Place(Role.FRONTEND, frontend)
+    text = await ask_run(find_run(run), ControlCall.RESTART, place)
+    restarted = msgspec.json.decode(text, type=dict[str, list[RestartedPlace]])["restarted"]
+    return "\n".join(f"{each.place} was {each.was}, and begins anew" for each in restarted)
 
 
 # The measuring function of a sub-command of bench and the errors it expects.

@@ -39,6 +39,8 @@ class Application:
     foreign: ForeignResponses = attrs.field(factory=ForeignResponses)
     # Calls to the root; answered 503 when there is none.
     root: RootCalls = attrs.field(factory=RootCalls)
+    # {rank: why} of this server's frontends that are given up.
+    failed_frontends: dict[int, str] = attrs.field(factory=dict, init=False)
     authentication: Authentication = attrs.field(init=False)
     origins: OriginPolicy = attrs.field(init=False)
     store: ResponseStore = attrs.field(init=False)

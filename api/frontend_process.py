@@ -27,6 +27,7 @@ from ..runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    FailedFrontends,
     ForeignCall,
     ForeignReply,
     FrontendInit,
@@ -210,6 +211,8 @@ class FrontendProcess:
                     self._take_connection(fds)
                 case EngineMembership():
                     self.frontend.client.apply_membership(message)
+                case FailedFrontends(reasons=reasons):
+                    self.application.failed_frontends = reasons
                 case Drain():
                     self._start_drain(nursery)
                 case ForeignCall():

@@ -45,6 +45,7 @@ _OF_ENGINES = (
     (_COUNTER, "output_tokens", "engine_generation_tokens", "Tokens sampled"),
     (_COUNTER, "prefix_queries", "prefix_cache_queries", "Prompt tokens looked up in the cache"),
     (_COUNTER, "prefix_hits", "prefix_cache_hits", "Prompt tokens found in the prefix cache"),
+    (_COUNTER, "worker_restarts", "worker_restarts", "Workers that died and were replaced"),
     (_COUNTER, "messages_dropped", "engine_messages_dropped", "Messages dropped as malformed"),
 )
 # The same of ApiCounters and FrontendStatistics, one value for this process.
@@ -64,7 +65,15 @@ _OF_FRONTEND = (
     (_COUNTER, "requests_failed_total", "requests_failed", "Requests that ended by an error"),
     (_COUNTER, "requests_aborted_total", "requests_aborted", "Requests that their client left"),
     (_COUNTER, "requests_overloaded_total", "admission_rejections", "Requests refused at a limit"),
-    (_COUNTER, "requests_replayed_total", "request_migrations", "Requests replayed elsewhere"),
+    (_GAUGE, "requests_waiting", "requests_without_engine", "Requests whose engine is gone"),
+    (_COUNTER, "requests_replayed_total", "request_replays", "Requests sent again"),
+    (_COUNTER, "requests_migrated_total", "request_migrations", "Requests sent to another engine"),
+    (
+        _COUNTER,
+        "requests_migrated_inexactly_total",
+        "request_migrations_inexact",
+        "Requests sent to an engine that computes otherwise",
+    ),
     (_COUNTER, "prompt_tokens_total", "prompt_tokens", "Prompt tokens of admitted requests"),
     (_COUNTER, "output_tokens_total", "generation_tokens", "Tokens given to clients"),
 )

@@ -84,7 +84,7 @@ def startup_table(found: StartFigures) -> Table:
     table.add_column("")
     table.add_column("")
     table.add_row("command to ready", found.start_s.text(2))
-    table.add_row("worker killed to ready again", found.restart_s.text(2))
+    table.add_row("engine killed to ready again", found.restart_s.text(2))
     table.add_row("  of it the engine's and worker's boot", found.engine_boot_s.text(2))
     table.add_row("frontend killed to ready again", found.frontend_s.text(2))
     for place, mib in found.resident_mib.items():

@@ -73,6 +73,16 @@ class BatchTable:
         struct.pack_into(f"={len(rows)}I", self.memory, cells + 4 * self.rows, *positions)
         struct.pack_into("=Q", self.memory, head + 24, self._changes)
 
+    def end_step(self, number: int) -> None:
+        """Its result has come: nobody dies of it any more."""
+        if self.memory is not None:
+            _STEP.pack_into(self.memory, _places(self.rows, number)[0], 0, 0, 0, 0)
+
+    def clear(self) -> None:
+        """No step is in flight."""
+        self.end_step(0)
+        self.end_step(1)
+
 
 @contextmanager
 def open_batch_table(page_fd: int | None, offset: int, rows: int) -> Iterator[BatchTable]:

@@ -10,6 +10,7 @@
      +-- StepFailed               a worker raised in a step; the engine dies of it
      +-- StepTimeout              a step had no answer in time; the engine dies of it
      +-- WorkersDisagree          the workers of one engine would compute differently
+     +-- PromiseBroken            new workers cannot go on where dead ones were
      +-- BootRefused              a process of ours cannot start, and none in its place could
      +-- ModelFolderError         the model folder cannot be served; names the file and the way out
 
@@ -75,13 +76,20 @@ class OutputFailed(EngineError):
 
 @attrs.frozen
 class EngineDied(EngineError):
-    """The engine that served the request is gone. `cause` names signal, exit code or exception."""
+    """The engine that served the request is gone. `cause` names signal, exit code or exception.
+
+    `sequel` says why no other engine went on with it.
+    """
 
     code: ClassVar[str] = "engine_died"
     retryable: ClassVar[bool] = True
-    sentence: ClassVar[str] = "{self.engine} died: {self.cause}. The request may be sent again"
     engine: str
     cause: str
+    sequel: str = ""
+
+    def __str__(self) -> str:
+        sequel = f", and {self.sequel}" if self.sequel else ""
+        return f"{self.engine} died: {self.cause}{sequel}. The request may be sent again"
 
 
 @attrs.frozen
@@ -131,6 +139,21 @@ class WorkersDisagree(EngineError):
 
     def __str__(self) -> str:
         return f"the workers have different numerics: {', '.join(self.numerics_ids)}"
+
+
+@attrs.frozen
+class PromiseBroken(EngineError):
+    """Workers that replace dead ones have less, or compute otherwise, than READY has promised.
+
+    `changed` are the fields, each with what was promised and what there is now.
+    """
+
+    code: ClassVar[str] = "promise_broken"
+    retryable: ClassVar[bool] = True  # on another engine
+    changed: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"new workers cannot go on where dead ones were: {', '.join(self.changed)}"
 
 
 @attrs.frozen

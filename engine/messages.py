@@ -92,6 +92,12 @@ class AddRequest:
     parent: str = ""
     merge_s: float = 0.0
     prompt_embeds: Array | None = None
+    # When a frontend took it, by the host's monotonic clock: engines order requests by it.
+    admitted_ns: int = 0
+    # Sent before, to this engine or another: it goes before those that are new.
+    replayed: bool = False
+    # For the frontend alone: another numerics id may go on with it.
+    inexact_ok: bool = False
     # It is suspected of an engine's death at so many tokens: up to there it runs alone.
     solo_tokens: int = 0
 
@@ -159,12 +165,14 @@ class UtilityCall:
 
 
 class RequestEventKind(enum.StrEnum):
-    """What an engine did with a request; sent only to those that asked for it."""
+    """What happened to a request; sent only to those that asked for it."""
 
-    QUEUED = "queued"  # it must wait; `detail`: how many are before it
+    QUEUED = "queued"  # it must wait, also for an engine; `detail`: how many are before it
     SCHEDULED = "scheduled"  # its prompt is computed from now on
     PREEMPTED = "preempted"  # it gave its place to others and waits
     RESUMED = "resumed"  # scheduled again after a preemption; what it had is computed once more
+    # Said by frontends alone: another engine goes on with it.
+    MIGRATED = "migrated"
 
 
 @attrs.frozen
@@ -173,6 +181,8 @@ class RequestEvent:
 
     kind: RequestEventKind
     detail: int = 0
+    # Of MIGRATED: the tokens are those that the first engine would have given.
+    exact: bool = True
 
 
 @attrs.frozen
@@ -238,6 +248,7 @@ class EngineStatistics:
     step_s_last: float = 0.0
     # `aborts_after[n]` requests that were aborted had given their blocks back n steps later.
     aborts_after: list[int] = attrs.field(factory=list)
+    worker_restarts: int = 0  # losses of workers that others took the place of
 
     @property
     def kv_usage(self) -> float:

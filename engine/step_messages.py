@@ -3,6 +3,9 @@
 The worker keeps each row's tokens and block table; the engine core keeps the truth and can send it
 again as a new row. A *row* is the worker's place for one request, chosen by the engine core and
 free again once a step has named it in `finished`.
+
+Every message has the *generation* of the workers that it is to or from: how often they have been
+replaced. It is set and checked where messages enter and leave the rings.
 """
 
 import attrs
@@ -92,9 +95,10 @@ class Step:
     samples: list[bool] = attrs.field(factory=list)
     masked: list[int] = attrs.field(factory=list)
     embeds: list[RowEmbeds] = attrs.field(factory=list)
+    generation: int = 0
 
 
-@attrs.frozen
+@attrs.define
 class Mask:
     """Allowed tokens of the rows in `Step.masked`, in that order: 32 token ids a word, low first.
 
@@ -103,6 +107,7 @@ class Mask:
 
     number: int
     words: bytes
+    generation: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -125,7 +130,7 @@ class RowLogprobs:
     ranks: bytes
 
 
-@attrs.frozen
+@attrs.define
 class StepResult:
     """Tokens that step `number` sampled: `token_ids[i]` is of `rows[i]`. From the output rank.
 
@@ -145,15 +150,17 @@ class StepResult:
     logprobs: list[RowLogprobs] = attrs.field(factory=list)
     failed_rows: list[tuple[int, str]] = attrs.field(factory=list)
     sample_s: float = 0.0
+    generation: int = 0
 
 
-@attrs.frozen
+@attrs.define
 class StepFailure:
     """A worker raised in step `number`; every rank reports this."""
 
     number: int
     rank: int
     traceback: str
+    generation: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -163,6 +170,7 @@ class WorkerInit:
     rank: int
     epoch: int
     settings: EngineSettings
+    generation: int = 0
 
 
 @attrs.frozen(kw_only=True)

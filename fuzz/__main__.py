@@ -34,6 +34,7 @@ from .fuzzers import (
     models,
     sampler,
     scheduler,
+    simulator,
     supervision,
     templates,
 )
@@ -64,6 +65,7 @@ FUZZERS: tuple[AnyFuzzer, ...] = tuple(
         models,
         sampler,
         scheduler,
+        simulator,
         supervision,
         templates,
     )
@@ -76,6 +78,7 @@ EXIT_USAGE = 2
 CHAOS = ChaosOptions()
 EXPECTED = (
     *(Finding, NotReached, NotNoticed),
+    simulator.NotRepeatable,
     *(ServerHurt, ServerStuck, ServerUnknown, Lost, NotInTime),
 )
 
@@ -95,6 +98,9 @@ InFlight = Annotated[
     int, Parameter(help="With --url: connections at a time.", validator=AT_LEAST_ONE)
 ]
 Requests = Annotated[int, Parameter(help="How many requests.", validator=AT_LEAST_ONE)]
+Bugs = Annotated[bool, Parameter(help="Plant each known bug instead; each must be found.")]
+Only = Annotated[str, Parameter(help="Of modules whose path has this in it.")]
+Seeds = Annotated[int, Parameter(help="How many, one after the other.", validator=AT_LEAST_ONE)]
 Round = Annotated[int | None, Parameter(help="Only this round, as a finding names it.")]
 
 
@@ -201,6 +207,26 @@ def kv_accounting(*, requests: Requests = 10_000, seed: Seed = SMOKE_SEED) -> No
     print("\n".join(accounts.lines()))
     accounts.judge()
     print("every block is free, nobody holds one, and no abort took more than two steps")
+
+
+@app.command
+def simulate(*, seeds: Seeds = 1000, seed: Seed = SMOKE_SEED, bugs: Bugs = False) -> None:
+    """Simulate whole servers in which everything dies, one for each seed; judge every stream."""
+    with findings_as_sentences():
+        if bugs:
+            for line in simulator.find_bugs(seed):
+                print(line, flush=True)
+        else:
+            print("\n".join(simulator.run_campaign(seeds, seed).lines()))
+
+
+@app.command
+def mutate(*, seeds: Seeds = 40, only: Only = "") -> None:
+    """Invert each comparison of the control plane's numbers in a copy; something must notice."""
+    from .simulator.mutations import find_survivors
+
+    for line in find_survivors(seeds, only):
+        print(line, flush=True)
 
 
 @app.command

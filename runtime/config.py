@@ -61,6 +61,20 @@ class StreamSettings:
 
 
 @attrs.frozen(kw_only=True)
+class ReplaySettings:
+    """How long, and how often, a request looks for an engine that goes on with it."""
+
+    # More than a start with a large model takes; clients give up after a minute or more.
+    replay_wait_s: float = setting(
+        30.0, help="Seconds a response whose engine is gone waits for another one."
+    )
+    # Deaths of engines under one request, with no token of it between them.
+    replay_attempts_max: int = setting(
+        16, at_least=1, help="Engines a response is sent to without a new token.", rare=True
+    )
+
+
+@attrs.frozen(kw_only=True)
 class SupervisionSettings:
     """When a dead engine gets a successor (Erlang's intensity and period)."""
 
@@ -141,6 +155,7 @@ class RuntimeSettings:
     admission: AdmissionLimits = attrs.field(factory=AdmissionLimits)
     input: InputLimits = attrs.field(factory=InputLimits)
     streams: StreamSettings = attrs.field(factory=StreamSettings)
+    replay: ReplaySettings = attrs.field(factory=ReplaySettings)
     supervision: SupervisionSettings = attrs.field(factory=SupervisionSettings)
     times: RuntimeTimes = attrs.field(factory=RuntimeTimes)
     # Of the processes that are ours to log for; an embedding program logs as it likes.

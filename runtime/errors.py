@@ -163,6 +163,26 @@ class NoEngineLeft(Exception):
 
 
 @attrs.frozen
+class NoFrontendLeft(Exception):
+    """Every frontend was given up; nobody can reach the run any more."""
+
+    cause: str
+
+    def __str__(self) -> str:
+        return f"no frontend is left: {self.cause}"
+
+
+@attrs.frozen
+class ControlCallRefused(Exception):
+    """The root of a server does not do what was asked; `reason` is a sentence."""
+
+    reason: str
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+@attrs.frozen
 class UtilityFailed(EngineError):
     """An engine did not answer a utility call: it erred, died, or took too long."""
 

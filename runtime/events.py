@@ -53,6 +53,19 @@ class ChildHung:
 
 
 @attrs.frozen
+class EngineDiffers:
+    """An engine is ready whose numerics id is not that of the engine before it.
+
+    Its model folder was exchanged, or its code: what was begun before does not go on there.
+    """
+
+    child: str
+    epoch: int
+    numerics_id: str
+    before: str
+
+
+@attrs.frozen
 class ChildGone:
     """A process ended unasked, for `cause`; everything of it is gone by pidfd."""
 
@@ -112,6 +125,7 @@ RunEvent = (
     | ChildPhaseEnded
     | ChildReady
     | ChildHung
+    | EngineDiffers
     | ChildGone
     | ChildStopped
     | ChildFailed

@@ -34,10 +34,37 @@ class EngineHealth:
     last_death: str = ""
 
 
+class Role(enum.StrEnum):
+    """What a process of a server is for."""
+
+    ENGINE = "engine"
+    FRONTEND = "frontend"
+
+
+@attrs.frozen
+class Place:
+    """A role's rank, whoever lives there."""
+
+    role: Role
+    rank: int
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.rank}"
+
+
 class ControlCall(enum.StrEnum):
-    """What may be asked."""
+    """What may be asked of a root, by commands and by admins."""
 
     TREE = "tree"
+    RESTART = "restart"  # a place; without one, all that were given up
+
+
+@attrs.frozen
+class RestartedPlace:
+    """A place that was ordered to begin anew; it `was` starting, ready or failed."""
+
+    place: Place
+    was: EngineState
 
 
 @attrs.frozen(kw_only=True)
@@ -158,14 +185,23 @@ class RootCall:
 
     call_id: int
     call: ControlCall
+    place: Place | None = None
 
 
 @attrs.frozen
 class RootReply:
-    """The root's answer, JSON text."""
+    """The root's answer, JSON text; or why there is none."""
 
     call_id: int
     text: str
+    refusal: str = ""
+
+
+@attrs.frozen
+class FailedFrontends:
+    """{rank: why} of the frontends that are given up; a full snapshot, the latest wins."""
+
+    reasons: dict[int, str]
 
 
 ROOT_TO_FRONTEND = (
@@ -176,5 +212,6 @@ ROOT_TO_FRONTEND = (
     ForeignCall,
     ForeignReply,
     RootReply,
+    FailedFrontends,
 )
 FRONTEND_TO_ROOT = (FrontendLoad, TreeReply, ForeignCall, ForeignReply, RootCall)

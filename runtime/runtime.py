@@ -38,11 +38,12 @@ from .config import RuntimeSettings
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
 from .frontend.admission import Admission, Ticket
-from .frontend.core_client import CoreClient, run_output_handler
+from .frontend.core_client import CoreClient, run_output_handler, run_replay_deadlines
 from .frontend.frontend import Frontend
 from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger
 from .frontend.load_balancer import LeastLoaded
+from .frontend.replay_policy import ReplayPolicy
 from .messages import EngineState
 from .processes.engine_fleet import EngineFleet
 from .processes.membership import FrontendDirectory
@@ -199,15 +200,19 @@ def make_frontend(
     *,
     epoch: int,
     rank: int = 0,
+    chance: random.Random | None = None,
 ) -> AnyFrontend:
-    """The machines of one frontend, put together; nothing runs yet."""
+    """The machines of one frontend, put together; nothing runs yet.
+
+    `chance` draws seeds and delays, which are no secrets.
+    """
+    chance = chance or random.Random()
     client = CoreClient(
         channel,
-        Ledger(epoch=epoch),
-        LeastLoaded(frontends=max(1, settings.frontends), rank=rank),
+        Ledger(epoch=epoch, replays=ReplayPolicy(settings.replay)),
+        LeastLoaded(frontends=max(1, settings.frontends), rank=rank, chance=chance),
     )
     name = settings.model_name or pathlib.Path(settings.engine.model).name
-    chance = random.Random()  # seeds and delays are no secrets
     return kind(settings, client, inputs, Admission(settings.admission, chance), name)
 
 
@@ -219,6 +224,7 @@ async def open_frontend_services(channel: HubEnd, client: CoreClient) -> AsyncIt
             open_service(channel.run_output, name="output-socket-thread", waits_for="frames"),
             open_service(channel.run_input, name="input-socket-thread", waits_for="frames"),
             open_service(partial(run_output_handler, client, channel), name="output-handler"),
+            open_service(partial(run_replay_deadlines, client), name="replay-deadlines"),
         ):
             yield
 
@@ -231,11 +237,13 @@ async def wait_engines(client: CoreClient, engines: int, link_up_s: float) -> No
     """
     with waiting_for("the engines to be ready"):
         while True:
-            states = [engine.state for engine in client.health()]
+            states = [engine.state for engine in client.engines.health()]
             ready, failed = states.count(EngineState.READY), states.count(EngineState.FAILED)
             if ready and ready + failed == engines:
                 return
-            booted = [member.state is EngineState.READY for member in client.membership.engines]
+            booted = [
+                member.state is EngineState.READY for member in client.engines.membership.engines
+            ]
             links_due = sum(booted) + failed == engines
             with trio.move_on_after(link_up_s if links_due else math.inf) as patience:
                 await client.engines_changed.wait()

@@ -43,7 +43,7 @@ ROOMS = {
         "commands", "application", "routes", "websocket", "serving", "frontend_process",
     ],
     "fuzz": [
-        "drawing", "fuzzer", "observers", "doubles", "chaos", "fuzzers", "__main__",
+        "drawing", "fuzzer", "observers", "doubles", "chaos", "simulator", "fuzzers", "__main__",
     ],
     "bench": [
         "options", "load", "serving", "steps", "tables", "commands", "parts", "__main__",

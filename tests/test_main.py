@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 import triolet
-from triolet.command_line import run_words, tree_text
+from triolet.command_line import restart_text, run_words, tree_text
+from triolet.engine.errors import InvalidParameter
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree, TaskNode
-from triolet.runtime.errors import RunNotFound
-from triolet.runtime.messages import ControlCall
+from triolet.runtime.errors import ControlCallRefused, RunNotFound
+from triolet.runtime.messages import ControlCall, EngineState, Place, RestartedPlace, Role
 from triolet.runtime.processes.control_server import ControlCallFailed, serve_control
 from triolet.runtime.processes.run_folder import make_run_folder
 
@@ -123,9 +124,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
     return folder / "triolet"
 
 
-async def answer(call: ControlCall) -> str:
-    assert call is ControlCall.TREE
-    return msgspec.json.encode(TREE).decode()
+async def answer(call: ControlCall, place: Place | None) -> str:
+    if call is ControlCall.TREE:
+        return msgspec.json.encode(TREE).decode()
+    if place == Place(Role.ENGINE, 7):
+        raise ControlCallRefused("there is no engine 7: this server has engine 0 alone")
+    restarted = RestartedPlace(place or Place(Role.FRONTEND, 1), EngineState.FAILED)
+    return msgspec.json.encode({"restarted": [restarted]}).decode()
 
 
 @asynccontextmanager
@@ -169,3 +174,20 @@ async def test_a_server_that_is_gone_is_an_error() -> None:
         pytest.raises(ControlCallFailed),
     ):
         await tree_text(None, as_json=False)
+
+
+async def test_a_place_begins_anew_and_a_line_says_what_it_was() -> None:
+    async with running("ab12"):
+        assert await restart_text(None, 0, None) == "engine 0 was failed, and begins anew"
+        assert await restart_text("ab", None, 3) == "frontend 3 was failed, and begins anew"
+        assert await restart_text(None, None, None) == "frontend 1 was failed, and begins anew"
+
+
+async def test_what_cannot_be_restarted_is_one_sentence() -> None:
+    async with running("ab12"):
+        with pytest.raises(ControlCallRefused, match=r"^there is no engine 7: this"):
+            await restart_text(None, 7, None)
+        with pytest.raises(InvalidParameter):
+            await restart_text(None, 0, 0)
+    with pytest.raises(RunNotFound):
+        await restart_text(None, 0, None)

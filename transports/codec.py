@@ -23,6 +23,7 @@ Carriers without frames (a datagram of the control channel) take them packed int
 import struct
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import attrs
@@ -109,17 +110,12 @@ class Codec:
     def __init__(self, *message_types: type, limits: CodecLimits | None = None) -> None:
         if len(message_types) > KINDS_MAX or len(set(message_types)) != len(message_types):
             raise TypeError(f"a codec takes up to {KINDS_MAX} different classes")
-        for message_type in message_types:
-            _check_travels_whole(message_type)
+        with_arrays = [_has_arrays(message_type) for message_type in message_types]
         self.message_types = message_types
         self.limits = limits if limits is not None else CodecLimits()
         self._kinds = {cls: kind for kind, cls in enumerate(message_types)}
         # The kinds whose messages may have more than one frame; all others need no bookkeeping.
-        self._with_arrays = {
-            kind
-            for kind, cls in enumerate(message_types)
-            if Array in _classes_in(msgspec.inspect.type_info(cls))
-        }
+        self._with_arrays = {kind for kind, has_them in enumerate(with_arrays) if has_them}
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_encode_array)
         self._decoders: list[msgspec.msgpack.Decoder[Any]] = [
             msgspec.msgpack.Decoder(cls, dec_hook=_decode_array) for cls in message_types
@@ -253,7 +249,9 @@ def _shape(lengths: list[Any]) -> tuple[int, ...]:
     return tuple(lengths)
 
 
-def _check_travels_whole(message_type: type) -> None:
+@cache  # handshake messages are in every codec of a control channel
+def _has_arrays(message_type: type) -> bool:
+    """Whether it holds an `Array`. Raises `TypeError` if it would lose something on the way."""
     if not attrs.has(message_type):
         raise TypeError(f"{message_type.__name__} is not an attrs class")
     for cls in _classes_in(msgspec.inspect.type_info(message_type)):
@@ -264,6 +262,7 @@ def _check_travels_whole(message_type: type) -> None:
         for field in attrs.fields(cls):
             if field.name.startswith("_") or not field.init:
                 raise TypeError(f"{cls.__name__}.{field.name} would be lost on the way")
+    return Array in _classes_in(msgspec.inspect.type_info(message_type))
 
 
 def _classes_in(info: object, seen: set[type] | None = None) -> Iterator[type]:

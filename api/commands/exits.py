@@ -3,7 +3,8 @@
     0   it went well; a server was asked to end, and drained
     1   it failed: a busy port, a model folder that cannot be served, no running server, …
     2   the command line is wrong: an unknown word, a value out of range
-    3   an engine was given up for good, so the server went on with fewer than configured, or ended
+    3   an engine or a frontend was given up, so the server went on with fewer than configured, or
+        ended
     130 Ctrl-C, where it is not a way to end in order
     141 the reader of the output left before its end (`triolet config show | head`)
     143 SIGTERM or SIGHUP, where it is not a way to end in order
@@ -22,8 +23,7 @@ import trio
 
 from ...engine.errors import EngineError, InvalidParameter
 from ...nurseries.tasks.service import single_error, single_errors_unwrapped
-from ...nurseries.tasks.supervisor import RestartLimitExceeded
-from ...runtime.errors import NoEngineLeft, RunNotFound
+from ...runtime.errors import ControlCallRefused, NoEngineLeft, NoFrontendLeft, RunNotFound
 from ...runtime.processes.control_server import ControlCallFailed
 from ...runtime.processes.platform import UnsupportedPlatform
 from ...runtime.processes.root import PortInUse
@@ -31,7 +31,7 @@ from ...runtime.processes.root import PortInUse
 EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-# An engine was given up for good: systemd's Restart=on-failure must see it.
+# A place was given up: systemd's Restart=on-failure must see it.
 EXIT_ENGINE_LOST = 3
 # As shells say it of a program that SIGINT ended.
 EXIT_INTERRUPTED = 130
@@ -45,9 +45,10 @@ T = TypeVar("T")
 _SENTENCES = (
     EngineError,
     ControlCallFailed,
+    ControlCallRefused,
     NoEngineLeft,
+    NoFrontendLeft,
     PortInUse,
-    RestartLimitExceeded,
     RunNotFound,
     UnsupportedPlatform,
     PermissionError,
@@ -129,7 +130,7 @@ def _code(error: BaseException) -> int:
     match error:
         case InvalidParameter():
             return EXIT_USAGE
-        case NoEngineLeft():
+        case NoEngineLeft() | NoFrontendLeft():
             return EXIT_ENGINE_LOST
         case _:
             return EXIT_FAILED

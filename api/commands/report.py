@@ -26,6 +26,7 @@ from ...runtime.events import (
     ChildStarting,
     ChildStopped,
     Draining,
+    EngineDiffers,
     OnEvent,
     RequestRefused,
     RunEvent,
@@ -55,6 +56,12 @@ def sentence(event: RunEvent) -> str:
             return f"{child}: {PHASES.get(phase, f'{phase} done')} in {_seconds(seconds)} s"
         case ChildReady(child=child, epoch=epoch, boot_s=boot_s):
             return f"{child}: ready after {boot_s:.1f} s (epoch {epoch})"
+        case EngineDiffers(child=child, epoch=epoch, numerics_id=numerics_id, before=before):
+            return (
+                f"{child}: computes otherwise than engines before it (epoch {epoch}, {numerics_id},"
+                f" not {before}): its model folder or code was exchanged; what was begun before"
+                " does not go on there"
+            )
         case ChildHung(child=child, cause=cause):
             return f"{child}: {cause}; it is killed"
         case ChildGone(child=child, cause=cause):
@@ -108,7 +115,7 @@ def log_event(event: RunEvent) -> None:
 
 def _level(event: RunEvent) -> int:
     match event:
-        case ChildGone() | ChildHung() | RequestRefused():
+        case ChildGone() | ChildHung() | EngineDiffers() | RequestRefused():
             return logging.WARNING
         case ChildFailed():
             return logging.ERROR

@@ -42,7 +42,7 @@ async def serve(plan: ServePlan, on_event: OnEvent) -> int:
             await root.run()
         on_event(Stopped())
         nursery.cancel_scope.cancel("the server has ended")
-    return EXIT_ENGINE_LOST if root.engine_lost() else EXIT_OK
+    return EXIT_ENGINE_LOST if root.any_failed() else EXIT_OK
 
 
 def _allow_descriptors() -> None:

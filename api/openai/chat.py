@@ -58,9 +58,13 @@ class ChatAnswer:
     def chunks(self, output: GenerationOutput) -> list[JsonObject]:
         """The chunks of one piece: its text if there is any, and the end if it is the last."""
         made = [self._chunk(delta, output.index) for delta in self._deltas(output)]
+        note = inexact_note(output.inexact_from)
+        if note and not made:
+            made.append(self._chunk({}, output.index))
         if made:
             first = made[0]["choices"][0]
             first["logprobs"] = self._logprobs(output.logprobs)
+            first |= note
             if self.with_token_ids and output.token_ids:
                 first["token_ids"] = list(output.token_ids)
         reason = output.finish_reason
@@ -98,7 +102,7 @@ class ChatAnswer:
         }
         if self.with_token_ids:
             whole["token_ids"] = list(choice.token_ids)
-        return whole
+        return whole | inexact_note(choice.inexact_from)
 
     def _logprobs(self, logprobs: Logprobs | None) -> JsonObject | None:
         if self.formatter is None or logprobs is None:
@@ -138,6 +142,11 @@ class ChatAnswer:
 def stop_reason_of(reason: FinishReason | None, stop_reason: str | int | None) -> str | int | None:
     """The stop string or token; OpenAI's finish reasons have no word for a deadline."""
     return reason.value if reason is FinishReason.DEADLINE else stop_reason
+
+
+def inexact_note(inexact_from: int | None) -> JsonObject:
+    """For a choice, from which of its tokens on they may differ (`runtime.inexact_ok`), if any."""
+    return {} if inexact_from is None else {"runtime": {"inexact_from": inexact_from}}
 
 
 def usage_object(usage: Usage) -> JsonObject:

@@ -10,7 +10,7 @@ import attrs
 from ...engine.messages import FinishReason
 from ...runtime.text.outputs import GenerationChoice, GenerationOutput, Logprobs, Usage
 from ..schema.fields import JsonObject
-from .chat import FINISH_REASONS, stop_reason_of, usage_object
+from .chat import FINISH_REASONS, inexact_note, stop_reason_of, usage_object
 from .logprobs import LogprobFormatter
 
 
@@ -52,9 +52,12 @@ class CompletionsAnswer:
         `offset` is how much text of the choice came before.
         """
         with_tokens = output.token_ids and (self.with_token_ids or output.logprobs is not None)
-        if not (output.text or with_tokens or output.finish_reason is not None):
+        inexact_from = output.inexact_from
+        is_ended = output.finish_reason is not None
+        if not (output.text or with_tokens or is_ended or inexact_from is not None):
             return []
         choice = _choice(index, output.text, output.finish_reason, output.stop_reason)
+        choice |= inexact_note(inexact_from)
         if self.formatter is not None and output.logprobs is not None:
             choice["logprobs"] = self.formatter.completions(None, output.logprobs, offset=offset)
         if self.with_token_ids:
@@ -91,6 +94,7 @@ class CompletionsAnswer:
         answer = whole.answer
         text = whole.echoed + answer.text
         choice = _choice(index, text, answer.finish_reason, answer.stop_reason)
+        choice |= inexact_note(answer.inexact_from)
         if self.with_token_ids:
             choice["prompt_token_ids"] = list(whole.prompt_token_ids)
             choice["token_ids"] = list(answer.token_ids)

@@ -168,6 +168,25 @@ def event_of(part: Part) -> Event:
     return part.event() if isinstance(part, Delta) else part
 
 
+@attrs.define(eq=False)
+class Mark:
+    """Events between two deltas, with numbers in a row; they are built when they are read.
+
+    The first mark begins with the two events that every response begins with, the last one of an
+    ended response ends with the terminal event. Between them an item opens or, if `is_end`, closes;
+    or the mark is one notice.
+    """
+
+    # How many deltas came before it.
+    place: int
+    # Of the first and the last event. A notice has the number of the event before it once more.
+    number: int
+    last_number: int
+    item: Item | None = None
+    is_end: bool = False
+    notice: Event | None = None
+
+
 @attrs.frozen(kw_only=True)
 class ResponseEvents:
     """Builds the events of one response. `created_at` is Unix seconds."""
@@ -199,11 +218,19 @@ class ResponseEvents:
             {"type": "response.in_progress", "sequence_number": 1, "response": response},
         ]
 
-    def final(self, ending: Ending, output: list[JsonObject], token_count: int) -> JsonObject:
-        """The response object as it stays."""
+    def final(
+        self,
+        ending: Ending,
+        output: list[JsonObject],
+        token_count: int,
+        inexact_from: int | None = None,
+    ) -> JsonObject:
+        """The response object as it stays; from that token on it may differ, if from any."""
         final, error = self.snapshot(ending.status), ending.error
         final["output"] = output
         final["usage"] = _usage(ending.usage, token_count)
+        if inexact_from is not None:
+            final["runtime"] = {"inexact_from": inexact_from}
         if ending.reason is not None:
             final["incomplete_details"] = {"reason": ending.reason}
         if error is not None:

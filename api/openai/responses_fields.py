@@ -81,6 +81,10 @@ RUNTIME = Body(
             TokenIdsKind(items_min=1, items_max=PROMPT_TOKENS_MAX),
             "Replaces the text of the prompt.",
         ),
+        "inexact_ok": Field(
+            FLAG,
+            "Go on, where an engine dies, also on one that computes other tokens; it is told.",
+        ),
         "priority": PRIORITY,
         "cache_salt": CACHE_SALT,
         "deadline_ms": Field(
@@ -118,7 +122,8 @@ class RuntimeOptions:
     """Our extensions, all opt-in.
 
     `token_ids`: deltas carry ids and the index of the first. `events`: notices of the server, such
-    as a drain. `input_token_ids` replaces the text of the prompt. `deadline_ms` is in milliseconds.
+    as a drain. `input_token_ids` replaces the text of the prompt. `inexact_ok`: other tokens than
+    in an undisturbed run are better than none. `deadline_ms` is in milliseconds.
     """
 
     token_ids: bool = False
@@ -126,6 +131,7 @@ class RuntimeOptions:
     input_token_ids: list[int] | None = None
     priority: int = 0
     cache_salt: str = ""
+    inexact_ok: bool = False
     deadline_ms: int | None = None
 
     @property

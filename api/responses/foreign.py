@@ -21,6 +21,7 @@ from ...runtime.messages import (
     ForeignOutcome,
     ForeignReply,
     ForeignVerb,
+    Place,
     RootCall,
     RootReply,
 )
@@ -299,16 +300,21 @@ class RootCalls:
     _reply: RootReply | None = attrs.field(default=None, init=False)
     _arrived: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    async def ask(self, call: ControlCall) -> str:
-        """The root's answer, as JSON text. Raises `ApiError` 503 when there is none in time."""
+    async def ask(self, call: ControlCall, place: Place | None = None) -> str:
+        """The root's answer, as JSON text.
+
+        Raises `ApiError` 503 when there is none in time, 404 when there is no such place.
+        """
         if self.send is not None:
             with trio.move_on_after(ROOT_CALL_S):
                 async with self._lock:
                     self._call_id += 1
                     self._arrived = trio.Event()
-                    await self.send(RootCall(self._call_id, call))
+                    await self.send(RootCall(self._call_id, call, place))
                     await self._arrived.wait()
                     assert self._reply is not None
+                    if self._reply.refusal:
+                        raise ApiError(404, self._reply.refusal, "place_not_found")
                     return self._reply.text
         raise _no_answer("The root of this server", "root_unreachable")
 

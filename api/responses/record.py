@@ -15,15 +15,17 @@ its tokens has the same. Without tools that is
     terminal event 8 n + 4
 
 with one more before the end when that completes a text (a broken character). With tools, items
-begin and end as their text comes. Notices (events of the request, where they were asked for) have
-the number of the event before them; a reader that resumes may see some of them twice.
+begin and end as their text comes. Notices (events of the request) have the number of the event
+before them: one that resumes may see some twice.
 
 The bound of a record is the length of the model: it keeps what was generated, once.
 """
 
 import bisect
 import itertools
+import sys
 from array import array
+from collections.abc import Sequence
 
 import attrs
 
@@ -43,6 +45,7 @@ from ..openai.response_events import (
     Ending,
     Event,
     Item,
+    Mark,
     ResponseEvents,
     Status,
 )
@@ -50,33 +53,12 @@ from ..schema.fields import JsonObject
 
 # A token completes few events: the end of one item and the begin of the next are five.
 NUMBERS_OF_TOKEN = 8
-# A delta's number and where its text ends; an array keeps some room to grow.
-DELTA_BYTES = 10
-# One mark, and one item with its ids; estimates. What every response has, one item and two marks,
-# is in the estimate of a response.
-MARK_BYTES, MARKS_ALWAYS = 160, 2
-ITEM_BYTES = 1024
-# One notice, and the arrays of logprobs beside what is in them.
+# A pointer to a delta's text, and one number of an array, both with room to grow.
+DELTA_BYTES, NUMBER_BYTES = 10, 5
+# One mark, one item with its ids, one notice, and the arrays of logprobs beside what is in them.
+# What every response has, one item and two marks, is in the estimate of a response.
+MARK_BYTES, MARKS_ALWAYS, ITEM_BYTES = 160, 2, 1024
 NOTICE_BYTES = LOGPROBS_BYTES = 512
-
-
-@attrs.define(eq=False)
-class Mark:
-    """Events between two deltas, with numbers in a row; they are built when they are read.
-
-    The first mark begins with the two events that every response begins with, the last one of an
-    ended response ends with the terminal event. Between them an item opens or, if `is_end`, closes;
-    or the mark is one notice.
-    """
-
-    # How many deltas came before it.
-    place: int
-    # Of the first and the last event. A notice has the number of the event before it once more.
-    number: int
-    last_number: int
-    item: Item | None = None
-    is_end: bool = False
-    notice: Event | None = None
 
 
 @attrs.define(eq=False)
@@ -86,42 +68,47 @@ class ResponseRecord:
     events: ResponseEvents
     # Output tokens so far, those without text included.
     token_count: int = attrs.field(default=0, init=False)
-    # Characters in all deltas.
-    size: int = attrs.field(default=0, init=False)
-    # The number of the last event that there is.
-    last_number: int = attrs.field(default=1, init=False)
+    size: int = attrs.field(default=0, init=False)  # characters in all deltas
+    # Without tools that is one for each token; those without text are silent.
+    delta_count: int = attrs.field(default=0, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
+    inexact_from: int | None = attrs.field(default=None, init=False)  # of which token
     # In their order; only the last one may be open.
     items: list[Item] = attrs.field(factory=list, init=False)
     marks: list[Mark] = attrs.field(factory=list, init=False)
 
+    # Of the last event but for the deltas of tokens without tools.
+    _last_number: int = attrs.field(default=1, init=False)
     _parser: ToolCallParser | None = attrs.field(default=None, init=False)
-    # Of each delta its text; when ended, they are joined into one, and `_offsets` says where each
-    # ends: a str for each would cost ten times as much.
+    # Of each delta its text. A pointer each, as nearly all are the vocabulary's own objects. For
+    # reading the same list or, when ended, a tuple, which garbage collection leaves alone.
     _texts: list[str] = attrs.field(factory=list, init=False)
-    _offsets: "array[int] | None" = attrs.field(default=None, init=False)
-    # Of each delta its number, growing.
-    numbers: "array[int]" = attrs.field(factory=lambda: array("I"), init=False)
-    # Of each delta the output tokens so far, if the request asked for ids or logprobs.
+    _read: Sequence[str] = attrs.field(init=False)
+    # Of each delta its number, growing; None while that is 8 for each.
+    _numbers: "array[int] | None" = attrs.field(default=None, init=False)
+    # Deltas tell their tokens: the request asked for ids or logprobs. Then none is silent.
+    _has_tokens: bool = attrs.field(init=False)
+    # Of each delta the output tokens so far, with tools; without, each delta is one.
     _ends: "array[int] | None" = attrs.field(default=None, init=False)
     # All output tokens, and their logprobs, if the request asked for them.
     _token_ids: "array[int] | None" = attrs.field(default=None, init=False)
     _logprobs: Logprobs | None = attrs.field(default=None, init=False)
 
     def __attrs_post_init__(self) -> None:
-        request = self.events.request
+        request, self._read = self.events.request, self._texts
         if request.keeps_token_ids:
             self._token_ids = array("I")
-        if request.options.token_ids or request.sampling.logprobs is not None:
-            self._ends = array("I")
+        self._has_tokens = request.options.token_ids or request.sampling.logprobs is not None
         item = None
         if request.calls_tools:
             self._parser = ToolCallParser(request.tools.calls_max)
+            self._numbers = array("I")
+            self._ends = array("I") if self._has_tokens else None
         elif request.generate:
             item = self.events.message(0, 0)
             self.items.append(item)
-            self.last_number += item.opening_count
-        self.marks.append(Mark(0, 0, self.last_number, item))
+            self._last_number += item.opening_count
+        self.marks.append(Mark(0, 0, self._last_number, item))
 
     @property
     def text(self) -> str:
@@ -141,9 +128,10 @@ class ResponseRecord:
     @property
     def extra_bytes(self) -> int:
         """About what it takes to keep it, beside the text: places of deltas, events, logprobs."""
-        size = (DELTA_BYTES + 5 * (self._ends is not None)) * len(self.numbers)
+        arrays = (self._numbers is not None) + (self._ends is not None)
+        size = (DELTA_BYTES + NUMBER_BYTES * arrays) * self.delta_count
         size += MARK_BYTES * len(self.marks[MARKS_ALWAYS:]) + ITEM_BYTES * len(self.items[1:])
-        size += 5 * len(self._token_ids or ())
+        size += NUMBER_BYTES * len(self._token_ids or ())
         size += NOTICE_BYTES * sum(mark.notice is not None for mark in self.marks)
         return size + (0 if self._logprobs is None else LOGPROBS_BYTES + self._logprobs.size_bytes)
 
@@ -152,25 +140,59 @@ class ResponseRecord:
     def append(self, output: GenerationOutput) -> None:
         """Add the next tokens, one by one. One without text is silent, unless ids are wanted."""
         assert self.ending is None
-        token_ids, texts = output.token_ids, output.texts
+        token_ids = output.token_ids
         if self._token_ids is not None:
             self._token_ids.extend(token_ids)
         if output.logprobs is not None:
             self._keep_logprobs(output.logprobs)
         if self._parser is not None:
             self._parse(self._parser, output.parts, len(token_ids))
-        elif texts is None and len(token_ids) == 1:  # nearly all
-            self.token_count += 1
-            if output.text or self._ends is not None:
-                self._add_delta(output.text)
+            return
+        # Each is a delta with the number 8 x tokens: the event before is at most three behind its.
+        if output.texts is None and len(token_ids) == 1:  # nearly all
+            self._texts.append(output.text)
         else:
-            self._add_texts(output, len(token_ids))
+            self._texts += output.parts
+        self.token_count += len(token_ids)
+        self.delta_count = len(self._texts)
+        self.size += len(output.text)
+        if self.delta_count > self.token_count:  # the end completed a text
+            self._number_the_rest()
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of each delta its number; those of silent ones are no event's."""
+        if self._numbers is not None:
+            return self._numbers
+        step = NUMBERS_OF_TOKEN
+        return range(step, step * self.delta_count + step, step)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last event that there is."""
+        if self._numbers is not None or self.ending is not None:
+            return self._last_number
+        last = self.delta_count
+        while last and self.is_silent(last - 1):
+            last -= 1
+        return max(self._last_number, NUMBERS_OF_TOKEN * last)
+
+    def is_silent(self, delta: int) -> bool:
+        """Whether it is no event: a token without text, of which no more is asked."""
+        return not (self._has_tokens or self.text_between(delta, delta + 1))
+
+    def _number_the_rest(self) -> None:
+        """The last delta, of no token, is behind that of the last token."""
+        rest = self._texts.pop()
+        self.delta_count, self.size = self.token_count, self.size - len(rest)
+        self._last_number, self._numbers = self.last_number, array("I", self.numbers)
+        self._add_delta(rest)
 
     def add_notice(self, event: Event) -> None:
         """Note what happened to the request, at this place among the deltas."""
         number = self.last_number
         notice = {**event, "sequence_number": number}
-        self.marks.append(Mark(len(self.numbers), number, number, notice=notice))
+        self.marks.append(Mark(self.delta_count, number, number, notice=notice))
 
     def end(self, ending: Ending) -> None:
         """Nothing is added any more. A failure has the terminal event alone. Makes it small."""
@@ -179,15 +201,13 @@ class ResponseRecord:
             for event in self._parser.finish():
                 self._add_event(event)
             self._parser = None
-        self.ending = ending
         item = self._close_item(is_whole=ending.status is Status.COMPLETED)
         if item is not None and ending.status is not Status.FAILED:
             self._mark(item.closing_count + 1, item, is_end=True)
         else:
             self._mark(1, None, is_end=True)
-        self._offsets = array("I")
-        self._offsets.fromlist([*itertools.accumulate(map(len, self._texts))])
-        self._texts = ["".join(self._texts)]
+        self.ending = ending
+        self._read, self._texts = tuple(self._texts), []
 
     def _keep_logprobs(self, more: Logprobs) -> None:
         if self._logprobs is None:
@@ -205,36 +225,13 @@ class ResponseRecord:
             if self._tokens_left and self._in_message:
                 self._add_delta("")
 
-    def _add_texts(self, output: GenerationOutput, count: int) -> None:
-        """Add many tokens without tools: the last event was at most three behind the last token,
-        so that each number is 8 x tokens.
-        """
-        texts, rest = output.parts, ""
-        if len(texts) > count:
-            *texts, rest = texts
-        first = NUMBERS_OF_TOKEN * (self.token_count + 1)
-        numbers = [*range(first, first + NUMBERS_OF_TOKEN * count, NUMBERS_OF_TOKEN)]
-        if self._ends is not None:
-            self._ends.extend(range(self.token_count + 1, self.token_count + 1 + count))
-        elif "" in texts:
-            numbers = [*itertools.compress(numbers, texts)]
-            texts = [*filter(None, texts)]
-        self.token_count += count
-        self.numbers.fromlist(numbers)  # a third of `extend`
-        self._texts += texts
-        self.size += len(output.text) - len(rest)
-        if numbers:
-            self.last_number = numbers[-1]
-        if rest:
-            self._add_delta(rest)
-
     def _add_delta(self, text: str) -> None:
-        number = NUMBERS_OF_TOKEN * self.token_count
-        if number <= self.last_number:
-            number = self.last_number + 1
-        self.last_number = number
-        self.numbers.append(number)
-        self._texts.append(text)
+        """One that need not have the number of its token."""
+        assert self._numbers is not None
+        self._last_number = max(self._last_number + 1, NUMBERS_OF_TOKEN * self.token_count)
+        self._numbers.append(self._last_number)
+        self._texts.append(sys.intern(text))  # the parser cuts them
+        self.delta_count += 1
         self.size += len(text)
         if self._ends is not None:
             self._ends.append(self.token_count)
@@ -242,8 +239,8 @@ class ResponseRecord:
     def _mark(self, count: int, item: Item | None, *, is_end: bool = False) -> None:
         """Add `count` events at once."""
         number = max(self.last_number + 1, NUMBERS_OF_TOKEN * self.token_count)
-        self.last_number = number + count - 1
-        self.marks.append(Mark(len(self.numbers), number, self.last_number, item, is_end))
+        self._last_number = number + count - 1
+        self.marks.append(Mark(self.delta_count, number, self._last_number, item, is_end))
 
     # ---- items
 
@@ -251,11 +248,11 @@ class ResponseRecord:
         match event:
             case TextPiece(text=text):
                 if not self._in_message:
-                    self._open_item(self.events.message(len(self.items), len(self.numbers)))
+                    self._open_item(self.events.message(len(self.items), self.delta_count))
                 self._add_delta(text)
             case CallBegun(index=number, name=name):
                 self._end_item()
-                place = len(self.items), len(self.numbers)
+                place = len(self.items), self.delta_count
                 self._open_item(self.events.call(*place, number=number, name=name))
             case ArgumentsPiece(text=text):
                 self._add_delta(text)
@@ -280,19 +277,19 @@ class ResponseRecord:
         item = self.items[-1] if self.items else None
         if item is None or item.stop is not None:
             return None
-        item.stop = len(self.numbers)
+        item.stop = self.delta_count
         item.status = "completed" if is_whole else "incomplete"
         return item
 
     def _text_of(self, item: Item) -> str:
-        return self.text_between(item.first, len(self.numbers) if item.stop is None else item.stop)
+        return self.text_between(item.first, self.delta_count if item.stop is None else item.stop)
 
     def _whole(self, item: Item, built: dict[int, JsonObject]) -> JsonObject:
         """An item's object, built once for all that share `built`."""
         if item.index not in built:
             logprobs: list[Entry] = []
             if self._logprobs is not None:
-                stop = len(self.numbers) if item.stop is None else item.stop
+                stop = self.delta_count if item.stop is None else item.stop
                 tokens = self._tokens_before(item.first), self._tokens_before(stop)
                 logprobs = self._logprobs_of(*tokens)
             built[item.index] = item.whole(self._text_of(item), logprobs)
@@ -308,24 +305,27 @@ class ResponseRecord:
 
     def _final(self, ending: Ending, built: dict[int, JsonObject]) -> JsonObject:
         output = [self._whole(item, built) for item in self.items]
-        return self.events.final(ending, output, self.token_count)
+        return self.events.final(ending, output, self.token_count, self.inexact_from)
 
     def text_between(self, first: int, stop: int) -> str:
         """The text of the deltas `[first, stop)`."""
-        if self._offsets is None:
-            return self._texts[first] if stop - first == 1 else "".join(self._texts[first:stop])
-        begin = self._offsets[first - 1] if first else 0
-        return self._texts[0][begin : self._offsets[stop - 1] if stop else 0]
+        return self._read[first] if stop - first == 1 else "".join(self._read[first:stop])
 
-    def delta(self, first: int, stop: int) -> Delta:
-        """One delta of the deltas `[first, stop)`, all of one item."""
-        items = self.items
+    def delta(self, first: int, stop: int) -> Delta | None:
+        """One delta of the deltas `[first, stop)`, all of one item; None if all are silent."""
+        items, text = self.items, self.text_between(first, stop)
+        if stop - first > 1 or not text:
+            while self.is_silent(stop - 1):
+                stop -= 1
+                if stop == first:
+                    return None
         item = items[0]
         if len(items) > 1:
             item = items[bisect.bisect_right(items, first, key=lambda item: item.first) - 1]
-        delta = Delta(item, self.numbers[stop - 1], self.text_between(first, stop))
-        if self._ends is not None:
-            begin, end = self._tokens_before(first), self._ends[stop - 1]
+        number = NUMBERS_OF_TOKEN * stop if self._numbers is None else self._numbers[stop - 1]
+        delta = Delta(item, number, text)
+        if self._has_tokens:
+            begin, end = self._tokens_before(first), self._tokens_before(stop)
             if self._token_ids is not None and self.events.request.options.token_ids:
                 delta.token_ids, delta.token_index = list(self._token_ids[begin:end]), begin
             if self.events.formatter is not None:
@@ -352,24 +352,25 @@ class ResponseRecord:
             "sequence_number": number,
             "response": self._final(ending, built),
         }
-        return terminal if self._ends is None else {**terminal, **self._last_tokens()}
+        return terminal if not self._has_tokens else {**terminal, **self._last_tokens()}
 
     def _tokens_before(self, delta: int) -> int:
         """How many tokens the deltas before this one cover."""
-        return self._ends[delta - 1] if self._ends is not None and delta else 0
+        if self._ends is None:
+            return min(delta, self.token_count)
+        return self._ends[delta - 1] if delta else 0
 
     @property
     def _tokens_left(self) -> int:
-        """How many tokens no delta covers, where tokens were asked for."""
-        ends = self._ends
-        return 0 if ends is None else self.token_count - (ends[-1] if ends else 0)
+        """How many tokens no delta covers, where tokens were asked for: with tools."""
+        return 0 if self._ends is None else self.token_count - self._tokens_before(self.delta_count)
 
     def _last_tokens(self) -> JsonObject:
         """Tokens behind the last delta, which calls may have; the terminal event has them."""
         found: JsonObject = {}
-        if not self._tokens_left:
-            return found
         begin = self.token_count - self._tokens_left
+        if begin == self.token_count:
+            return found
         if self._token_ids is not None and self.events.request.options.token_ids:
             found |= {"token_ids": list(self._token_ids[begin:]), "token_index": begin}
         if self.events.formatter is not None:
@@ -386,12 +387,14 @@ class ResponseRecord:
         """For property tests: numbers grow, sizes are sums, one item at most is open."""
         rows = [range(m.number, m.last_number + 1) for m in self.marks if m.notice is None]
         numbers = list(itertools.chain(*rows))
-        assert sorted({*numbers, *self.numbers}) == sorted([*numbers, *self.numbers])
+        voiced = [n for place, n in enumerate(self.numbers) if not self.is_silent(place)]
+        assert sorted({*numbers, *voiced}) == sorted([*numbers, *voiced])
         assert list(self.numbers) == sorted(self.numbers)
-        assert max([*numbers, *self.numbers]) == self.last_number
-        assert self.size == len(self.text_between(0, len(self.numbers)))
+        assert max([*numbers, *voiced]) == self.last_number
+        assert self.size == len(self.text_between(0, self.delta_count))
         assert self._token_ids is None or len(self._token_ids) == self.token_count
-        assert self._ends is None or len(self._ends) == len(self.numbers)
+        assert len(self.numbers) == self.delta_count
+        assert self._ends is None or len(self._ends) == self.delta_count
         places = [(mark.place, mark.number) for mark in self.marks]
         assert places == sorted(places)
         assert all(item.stop is not None for item in self.items[:-1])

@@ -11,9 +11,9 @@ from typing import Self
 import attrs
 
 from ..errors import bad_field
-from ..openai.response_events import Delta, Part
+from ..openai.response_events import Delta, Mark, Part
 from ..schema.fields import JsonObject
-from .record import Mark, ResponseRecord
+from .record import ResponseRecord
 
 
 @attrs.define(eq=False)
@@ -76,7 +76,12 @@ class RecordReader:
     @property
     def is_ready(self) -> bool:
         """Whether `take` has something now."""
-        return self._delta < len(self.record.numbers) or self._next_mark() is not None
+        record = self.record
+        while self._delta < record.delta_count:
+            if not record.is_silent(self._delta):
+                return True
+            self._delta += 1
+        return self._next_mark() is not None
 
     def take(self, characters_max: int) -> list[Part]:
         """What was added since: deltas merged, and not much more characters than that.
@@ -86,12 +91,12 @@ class RecordReader:
         parts: list[Part] = []
         limit, record = self._size + characters_max, self.record
         while True:
-            stop = (
-                self._take_marks(parts) if self._mark < len(record.marks) else len(record.numbers)
-            )
+            stop = self._take_marks(parts) if self._mark < len(record.marks) else record.delta_count
             if self._delta == stop or self._size >= limit:
                 return parts
-            parts.append(self._take_deltas(stop, limit - self._size))
+            delta = self._take_deltas(stop, limit - self._size)
+            if delta is not None:
+                parts.append(delta)
 
     def _take_marks(self, parts: list[Part]) -> int:
         """Take those that stand here; the delta before which the next one stands."""
@@ -103,7 +108,7 @@ class RecordReader:
             events = self.record.events_of(mark, built)
             parts += events[self._skipped :] if self._skipped else events
             self._skipped = 0
-        return len(self.record.numbers)
+        return self.record.delta_count
 
     def _next_mark(self) -> Mark | None:
         """The next one for this reader; those that it does not want are passed over."""
@@ -115,7 +120,7 @@ class RecordReader:
             self._mark += 1
         return None
 
-    def _take_deltas(self, stop: int, characters_max: int) -> Delta:
+    def _take_deltas(self, stop: int, characters_max: int) -> Delta | None:
         first, record = self._delta, self.record
         if stop - first > 1 and self.lag > characters_max:
             size = 0
@@ -125,7 +130,8 @@ class RecordReader:
                     stop = end
                     break
         delta = record.delta(first, stop)
-        self.merged += stop - first - 1
-        self._size += len(delta.text)
         self._delta = stop
+        if delta is not None:
+            self.merged += stop - first - 1
+            self._size += len(delta.text)
         return delta

@@ -6,8 +6,7 @@ has left, the response is aborted, at once or after the time that its request as
 No task moves tokens. The collector of the request's outputs calls `on_output` once, readers are
 woken, and the first that takes pulls everything into the record; so tokens that come meanwhile cost
 nothing and are merged, and a request whose readers are all behind meets its credit and is paused.
-Without readers, or while a caller waits for the end, outputs are pulled when they come. The README
-has a picture of the whole way.
+Without readers, or while a caller waits for the end, outputs are pulled when they come.
 """
 
 import logging
@@ -155,6 +154,7 @@ class Response:
             principal=self.principal,
             cache_salt=options.cache_salt,
             priority=options.priority,
+            inexact_ok=options.inexact_ok,
             streaming=self.streaming and request.generate,
             events=options.events,
             credit=request.keeping.credit if request.generate else None,
@@ -246,6 +246,8 @@ class Response:
     def _add(self, output: GenerationOutput) -> None:
         for event in output.events:
             self.record.add_notice(_notice_of(event, self.response_id, self.record.token_count))
+            if not event.exact:
+                self.record.inexact_from = self.record.token_count
         self.record.append(output)
 
     def _ending_of(self, reason: FinishReason) -> Ending:
@@ -388,11 +390,11 @@ def _prompt_alone(sampling: SamplingParams) -> SamplingParams:
 
 def _notice_of(event: RequestEvent, response_id: str, token_index: int) -> Event:
     """The event for a client: `runtime.queued` and so on, and before which token it happened."""
-    notice: Event = {
-        "type": f"runtime.{event.kind}",
-        "response_id": response_id,
-        "token_index": token_index,
-    }
-    if event.kind is RequestEventKind.QUEUED:
+    kind = event.kind
+    notice: Event = {"type": f"runtime.{kind}", "response_id": response_id}
+    notice["token_index"] = token_index
+    if kind is RequestEventKind.QUEUED:
         notice["position"] = event.detail
+    if kind is RequestEventKind.MIGRATED:
+        notice["exact"] = event.exact
     return notice

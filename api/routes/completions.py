@@ -78,6 +78,7 @@ def _generate(
         principal=call.principal,
         cache_salt=options.runtime.cache_salt,
         priority=options.runtime.priority,
+        inexact_ok=options.runtime.inexact_ok,
         streaming=options.stream,
         deadline_s=options.runtime.deadline_s,
         merge_s=call.application.settings.merge_s(streaming=options.stream),

@@ -1,7 +1,7 @@
-"""HTTP routes without an engine: models, health, version, metrics, docs, tokenizer, live tree.
+"""HTTP routes without an engine: models, health, metrics, docs, tokenizer, and what admins ask.
 
 `/live` says that this process makes progress, `/ready` that new work is taken (false first in a
-drain), `/health` the same with the state of each engine.
+drain), `/health` the same with the state of each engine, and the frontends that are given up.
 """
 
 import importlib.resources
@@ -11,13 +11,14 @@ import attrs
 from ... import __version__
 from ...engine.errors import EngineError
 from ...runtime.frontend.health import Health
-from ...runtime.messages import ControlCall
+from ...runtime.messages import ControlCall, Place, Role
 from ..application import Application, Call
-from ..errors import ApiError, to_api_error
+from ..errors import ApiError, bad_field, to_api_error
 from ..http.request import JSON_TYPE
 from ..metrics import CONTENT_TYPE
 from ..openai.tokenizer_request import read_detokenize_request, read_tokenize_request
-from ..schema.fields import JsonObject
+from ..schema.fields import IntegerKind, JsonObject
+from ..schema.tables import Body, Field
 
 # One file that shows the OpenAPI document, which it asks for like any client, and tries calls.
 PAGE_TYPE = "text/html; charset=utf-8"
@@ -31,6 +32,12 @@ PAGE_HEADERS = (
     ),
     ("x-content-type-options", "nosniff"),
     ("cache-control", "no-store"),
+)
+RESTART = Body(
+    {
+        "engine": Field(IntegerKind(), "Rank of the engine that is to begin anew."),
+        "frontend": Field(IntegerKind(), "The same of a frontend; it serves out first."),
+    }
 )
 
 
@@ -82,6 +89,10 @@ async def get_health(call: Call) -> None:
         "reasons": reasons,
         "engines": [attrs.asdict(engine) for engine in health.engines],
         "refused": health.refused,
+        "failed_frontends": [
+            {"rank": rank, "reason": f"frontend {rank} is failed: {why}"}
+            for rank, why in sorted(call.application.failed_frontends.items())
+        ],
     }
     await call.connection.answer_json(503 if reasons or not health.live else 200, body)
 
@@ -123,6 +134,19 @@ async def get_tree(call: Call) -> None:
     """`GET /admin/tree`: the live task tree of all processes, as `triolet tree --json` shows it."""
     text = await call.application.root.ask(ControlCall.TREE)
     await call.connection.answer(200, text.encode(), content_type=JSON_TYPE)
+
+
+async def restart(call: Call) -> None:
+    """`POST /admin/restart`: an engine or a frontend begins anew; without one, all given up do.
+
+    Raises `ApiError` 404 when there is none.
+    """
+    ranks = RESTART.read(await call.connection.read_json())
+    if len(ranks) > 1:
+        raise bad_field("frontend", "send either it or `engine`")
+    place = next((Place(Role(role), rank) for role, rank in ranks.items()), None)
+    text = await call.application.root.ask(ControlCall.RESTART, place)
+    await call.connection.answer(202, text.encode(), content_type=JSON_TYPE)
 
 
 async def tokenize(call: Call) -> None:

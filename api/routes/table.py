@@ -18,6 +18,7 @@ from ..openai.tokenizer_request import DETOKENIZE, TOKENIZE
 from .completions import create_chat_completion, create_completion
 from .openapi import Route, openapi_document
 from .operations import (
+    RESTART,
     detokenize,
     get_docs,
     get_health,
@@ -30,6 +31,7 @@ from .operations import (
     get_tree,
     get_version,
     list_models,
+    restart,
     tokenize,
 )
 from .responses import (
@@ -161,6 +163,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/openapi.json", get_openapi),
     Route("GET", "/docs", get_docs, is_open=True),
     Route("GET", "/admin/tree", get_tree, is_admin=True),
+    Route("POST", "/admin/restart", restart, is_admin=True, body=RESTART),
     Route("GET", "/live", get_live, is_open=True),
     Route("GET", "/ready", get_ready, is_open=True),
     Route("GET", "/health", get_health, is_open=True),

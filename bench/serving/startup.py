@@ -1,6 +1,6 @@
 """`triolet bench startup`: from the command to ready, and from a death to ready again.
 
-`triolet serve` as a user starts it, in a folder of its own; worker and frontend are killed as the
+`triolet serve` as a user starts it, in a folder of its own; engine and frontend are killed as the
 kernel would kill them, with spares there to succeed them, or without. Times are of what a client
 sees: `/ready`, `/health`.
 """
@@ -21,7 +21,6 @@ from ...fuzz.observers import NotInTime, wait_until
 from ..load.measures import Series
 from ..options import StartupOptions
 
-WORKER = "engine 0/worker 0"
 ENGINE = "engine 0"
 FRONTEND = "frontend 0"
 READY = "ready"
@@ -85,9 +84,9 @@ async def measure_startup(
 
 
 async def _restart(run: ServedRun) -> float:
-    """Kill the worker; seconds until another engine is ready."""
+    """Kill the engine; seconds until another one is ready."""
     epoch, _ = (await run.engine_states())[ENGINE]
-    pid = (await run.processes())[WORKER].pid
+    pid = (await run.processes())[ENGINE].pid
     began_s = time.perf_counter()
     os.kill(pid, signal.SIGKILL)
 

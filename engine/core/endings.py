@@ -68,6 +68,7 @@ class Statistics:
     prompt_tokens: int = 0
     output_tokens: int = 0
     messages_dropped: int = 0
+    worker_restarts: int = 0
     step_s_last: float = 0.0
 
     def snapshot(self, scheduler: Scheduler) -> EngineStatistics:

@@ -115,6 +115,13 @@ class BlockPool:
             if block_hash is not None:
                 del self._cached[block_hash]
 
+    def clear(self) -> None:
+        """The memory is gone, and another one takes its place: every block is free and empty."""
+        assert not any(self._references), "a block is held"
+        self._free = list(range(self.blocks - 1, -1, -1))
+        for index in (self._evictable, self._cached, self._hashes):
+            index.clear()
+
     def find(self, block_hash: bytes) -> int | None:
         """The block with this content; `share` it before anything is taken."""
         return self._cached.get(block_hash)

@@ -5,8 +5,8 @@ preempts who is chosen here. Of several choices of one prompt one computes it, t
 
 The waiting queue has two sides: *ready* requests could run if there were room; *parked* ones could
 not even then (no credit, or they wait for a grammar or a sibling) and delay none. The policy is a
-function from a request to a key. A preempted request keeps its key, so it comes back ahead of all
-that arrived later.
+function from a request to a key. Those that have run before, here (preempted) or elsewhere
+(replayed), come ahead of new ones, within their priority.
 """
 
 import bisect
@@ -19,26 +19,28 @@ from .kv_cache_manager import KVCacheManager
 from .request import Frontend, Request
 
 # The key decides who is first (smallest) and who is preempted first (largest). It is unique and
-# must not change while the request lives.
-OrderKey = Callable[[Request], tuple[int, ...]]
+# must not change while the request is in the same list.
+OrderKey = Callable[[Request], tuple[int, int, int]]
 PromptKey = tuple[Frontend, str]
 
 
-def fcfs_order(request: Request) -> tuple[int, ...]:
-    """First come, first served."""
-    return (request.arrival,)
+def fcfs_order(request: Request) -> tuple[int, int, int]:
+    """First admitted, first served; `arrival` decides only between equals."""
+    return (0, request.admitted_ns, request.arrival)
 
 
-def priority_order(request: Request) -> tuple[int, ...]:
-    """The lower number first; of equals, first come, first served."""
-    return (request.priority, request.arrival)
+def priority_order(request: Request) -> tuple[int, int, int]:
+    """The lower number first; of equals, first admitted, first served."""
+    return (request.priority, request.admitted_ns, request.arrival)
 
 
 # By the words of `EngineSettings.scheduling_policy`.
 ORDERS: dict[str, OrderKey] = {"priority": priority_order, "fcfs": fcfs_order}
 
 
-def insert_ordered(requests: list[Request], request: Request, order: OrderKey) -> None:
+def insert_ordered(
+    requests: list[Request], request: Request, order: Callable[[Request], tuple[int, ...]]
+) -> None:
     """Put a request into its place; at the end, the usual one, it costs one comparison."""
     if not requests or order(requests[-1]) < order(request):
         requests.append(request)
@@ -46,7 +48,9 @@ def insert_ordered(requests: list[Request], request: Request, order: OrderKey) -
         bisect.insort(requests, request, key=order)
 
 
-def remove_ordered(requests: list[Request], request: Request, order: OrderKey) -> None:
+def remove_ordered(
+    requests: list[Request], request: Request, order: Callable[[Request], tuple[int, ...]]
+) -> None:
     """Take a request out of an ordered list that has it."""
     index = bisect.bisect_left(requests, order(request), key=order)
     assert requests[index] is request, request.request_id
@@ -68,10 +72,15 @@ class WaitingQueue:
     def __contains__(self, request: Request) -> bool:
         return request in self._parked or request in self._ready
 
+    def turn(self, request: Request) -> tuple[int, bool, int, int]:
+        """The key of those that wait: of one priority, those that have run before come first."""
+        priority, admitted_ns, arrival = self.order(request)
+        return priority, not request.has_run, admitted_ns, arrival
+
     def add(self, request: Request) -> None:
         """Take a request in, to the side where it belongs now."""
         if request.is_schedulable:
-            insert_ordered(self._ready, request, self.order)
+            insert_ordered(self._ready, request, self.turn)
         else:
             self._parked.add(request)
 
@@ -82,11 +91,11 @@ class WaitingQueue:
         """
         if request.is_schedulable and request in self._parked:
             self._parked.remove(request)
-            insert_ordered(self._ready, request, self.order)
+            insert_ordered(self._ready, request, self.turn)
 
     def park(self, request: Request) -> None:
         """A ready request has to wait for something; `update` when it need not any more."""
-        remove_ordered(self._ready, request, self.order)
+        remove_ordered(self._ready, request, self.turn)
         self._parked.add(request)
 
     def remove(self, request: Request) -> None:
@@ -94,7 +103,7 @@ class WaitingQueue:
         if request in self._parked:
             self._parked.remove(request)
         else:
-            remove_ordered(self._ready, request, self.order)
+            remove_ordered(self._ready, request, self.turn)
 
     def first(self) -> Request | None:
         """The ready request whose turn it is."""
@@ -102,15 +111,15 @@ class WaitingQueue:
 
     def position(self, request: Request) -> int:
         """How many ready requests have their turn before this one, which waits."""
-        return bisect.bisect_left(self._ready, self.order(request), key=self.order)
+        return bisect.bisect_left(self._ready, self.turn(request), key=self.turn)
 
     def requests(self) -> list[Request]:
         """All that wait: the ready ones in order, then the parked ones in order."""
-        return self._ready + sorted(self._parked, key=self.order)
+        return self._ready + sorted(self._parked, key=self.turn)
 
     def check_invariants(self) -> None:
         """Fails an assertion if an order or a side is wrong."""
-        keys = [self.order(request) for request in self._ready]
+        keys = [self.turn(request) for request in self._ready]
         assert keys == sorted(set(keys))
         for request in self._ready:
             assert request.is_schedulable, request.request_id
@@ -230,6 +239,13 @@ class SharedPrompts:
                 assert _key(request) == key
                 assert not request.is_finished
                 assert request not in running
+
+
+def shares_prompt(request: Request, hit: list[int], kv_cache: KVCacheManager) -> bool:
+    """Whether its siblings want what it has yet to compute of its prompt."""
+    if not (request.parent and request.takes_hits):
+        return False
+    return len(hit) < kv_cache.shareable_blocks(request)
 
 
 def _key(request: Request) -> PromptKey:

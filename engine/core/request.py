@@ -73,7 +73,7 @@ class Request:
     frontend: Frontend
     request_id: str
     attempt: int
-    # Order of arrival at this engine: unique, growing. FCFS is this order, preempted or not.
+    # Order of arrival at this engine: unique, growing. It decides between equals alone.
     arrival: int
     sampling: SamplingParams
     choice: int
@@ -95,6 +95,10 @@ class Request:
     # Output index up to which it may be scheduled (exclusive). Only ever grows.
     credit: int
     status: RequestStatus = RequestStatus.WAITING
+    # When its frontend took it: FCFS is this order, here and wherever it is sent again.
+    admitted_ns: int = 0
+    # It was preempted here, or sent before: it has its turn ahead of new ones.
+    has_run: bool = False
     # Its frontend wants events: when it is queued, scheduled, preempted.
     events: bool = False
     # Its attempt alone names it to its frontend.
@@ -147,6 +151,9 @@ class Request:
     cached_tokens: int = 0
     # Output index of the first token that was not sent, if any is held (`OutputWindows`).
     unsent_from: int | None = None
+    # In so many losses of workers in a row it was in flight, since it had so many tokens.
+    losses: int = 0
+    lost_at: int = 0
     # It ended by an abort while in flight, when so many steps had completed; NEVER otherwise.
     aborted_at: int = NEVER
 
@@ -242,6 +249,13 @@ class Request:
             return index
         self.unsent_from = None
         return first
+
+    def note_loss(self) -> int:
+        """It was in flight when workers were lost: in how many losses without a new token."""
+        tokens = len(self.token_ids)
+        self.losses = self.losses + 1 if self.lost_at == tokens else 1
+        self.lost_at = tokens
+        return self.losses
 
     def note_cached(self, tokens: int) -> None:
         """Its first admission found so many prompt tokens in the cache.
@@ -345,6 +359,8 @@ def make_request(
         stop_token_ids=frozenset(sampling.stop_token_ids),
         credit=CREDIT_UNLIMITED if add.credit is None else add.credit,
         status=status,
+        admitted_ns=add.admitted_ns,
+        has_run=add.replayed,
         events=add.events,
         in_columns=add.in_columns,
         merge_s=add.merge_s,

@@ -10,7 +10,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
   half-way for want of blocks; afterwards its table grows by a block at a time.
 - *Budget*: each running request behind the one served keeps a token of it, so a long prompt delays
   no decode by a whole step; and no more run than it has tokens. Larger while none is interactive.
-- *Order* is the queue's: arrival, or priority and then arrival. "Younger" means later in order.
+- *Order* is the queue's: priority, then admission. "Younger" means later in this order.
 - *Time*: chunks of prompts are cut so that a step is predicted to take no longer than it should.
 - *Preemption* is by recompute. Victims: paused requests (at their credit), the youngest first; then
   the youngest. A running request in need takes from both; a waiting one from the paused only.
@@ -18,11 +18,11 @@ as the budget allows, in order; then waiting ones are admitted in order.
 - *Overlap*: while a step computes, the next one is scheduled as if it had been applied. What is in
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
   that needs its blocks waits, and none after it is served, until the victim has no step in flight.
-- *Suspects* of an engine's death run alone, with no other step in flight, until they are past it.
-- *Progress*: checks let in only requests that fit when alone, none is preempted for a younger one
-  but a paused request, and none overtakes the first of those ready to run. So the
-  oldest that has credit computes in every step (or in the one after the next, where it waits for
-  blocks that are in flight), or is next to be admitted and waits only for others that do.
+- *Lost workers*: steps in flight are taken back; all that ran is computed again, in order.
+- *Suspects* of a death run alone, with no other step in flight, until they are past it.
+- *Progress*: checks let in only requests that fit when alone, none but a paused one is preempted
+  for a younger, none overtakes the first of those ready to run. So the oldest with credit computes
+  in every step (or the one after the next, if it waits for blocks in flight), or is admitted next.
 """
 
 from collections import deque
@@ -38,6 +38,7 @@ from .queue import (
     next_solo,
     next_victim,
     remove_ordered,
+    shares_prompt,
     victims_for_admission,
 )
 from .request import NEVER, NO_ROW, Request, RequestStatus
@@ -190,14 +191,23 @@ class Scheduler:
                 self._end_release(request)
         return scheduled
 
-    def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
-        """The step, which is complete, took the workers so long."""
-        if seconds > 0.0:
-            self.step_times.learn(scheduled.chunk_tokens, seconds)
+    def undo_steps(self) -> list[Request]:
+        """The workers are gone with all they held: take back what is in flight and what runs.
 
-    def predict(self, scheduled: ScheduledStep) -> float:
-        """Seconds that the step will take; 0 if nothing is known of steps."""
-        return self.step_times.predict(scheduled.chunk_tokens)
+        Returns the requests that were in flight and go on.
+        """
+        undone = list(dict.fromkeys(one for step in self.in_flight for one in step.requests))
+        self.in_flight.clear()
+        for request in undone:
+            request.scheduled_tokens = request.computed_tokens
+            request.total_tokens = len(request.token_ids)
+            if request.is_finished:
+                self._end_release(request)
+        for request in self.running.copy():
+            self._take_back(request)
+        self.kv_cache.pool.clear()
+        self._rows = RowPool(self.max_num_seqs)
+        return [request for request in undone if not request.is_finished]
 
     def _runnable(self) -> list[Request]:
         """Those that run and have a token to compute that is in no step yet, in order."""
@@ -254,12 +264,11 @@ class Scheduler:
             request = self.waiting.first()
             if request is None:
                 return
-            if request.is_interactive and step.tokens >= self.max_num_batched_tokens:
-                return  # a larger step than it may be in
-            if request.is_solo and (step.requests or self.in_flight):
-                return  # it runs alone, when there is room
+            is_larger = request.is_interactive and step.tokens >= self.max_num_batched_tokens
+            if is_larger or (request.is_solo and (step.requests or self.in_flight)):
+                return  # a larger step than it may be in, or it runs alone, when there is room
             hit = self.kv_cache.find_hit(request)
-            shares = self._shares_prompt(request, hit)
+            shares = shares_prompt(request, hit, self.kv_cache)
             if shares and self._shared_prompts.wait_for_sibling(request):
                 self.waiting.park(request)
                 continue
@@ -280,9 +289,8 @@ class Scheduler:
 
     def _next_solo(self, runnable: list[Request]) -> Request | None:
         solo = next_solo(runnable, self.waiting.first())
-        if solo is None or solo.row >= 0 or self._make_room(solo, self.kv_cache.find_hit(solo)):
-            return solo
-        return None
+        fits = solo and (solo.row >= 0 or self._make_room(solo, self.kv_cache.find_hit(solo)))
+        return solo if fits else None
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
@@ -316,14 +324,6 @@ class Scheduler:
             self._preempt(victim)
         return True
 
-    def _shares_prompt(self, request: Request, hit: list[int]) -> bool:
-        """Whether its siblings want what it has yet to compute of its prompt."""
-        return (
-            request.parent != ""
-            and request.takes_hits
-            and len(hit) < self.kv_cache.shareable_blocks(request)
-        )
-
     def _release_siblings(self, request: Request) -> None:
         """Let its siblings go on, if any wait for it."""
         if not request.parent:
@@ -332,6 +332,10 @@ class Scheduler:
             self.waiting.update(sibling)
 
     def _preempt(self, request: Request) -> None:
+        self.preemptions += 1
+        self._take_back(request)
+
+    def _take_back(self, request: Request) -> None:
         """Take row and blocks away; all its tokens will be computed again."""
         assert not request.in_flight, request.request_id
         self._release_siblings(request)
@@ -339,8 +343,8 @@ class Scheduler:
         self._release(request)
         request.computed_tokens = request.scheduled_tokens = 0
         request.move_to(RequestStatus.PREEMPTED)
+        request.has_run = True
         self.waiting.add(request)
-        self.preemptions += 1
         self._note(request, _E.PREEMPTED)
 
     def _note_admission(self, request: Request) -> None:
@@ -391,10 +395,6 @@ class Scheduler:
         self._rows.check_invariants([request.row for request in holders])
         assert self._interactive == sum(request.is_interactive for request in self.running)
         for scheduled in self.in_flight:
-            interactive = any(request.is_interactive for request in scheduled.requests)
-            larger = 0 if interactive else self.large_step_tokens
-            budget = max(self.max_num_batched_tokens, larger)
-            assert scheduled.chunk_tokens <= sum(scheduled.step.token_counts) <= budget
-            assert all(count > 0 for count in scheduled.step.token_counts)
+            scheduled.check_invariants(self.max_num_batched_tokens, self.large_step_tokens)
             solo = any(request.is_solo for request in scheduled.requests)
             assert not solo or len(scheduled.requests) == len(self.in_flight) == 1

@@ -158,10 +158,13 @@ class StepPace:
     predicted_s: float = attrs.field(default=0.0, init=False)
     _hold_until: float = attrs.field(default=-math.inf, init=False)
     _holds: bool = attrs.field(default=False, init=False)
+    _has_begun: bool = attrs.field(default=False, init=False)
 
     def begin(self, predicted_s: float, now: float) -> None:
         """The workers begin a step, as far as is known here, which takes so long; 0: not known."""
-        self.predicted_s = predicted_s
+        # The first step of new workers may take longer than any other.
+        self.predicted_s = predicted_s if self._has_begun else 0.0
+        self._has_begun = True
         wait_s = SHARE * predicted_s - LEAD_S
         self._hold_until = now + wait_s if wait_s >= HOLD_MIN_S else -math.inf
         self._holds = False

@@ -1,9 +1,14 @@
 """Executor: the engine core's side of its workers, a ranked pool of processes with their rings.
 
-A worker that dies takes the pool down, and with it the engine; so does a step that fails or is
-late, because the workers' state is then unknown. Workers are reached by module name.
+A worker that dies takes the pool down, and a new one takes its place: the next *generation*, with
+rings of its own, begun when every process of the last one is gone. The step loop then undoes what
+was in flight. The engine ends where that does not help: when the workers cannot be ended, or begun
+again with what READY has promised, or die again and again, or by their own fault: the root then
+decides whether it was a request's. A step that fails or is late ends it, too, because the workers'
+state is then unknown. Workers are reached by module name.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -11,7 +16,7 @@ import attrs
 import msgspec
 import trio
 
-from ...nurseries.processes.process import Process, ProcessSpec
+from ...nurseries.processes.process import Process, ProcessDied, ProcessSpec
 from ...nurseries.processes.process_pool import run_process_pool
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import waiting_for
@@ -21,9 +26,9 @@ from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
 from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
-from ..errors import BootRefused, StepTimeout, WorkersDisagree
+from ..errors import BootRefused, PromiseBroken, StepTimeout, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
-from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
+from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings, open_step_rings
 
@@ -31,6 +36,11 @@ OnProgress = Callable[[int, str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
 # A worker in a long native call answers its control task all the same: the loop is free.
 TREE_TIMEOUT_S = 1.5
+# Pools in a row that may end before a step is complete, and losses that one request may be in
+# before its next token. One more, and the root decides: another machine state, or this request.
+LOSSES_MAX = 3
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.define(eq=False)
@@ -70,12 +80,13 @@ class Worker:
 
 @attrs.define(eq=False)
 class Executor:
-    """A pool of workers; `run` is its background task, once.
+    """Pools of workers, one after the other; `run` is its background task, once.
 
-    `on_workers` is awaited with all workers so far whenever one was spawned, before that one gets
-    its INIT: who must outwait it knows it before it takes a device. `on_progress` gets each rank's
-    reports: rank, phase and fraction. `on_failing` gets what will end `run`, before the workers are
-    ended for it, which takes the ladder's time where one does not listen.
+    It computes steps (`step_loop.StepExecutor`) while `run` runs. `on_workers` is awaited with all
+    workers so far whenever one was spawned, before that one gets its INIT: who must outwait it
+    knows it before it takes a device. `on_progress` gets each rank's reports: rank, phase and
+    fraction. `on_failing` gets what will end `run`, before the workers are ended for it, which
+    takes the ladder's time where one does not listen.
     """
 
     settings: EngineSettings
@@ -89,54 +100,140 @@ class Executor:
     # This engine's progress page; each worker has a slot on it.
     page_fd: int | None = None
     recorder: StepRecorder = NO_RECORDER
-    # What the step loop computes with, while `run` runs: a worker's death or silence cancels it.
-    rings: StepRings = attrs.field(init=False)
+    # Called at each loss.
+    on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
+    # Losses so far.
+    generation: int = attrs.field(default=0, init=False)
+    # How the workers of the last loss ended.
+    death: ProcessDied | None = attrs.field(default=None, init=False)
+    # What was agreed on first; READY has promised it.
+    _promised: WorkerReady | None = attrs.field(default=None, init=False)
+    # Losses since a step was complete.
+    _losses: int = attrs.field(default=0, init=False)
+    # Set when workers are ready; a new one after each loss.
+    _ready: trio.Event = attrs.field(factory=trio.Event, init=False)
+    _rings: StepRings = attrs.field(init=False)
     _workers: list[Worker] = attrs.field(factory=list, init=False)
     _spawned: list[Process] = attrs.field(factory=list, init=False)
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Background task `executor`: rings and workers, until it is cancelled.
+        """Background task `executor`: workers and the rings to them, until it is cancelled.
 
         Starts with what all workers agree on. Raises `ProcessDied` of the worker that died first,
-        `HandshakeError`, `BootRefused` (of several ranks in a group), `WorkersDisagree`, or
+        before the start or too often; `ProcessStuck` of one that cannot be ended; `HandshakeError`,
+        `BootRefused` (of several ranks in a group), `WorkersDisagree`, `PromiseBroken`, or
         `StepTimeout` of a step that is late.
-        Resource handling: workers, rings and their descriptors are gone afterwards.
+        Resource handling: workers, rings and their descriptors are gone afterwards, and those of
+        one generation before the next one begins.
         Cancellation: the workers get the ladder, side by side; that bounds the cleanup.
         """
-        workers = self.settings.workers
-        ahead = dict(enumerate(self.ahead))
+        while True:
+            try:
+                await self._run_pool(task_status)
+            except ProcessDied as death:
+                self._note_loss(death)
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _run_pool(self, task_status: trio.TaskStatus[WorkerReady]) -> None:
+        """One generation, until one of its workers dies."""
+        workers, ahead = self.settings.workers, dict(enumerate(self.ahead))
+        self.ahead = ()
         specs = [
             ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
             for rank in range(workers)
         ]
-        rings = open_step_rings(workers, self.settings.step_timeout_s, self.recorder)
-        with rings as self.rings, single_errors_unwrapped():
-            async with trio.open_nursery() as nursery:
-                run_pool = partial(
-                    run_process_pool, specs, ready=self._ready, on_death=self.on_failing
-                )
-                pool = await start_service(nursery, run_pool, name="worker-pool")
-                self.rings.close_workers_ends()
-                await start_service(nursery, self._run_deadline, name="step-deadline")
-                self._workers = [worker for _, worker in pool.value]
-                task_status.started(self._agreed())
-
-    async def _run_deadline(self, *, task_status: trio.TaskStatus[None]) -> None:
+        opened = open_step_rings(
+            workers, self.settings.step_timeout_s, self.recorder, self.generation
+        )
         try:
-            await self.rings.run_deadline(task_status=task_status)
+            with opened as rings, single_errors_unwrapped():
+                async with trio.open_nursery() as nursery:
+                    begin = partial(self._begin_worker, rings)
+                    run_pool = partial(run_process_pool, specs, ready=begin)
+                    pool = await start_service(nursery, run_pool, name="worker-pool")
+                    rings.close_workers_ends()
+                    watch = partial(self._run_deadline, rings)
+                    await start_service(nursery, watch, name="step-deadline")
+                    self._workers = [worker for _, worker in pool.value]
+                    self._take_over(rings, task_status)
+        finally:
+            # Whatever the cause: the step loop waits for others, until they come or it is ended.
+            self.generation += 1
+            if self._ready.is_set():
+                self._ready = trio.Event()
+            self._workers, self._spawned = [], []
+
+    async def _run_deadline(
+        self, rings: StepRings, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        try:
+            await rings.run_deadline(task_status=task_status)
         except StepTimeout as error:
             self.on_failing(error)
             raise
 
-    async def _ready(self, process: Process) -> Worker:
+    def _take_over(self, rings: StepRings, task_status: trio.TaskStatus[WorkerReady]) -> None:
+        """All workers are ready: steps go to them from now on. Raises `PromiseBroken`."""
+        agreed = self._agreed()
+        self._rings = rings
+        if self._promised is None:
+            self._promised = agreed
+            task_status.started(agreed)
+        else:
+            try:
+                _check_promise(self._promised, agreed)
+            except PromiseBroken as error:
+                self.on_failing(error)
+                raise
+            logger.info("workers of generation %d are ready", self.generation)
+        self._ready.set()
+
+    def _note_loss(self, death: ProcessDied) -> None:
+        """The pool is gone; raises the death where no other one shall take its place."""
+        self.death = death
+        self._losses += 1
+        if self._promised is None or self._losses > LOSSES_MAX or death.exit.is_own_fault:
+            self.on_failing(death)
+            raise death
+        logger.warning("%s; others take the place of all workers", str(death).partition("\n")[0])
+        self.on_loss()
+
+    # ---- steps
+
+    def submit(self, step: Step) -> None:
+        """See `StepRings`; what is submitted after a loss is dropped."""
+        self._rings.submit(step)
+
+    def submit_mask(self, mask: Mask) -> None:
+        """See `StepRings`."""
+        self._rings.submit_mask(mask)
+
+    async def result(self, number: int) -> StepResult | None:
+        """See `StepRings`."""
+        result = await self._rings.result(number)
+        if result is not None:
+            self._losses = 0
+        return result
+
+    async def replaced(self, losses: int) -> None:
+        """Wait for workers that are ready. Raises the last death after more than `LOSSES_MAX`."""
+        if losses > LOSSES_MAX and self.death is not None:
+            raise self.death
+        await self._ready.wait()
+
+    # ---- workers
+
+    async def _begin_worker(self, rings: StepRings, process: Process) -> Worker:
         self._spawned.append(process)
         await self.on_workers(list(self._spawned))
         rank = process.spec.rank
         control = ControlChannel(process.control, sends=[TreeRequest], receives=[TreeReply])
-        fds = [*self.rings.worker_fds(rank), *([] if self.page_fd is None else [self.page_fd])]
-        init = WorkerInit(rank=rank, epoch=self.epoch, settings=self.settings)
+        init = WorkerInit(
+            rank=rank, epoch=self.epoch, settings=self.settings, generation=self.generation
+        )
+        fds = [*rings.worker_fds(rank), *([] if self.page_fd is None else [self.page_fd])]
         try:
             payload = await perform_parent_handshake(
                 control,
@@ -178,3 +275,13 @@ class Executor:
             for rank, worker in enumerate(self._workers):
                 nursery.start_soon(ask, rank, worker, name=f"tree-{rank}")
         return [found[rank] for rank in sorted(found)]
+
+
+def _check_promise(promised: WorkerReady, ready: WorkerReady) -> None:
+    """Raises `PromiseBroken` unless all else is equal, and there are as many blocks or more."""
+    blocks = min(promised.kv_blocks, ready.kv_blocks)
+    before, now = attrs.asdict(promised), attrs.asdict(attrs.evolve(ready, kv_blocks=blocks))
+    names = [name for name in before if before[name] != now[name]]
+    changed = [f"{name} was {before[name]} and is {now[name]}" for name in names]
+    if changed:
+        raise PromiseBroken(tuple(changed))

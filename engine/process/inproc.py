@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, NoReturn, Protocol, cast
 
 import attrs
 import msgspec
@@ -81,6 +81,15 @@ class InprocExecutor:
                 await trio.sleep_forever()
             finally:
                 self._orders.put(None)
+
+    @property
+    def generation(self) -> int:
+        """Always the first: a thread is not lost without this process."""
+        return 0
+
+    async def replaced(self, losses: int) -> NoReturn:
+        """Not called."""
+        raise AssertionError(f"{losses} losses of a thread")
 
     def submit(self, step: Step) -> None:
         """The thread computes it when it has computed those before."""

@@ -5,7 +5,7 @@ imports torch.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
@@ -33,7 +33,7 @@ from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..batch_table import BatchTable, open_batch_table
 from ..core.engine_core import EngineCore
-from ..errors import EngineError
+from ..errors import EngineError, PromiseBroken
 from ..messages import (
     ENGINE_TO_FRONTEND,
     ENGINE_TO_ROOT,
@@ -102,6 +102,7 @@ class EngineProcess:
     batches: BatchTable
     page_fd: int | None
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
+    make_executor: Callable[..., Executor] = Executor
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -115,7 +116,7 @@ class EngineProcess:
         """
         workers = self.init.settings.workers
         reports = BootReports(self.control, self.handshake, workers)
-        self._executor = Executor(
+        self._executor = self.make_executor(
             self.init.settings,
             self.init.epoch,
             on_progress=reports.progress,
@@ -138,8 +139,9 @@ class EngineProcess:
     async def _serve(self, workers: WorkerReady) -> None:
         core = EngineCore(self.init.settings, workers)
         self._server = EngineServer(core, self.channel, self._tree_text)
+        self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
-        parts = self._server, self._executor.rings, self.recorder, self.progress
+        parts = self._server, self._executor, self.recorder, self.progress
         try:
             async with open_engine_services(*parts, batches=self.batches):
                 settle_heap()
@@ -147,14 +149,16 @@ class EngineProcess:
                 with passes_shown(self.progress):
                     async with open_service(self._run_control, name="control"):
                         await trio.sleep_forever()
-        except EngineError as error:
+        except (EngineError, ProcessDied) as error:
             self._show_failing(error)
             raise
 
     def _show_failing(self, error: Exception) -> None:
         """Tell the root that we will end, before the workers are ended: frontends go elsewhere."""
         if not self.handshake.booting:
-            is_own_fault = not isinstance(error, ProcessDied) or error.exit.is_own_fault
+            is_own_fault = not isinstance(error, PromiseBroken)
+            if isinstance(error, ProcessDied):
+                is_own_fault = error.exit.is_own_fault
             self.control.send_nowait(Failing(str(error).partition("\n")[0], is_own_fault))
 
     async def _run_control(
@@ -189,10 +193,11 @@ class EngineProcess:
         for address in membership.frontends:
             peer = Peer("frontend", address.rank, address.epoch)
             listed[peer] = (address.input_endpoint, address.output_endpoint)
-        for peer in self._known - set(listed):
+        for peer in sorted(self._known.difference(listed)):
             self._server.give_up(peer)
-        for peer in set(listed) - self._known:
-            self.channel.connect(peer, *listed[peer])
+        for peer, endpoints in listed.items():
+            if peer not in self._known:
+                self.channel.connect(peer, *endpoints)
         self._known = set(listed)
 
     # ---- the live tree
@@ -208,6 +213,7 @@ class EngineProcess:
             facts={
                 "epoch": self.init.epoch,
                 "frontends": len(self._known),
+                "worker restarts": statistics.worker_restarts,
                 "step": statistics.step,
                 "running": statistics.running,
                 "waiting": statistics.waiting,

@@ -1,7 +1,8 @@
 """Step loop of an engine: schedule, compute, finish, deliver.
 
 It reads like the algorithm. Failures are not handled here: a step that fails or is late ends the
-engine, whose supervisor decides.
+engine, whose supervisor decides. Workers that are lost are replaced by the executor: what was in
+flight is undone, and goes on with the new ones.
 """
 
 import math
@@ -24,16 +25,26 @@ from .server import EngineServer
 class StepExecutor(Protocol):
     """Computes steps: the rings to worker processes, or an executor in this process."""
 
+    @property
+    def generation(self) -> int:
+        """How often the workers were lost: all that they held, and every step in flight."""
+
     def submit(self, step: Step) -> None:
         """Hand a step to the workers, which compute one after the other; it does not wait."""
 
     def submit_mask(self, mask: Mask) -> None:
         """Hand over the mask of the oldest step whose result is not known; before the next step."""
 
-    async def result(self, number: int) -> StepResult:
-        """Wait for the result of step `number`. Cancelled, it loses nothing.
+    async def result(self, number: int) -> StepResult | None:
+        """Wait for the result of step `number`; None if it is lost. Cancelled, it loses nothing.
 
-        Raises `StepFailed`, `StepTimeout` or `ProcessDied`; each ends the engine.
+        Raises `StepFailed`; that ends the engine.
+        """
+
+    async def replaced(self, losses: int) -> None:
+        """Wait for workers in the place of those that were lost; `losses`: see `undo_steps`.
+
+        Raises how the last ones ended if that is too many, which ends the engine.
         """
 
 
@@ -53,18 +64,26 @@ async def run_step_loop(
     by their own owner, and the blocks of the step die with the process.
     """
     core = server.core
-    progress = progress or private_slot()
+    progress, batches = progress or private_slot(), batches or BatchTable(None, 0)
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
+    generation = executor.generation
     task_status.started()
     while True:
+        if executor.generation != generation:
+            in_flight.clear()
+            _show_step(progress, 0, 0.0)  # new workers owe nothing
+            losses = core.undo_steps(executor.generation - generation)
+            generation = executor.generation
+            server.deliver(core.take_outputs())
+            await _wait_replaced(executor, batches, losses)
+            continue
         began = recorder.now()
         step = core.schedule(trio.current_time())
         if step is not None:
             recorder.note(Span.SCHEDULE, step.number, began)
         server.deliver(core.take_outputs())
         if step is not None:
-            if batches is not None:
-                _write_batch(batches, core.newest_step)
+            _write_batch(batches, core.newest_step)
             executor.submit(step)
             in_flight.append(step.number)
             if len(in_flight) == 1:  # after it was handed over: the workers owe it from now on
@@ -78,9 +97,10 @@ async def run_step_loop(
         number, due = in_flight[0], core.schedule_at()
         with waiting_for(f"step {number}"):
             result = await _result(executor, number, due)
-        if result is None:
-            continue  # it is time for the next one
+        if result is None:  # it is time for the next one, or the step is lost
+            continue
         in_flight.popleft()
+        batches.end_step(number)
         began = recorder.now()
         outputs = core.finish_step(result, trio.current_time())
         _show_step(progress, in_flight[0] if in_flight else 0, core.predicted_s)
@@ -88,6 +108,12 @@ async def run_step_loop(
         began = recorder.note(Span.APPLY, number, began)
         server.deliver(outputs)
         recorder.note(Span.DELIVER, number, began)
+
+
+async def _wait_replaced(executor: StepExecutor, batches: BatchTable, losses: int) -> None:
+    with waiting_for("new workers"):
+        await executor.replaced(losses)
+    batches.clear()  # not before: a loss that ends us is judged by what it says
 
 
 async def _result(executor: StepExecutor, number: int, deadline: float) -> StepResult | None:
@@ -101,6 +127,8 @@ async def _result(executor: StepExecutor, number: int, deadline: float) -> StepR
 
 def _write_batch(batches: BatchTable, scheduled: ScheduledStep) -> None:
     """Before the step is handed over: whom to suspect if it ends us."""
+    if batches.memory is None:
+        return
     step, requests = scheduled.step, scheduled.requests
     if step.new:
         new = {each.row for each in step.new}

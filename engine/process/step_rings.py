@@ -19,7 +19,7 @@ from ...nurseries.tasks.background import always_waits_for
 from ...nurseries.tasks.parking import ParkingPlace
 from ...transports.codec import Codec
 from ...transports.rings.ring_memory import RingParts, create_ring
-from ...transports.rings.shm_ring import RingReader, RingWriter
+from ...transports.rings.shm_ring import RingClosed, RingReader, RingWriter
 from ..errors import StepFailed, StepTimeout
 from ..step_messages import OUTPUT_RANK, Mask, Step, StepFailure, StepResult, make_ring_codecs
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
@@ -45,11 +45,15 @@ class StepRings:
 
     step_timeout_s: float
     recorder: StepRecorder
+    # Of the workers at the other ends: how often they have been replaced.
+    generation: int
     _steps: RingWriter
     _results: list[RingReader]
     # The workers' ends, rank by rank, and what owns them until `close_workers_ends`.
     _ends: list[list[int]]
     _theirs: ExitStack
+    # The workers are dead: nothing is written any more, and no result comes.
+    lost: bool = attrs.field(default=False, init=False)
     # Of the step that is waited for, by rank: those that have come.
     _answers: dict[int, Answer] = attrs.field(factory=dict, init=False)
     # The step that was asked for last, and when it was first; the latter once more while it is
@@ -73,6 +77,12 @@ class StepRings:
         """Every worker has duplicates of its own by now: ours would hide that it is gone."""
         self._theirs.close()
 
+    def lose(self) -> None:
+        """The workers are dead: end the wait for a result, if there is one."""
+        self.lost = True
+        for reader in self._results:
+            reader.stop_wait()
+
     # ---- steps
 
     def submit(self, step: Step) -> None:
@@ -84,6 +94,9 @@ class StepRings:
         self._write(mask)
 
     def _write(self, message: Step | Mask) -> None:
+        if self.lost:
+            return
+        message.generation = self.generation
         began = self.recorder.now()
         [frame] = self._steps_codec.encode(message)  # no message of steps holds an array
         assert isinstance(frame, bytearray)
@@ -114,8 +127,10 @@ class StepRings:
             if silent and self._waited_since + self.step_timeout_s == deadline:
                 raise StepTimeout(self._waited, self.step_timeout_s, tuple(silent))
 
-    async def result(self, number: int) -> StepResult:
+    async def result(self, number: int) -> StepResult | None:
         """Wait until every rank has answered step `number`; the output rank's tokens.
+
+        None if the workers are dead (`lose`).
 
         Raises `StepFailed` as soon as any rank has failed, with its traceback. Has no end if none
         has and some are silent: see `run_deadline`. Cancellation loses nothing: it may be asked for
@@ -133,6 +148,8 @@ class StepRings:
                 await self._take_answers(answers)
         finally:
             self._waited_since = math.inf
+        if self.lost:
+            return None
         for answer in answers.values():
             if isinstance(answer, StepFailure):
                 raise StepFailed(answer.number, answer.rank, answer.traceback)
@@ -154,10 +171,14 @@ class StepRings:
         self, rank: int, answers: dict[int, Answer], others: trio.CancelScope | None = None
     ) -> None:
         waits = self.recorder.now()
-        frame = await self._results[rank].wait_read()
+        try:
+            frame = await self._results[rank].wait_read()
+        except RingClosed:
+            return
         came = self.recorder.now()
         answer = self._results_codec.decode((frame,))
         assert isinstance(answer, Answer)
+        assert answer.generation == self.generation, "each generation has rings of its own"
         self.recorder.note_span(Span.WAIT, answer.number, waits, came)
         self.recorder.note(Span.DECODE, answer.number, came)
         answers[rank] = answer
@@ -167,9 +188,9 @@ class StepRings:
 
 @contextmanager
 def open_step_rings(
-    workers: int, step_timeout_s: float, recorder: StepRecorder = NO_RECORDER
+    workers: int, step_timeout_s: float, recorder: StepRecorder = NO_RECORDER, generation: int = 0
 ) -> Iterator[StepRings]:
-    """Rings to so many workers and back, for the body of the block.
+    """Rings to so many workers and back, for the body of the block; `lose` is called at its end.
 
     Raises `OSError` where memory or descriptors cannot be had.
     """
@@ -184,4 +205,6 @@ def open_step_rings(
         results = [make_ring(1, RESULT_SLOT_BYTES) for _ in range(workers)]
         readers = [ours.enter_context(RingReader.attach(ring.reader_fds(0), 0)) for ring in results]
         ends = [[*steps.reader_fds(rank), *ring.writer_fds()] for rank, ring in enumerate(results)]
-        yield StepRings(step_timeout_s, recorder, writer, readers, ends, theirs)
+        rings = StepRings(step_timeout_s, recorder, generation, writer, readers, ends, theirs)
+        ours.callback(rings.lose)
+        yield rings

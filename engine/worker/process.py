@@ -70,6 +70,7 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
             progress=owned.enter_context(open_slot(page_fd, 1 + init.rank)),
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
+            generation=init.generation,
         )
         worker = WorkerProcess(init, control, handshake, loop)
         await worker.run(executor)
@@ -136,6 +137,7 @@ class WorkerProcess:
             os.getpid(),
             facts={
                 "executor": self.loop.executor.name,
+                "generation": self.init.generation,
                 "phase": self.phase,
                 "step": self.loop.step,
                 "rows": self.loop.rows,

@@ -15,7 +15,7 @@ from .history import Ending, StreamHistory, Violation
 # The one error that a stream may end with when its engine dies, and what it must say of itself.
 ENGINE_DIED = "engine_died"
 RETRY_HINT = "may be sent again"
-# Of every death that is made here, a worker's too: the engine tells what its worker died of.
+# Of every death that is made here.
 CAUSE = "SIGKILL"
 NO_ENGINE = "no_engine"
 # Two busy cores hold everybody up for some tenths of a second; a stall of somebody else's engine

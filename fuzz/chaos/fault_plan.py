@@ -136,13 +136,13 @@ class Fault:
 
     @property
     def deaths(self) -> dict[str, int]:
-        """{supervised process: lives that it ends}; a worker's death is its engine's, a spare's
-        nobody's."""
-        if self.kind not in KILLS:
+        """{supervised process: lives that it ends}; a worker's death stays inside its engine, and a
+        spare's ends no life."""
+        if self.kind not in KILLS or self.kind is FaultKind.KILL_WORKER:
             return {}
         lives = 2 if self.kind is FaultKind.KILL_SUCCESSOR else 1
         also = {self.also: 1} if self.also and self.also != SPARE_ENGINE else {}
-        return {self.place.partition("/")[0]: lives, **also}
+        return {self.place: lives, **also}
 
 
 def make_plan(seed: int, count: int, *, engines: int, frontends: int, scripts: int) -> list[Fault]:

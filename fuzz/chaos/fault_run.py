@@ -118,7 +118,7 @@ class FaultRunner:
             until_s = trio.current_time()
             for place in filter(None, (fault.place, fault.also)):
                 disturbance = Disturbance(
-                    place=place, is_death=is_death, since_s=since_s, until_s=until_s
+                    place=place, is_death=bool(fault.deaths), since_s=since_s, until_s=until_s
                 )
                 self.remember(disturbance, fault.kind)
         after = epochs_of(await self.served.processes())

@@ -1,6 +1,9 @@
-"""Fuzzes the ledger against engines behind a network that loses, doubles and delays, and that die.
+"""Fuzzes the ledger against engines behind a network that loses, doubles and delays, and that die,
+drain, and come back with another model.
 
-Invariant: every output index is delivered once, in order, and every request ends exactly once.
+Invariant: every output index is delivered once, in order, with the token of the numerics that the
+request began with; every request ends exactly once, and by an error only when it has waited or was
+sent as long or as often as it may.
 """
 
 from collections import Counter
@@ -9,258 +12,40 @@ from random import Random
 
 import attrs
 
-from ...engine.messages import (
-    AddRequest,
-    FinishReason,
-    RequestKey,
-    RequestOutput,
-    Resync,
-    ResyncReply,
-    StepOutputs,
-)
-from ...engine.sampling_params import SamplingParams
+from ...engine.errors import EngineError
+from ...engine.messages import AddRequest, EngineReady, RequestOutput, ResyncReply, StepOutputs
+from ...runtime.config import ReplaySettings
 from ...runtime.frontend.ledger import Ledger
-from ...runtime.frontend.ledger_entry import (
-    Accepted,
-    EngineGonePolicy,
-    Fail,
-    LedgerEntry,
-    LedgerStatus,
-    Refusal,
-    Replay,
-)
+from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Refusal
+from ...runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from ...transports.links.channel import Peer
 from ..fuzzer import Fuzzer
+from .ledger_world import ATTEMPTS_MAX, WAIT_S, Act, LedgerWorld
 
-LENGTH = 6  # tokens of each request
-RANKS = 2
-REQUESTS_MAX = 5
 ACTS = (
     *("add", "say", "say", "say", "deliver", "deliver"),
-    *("double", "drop", "break", "die", "abort"),
+    *("double", "drop", "break", "die", "die", "drain", "wait", "abort"),
 )
-MakeLedger = Callable[[EngineGonePolicy], Ledger]
-
-
-@attrs.frozen
-class Act:
-    """What happens, to whichever engine, message or request `which` comes out at."""
-
-    what: str
-    which: int
-    count: int
-    replays: bool
+MakeLedger = Callable[[], Ledger]
 
 
 def draw(chance: Random, count: int) -> list[Act]:
-    """The policy is one for the whole round; the first act says which."""
-    replays = chance.random() < 0.6
+    """Acts are equally likely, as often as they are listed."""
     return [
-        Act(chance.choice(ACTS), chance.randrange(60), chance.randint(1, 3), replays)
-        for _ in range(count)
+        Act(chance.choice(ACTS), chance.randrange(60), chance.randint(1, 3)) for _ in range(count)
     ]
-
-
-def token(request_id: str, index: int) -> int:
-    """What every engine gives for this index: streams must be the same wherever they are run."""
-    return int(request_id) * 1000 + index
-
-
-@attrs.define(eq=False)
-class _Engine:
-    """Knows requests by (id, attempt) and says their next tokens when asked."""
-
-    said: dict[RequestKey, int] = attrs.field(factory=dict)
-
-    def add(self, message: AddRequest) -> None:
-        key = RequestKey(message.request_id, message.attempt)
-        assert key not in self.said, "an attempt came twice"
-        self.said[key] = len(message.output_token_ids)
-
-    def say(self, key: RequestKey, first: int, count: int) -> StepOutputs:
-        end = min(first + count, LENGTH)
-        self.said[key] = max(self.said[key], end)
-        if end == first + 1 < LENGTH:
-            return StepOutputs(
-                1,
-                [],
-                attempts=[key.attempt],
-                indices=[first],
-                token_ids=[token(key.request_id, first)],
-            )
-        output = RequestOutput(
-            request_id=key.request_id,
-            attempt=key.attempt,
-            first_index=first,
-            token_ids=[token(key.request_id, i) for i in range(first, end)],
-            finish_reason=FinishReason.LENGTH if end == LENGTH else None,
-        )
-        return StepOutputs(1, [output])
-
-    def resync(self, message: Resync) -> tuple[list[StepOutputs], ResyncReply]:
-        again, unknown = [], []
-        for live in message.live:
-            key = RequestKey(live.request_id, live.attempt)
-            if key not in self.said:
-                unknown.append(key)
-            elif live.next_index < self.said[key]:
-                again.append(self.say(key, live.next_index, self.said[key] - live.next_index))
-        return again, ResyncReply(unknown)
-
-
-@attrs.define(eq=False)
-class LedgerWorld:
-    """One ledger, two engine ranks with successors, and everything under way to the ledger."""
-
-    ledger: Ledger
-    engines: dict[Peer, _Engine] = attrs.field(factory=dict)
-    peers: list[Peer] = attrs.field(factory=list)
-    under_way: list[tuple[Peer, StepOutputs | ResyncReply]] = attrs.field(factory=list)
-    delivered: dict[str, list[int]] = attrs.field(factory=dict)
-    ends: Counter[str] = attrs.field(factory=Counter)
-    # Whose link has lost something, which its numbers or probes will tell in time.
-    lossy: set[Peer] = attrs.field(factory=set)
-    now: float = 0.0
-
-    def __attrs_post_init__(self) -> None:
-        for rank in range(RANKS):
-            self.start(rank, 1)
-
-    def start(self, rank: int, epoch: int) -> None:
-        """An engine of this rank joins, in the place of an earlier one."""
-        peer = Peer("engine", rank, epoch)
-        self.peers[rank : rank + 1] = [peer]
-        self.engines[peer] = _Engine()
-
-    def apply(self, act: Act) -> None:
-        """One act, and what must hold after it."""
-        self.now += 1
-        peer = self.peers[act.which % RANKS]
-        match act.what:
-            case "add" if len(self.delivered) < REQUESTS_MAX:
-                self.add(peer, is_lost=act.count == 1)
-            case "say" if self.engines[peer].said:
-                said = self.engines[peer].said
-                key = list(said)[act.which % len(said)]
-                if said[key] < LENGTH:
-                    self.under_way.append((peer, self.engines[peer].say(key, said[key], act.count)))
-            case "deliver" | "double" if self.under_way:
-                self.deliver(act.which % len(self.under_way), keep=act.what == "double")
-            case "drop" if self.under_way:
-                self.lossy.add(self.under_way.pop(act.which % len(self.under_way))[0])
-            case "break":
-                self.break_link(peer)
-            case "die":
-                self.die(peer)
-            case "abort" if self.delivered:
-                self.abort(str(act.which % len(self.delivered)))
-        self.ledger.check_invariants()
-        assert all(count == 1 for count in self.ends.values() if count)
-
-    def add(self, peer: Peer, *, is_lost: bool) -> None:
-        """A new request; its ADD may never arrive."""
-        request_id = str(len(self.delivered))
-        add = AddRequest(
-            request_id=request_id,
-            attempt=0,
-            prompt_token_ids=[1],
-            sampling=SamplingParams(seed=1),
-        )
-        message = self.ledger.handle_add(add, peer, self.now)
-        self.delivered[request_id] = []
-        if is_lost:
-            self.lossy.add(peer)
-        else:
-            self.send(peer, message)
-
-    def send(self, peer: Peer, message: AddRequest) -> None:
-        """An ADD arrives; it brings what the client was offered already."""
-        assert message.output_token_ids == self.delivered[message.request_id]
-        self.engines[peer].add(message)
-
-    def deliver(self, place: int, *, keep: bool) -> None:
-        """A message arrives, and perhaps once more later."""
-        peer, message = self.under_way[place]
-        if not keep:
-            self.under_way.pop(place)
-        if isinstance(message, ResyncReply):
-            for again in self.ledger.handle_resync_reply(peer, message):
-                self.send(peer, again)
-            return
-        accepted = self.ledger.handle_outputs(peer, message, self.now)
-        for entry in accepted.tokens:
-            tokens = self.delivered[entry.request.request_id]
-            tokens.append(entry.token_ids[len(tokens)])
-        for _, output in accepted.outputs:
-            tokens = self.delivered[output.request_id]
-            assert output.first_index == len(tokens), "the next index, and no other"
-            tokens += output.token_ids
-            if output.finish_reason is not None:
-                self.ends[output.request_id] += 1
-        if accepted.out_of_order:
-            self.break_link(peer)
-
-    def break_link(self, peer: Peer) -> None:
-        """What was under way is lost; the new generation begins with RESYNC."""
-        self.lossy.discard(peer)
-        self.under_way = [item for item in self.under_way if item[0] != peer]
-        again, reply = self.engines[peer].resync(self.ledger.handle_peer_up(peer))
-        self.under_way += [(peer, message) for message in again]
-        self.under_way.append((peer, reply))
-
-    def die(self, peer: Peer) -> None:
-        """The successor is there at once; the dead one's messages may still come."""
-        self.start(peer.rank, peer.epoch + 1)
-        for decision in self.ledger.handle_peer_gone(peer, "SIGKILL", self.now):
-            match decision:
-                case Fail(entry=entry):
-                    self.ends[entry.request.request_id] += 1
-                case Replay(request_id=request_id):
-                    chosen = self.peers[(peer.rank + 1) % RANKS]
-                    message = self.ledger.handle_replay(request_id, chosen, self.now)
-                    assert message is not None
-                    self.send(chosen, message)
-
-    def abort(self, request_id: str) -> None:
-        """The client leaves."""
-        before = self.ledger.ended[LedgerStatus.ABORTED]
-        self.ledger.handle_abort(request_id, self.now)
-        self.ends[request_id] += self.ledger.ended[LedgerStatus.ABORTED] - before
-
-    def heal(self) -> None:
-        """No faults any more: engines say all they have, and everyone ends.
-
-        Links that have lost something begin anew; what else is amiss the ledger notices.
-        """
-        for peer in self.lossy & set(self.peers):
-            self.break_link(peer)
-        while self.under_way:
-            self.deliver(0, keep=False)
-        for peer in self.peers:
-            for key, said in list(self.engines[peer].said.items()):
-                if said < LENGTH:
-                    self.under_way.append((peer, self.engines[peer].say(key, said, LENGTH)))
-        while self.under_way:
-            self.deliver(0, keep=False)
-        assert len(self.ledger) == 0, "somebody waits for ever"
-        for request_id, tokens in self.delivered.items():
-            assert self.ends[request_id] == 1
-            assert tokens == [token(request_id, i) for i in range(len(tokens))]
-        assert sum(self.ledger.ended.values()) == len(self.delivered)
 
 
 def check(acts: Sequence[Act], make_ledger: MakeLedger) -> Counter[str]:
     """All of it, then the healing."""
-    replays = bool(acts) and acts[0].replays
-    policy = EngineGonePolicy.REPLAY if replays else EngineGonePolicy.FAIL
-    world = LedgerWorld(make_ledger(policy))
+    world = LedgerWorld(make_ledger())
     for act in acts:
         world.apply(act)
     world.heal()
     ledger = world.ledger
     reached = Counter({str(refusal): count for refusal, count in ledger.refused.items()})
     reached.update({status.value: count for status, count in ledger.ended.items()})
-    reached["sent again"] = ledger.sent_again
+    reached["sent again"], reached["migrated"] = ledger.sent_again, ledger.migrated
     return reached
 
 
@@ -287,7 +72,7 @@ class _Stuttering(Ledger):
 class _Silent(Ledger):
     """Planted: what an engine does not know is not sent again."""
 
-    def handle_resync_reply(self, peer: Peer, reply: ResyncReply) -> list[AddRequest]:
+    def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[AddRequest]:
         """Nothing is sent."""
         return []
 
@@ -302,9 +87,9 @@ class _Amnesiac(Ledger):
 class _Repeating(Ledger):
     """Planted: a replay keeps its attempt."""
 
-    def _place(self, entry: LedgerEntry, peer: Peer) -> None:
+    def _place(self, entry: LedgerEntry, peer: Peer, ready: EngineReady | None = None) -> None:
         attempt = entry.attempt
-        super()._place(entry, peer)
+        super()._place(entry, peer, ready)
         entry.attempt = attempt or entry.attempt
 
 
@@ -316,8 +101,50 @@ class _Patient(Ledger):
         return attrs.evolve(super().handle_outputs(peer, outputs, now), out_of_order=False)
 
 
-def _maker(ledger_type: type[Ledger]) -> MakeLedger:
-    return lambda policy: ledger_type(engine_gone_policy=policy)
+class _Ending(Ledger):
+    """Planted: a refusal for draining ends the request."""
+
+    def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
+        """All errors are alike."""
+        alike = [attrs.evolve(output, error_code="") for output in outputs.outputs]
+        return super().handle_outputs(peer, attrs.evolve(outputs, outputs=alike), now)
+
+
+class _Stubborn(ReplayPolicy):
+    """Planted: attempts have no bound."""
+
+    def decide(self, now: float) -> list[ReplayDecision]:
+        """As if nothing had been sent before."""
+        for entry in self._waiting:
+            entry.attempts = 0
+        return super().decide(now)
+
+
+class _Careless(ReplayPolicy):
+    """Planted: any engine will do."""
+
+    def _decide(self, entry: LedgerEntry, now: float) -> ReplayDecision | None:
+        return PlaceOn(entry, list(self._engines), True) if self._engines else None
+
+
+class _Hasty(ReplayPolicy):
+    """Planted: what cannot be placed at once is given up."""
+
+    def _late_at(self, entry: LedgerEntry) -> float:
+        return entry.lost_at
+
+
+class _Charging(ReplayPolicy):
+    """Planted: a refusal for draining begins the wait anew, for ever."""
+
+    def handle_refused(self, entry: LedgerEntry, error: EngineError, now: float) -> None:
+        """As a death."""
+        self.handle_lost(entry, error, now)
+
+
+def _maker(ledger: type[Ledger], policy: type[ReplayPolicy] = ReplayPolicy) -> MakeLedger:
+    settings = ReplaySettings(replay_wait_s=WAIT_S, replay_attempts_max=ATTEMPTS_MAX)
+    return lambda: ledger(replays=policy(settings))
 
 
 FUZZER = Fuzzer[Act, MakeLedger](
@@ -333,13 +160,18 @@ FUZZER = Fuzzer[Act, MakeLedger](
         "a replay forgets what was delivered": _maker(_Amnesiac),
         "a replay keeps its attempt": _maker(_Repeating),
         "nothing is said of what is missing": _maker(_Patient),
+        "a drain ends a stream": _maker(_Ending),
+        "attempts have no bound": _maker(Ledger, _Stubborn),
+        "any engine will do": _maker(Ledger, _Careless),
+        "nothing waits for an engine": _maker(Ledger, _Hasty),
+        "a refusal for draining is charged": _maker(Ledger, _Charging),
     },
     round_events=60,
     smoke_rounds=300,
     reaches=frozenset(
         {
             *("unknown_request", "old_attempt", "repeated", "gap"),
-            *("finished", "failed", "aborted", "sent again"),
+            *("finished", "failed", "aborted", "sent again", "migrated"),
         }
     ),
 )

@@ -1,7 +1,7 @@
 """Fuzzes the engine core and its scheduler on the worker that checks every step.
 
-Invariant: each request gets exactly its tokens and one end, whatever is aborted, paused, preempted
-or replayed; and with credit for all of them all end, and every block is free.
+Invariant: each request gets exactly its tokens and one end, whatever is aborted, paused, preempted,
+replayed or lost with a worker; and with credit for all of them all end, and every block is free.
 """
 
 import math
@@ -32,18 +32,18 @@ from ..doubles.checking_worker import (
 )
 from ..fuzzer import Fuzzer
 from .scheduler_events import (
-    FAULTS,
     VOCAB,
     Act,
     Add,
     Event,
     Forget,
-    MakeCore,
+    Lose,
     Resync,
     Run,
     Sizes,
     draw,
 )
+from .scheduler_faults import FAULTS, MakeCore
 
 MODEL_LEN = 20
 BLOCK_TOKENS = 3
@@ -85,6 +85,8 @@ class _World:
                 for wanted in self.wanted.values():
                     wanted.aborted |= wanted.frontend == frontend
                 self.reached["forgotten"] += 1
+            case Lose():
+                self.lose()
             case Run(halves=halves, bits=bits):
                 for number in range(halves):
                     self.half_step(ahead=bool(bits >> number & 1))
@@ -114,6 +116,7 @@ class _World:
                 parent=parent,
                 merge_s=event.merge_s,
                 in_columns=event.in_columns,
+                admitted_ns=7 * number % 5,  # not the order in which they arrive
             )
             self.send(event.frontend, embedded(add) if event.is_embedded else add)
 
@@ -184,6 +187,18 @@ class _World:
         assert wanted.is_live == (request is not None)
         assert request is None or request.output_count == wanted.received
 
+    def lose(self) -> None:
+        """The next worker knows no row and has no KV."""
+        live = any(
+            not one.is_finished for s in self.core._scheduler.in_flight for one in s.requests
+        )
+        self.reached[f"lost {len(self.steps)} steps"] += 1
+        self.steps.clear()
+        assert bool(self.core.undo_steps()) == live
+        old = self.worker
+        self.worker = CheckingWorker(old.kv_blocks, old.block_tokens, old.rows, old.vocab_size)
+        self.worker.number, self.worker.shared_most = self.core.statistics().step, old.shared_most
+
     def half_step(self, *, ahead: bool) -> None:
         """Schedule a step or finish the oldest; `ahead` prefers the first."""
         if (ahead or not self.steps) and self.schedule():
@@ -229,9 +244,9 @@ class _World:
         """Requests were admitted in the queue's order."""
         scheduler = self.core._scheduler
         rows, first = {new.row for new in step.new}, scheduler.waiting.first()
-        admitted = [scheduler.waiting.order(one) for one in scheduler.running if one.row in rows]
+        admitted = [scheduler.waiting.turn(one) for one in scheduler.running if one.row in rows]
         if admitted and first is not None:
-            assert max(admitted) < scheduler.waiting.order(first), "overtaken"
+            assert max(admitted) < scheduler.waiting.turn(first), "overtaken"
 
     def fail_rows(self, result: StepResult) -> StepResult:
         """The same without the tokens of those that are to fail."""
@@ -347,6 +362,7 @@ FUZZER = Fuzzer[Event, MakeCore](
             *("tokens hit", "shared a block", "overlapped", "aborted within two steps"),
             *("waited for a sibling", "failed alone", "held back", "embedded"),
             *("merged", "in columns", "forgotten"),
+            *("lost 0 steps", "lost 1 steps", "lost 2 steps"),
         }
     ),
 )

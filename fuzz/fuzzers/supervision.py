@@ -1,6 +1,7 @@
 """Fuzzes the restart policy against a slow and separate reading of its rules.
 
-Invariant: never more restarts in a period than allowed, none late, none after a hopeless exit.
+Invariant: never more restarts in a period than allowed, none late, none after a hopeless exit; what
+is killed after it was ready costs nothing.
 """
 
 from collections import Counter, defaultdict
@@ -11,6 +12,7 @@ import attrs
 
 from ...nurseries.tasks.supervision_policy import (
     JITTER,
+    Death,
     Decision,
     Escalate,
     Restart,
@@ -37,7 +39,7 @@ class Exit:
     """The child's run is over."""
 
     child: str
-    hopeless: bool
+    death: Death
 
 
 @attrs.frozen
@@ -63,7 +65,8 @@ def _draw_event(chance: Random) -> Event:
         case "wait":
             return Wait(chance.choice(WAITS_S))
         case _:
-            return Exit(child, chance.random() < 0.03)
+            deaths = (Death.FAULT, Death.KILLED, Death.HOPELESS)
+            return Exit(child, chance.choices(deaths, (0.67, 0.3, 0.03))[0])
 
 
 @attrs.define(eq=False)
@@ -90,8 +93,9 @@ def check(events: Sequence[Event], make_policy: MakePolicy) -> Counter[str]:
                 policy.handle_ready(child, now)
                 readings[child].ready_at = now
             case Exit():
-                decision = policy.handle_exit(event.child, now, hopeless=event.hopeless)
+                decision = policy.handle_exit(event.child, now, event.death)
                 reached[type(decision).__name__] += 1
+                reached[event.death.name] += 1
                 _check_decision(policy, readings[event.child], event, decision, now=now)
                 if not isinstance(decision, Restart):
                     del readings[event.child]
@@ -103,7 +107,11 @@ def _check_decision(
     policy: SupervisionPolicy, reading: _Reading, event: Exit, decision: Decision, *, now: float
 ) -> None:
     counted = [at for at in reading.restarts if at > now - policy.restart_period_s]
-    if event.hopeless or len(counted) >= policy.restart_limit:
+    if reading.ready_at is not None and now - reading.ready_at >= QUIET_S:
+        reading.delays.clear()
+    if event.death is Death.KILLED and reading.ready_at is not None:
+        assert decision == Restart(event.child, at=now), "killed: at once, whatever was before"
+    elif event.death is Death.HOPELESS or len(counted) >= policy.restart_limit:
         assert decision == Escalate(event.child, len(counted))
     else:
         assert isinstance(decision, Restart)
@@ -120,8 +128,6 @@ def _check_delay(
     uptime_s = -1.0 if reading.ready_at is None else now - reading.ready_at
     least, most = policy.backoff_min_s * (1 - JITTER), policy.backoff_max_s * (1 + JITTER)
     assert least - 1e-9 <= delay_s <= most + 1e-9
-    if uptime_s >= QUIET_S:
-        reading.delays.clear()
     if not reading.delays:
         assert delay_s <= policy.backoff_min_s * (1 + JITTER) + 1e-9, "the first is the smallest"
     elif uptime_s < policy.minimum_uptime_s:
@@ -141,11 +147,11 @@ def _make(policy_type: type[SupervisionPolicy], **changes: float) -> MakePolicy:
 class _OneMore(SupervisionPolicy):
     """Planted: counts one restart less than there were."""
 
-    def handle_exit(self, child: str, now: float, *, hopeless: bool = False) -> Decision:
+    def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
         record = self._record(child)
         if len(record.restarts) == self.restart_limit:
             record.restarts.popleft()
-        return super().handle_exit(child, now, hopeless=hopeless)
+        return super().handle_exit(child, now, death)
 
 
 class _Hasty(SupervisionPolicy):
@@ -158,8 +164,24 @@ class _Hasty(SupervisionPolicy):
 class _Hopeful(SupervisionPolicy):
     """Planted: a hopeless exit counts as any other."""
 
-    def handle_exit(self, child: str, now: float, *, hopeless: bool = False) -> Decision:
-        return super().handle_exit(child, now)
+    def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
+        return super().handle_exit(child, now, Death.FAULT if death is Death.HOPELESS else death)
+
+
+class _Counting(SupervisionPolicy):
+    """Planted: a kill counts as any other death."""
+
+    def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
+        return super().handle_exit(child, now, Death.FAULT if death is Death.KILLED else death)
+
+
+class _Lenient(SupervisionPolicy):
+    """Planted: a kill before it was ready costs nothing either."""
+
+    def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
+        if death is Death.KILLED:
+            self.handle_ready(child, now)
+        return super().handle_exit(child, now, death)
 
 
 FUZZER = Fuzzer[Event, MakePolicy](
@@ -173,7 +195,9 @@ FUZZER = Fuzzer[Event, MakePolicy](
         "a quiet run is not rewarded": _make(SupervisionPolicy, quiet_s=1e9),
         "failed starts do not back off": _make(_Hasty),
         "a hopeless exit is followed by a restart": _make(_Hopeful),
+        "a kill counts": _make(_Counting),
+        "a kill in a boot does not count": _make(_Lenient),
     },
     smoke_rounds=60,
-    reaches=frozenset({"Restart", "Escalate"}),
+    reaches=frozenset({"Restart", "Escalate", *(death.name for death in Death)}),
 )

@@ -23,6 +23,7 @@ from .boot import EXIT_ORPHANED, EXIT_STOPPED, arm_death_signal, take_signals
 from .death_watch import PARENT_GONE, monitor_parent
 from .heap import settle_modules
 from .last_words import write_last_words
+from .process import EXIT_CHILD_KILLED, ProcessDied
 from .spawned import Spawned
 
 # The whole ladder of a parent takes half of this, so it matters only to a child without one.
@@ -75,7 +76,8 @@ def run_child(
     """Run `async_main(fds)` until a stop is ordered, then exit the process. Call it last of all.
 
     Leaves by `os._exit`: every scope has been left by then, and the interpreter's own tidying may
-    hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1.
+    hang or crash in C libraries. An error of `async_main` goes to the last words, with exit code 1;
+    with 72 when it is the death of a process of its own that was killed from outside.
     """
     settle_modules()
     control_fd, death_fd, words_fd, ahead = _fds_of(sys.argv)
@@ -93,7 +95,7 @@ def run_child(
         )
     except BaseException as error:
         write_last_words(words_fd, f"{_headline(error)}\n\n{traceback.format_exc()}")
-        code = EXIT_FAILED
+        code = _code_of(error)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -159,6 +161,12 @@ async def _run_death_monitor(
         exit_process(EXIT_STOP_OVERDUE)
     finally:
         stop.scope.cancel("the death monitor has ended")
+
+
+def _code_of(error: BaseException) -> int:
+    died = single_error(error)
+    killed = isinstance(died, ProcessDied) and died.exit.was_killed
+    return EXIT_CHILD_KILLED if killed else EXIT_FAILED
 
 
 def _headline(error: BaseException) -> str:

@@ -22,6 +22,8 @@ _STATE_FIELD = 3
 _FLAGS_FIELD = 9
 _FIRST_FIELD = 3  # what follows the name
 
+CGROUPS = Path("/sys/fs/cgroup")
+
 PARENT_ASKED = "the parent asked this process to stop"
 PARENT_GONE = "the parent is gone"
 
@@ -88,6 +90,20 @@ def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped `pid`: it does nothing until it is let go on."""
     fields = _stat_fields(pid)
     return bool(fields) and fields[_STATE_FIELD - _FIRST_FIELD] in ("T", "t")
+
+
+def count_oom_kills(cgroups: Path = CGROUPS) -> int:
+    """How many processes of our cgroup the kernel has killed for want of memory so far.
+
+    It counts before it kills, so a SIGKILL after which the count is the same was somebody's. 0
+    where no version 2 of cgroups counts memory.
+    """
+    try:
+        ours = Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].partition("\n")[0]
+        lines = (cgroups / ours / "memory.events").read_text().splitlines()
+        return next((int(n) for name, n in map(str.split, lines) if name == "oom_kill"), 0)
+    except (OSError, ValueError):
+        return 0
 
 
 def _stat_fields(pid: int) -> list[str]:

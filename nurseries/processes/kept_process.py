@@ -14,8 +14,7 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
-from .death_watch import is_exiting, is_stopped, wait_process_gone, waitable_copy
-from .orphans import child_pids
+from .death_watch import wait_process_gone, waitable_copy
 from .process import LadderTimes, Process, ProcessDied, ProcessSpec, open_process
 from .spawned import Spawned
 
@@ -43,8 +42,7 @@ class KeptProcess:
         if self._scope.cancel_called:
             return None
         self._scope.cancel("it is taken over, or of no use")
-        pid = self.process.pid
-        if any(is_exiting(each) or is_stopped(each) for each in (pid, *child_pids(pid))):
+        if not self.process.spec.kernel.is_usable(self.process.pid):
             return None
         return self.process.hand_over()
 

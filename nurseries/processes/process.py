@@ -19,12 +19,15 @@ import trio
 
 from ..tasks.background import waiting_for
 from ..tasks.service import single_errors_unwrapped
-from .death_watch import is_exiting, wait_process_gone
+from .death_watch import count_oom_kills, wait_process_gone
+from .kernel import KERNEL, Kernel
 from .last_words import LastWords
-from .spawned import Spawned, spawn
+from .spawned import Spawned
 
 T = TypeVar("T")
 _FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+# Of a process that ends because one of its own was killed from outside: neither is at fault.
+EXIT_CHILD_KILLED = 72
 
 
 @attrs.frozen
@@ -55,6 +58,7 @@ class ProcessSpec:
     environment: Mapping[str, str] = attrs.field(factory=dict, kw_only=True)
     ahead: tuple[str, ...] = attrs.field(default=(), kw_only=True)
     spawned: Spawned | None = attrs.field(default=None, kw_only=True)
+    kernel: Kernel = attrs.field(default=KERNEL, kw_only=True)
 
 
 @attrs.frozen
@@ -66,16 +70,26 @@ class ProcessExit:
     code: int | None
     signal: int | None
     last_words: str = ""
+    # The kernel has killed for want of memory while it ran, and perhaps this very process.
+    out_of_memory: bool = False
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it was killed from outside, or a process of its own was: no fault of it."""
+        killed = self.signal == signal.SIGKILL and not self.out_of_memory
+        return killed or self.code == EXIT_CHILD_KILLED
 
     @property
     def is_own_fault(self) -> bool:
         """Whether what it did ended it; a plain SIGKILL comes from outside."""
-        return bool(self.code) or self.signal in _FAULT_SIGNALS
+        is_fault = bool(self.code) or self.signal in _FAULT_SIGNALS or self.out_of_memory
+        return is_fault and not self.was_killed
 
     def describe(self) -> str:
         """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""
         if self.signal is not None:
-            return f"was killed by {signal.Signals(self.signal).name}"
+            why = " (out of memory)" if self.out_of_memory else ""
+            return f"was killed by {signal.Signals(self.signal).name}{why}"
         if self.code is not None:
             return f"exited with code {self.code}"
         return "is gone, and its exit was read elsewhere"
@@ -138,6 +152,10 @@ class Process:
     _death_fd: int
     # Another block owns the process, its descriptors and its end.
     _handed_over: bool = attrs.field(default=False, init=False)
+    # It outlived the whole ladder: not waited for again.
+    _stuck: bool = attrs.field(default=False, init=False)
+    # When we became its owner.
+    _oom_kills: int = attrs.field(factory=count_oom_kills, init=False)
 
     async def wait_exited(self) -> ProcessExit:
         """Return how the process ended, once it has. Any number of tasks may wait.
@@ -155,7 +173,7 @@ class Process:
         if self.exit is not None:
             return
         try:
-            signal.pidfd_send_signal(self.pidfd, number)
+            self.spec.kernel.send_signal(self.pidfd, number)
         except ProcessLookupError:
             pass  # it was reaped elsewhere before
 
@@ -191,23 +209,17 @@ class Process:
         self.send_signal(signal.SIGKILL)  # it may have left its group
         try:
             # Not yet reaped, so the number of the group cannot have been taken over.
-            os.killpg(self.pid, signal.SIGKILL)
+            self.spec.kernel.kill_group(self.pid)
         except ProcessLookupError:
             pass  # it was reaped elsewhere before
 
     def _reap(self) -> ProcessExit:
         if self.exit is None:
             self.kill_group()
-            try:
-                result = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED)
-            except ChildProcessError:
-                result = None
-            code = number = None
-            if result is not None:
-                exited = result.si_code == os.CLD_EXITED
-                code, number = (result.si_status, None) if exited else (None, result.si_status)
+            code, number = self.spec.kernel.reap(self.pidfd)
             words = self._words.read()
-            self.exit = ProcessExit(self.spec.name, self.pid, code, number, words)
+            starved = number == signal.SIGKILL and count_oom_kills() > self._oom_kills
+            self.exit = ProcessExit(self.spec.name, self.pid, code, number, words, starved)
         return self.exit
 
     def _close(self) -> None:
@@ -284,7 +296,7 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
                 return value
     except Exception as error:
         # Mostly the end of the control socket, which a death closes before the pidfd is readable.
-        if process.exit is not None or is_exiting(process.pid):
+        if process.exit is not None or process.spec.kernel.is_exiting(process.pid):
             raise ProcessDied(await process.wait_exited()) from error
         raise
     raise ProcessDied(await process.wait_exited())
@@ -293,7 +305,9 @@ async def _ready_or_dead(process: Process, ready: Callable[[Process], Awaitable[
 def _spawn(spec: ProcessSpec) -> Process:
     if not trio.lowlevel.in_trio_run():
         raise RuntimeError("a process must be spawned from the thread that runs the loop")
-    spawned = spec.spawned or spawn(spec.module, ahead=spec.ahead, environment=spec.environment)
+    spawned = spec.spawned or spec.kernel.spawn(
+        spec.module, ahead=spec.ahead, environment=spec.environment
+    )
     control = socket.socket(fileno=spawned.control_fd)
     control.setblocking(False)
     words = LastWords(spawned.words_fd)
@@ -307,7 +321,8 @@ async def shut_down_process(process: Process, times: LadderTimes) -> None:
     code 0; one that still imports its modules does so on SIGTERM. A process in uninterruptible
     sleep outlives even SIGKILL, so the last wait is bounded, too.
 
-    Raises `ProcessStuck` after the last rung. Shielded from cancellation, bounded by `times`.
+    Raises `ProcessStuck` after the last rung, and at once when called again. Shielded from
+    cancellation, bounded by `times`.
     """
     rungs = (
         (process.ask_to_stop, times.ask_s),
@@ -316,9 +331,10 @@ async def shut_down_process(process: Process, times: LadderTimes) -> None:
     )
     with trio.CancelScope(shield=True):  # bounded by the times
         for take, wait_s in rungs:
-            if process.exit is None:
+            if process.exit is None and not process._stuck:
                 take()
                 with trio.move_on_after(wait_s):
                     await process.wait_exited()
     if process.exit is None:
+        process._stuck = True
         raise ProcessStuck(process.spec.name, process.pid, times.kill_s)

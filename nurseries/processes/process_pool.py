@@ -32,19 +32,26 @@ async def run_process_pool(
     *Raises* `ProcessDied` of the process that died first, what `ready` raises, or `ServiceEnded` of
     a process's task that was cancelled alone.
 
-    *Cancellation*, and every other end: all get the ladder side by side, so leaving takes at most
-    one ladder's time.
+    *Cancellation*, and every other end but a death: all get the ladder side by side, so leaving
+    takes at most one ladder's time. When one has died the others are killed at once: what they
+    have is of no use without it.
     """
     deaths: list[ProcessDied] = []  # at most one per spec, in the order of notice
+    spawned: list[Process] = []
+
+    async def noted_ready(process: Process) -> T:
+        spawned.append(process)
+        return await ready(process)
 
     async def run_rank(
         spec: ProcessSpec, *, task_status: trio.TaskStatus[tuple[Process, T]]
     ) -> None:
         try:
-            await run_process(spec, ready=ready, ladder=ladder, task_status=task_status)
+            await run_process(spec, ready=noted_ready, ladder=ladder, task_status=task_status)
         except ProcessDied as death:
             deaths.append(death)
-            on_death(death)
+            for process in spawned:
+                process.kill_group()
             raise
 
     with single_errors_unwrapped():

@@ -42,6 +42,7 @@ class ProgressSlot(trio.abc.Instrument):
 
     def show_pid(self) -> None:
         """From now on the slot counts; the loop waits for something to do."""
+        self.show_step(0)  # it may have been another's before
         self._words[_PASSES] = self._passes
         self._words[_PID] = os.getpid()
 

@@ -5,13 +5,15 @@ Sans-IO: no clock, no tasks, no processes. `supervisor.py` carries out what is d
 The words are Erlang/OTP's, and every child is *permanent*: any exit calls for a restart. More than
 `restart_limit` restarts of one child within `restart_period_s` seconds mean that restarting does
 not help, so the policy escalates. A *hopeless* exit (the child itself says that no successor could
-do better) escalates at once.
+do better) escalates at once. One that was *killed* from outside after it had become ready says
+nothing about the child: it is restarted at once, and counts toward nothing.
 
 Restarts back off. A *failed start*, an end before the child was ready or less than
 `minimum_uptime_s` after, doubles the delay; a run of at least `quiet_s` begins again at the
 smallest one; a run in between repeats the last.
 """
 
+import enum
 from collections import deque
 from random import Random
 
@@ -20,6 +22,14 @@ import attrs
 # Share by which a delay is lengthened or shortened at random, so that children which died together
 # do not start together.
 JITTER = 0.2
+
+
+class Death(enum.Enum):
+    """What the end of a run says about the next one."""
+
+    FAULT = "fault"  # the child's own, as far as is known
+    KILLED = "killed"  # by SIGKILL from outside, not for want of memory
+    HOPELESS = "hopeless"  # no successor could do better
 
 
 @attrs.frozen
@@ -43,7 +53,8 @@ Decision = Restart | Escalate
 
 @attrs.define(eq=False)
 class _ChildRecord:
-    # Times of its restarts, oldest first; at its last exit none was older than the period.
+    # Times of its restarts that count, oldest first; at its last exit none was older than the
+    # period.
     restarts: deque[float] = attrs.field(factory=deque)  # bounded by restart_limit
     # When the current run became ready; None before that, and when no run is on.
     ready_at: float | None = None
@@ -80,22 +91,24 @@ class SupervisionPolicy:
         """The current run of `child` serves from now on."""
         self._record(child).ready_at = now
 
-    def handle_exit(self, child: str, now: float, *, hopeless: bool = False) -> Decision:
+    def handle_exit(self, child: str, now: float, death: Death = Death.FAULT) -> Decision:
         """The current run of `child` is over."""
         record = self._record(child)
         uptime_s = None if record.ready_at is None else now - record.ready_at
         record.ready_at = None
         while record.restarts and record.restarts[0] <= now - self.restart_period_s:
             record.restarts.popleft()
-        if hopeless or len(record.restarts) == self.restart_limit:
+        if uptime_s is not None and uptime_s >= self.quiet_s:
+            record.doublings, record.delayed = 0, False
+        if death is Death.KILLED and uptime_s is not None:
+            return Restart(child, at=now)
+        if death is Death.HOPELESS or len(record.restarts) == self.restart_limit:
             del self._children[child]
             return Escalate(child, restarts=len(record.restarts))
         record.restarts.append(now)
         return Restart(child, at=now + self._next_delay_s(record, uptime_s))
 
     def _next_delay_s(self, record: _ChildRecord, uptime_s: float | None) -> float:
-        if uptime_s is not None and uptime_s >= self.quiet_s:
-            record.doublings, record.delayed = 0, False
         failed_start = uptime_s is None or uptime_s < self.minimum_uptime_s
         if record.delayed and failed_start and self._backoff_s(record) < self.backoff_max_s:
             record.doublings += 1

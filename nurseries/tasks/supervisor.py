@@ -12,7 +12,7 @@ import trio
 
 from .background import waiting_for
 from .service import single_error
-from .supervision_policy import Escalate, Restart, SupervisionPolicy
+from .supervision_policy import Death, Escalate, Restart, SupervisionPolicy
 
 
 @attrs.frozen
@@ -39,16 +39,21 @@ class ChildEnded(Exception):
         return f"{self.child} ended by itself"
 
 
+def always_a_fault(failure: Exception) -> Death:
+    """For children of which no end is another's doing, and none hopeless."""
+    return Death.FAULT
+
+
 async def supervise(
     async_fn: Callable[..., Awaitable[object]],
     *args: object,
     child: str,
     policy: SupervisionPolicy,
-    hopeless: tuple[type[Exception], ...] = (),
+    death_of: Callable[[Exception], Death] = always_a_fault,
 ) -> NoReturn:
     """Run `async_fn(*args, task_status=…)` until the policy gives up the child.
 
-    A failure of a type in `hopeless` is never followed by a restart.
+    `death_of` says what a failure means for the next run.
 
     *Raises* `RestartLimitExceeded` from the last failure; what is no `Exception` comes through.
 
@@ -56,9 +61,7 @@ async def supervise(
     """
     while True:
         failure = await _run_once(async_fn, args, _Status(child, policy))
-        decision = policy.handle_exit(
-            child, trio.current_time(), hopeless=isinstance(failure, hopeless)
-        )
+        decision = policy.handle_exit(child, trio.current_time(), death_of(failure))
         match decision:
             case Restart(at=at):
                 with waiting_for(f"the time to restart {child}"):

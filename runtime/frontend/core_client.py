@@ -1,23 +1,28 @@
 """Client of all engines in a frontend: requests out, aborts that cannot be lost, outputs in.
 
-Composes the ledger (what is in flight), the balancer (who gets the next one), membership (who is
-there) and one channel to all engines. Everything a caller does is synchronous, so that a cancelled
-task cannot leave a request half submitted or half aborted.
+Composes the ledger (what is in flight), the balancer (who gets the next one), the view of engines
+(who is there) and one channel to all of them. Everything a caller does is synchronous, so that a
+cancelled task cannot leave a request half submitted or half aborted.
+
+A request whose engine is gone, or drains, waits in the ledger for what `replay_policy` decides:
+asked whenever an engine may have come to take it, and by the background task `replay-deadlines`.
 """
 
-import math
+import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import assert_never
 
 import attrs
 import trio
 
-from ...engine.batch_table import content_hash
-from ...engine.errors import EngineDied
 from ...engine.messages import (
     AddRequest,
+    EngineReady,
     EngineStatistics,
+    RequestEvent,
+    RequestEventKind,
     RequestOutput,
     ResyncReply,
     StatisticsReport,
@@ -38,11 +43,15 @@ from ...transports.links.channel import (
     PeerUp,
     Received,
 )
-from ..errors import NoEngine, ProcessingFailed, RequestQuarantined, UtilityFailed
-from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
+from ..errors import NoEngine, ProcessingFailed, UtilityFailed
+from ..messages import EngineMembership
+from .engine_view import EngineView
 from .ledger import Ledger
-from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, Replay, RequestSink, Send
+from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, LedgerStatus, RequestSink, Send
 from .load_balancer import LeastLoaded
+from .replay_policy import PlaceOn
+
+logger = logging.getLogger(__name__)
 
 # A process that answers at all answers a utility call between two steps.
 UTILITY_TIMEOUT_S = 2.0
@@ -62,22 +71,19 @@ class CoreClient:
     channel: HubEnd
     ledger: Ledger
     balancer: LeastLoaded
+    # The host's, for the time of admission; a simulated one in simulations.
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    engines: EngineView = attrs.field(factory=EngineView, init=False)
     # The latest counts of each engine.
     statistics: dict[Peer, EngineStatistics] = attrs.field(factory=dict, init=False)
     # Set and replaced whenever an engine came, went or was connected.
     engines_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
-    membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
-    # The longest request, in tokens, that all engines take which are there or may come back, as far
-    # as known: any may have to take over a stream, and its end must not depend on which does.
-    max_model_len: float = attrs.field(default=math.inf, init=False)
+    # Set and replaced whenever requests began to wait for an engine.
+    replays_changed: trio.Event = attrs.field(factory=trio.Event, init=False)
     draining: bool = attrs.field(default=False, init=False)
-    _linked: set[Peer] = attrs.field(factory=set, init=False)
-    # Engines whose link has been up, whatever became of it, until they are forgotten.
-    _met: set[Peer] = attrs.field(factory=set, init=False)
-    _ready: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines that take work.
+    _taking: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
     _calls: dict[int, _PendingCall] = attrs.field(factory=dict, init=False)
-    # {rank: what its latest READY said}, of those that were not given up.
-    _lengths: dict[int, int] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
 
     # ---- requests
@@ -91,11 +97,13 @@ class CoreClient:
             raise NoEngine("this server is draining")
         peer = self._choose()
         for request, _ in requests:
-            self._judge(request)
+            self.engines.judge(request, time.monotonic())
+        ready, now, admitted_ns = self._taking[peer], trio.current_time(), self.clock_ns()
         added: list[tuple[AddRequest, RequestSink]] = []
         try:
             for request, sink in requests:
-                message = self.ledger.handle_add(request, peer, trio.current_time(), sink)
+                request.admitted_ns = admitted_ns
+                message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
                 added.append((message, sink))
             for message, _ in added:
                 self._send(peer, message)
@@ -104,17 +112,6 @@ class CoreClient:
             for _, sink in added:
                 self.abort(sink)
             raise
-
-    def _judge(self, request: AddRequest) -> None:
-        """Have it run alone as far as it is suspected. Raises `RequestQuarantined`."""
-        membership = self.membership
-        if not (membership.suspects or membership.refused):
-            return
-        content = content_hash(request)
-        left_s = membership.refused.get(content, 0.0) - time.monotonic()
-        if left_s > 0.0:
-            raise RequestQuarantined(left_s)
-        request.solo_tokens = membership.suspects.get(content, 0)
 
     def abort(self, sink: RequestSink) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
@@ -139,117 +136,101 @@ class CoreClient:
     # ---- engines
 
     def apply_membership(self, membership: EngineMembership) -> None:
-        """Numbered full snapshots, the latest wins; an engine that is gone ends its streams."""
-        if membership.number <= self.membership.number:
+        """Numbered full snapshots, the latest wins; streams of a gone engine go on elsewhere."""
+        gone = self.engines.handle_membership(membership)
+        if gone is None:
             return
-        self.membership = membership
-        now_ready = {
-            Peer("engine", member.rank, member.epoch)
-            for member in membership.engines
-            if member.state is EngineState.READY
-        }
-        self._note_lengths()
-        over = {peer for peer in self._met if self._is_over(peer)}
-        gone = {peer: self._cause_of(peer) for peer in over | self._ready - now_ready}
-        self._ready = now_ready
-        self._engines_changed()  # first: what is replayed must not go where it came from
-        for peer, cause in gone.items():
-            self._forget(peer, cause)
+        lost = [entry for peer, cause in gone.items() for entry in self._forget(peer, cause)]
+        self._engines_changed()
+        self._announce_waiting(lost)
 
-    def _note_lengths(self) -> None:
-        for member in self.membership.engines:
-            if member.ready is not None:
-                self._lengths[member.rank] = member.ready.max_model_len
-            elif member.state is EngineState.FAILED:
-                self._lengths.pop(member.rank, None)
-        self.max_model_len = min(self._lengths.values(), default=math.inf)
-
-    def _member_of(self, peer: Peer) -> EngineMember | None:
-        return next((each for each in self.membership.engines if each.rank == peer.rank), None)
-
-    def _is_over(self, peer: Peer) -> bool:
-        """Whether this epoch of an engine will not be ready any more; it may never have been."""
-        member = self._member_of(peer)
-        if member is None:
-            return False  # a snapshot from before its time, slower than its link
-        return member.epoch > peer.epoch or member.state is EngineState.FAILED
-
-    def _cause_of(self, peer: Peer) -> str:
-        member = self._member_of(peer)
-        return "was removed" if member is None else member.cause or "was replaced"
-
-    def _forget(self, peer: Peer, cause: str) -> None:
-        """An engine is gone: drop its link, counts and calls, and decide on its requests."""
+    def _forget(self, peer: Peer, cause: str) -> list[LedgerEntry]:
+        """An engine is gone: drop its link, counts and calls. Returns its requests, which wait."""
         self.channel.forget(peer)
-        self._linked.discard(peer)
-        self._met.discard(peer)
+        self.engines.handle_forgotten(peer)
         self.statistics.pop(peer, None)
         for call in self._calls.values():
             if call.peer == peer:
                 call.answered.set()
-        for decision in self.ledger.handle_peer_gone(peer, cause, trio.current_time()):
-            match decision:
-                case Fail(entry=entry, error=error):
-                    self._fail(entry, error)
-                case Replay(request_id=request_id):
-                    self._replay(request_id, EngineDied(str(peer), cause))
+        lost = self.ledger.handle_peer_gone(peer, cause, trio.current_time())
+        if lost:
+            logger.info("%s %s: %d requests are to go on elsewhere", peer, cause, len(lost))
+        return lost
+
+    def _engines_changed(self) -> None:
+        """Those that take work may be others: choose among them, and place what waits."""
+        self._taking = self.engines.taking()
+        self.balancer.set_engines(self._taking)
+        self.ledger.replays.handle_engines(self._taking, self.engines.expected())
+        self.place_waiting()
+        self.engines_changed.set()
+        self.engines_changed = trio.Event()
+
+    def place_waiting(self) -> None:
+        """Send what waits to engines that fit, and end what has waited too long."""
+        now, placed, failed = trio.current_time(), Counter[Peer](), 0
+        of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
+        for decision in self.ledger.replays.decide(now):
+            entry = decision.entry
+            if self.ledger.get(entry.request.request_id) is not entry:
+                continue  # the end of another one took it along
+            match self.engines.judged(decision, time.monotonic()):
+                case PlaceOn(peers=peers, exact=exact):
+                    parent = entry.request.parent
+                    peer = of_parents.get(parent)
+                    if peer not in peers:
+                        peer = self.balancer.choose(self.ledger.in_flight, peers)
+                    of_parents[parent or entry.request.request_id] = peer
+                    self._replay(entry, peer, now, exact=exact)
+                    placed[peer] += 1
+                case Fail(error=error):
+                    failed += 1
+                    self.ledger.handle_give_up(entry, now)
+                    if entry.sink is not None:
+                        entry.sink.fail(error)
                 case _:
                     assert_never(decision)
+        for peer, count in placed.items():
+            logger.info("%d requests go on at %s", count, peer)
+        if failed:
+            logger.warning("%d requests ended, as no engine goes on with them", failed)
 
-    def _replay(self, request_id: str, error: EngineDied) -> None:
-        """Send a request to another engine; without one it fails by the death of the first."""
-        now, entry = trio.current_time(), self.ledger.get(request_id)
-        try:
-            peer = self._choose()
-        except NoEngine:
-            if entry is not None and self.ledger.handle_give_up(request_id, now):
-                self._fail(entry, error)
-            return
-        message = self.ledger.handle_replay(request_id, peer, now)
-        if message is None:
-            return
-        try:
-            self._judge(message)
-        except RequestQuarantined as quarantined:
-            if entry is not None and self.ledger.handle_give_up(request_id, now):
-                self._fail(entry, quarantined)
-            return
-        self._send(peer, message)
+    def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
+        ready = self._taking[peer]
+        self._send(peer, self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact))
+        if entry.request.events or not exact:
+            self._announce(entry, RequestEvent(RequestEventKind.MIGRATED, exact=exact))
 
-    def _fail(self, entry: LedgerEntry, error: Exception) -> None:
-        if entry.sink is not None:
-            entry.sink.fail(error)
+    def _announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
+        """Of these, those that were not placed at once: the timer and who asked hear of it."""
+        waiting = [entry for entry in entries if entry.state.status is LedgerStatus.UNPLACED]
+        if not waiting:
+            return
+        self.replays_changed.set()
+        self.replays_changed = trio.Event()
+        logger.info("%d requests wait for an engine", len(waiting))
+        for entry in waiting:
+            if entry.request.events and entry.state.status is LedgerStatus.UNPLACED:
+                position = self.ledger.replays.position(entry)
+                self._announce(entry, RequestEvent(RequestEventKind.QUEUED, position))
+
+    def _announce(self, entry: LedgerEntry, event: RequestEvent) -> None:
+        output = RequestOutput(
+            request_id=entry.request.request_id,
+            attempt=entry.attempt,
+            first_index=len(entry.token_ids),
+            token_ids=[],
+            events=(event,),
+        )
+        self.deliver(entry, output)
 
     def _choose(self) -> Peer:
         """The engine of the next request. Raises `NoEngine`, saying what all of them do."""
         try:
             return self.balancer.choose(self.ledger.in_flight)
         except NoEngine:
-            raise NoEngine(self._why_no_engine()) from None
-
-    def _why_no_engine(self) -> str:
-        reasons = [health.reason for health in self.health() if health.reason]
-        return "; ".join(reasons) or "no engine has started yet"
-
-    def _engines_changed(self) -> None:
-        # The channel's own objects: what an engine says is compared by identity first.
-        self.balancer.set_engines(sorted(peer for peer in self._linked if peer in self._ready))
-        self.engines_changed.set()
-        self.engines_changed = trio.Event()
-
-    def health(self) -> list[EngineHealth]:
-        """Each engine's state as it is from here: ready also means that the link is up."""
-        found = []
-        for member in self.membership.engines:
-            peer = Peer("engine", member.rank, member.epoch)
-            state, reason = member.state, ""
-            if state is EngineState.READY and peer not in self._linked:
-                state = EngineState.STARTING
-            if state is not EngineState.READY:
-                reason = f"engine {member.rank} is {state.value}"
-                reason += f" after it {member.cause}" if member.cause else ""
-            found.append(EngineHealth(member.rank, member.epoch, state, reason, member.cause))
-        return found
+            reasons = [health.reason for health in self.engines.health() if health.reason]
+            raise NoEngine("; ".join(reasons) or "no engine has started yet") from None
 
     # ---- what engines say
 
@@ -258,11 +239,10 @@ class CoreClient:
         match event:
             case PeerUp(peer=peer):
                 self._send(peer, self.ledger.handle_peer_up(peer))
-                self._linked.add(peer)
-                self._met.add(peer)
+                self.engines.handle_up(peer)
                 self._engines_changed()
             case PeerDown(peer=peer):
-                self._linked.discard(peer)
+                self.engines.handle_down(peer)
                 self._engines_changed()
             case Received(peer=peer, message=message):
                 return self._handle_message(peer, message)
@@ -278,15 +258,21 @@ class CoreClient:
                 accepted = self.ledger.handle_outputs(peer, message, trio.current_time())
                 if accepted.out_of_order:
                     self.channel.break_link(peer, "an output is missing or came twice")
+                if accepted.refused:
+                    self.engines.handle_draining(peer)
+                    self._engines_changed()
+                    self._announce_waiting(accepted.refused)
                 return accepted
             case StatisticsReport():
-                if peer in self._met:  # it may have been forgotten while this waited
+                if self.engines.is_met(peer):  # it may have been forgotten while this waited
                     self.statistics[peer] = message.statistics
                     counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
                     self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
-                for request in self.ledger.handle_resync_reply(peer, message):
+                now = trio.current_time()
+                for request in self.ledger.handle_resync_reply(peer, message, now):
                     self._send(peer, request)
+                self.place_waiting()
             case UtilityReply(call_id=call_id):
                 call = self._calls.get(call_id)
                 if call is not None and call.peer == peer:
@@ -397,3 +383,18 @@ async def run_output_handler(
                 if done >= SLICE_OUTPUTS:
                     await trio.lowlevel.checkpoint()
                     done = 0
+
+
+async def run_replay_deadlines(
+    client: CoreClient, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    """Background task `replay-deadlines`: ends requests that no engine took in time; never returns.
+
+    Cancellation: what waits ends with the frontend.
+    """
+    always_waits_for("requests that wait for an engine too long")
+    task_status.started()
+    while True:
+        with trio.move_on_at(client.ledger.replays.next_deadline()):
+            await client.replays_changed.wait()
+        client.place_waiting()

@@ -52,7 +52,7 @@ class Frontend:
     @property
     def max_model_len(self) -> int:
         """The least of the engines' lengths, in tokens; the model's own before any is known."""
-        return int(min(self.inputs.max_model_len, self.client.max_model_len))
+        return int(min(self.inputs.max_model_len, self.client.engines.max_model_len))
 
     @asynccontextmanager
     async def generate(
@@ -69,12 +69,11 @@ class Frontend:
         credit: int | None = None,
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
+        inexact_ok: bool = False,
     ) -> AsyncIterator[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
-        Entering raises the `InvalidRequest` family, `Overloaded` or `NoEngine`; iterating the
-        stream raises `EngineDied`, `RequestFailed`, or an `InvalidRequest` that only an engine
-        sees. Cancellation at any point aborts.
+        Raises as `Generator.generate` and `GenerationStream`. Cancellation at any point aborts.
         """
         request_id = request_id or f"request-{secrets.token_hex(8)}"
         check_arguments(
@@ -83,9 +82,9 @@ class Frontend:
             priority=priority,
             credit=credit,
             events=events,
+            inexact_ok=inexact_ok,
         )
-        deadline = trio.current_time() + deadline_s
-        params = params or SamplingParams()
+        deadline, params = trio.current_time() + deadline_s, params or SamplingParams()
         with self._open_ticket(prompt, params.n) as ticket:
             prepared = await self.inputs.prepare(prompt, params, max_model_len=self.max_model_len)
             ticket.charge_tokens(params.n * len(prepared.prompt_token_ids))
@@ -106,6 +105,7 @@ class Frontend:
                     bad_words=prepared.bad_words,
                     merge_s=_merge_s(merge_s, params, deadline_s),
                     prompt_embeds=prepared.embeds,
+                    inexact_ok=inexact_ok,
                 )
             )
             flows = [self._make_flow(add, ticket, credit, streaming=streaming) for add in requests]
@@ -160,12 +160,12 @@ class Frontend:
 
     def health(self) -> Health:
         """Ready means that at least one engine takes work now."""
-        engines = self.client.health()
+        engines = self.client.engines.health()
         ready = bool(self.client.balancer.engines) and not self.client.draining
         reasons = [engine.reason for engine in engines if engine.reason]
         if self.client.draining:
             reasons.append("this server is draining")
-        refused = [content.hex() for content in self.client.membership.refused]
+        refused = [content.hex() for content in self.client.engines.membership.refused]
         return Health(live=True, ready=ready, engines=engines, reasons=reasons, refused=refused)
 
     def statistics(self) -> RuntimeStatistics:
@@ -180,7 +180,10 @@ class Frontend:
             requests_failed_total=ledger.ended[LedgerStatus.FAILED],
             requests_aborted_total=ledger.ended[LedgerStatus.ABORTED],
             requests_overloaded_total=admission.refused_total,
+            requests_waiting=len(ledger.replays),
             requests_replayed_total=ledger.sent_again,
+            requests_migrated_total=ledger.migrated,
+            requests_migrated_inexactly_total=ledger.migrated_inexactly,
             prompt_tokens_total=self._prompt_tokens,
             output_tokens_total=self._output_tokens,
             outputs_refused_total={str(k): v for k, v in ledger.refused.items()},
@@ -208,14 +211,14 @@ def check_arguments(
     *,
     priority: int,
     credit: int | None,
-    events: bool,
+    **flags: bool,
 ) -> None:
     """Types and, where a type says too little, ranges; lengths and bounds are the engine's.
 
     An engine drops a message that it cannot read, as it does not know whose it is: a value of a
     wrong type that got that far would leave the request waiting for ever.
 
-    `labels` and `times_s` are {name: value}. Raises `InvalidParameter`, naming the argument.
+    Labels, times and flags are {name: value}. Raises `InvalidParameter`, naming the argument.
     """
     for name, text in labels.items():
         if not isinstance(text, str):
@@ -226,8 +229,9 @@ def check_arguments(
         raise InvalidParameter("priority", f"must be a whole number up to ±{PRIORITY_MAX}")
     if credit is not None and (type(credit) is not int or not 0 <= credit <= CREDIT_MAX):
         raise InvalidParameter("credit", f"must be a whole number from 0 to {CREDIT_MAX}")
-    if type(events) is not bool:
-        raise InvalidParameter("events", "must be True or False")
+    for name, flag in flags.items():
+        if type(flag) is not bool:
+            raise InvalidParameter(name, "must be True or False")
     for name, seconds in times_s.items():
         if type(seconds) not in (int, float) or math.isnan(seconds):
             raise InvalidParameter(name, "must be a number of seconds")

@@ -185,6 +185,9 @@ class GenerationStream:
     def _note(self, output: GenerationOutput) -> None:
         choice = self.choices[output.index]
         count = choice.token_count = output.token_count
+        if output.events:
+            first = output.inexact_from
+            choice.inexact_from = choice.inexact_from if first is None else first
         if self._is_kept:
             choice.keep(output)
         if output.finish_reason is not None:
@@ -242,6 +245,7 @@ class Generator(Protocol):
         credit: int | None = None,
         deadline_s: float = math.inf,
         merge_s: float = 0.0,
+        inexact_ok: bool = False,
     ) -> AbstractAsyncContextManager[GenerationStream]:
         """Open one request; leaving the block ends it, wherever it is.
 
@@ -252,6 +256,8 @@ class Generator(Protocol):
         after `deadline_s` seconds does, by `FinishReason.DEADLINE`, for those who iterate.
         Tokens may wait up to `merge_s` to come together, which saves most of what they cost; the
         first and the last do not wait, nor any of a request that has stop strings or a deadline.
+        With `inexact_ok` an engine that computes other tokens may go on with the request where its
+        own died: an event tells, and `GenerationChoice.inexact_from`.
         """
 
     async def tokenize(self, prompt: str | ChatPrompt, *, add_special_tokens: bool) -> list[int]:

@@ -34,7 +34,10 @@ class FrontendStatistics:
     requests_failed_total: int = 0
     requests_aborted_total: int = 0
     requests_overloaded_total: int = 0
-    requests_replayed_total: int = 0
+    requests_waiting: int = 0  # whose engine is gone, for another one
+    requests_replayed_total: int = 0  # sent again, wherever to
+    requests_migrated_total: int = 0  # of them, to another engine than before
+    requests_migrated_inexactly_total: int = 0  # of these, with other tokens than the first's
     prompt_tokens_total: int = 0
     output_tokens_total: int = 0
     # Outputs that the ledger did not accept, {reason: count}.

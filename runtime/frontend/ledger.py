@@ -24,10 +24,11 @@ from typing import Final
 
 import attrs
 
-from ...engine.errors import EngineDied
+from ...engine.errors import EngineDied, EngineDraining
 from ...engine.messages import (
     AbortRequests,
     AddRequest,
+    EngineReady,
     FinishReason,
     Grant,
     GrantCredit,
@@ -42,22 +43,18 @@ from ...transports.links.channel import Peer
 from ..errors import RequestIdInUse
 from .ledger_entry import (
     Accepted,
-    Decision,
-    EngineGonePolicy,
-    Fail,
     Latencies,
     LedgerEntry,
     LedgerStatus,
     Refusal,
-    Replay,
     RequestSink,
     RequestState,
     Send,
 )
+from .replay_policy import ReplayPolicy
 
 # More than a frontend can send in its life; epochs up to 2**31 leave it in 63 bits.
 ATTEMPTS_OF_AN_EPOCH = 2**32
-
 
 _STREAMING: Final = LedgerStatus.STREAMING
 _NO_ENTRIES: Final[dict[int, LedgerEntry]] = {}
@@ -75,7 +72,8 @@ class Ledger:
 
     # Of this frontend: engines know frontends by rank, so a successor must not repeat attempts.
     epoch: int = attrs.field(default=0, kw_only=True)
-    engine_gone_policy: EngineGonePolicy = attrs.field(default=EngineGonePolicy.FAIL, kw_only=True)
+    # Requests between two engines.
+    replays: ReplayPolicy = attrs.field(factory=ReplayPolicy, kw_only=True)
 
     # How many outputs were refused, by reason.
     refused: Counter[Refusal] = attrs.field(factory=Counter, init=False)
@@ -84,8 +82,10 @@ class Ledger:
     # Of the finished ones: those that had all the tokens they may have.
     ended_by_length: int = attrs.field(default=0, init=False)
     latencies: Latencies = attrs.field(factory=Latencies, init=False)
-    # How many attempts beyond a request's first.
+    # Attempts beyond requests' first, those to other engines, and of these the inexact ones.
     sent_again: int = attrs.field(default=0, init=False)
+    migrated: int = attrs.field(default=0, init=False)
+    migrated_inexactly: int = attrs.field(default=0, init=False)
     # The last attempt that was given.
     _attempts: int = attrs.field(init=False)
     _entries: dict[str, LedgerEntry] = attrs.field(factory=dict, init=False)
@@ -116,11 +116,17 @@ class Ledger:
         return self._entries.get(request_id)
 
     def handle_add(
-        self, request: AddRequest, peer: Peer, now: float, sink: RequestSink | None = None
+        self,
+        request: AddRequest,
+        peer: Peer,
+        now: float,
+        sink: RequestSink | None = None,
+        *,
+        ready: EngineReady | None = None,
     ) -> AddRequest:
         """Write a request down for this engine and return the message to send it.
 
-        The attempt is numbered here, whatever the argument says. Raises `RequestIdInUse`.
+        A replay must match `ready`. The attempt is numbered here. Raises `RequestIdInUse`.
         """
         if request.request_id in self._entries:
             raise RequestIdInUse(request.request_id)
@@ -135,7 +141,7 @@ class Ledger:
         )
         assert entry.token_ids == request.output_token_ids
         self._entries[request.request_id] = entry
-        self._place(entry, peer)
+        self._place(entry, peer, ready)
         return self._message(entry)
 
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
@@ -145,8 +151,8 @@ class Ledger:
         """
         self._out_of_order = False
         tokens = self._accept_columns(peer, outputs, now)
-        whole = self._accept_outputs(peer, outputs.outputs, now)
-        return Accepted(tokens, whole, self._out_of_order)
+        whole, refused = self._accept_outputs(peer, outputs.outputs, now)
+        return Accepted(tokens, whole, self._out_of_order, refused)
 
     def _accept_columns(self, peer: Peer, outputs: StepOutputs, now: float) -> list[LedgerEntry]:
         """The hot path: one more token for each of these."""
@@ -160,28 +166,33 @@ class Ledger:
                 continue
             token_ids.append(token_id)
             if entry.state.status is not _STREAMING:
-                entry.state.handle_tokens(now)
+                entry.handle_tokens(now)
             accepted.append(entry)
         return accepted
 
     def _accept_outputs(
         self, peer: Peer, outputs: list[RequestOutput], now: float
-    ) -> list[tuple[LedgerEntry, RequestOutput]]:
-        accepted = []
+    ) -> tuple[list[tuple[LedgerEntry, RequestOutput]], list[LedgerEntry]]:
+        accepted, refused = [], []
         for output in outputs:
             entry = self._entries.get(output.request_id)
             refusal = self._judge(entry, peer, output)
             if refusal is not None or entry is None:
                 self._refuse(refusal or Refusal.UNKNOWN_REQUEST)
                 continue
+            if output.error_code == EngineDraining.code:
+                self._unplace(entry, now)
+                self.replays.handle_refused(entry, EngineDraining(), now)
+                refused.append(entry)
+                continue
             if output.token_ids:
                 entry.token_ids.extend(output.token_ids)
-                entry.state.handle_tokens(now)
+                entry.handle_tokens(now)
             if output.finish_reason is not None:
                 self.ended_by_length += output.finish_reason is FinishReason.LENGTH
                 self._end(entry, _END_OF_REASON[output.finish_reason], now)
             accepted.append((entry, output))
-        return accepted
+        return accepted, refused
 
     def handle_peer_up(self, peer: Peer) -> Resync:
         """A link generation began: the first message to send on it."""
@@ -192,47 +203,51 @@ class Ledger:
             ]
         )
 
-    def handle_resync_reply(self, peer: Peer, reply: ResyncReply) -> list[AddRequest]:
-        """The engine does not know these: send them again, as replays with the tokens so far."""
+    def handle_resync_reply(self, peer: Peer, reply: ResyncReply, now: float) -> list[AddRequest]:
+        """The engine does not know these: send them again, as replays with the tokens so far.
+
+        One that was sent too often waits for `replays` to end it.
+        """
         again = []
         for key in reply.unknown:
             entry = self._entries.get(key.request_id)
-            if entry is not None and entry.peer == peer and entry.attempt == key.attempt:
-                self.sent_again += 1
-                self._place(entry, peer)
-                again.append(self._message(entry))
+            if entry is None or entry.peer != peer or entry.attempt != key.attempt:
+                continue
+            if entry.attempts >= self.replays.settings.replay_attempts_max:
+                self._unplace(entry, now)
+                self.replays.handle_lost(entry, EngineDied(str(peer), "its link failed"), now)
+                continue
+            entry.state.handle_lost(now)
+            again.append(self._send_again(entry, peer, now))
         return again
 
-    def handle_peer_gone(self, peer: Peer, cause: str, now: float) -> list[Decision]:
-        """This incarnation of an engine will not come back; `cause` says what became of it."""
-        decisions: list[Decision] = []
-        for entry in list(self._placed.get(peer, {}).values()):
-            if self.engine_gone_policy is EngineGonePolicy.FAIL:
-                self._end(entry, LedgerStatus.FAILED, now)
-                decisions.append(Fail(entry, EngineDied(str(peer), cause)))
-            else:
-                self._displace(entry)
-                entry.state.handle_engine_gone(now)
-                decisions.append(Replay(entry.request.request_id))
-        return decisions
+    def handle_peer_gone(self, peer: Peer, cause: str, now: float) -> list[LedgerEntry]:
+        """This incarnation of an engine will not come back. Returns its requests, which wait."""
+        entries = list(self._placed.get(peer, {}).values())
+        for entry in entries:
+            self._unplace(entry, now)
+            self.replays.handle_lost(entry, EngineDied(str(peer), cause), now)
+        return entries
 
-    def handle_replay(self, request_id: str, peer: Peer, now: float) -> AddRequest | None:
-        """An unplaced request goes to this engine; None if it ended meanwhile."""
-        entry = self._entries.get(request_id)
-        if entry is None or entry.peer is not None:
-            return None
-        self.sent_again += 1
-        self._place(entry, peer)
-        entry.state.handle_placed(now)
-        return self._message(entry)
+    def handle_replay(
+        self,
+        entry: LedgerEntry,
+        peer: Peer,
+        now: float,
+        *,
+        ready: EngineReady | None = None,
+        exact: bool = True,
+    ) -> AddRequest:
+        """A request without engine goes to this one; returns the message for it."""
+        assert entry.peer is None
+        self.replays.handle_gone(entry)
+        self.migrated += 1
+        self.migrated_inexactly += not exact
+        return self._send_again(entry, peer, now, ready)
 
-    def handle_give_up(self, request_id: str, now: float) -> bool:
-        """No engine takes this request: it failed. False if it has ended already."""
-        entry = self._entries.get(request_id)
-        if entry is None:
-            return False
+    def handle_give_up(self, entry: LedgerEntry, now: float) -> None:
+        """No engine goes on with a request that waits: it failed."""
         self._end(entry, LedgerStatus.FAILED, now)
-        return True
 
     def handle_abort(self, request_id: str, now: float) -> Send | None:
         """The client wants no more. Never waits, so that it works while a task is cancelled.
@@ -276,6 +291,7 @@ class Ledger:
             assert (entry.peer is None) == (entry.state.status is LedgerStatus.UNPLACED)
             assert placed.pop(entry.attempt, (None, entry)) == (entry.peer, entry)
         assert not placed
+        self.replays.check_invariants(self._entries)
 
     def _refuse(self, refusal: Refusal) -> None:
         self.refused[refusal] += 1
@@ -328,15 +344,29 @@ class Ledger:
             output_token_ids=list(entry.token_ids),
             credit=entry.credit,
             sampling=sampling,
+            replayed=entry.is_replayed,
             in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
         )
 
-    def _place(self, entry: LedgerEntry, peer: Peer) -> None:
+    def _place(self, entry: LedgerEntry, peer: Peer, ready: EngineReady | None = None) -> None:
         """A new attempt of this request, on this engine."""
         self._displace(entry)
         self._attempts += 1
-        entry.attempt, entry.peer = self._attempts, peer
+        entry.handle_placed(self._attempts, peer, ready)
         self._placed.setdefault(peer, {})[entry.attempt] = entry
+
+    def _send_again(
+        self, entry: LedgerEntry, peer: Peer, now: float, ready: EngineReady | None = None
+    ) -> AddRequest:
+        self.sent_again += 1
+        self._place(entry, peer, ready)
+        entry.state.handle_placed(now)
+        return self._message(entry)
+
+    def _unplace(self, entry: LedgerEntry, now: float) -> None:
+        """No engine has it from now on; it waits for one."""
+        self._displace(entry)
+        entry.state.handle_lost(now)
 
     def _displace(self, entry: LedgerEntry) -> None:
         """Take a request from its engine; an engine without requests is not kept."""
@@ -354,6 +384,7 @@ class Ledger:
         self.ended[end] += 1
         self.latencies.handle_end(entry.state, len(entry.token_ids), now)
         self._displace(entry)
+        self.replays.handle_gone(entry)
         del self._entries[entry.request.request_id]
 
     def _end_here(self, request_id: str, end: LedgerStatus, now: float) -> Send | None:

@@ -3,7 +3,7 @@
     PLACED ----> STREAMING          an engine has it; the first token since then has come
       |  ^           |
       v  |           v
-     UNPLACED <------+              its engine is gone; another one will get it
+     UNPLACED <------+              its engine is gone or refused it; it waits for another one
       any of these --> FINISHED | FAILED | ABORTED, once and for ever
 
 `LedgerEntry.token_ids` is the only list of a stream's tokens in this process: the ledger appends to
@@ -15,13 +15,20 @@ Sans-IO: values, and times as `now`. `ledger` decides, `core_client` carries out
 import enum
 import math
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, Protocol
 
 import attrs
 
-from ...engine.errors import EngineDied
-from ...engine.messages import AbortRequests, AddRequest, GrantCredit, RequestOutput
+from ...engine.errors import EngineError
+from ...engine.messages import (
+    AbortRequests,
+    AddRequest,
+    EngineReady,
+    GrantCredit,
+    RequestOutput,
+)
 from ...transports.links.channel import Peer
 
 
@@ -76,8 +83,8 @@ class RequestState:
             self.first_token_at = now
         self._move(LedgerStatus.STREAMING, now)
 
-    def handle_engine_gone(self, now: float) -> None:
-        """Its engine is gone and the request is to go on elsewhere."""
+    def handle_lost(self, now: float) -> None:
+        """Its engine is gone or refused it, and the request is to go on elsewhere."""
         self._move(LedgerStatus.UNPLACED, now)
 
     def handle_placed(self, now: float) -> None:
@@ -136,13 +143,29 @@ class LedgerEntry:
     token_ids: list[int]
     # None where the ledger is used alone, and once the sink has failed.
     sink: RequestSink | None = None
+    # What its tokens are computed with, and whether that gives the same ones again.
+    numerics_id: str = ""
+    is_bitwise: bool = True
+    is_replayed: bool = False
+    # Sendings since the last new token, with the one that brought it; refusals for draining are
+    # not counted.
+    attempts: int = 0
+    # Since when no engine has taken it, and the error that it ends by if none does.
+    lost_at: float = math.inf
+    lost_by: EngineError | None = None
 
+    def handle_placed(self, attempt: int, peer: Peer, ready: EngineReady | None) -> None:
+        """It goes to this engine; without `ready`, to one that computes as the last one did."""
+        self.is_replayed = self.attempt != 0
+        self.attempts += 1
+        self.attempt, self.peer = attempt, peer
+        if ready is not None:
+            self.numerics_id, self.is_bitwise = ready.numerics_id, ready.bitwise
 
-class EngineGonePolicy(enum.StrEnum):
-    """What becomes of the requests of an engine that is gone."""
-
-    FAIL = "fail"  # with `EngineDied`, which clients may retry
-    REPLAY = "replay"  # sent to another engine with the tokens so far
+    def handle_tokens(self, now: float) -> None:
+        """Tokens were written down; of use until the first have been, since it was placed."""
+        self.state.handle_tokens(now)
+        self.attempts, self.lost_at, self.lost_by = 1, math.inf, None
 
 
 class Refusal(enum.StrEnum):
@@ -162,17 +185,7 @@ class Fail:
     """Tell the client: the request ended with this error."""
 
     entry: LedgerEntry
-    error: EngineDied
-
-
-@attrs.frozen
-class Replay:
-    """Choose another engine and call `handle_replay`, or `handle_give_up` if there is none."""
-
-    request_id: str
-
-
-Decision = Fail | Replay
+    error: Exception
 
 
 @attrs.frozen
@@ -189,12 +202,14 @@ class Accepted:
 
     By entry and not by name: an id may be used again before all of this is delivered.
     `out_of_order`: something did not count, as its index was not next. The link is to be broken, so
-    that a RESYNC asks for what is.
+    that a RESYNC asks for what is. `refused`: the engine drains and did not take these, which wait
+    for another one now.
     """
 
     tokens: list[LedgerEntry]
     outputs: list[tuple[LedgerEntry, RequestOutput]]
     out_of_order: bool = False
+    refused: Sequence[LedgerEntry] = ()
 
 
 NOTHING = Accepted([], [])

@@ -15,7 +15,7 @@ Sans-IO: plain computation.
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import attrs
 
@@ -75,8 +75,16 @@ class LeastLoaded:
             0.0, statistics.kv_usage - KV_USAGE_FREE_OF_CHARGE
         )
 
-    def choose(self, in_flight: Callable[[Peer], int]) -> Peer:
-        """The engine for the next request. Raises `NoEngine` if none takes work."""
+    def choose(
+        self, in_flight: Callable[[Peer], int], among: Collection[Peer] | None = None
+    ) -> Peer:
+        """The engine for the next request. Raises `NoEngine` if none takes work.
+
+        `among` are those that may be chosen, all of them engines that take work; all without.
+        """
+        if among is not None:
+            compared = [self._candidates[peer] for peer in among]
+            return min(compared, key=lambda candidate: self._load(candidate, in_flight)).peer
         if not self._drawn_from:
             raise NoEngine("no engine takes work now")
         compared = self._compared()

@@ -47,7 +47,6 @@ from ..events import (
 )
 from .boot_progress import BootProgress, EndedPhase
 from .hang_watcher import run_hang_watcher
-from .platform import oom_kills
 
 # A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
@@ -74,8 +73,6 @@ class ChildProcess:
     # The latest hang that was found, and how it is told.
     hung: Hang | None = attrs.field(default=None, init=False)
     hung_cause: str = attrs.field(default="", init=False)
-    # At its spawn, of the whole cgroup.
-    oom_kills: int = attrs.field(factory=oom_kills, init=False)
     # Its owner knows that it is going, and the batches of its steps.
     is_failing: bool = attrs.field(default=False, init=False)
     # From the spawn on; it has ended when `ready` is set.
@@ -85,13 +82,13 @@ class ChildProcess:
     _worker_pidfds: list[int] = attrs.field(factory=list, init=False)
     _trees: dict[int, tuple[trio.Event, list[str]]] = attrs.field(factory=dict, init=False)
     _next_call: int = attrs.field(default=1, init=False)
-    # The newest membership snapshot that was not sent yet: a slot of one, the latest wins.
-    _snapshot: object | None = attrs.field(default=None, init=False)
+    # The newest snapshot of each kind that was not sent yet: the latest wins.
+    _snapshots: dict[type, object] = attrs.field(factory=dict, init=False)
     _snapshot_set: trio.Event = attrs.field(factory=trio.Event, init=False)
 
     def publish(self, snapshot: object) -> None:
-        """Have this numbered full snapshot sent, in place of one that still waits."""
-        self._snapshot = snapshot
+        """Have this full snapshot sent, in place of one of its kind that still waits."""
+        self._snapshots[type(snapshot)] = snapshot
         self._snapshot_set.set()
 
     async def send_snapshots(self) -> None:
@@ -101,9 +98,8 @@ class ChildProcess:
                 with waiting_for("news for it"):
                     await self._snapshot_set.wait()
                 self._snapshot_set = trio.Event()
-                if self._snapshot is not None:
-                    snapshot, self._snapshot = self._snapshot, None
-                    await self.control.send(snapshot)
+                while self._snapshots:
+                    await self.control.send(self._snapshots.pop(next(iter(self._snapshots))))
 
     async def send(self, order: object, timeout_s: float, fds: Sequence[int] = ()) -> None:
         """Send one order, with duplicates of `fds`.
@@ -215,10 +211,11 @@ class ChildPlan:
     """What to run as one child, and its callbacks.
 
     `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, as soon as
-    the death is seen, which may be before its workers are gone; `on_failing` gets it as soon as
-    it can be known, and `on_fault` before that the page's table, of a death that may be a step's
-    fault. `on_message`: see `ChildProcess`. The child and its workers have `slots` on its
-    progress page; a step of which nothing is predicted may take `patience_s`.
+    the death is seen, which may be before its workers are gone; `on_failing` as soon as it can be
+    known, and `on_fault` before that the page's table, of a death that may be a step's fault;
+    `on_hung` the cause where only a worker is killed. `on_message`: see `ChildProcess`. The child
+    and its workers have `slots` on its progress page; a step of which nothing is predicted may take
+    `patience_s`.
     """
 
     spec: ProcessSpec
@@ -232,6 +229,7 @@ class ChildPlan:
     on_ready: Callable[[ChildProcess, bytes], None]
     on_failing: Callable[[str], None] = lambda cause: None
     on_fault: Callable[[bytes], None] = lambda table: None
+    on_hung: Callable[[str], None] = lambda cause: None
     on_gone: Callable[[str], None]
     on_message: Callable[[object, Sequence[int]], None]
     on_event: OnEvent
@@ -371,15 +369,17 @@ async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> No
 
 
 def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:
-    """Kill who stands still. A worker alone, if it was reported: its engine deals with its death
-    as with any other."""
+    """Kill who stands still. A worker that was stopped alone: its engine gets another. One that
+    hangs by its own fault takes the engine along: what it computed must run alone from now on."""
     pidfd = child.worker_pidfd(hang.pid) if hang.place else None
     cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
     child.hung, child.hung_cause = hang, cause
     plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))
     if pidfd is not None:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-        return
+        if not hang.is_own_fault:
+            plan.on_hung(cause)
+            return
     _fail(child, plan, page, cause, is_own_fault=hang.is_own_fault)
     child.process.kill_group()
 
@@ -393,6 +393,6 @@ def _fail(
     child.is_failing = True
     if child.hung is not None:  # what it says of a worker is that this was killed
         cause, is_own_fault = child.hung_cause, child.hung.is_own_fault
-    if is_own_fault or oom_kills() > child.oom_kills:
+    if is_own_fault:
         plan.on_fault(page.read_table())
     plan.on_failing(cause)

@@ -16,7 +16,8 @@ import msgspec
 import trio
 
 from ...nurseries.tasks.background import start_background_task_soon
-from ..messages import ControlCall
+from ..errors import ControlCallRefused
+from ..messages import ControlCall, Place
 from .run_folder import RunFolder
 
 # A question is one short line; an answer is a task tree of some thousand tasks at most.
@@ -35,6 +36,7 @@ class ControlQuestion:
     """One line to the server."""
 
     call: ControlCall
+    place: Place | None = None
 
 
 @attrs.frozen
@@ -47,7 +49,8 @@ class ControlCallFailed(Exception):
         return f"the running server could not answer: {self.reason}"
 
 
-Answer = Callable[[ControlCall], Awaitable[str]]
+# The root's answers, JSON text. Raises `ControlCallRefused`.
+Answer = Callable[[ControlCall, Place | None], Awaitable[str]]
 
 
 async def serve_control(
@@ -103,7 +106,10 @@ async def _reply(stream: trio.SocketStream, answer: Answer) -> dict[str, str]:
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         calls = ", ".join(ControlCall)
         return {"error": f"a question is one JSON object with a call of: {calls}"}
-    return {"answer": await answer(question.call)}
+    try:
+        return {"answer": await answer(question.call, question.place)}
+    except ControlCallRefused as refused:
+        return {"refused": refused.reason}
 
 
 async def _receive_line(stream: trio.SocketStream, bytes_max: int) -> bytes:
@@ -122,15 +128,18 @@ def _same_user(connection: trio.socket.SocketType) -> bool:
     return bool(uid == os.getuid())
 
 
-async def ask_run(folder: RunFolder, call: ControlCall) -> str:
-    """Ask the server of this run folder. Raises `ControlCallFailed`."""
+async def ask_run(folder: RunFolder, call: ControlCall, place: Place | None = None) -> str:
+    """Ask the server of this run folder. Raises `ControlCallFailed`, `ControlCallRefused`."""
+    question = msgspec.json.encode(ControlQuestion(call, place))
     with trio.move_on_after(REPLY_TIMEOUT_S):
         try:
             async with await trio.open_unix_socket(folder.socket_path) as stream:
-                await stream.send_all(json.dumps({"call": call}).encode() + b"\n")
+                await stream.send_all(question + b"\n")
                 reply = json.loads(await _receive_line(stream, ANSWER_BYTES_MAX) or b"{}")
         except (OSError, ValueError, trio.BrokenResourceError) as error:
             raise ControlCallFailed(str(error)) from error
+        if "refused" in reply:
+            raise ControlCallRefused(str(reply["refused"]))
         if "answer" not in reply:
             raise ControlCallFailed(reply.get("error", "it closed the connection"))
         return str(reply["answer"])

@@ -6,6 +6,7 @@ its device, is declared failed, and the others serve on; when none is left, the 
 Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 
@@ -16,12 +17,13 @@ from ...engine.batch_table import read_batches, table_bytes
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
-from ...nurseries.processes.process import ProcessDied, ProcessStuck
+from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
-from ..events import ChildFailed, OnEvent, RequestRefused
+from ..events import ChildFailed, EngineDiffers, OnEvent, RequestRefused
 from ..messages import EngineMembership
 from .child_process import ChildProcess, run_child_process
 from .membership import EngineDirectory, FrontendDirectory
@@ -51,11 +53,16 @@ class EngineFleet:
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
     run_child: RunChild = run_child_process
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
+    # Of the engine that was ready last.
+    _numerics_id: str = attrs.field(default="", init=False)
 
     def __attrs_post_init__(self) -> None:
         self.processes = ProcessSupervisor(
@@ -74,7 +81,8 @@ class EngineFleet:
             spares_count=self.settings.spare_engines,
             readiness=self.readiness,
             run_child=self.run_child,
-            hopeless=(BootRefused, ProcessStuck),
+            kernel=self.kernel,
+            chance=self.chance,
         )
 
     def _ahead(self) -> tuple[str, ...]:
@@ -92,11 +100,12 @@ class EngineFleet:
         and the last said why none can be.
         """
         last = error.__cause__ or error
-        self.on_membership(self.directory.handle_failed(rank))
+        stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
+        self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.directory.any_left()
         if isinstance(last, BootRefused) and not (any_left or self._has_served):
             raise last
-        self.on_event(ChildFailed(f"engine {rank}", _why_given_up(last)))
+        self.on_event(ChildFailed(f"engine {rank}", self.processes.failed[rank]))
         if not any_left:
             raise NoEngineLeft(str(last)) from last
 
@@ -118,11 +127,19 @@ class EngineFleet:
         self._has_served = True
         child.publish(self.frontends.snapshot())
         engine = msgspec.msgpack.decode(payload, type=EngineReady)
+        before, self._numerics_id = self._numerics_id, engine.numerics_id
+        if before not in ("", engine.numerics_id):
+            epoch = self.directory.snapshot().engines[rank].epoch
+            self.on_event(EngineDiffers(f"engine {rank}", epoch, engine.numerics_id, before))
         self.on_membership(self.directory.handle_ready(rank, engine))
 
     def handle_gone(self, rank: int, cause: str) -> None:
         """An engine is gone; frontends end or move its streams."""
         self.on_membership(self.directory.handle_gone(rank, cause))
+
+    def restart(self, rank: int) -> None:
+        """Begin an engine anew; what it computes is placed elsewhere, as when it dies."""
+        self.processes.restart(rank)
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """Engines say nothing else to the root yet."""
@@ -141,14 +158,12 @@ class EngineFleet:
             self.on_event(RequestRefused(f"engine {rank}", content.hex()))
         self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
 
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """An engine has another worker soon; people hear of why."""
+        self.on_membership(self.directory.handle_hung(rank, cause))
+
     def handle_failing(self, rank: int, cause: str) -> None:
         """An engine is as good as gone; what it had comes free when it is."""
         membership = self.directory.handle_failing(rank, cause)
         if membership is not None:
             self.on_membership(membership)
-
-
-def _why_given_up(last: BaseException) -> str:
-    if isinstance(last, ProcessDied):  # without its last words, which are in the log of the death
-        return f"it died too often; the last time it {last.exit.cause}"
-    return str(last)

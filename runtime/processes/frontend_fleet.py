@@ -4,6 +4,7 @@ The shell over `FrontendDirectory` and `ConnectionBalancer`; a frontend that die
 a new epoch. Its module is given by name, since this floor imports nothing of HTTP.
 """
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 
 import attrs
@@ -12,14 +13,18 @@ import trio
 
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
+from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
+from ..errors import ControlCallRefused, NoFrontendLeft
 from ..events import ChildFailed, OnEvent
 from ..messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    FailedFrontends,
     ForeignCall,
     ForeignReply,
     FrontendInit,
@@ -45,11 +50,19 @@ class _Frontend:
     passed: int = 0
     # It did not take a connection in time, and has not reported since: others come first.
     silent: bool = False
+    # It is to be restarted: it gets nothing new.
+    is_leaving: bool = False
 
     def streams(self) -> int:
-        under_way = self.passed - self.load.connections_received
         # Idle connections weigh too, a little, so that they spread when nothing streams.
-        return (self.load.open_streams + under_way) * 64 + self.load.open_connections
+        return self.unended() * 64 + self.load.open_connections
+
+    def is_idle(self) -> bool:
+        return not self.load.open_connections and self.unended() == 0
+
+    def unended(self) -> int:
+        """Streams that are open or under way."""
+        return self.load.open_streams + self.passed - self.load.connections_received
 
     def order(self) -> tuple[bool, bool, int]:
         # One without an engine can only refuse: it has just come up, or lost its links.
@@ -85,11 +98,20 @@ class ConnectionBalancer:
         self._frontends[rank].passed -= 1
         self._frontends[rank].silent = True
 
+    def handle_leaving(self, rank: int) -> bool:
+        """A frontend is to be restarted and gets nothing new; False if it is gone, or was told."""
+        frontend = self._frontends.get(rank)
+        if frontend is None or frontend.is_leaving:
+            return False
+        frontend.is_leaving = True
+        return True
+
     def choose(self) -> int | None:
         """The frontend for the next connection, counted as passed; None when there is none."""
-        if not self._frontends:
+        candidates = [rank for rank, each in self._frontends.items() if not each.is_leaving]
+        if not candidates:
             return None
-        rank = min(self._frontends, key=lambda r: self._frontends[r].order())
+        rank = min(candidates, key=lambda r: self._frontends[r].order())
         frontend = self._frontends.pop(rank)
         frontend.passed += 1
         self._frontends[rank] = frontend  # to the end of the order: next time ties pass it by
@@ -97,16 +119,15 @@ class ConnectionBalancer:
 
     def open_streams(self) -> int:
         """Streams that are open or under way, over all frontends."""
-        return sum(
-            f.load.open_streams + f.passed - f.load.connections_received
-            for f in self._frontends.values()
-        )
+        return sum(each.unended() for each in self._frontends.values())
 
     def is_idle(self) -> bool:
         """Whether no connection is open or under way anywhere; a drain waits for this."""
-        return self.open_streams() == 0 and not any(
-            f.load.open_connections for f in self._frontends.values()
-        )
+        return all(each.is_idle() for each in self._frontends.values())
+
+    def is_served_out(self, rank: int) -> bool:
+        """Whether this frontend has no connection, or is gone."""
+        return rank not in self._frontends or self._frontends[rank].is_idle()
 
     def can_serve(self) -> bool:
         """Whether some frontend has an engine that takes requests."""
@@ -143,11 +164,16 @@ class FrontendFleet:
     # Of the whole run: spares wait until all its processes are ready.
     readiness: Readiness = attrs.field(factory=Readiness)
     run_child: RunChild = run_child_process
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     directory: FrontendDirectory = attrs.field(factory=FrontendDirectory, init=False)
     balancer: ConnectionBalancer = attrs.field(factory=ConnectionBalancer, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     # Set and replaced whenever a frontend came, went, or reported its load.
     changed: trio.Event = attrs.field(factory=trio.Event, init=False)
+    # Whether any was ever ready: from then on a refusal is an outage, not a wrong command.
+    _has_served: bool = attrs.field(default=False, init=False)
     _draining: bool = attrs.field(default=False, init=False)
     _connections: int = attrs.field(default=0, init=False)
     _relays: int = attrs.field(default=0, init=False)
@@ -166,6 +192,8 @@ class FrontendFleet:
             spares_count=self.settings.spare_frontends,
             readiness=self.readiness,
             run_child=self.run_child,
+            kernel=self.kernel,
+            chance=self.chance,
         )
 
     async def pass_connection(self, fd: int) -> None:
@@ -215,14 +243,41 @@ class FrontendFleet:
     # ---- as the owner of its processes
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
-        """A frontend keeps dying, which ends the run; `BootRefused` when it cannot start at all."""
-        if isinstance(error.__cause__, BootRefused):
-            raise error.__cause__ from None
-        self.on_event(ChildFailed(f"frontend {rank}", str(error.__cause__)))
-        raise error
+        """Declare a frontend failed; the others serve on, if there are.
+
+        Raises `NoFrontendLeft` after the last; `BootRefused` instead if none was ever ready and the
+        last said why none can be.
+        """
+        last, failed = error.__cause__ or error, self.processes.failed
+        any_left = len(failed) < self.count
+        if isinstance(last, BootRefused) and not (any_left or self._has_served):
+            raise last
+        self.on_event(ChildFailed(f"frontend {rank}", failed[rank]))
+        if not any_left:
+            raise NoFrontendLeft(str(last)) from last
+        self.processes.publish(FailedFrontends(dict(failed)))
+
+    def restart(self, rank: int) -> None:
+        """Begin a frontend anew; one that serves may serve out first, unless it is told again."""
+        child, nursery = self.processes.ready.get(rank), self.processes.nursery
+        if child is None or nursery is None or not self.balancer.handle_leaving(rank):
+            self.processes.restart(rank)
+        else:
+            nursery.start_soon(self._serve_out, rank, child, name=f"restart-frontend-{rank}")
+
+    async def _serve_out(self, rank: int, child: ChildProcess) -> None:
+        """Restart a frontend when its connections have ended, at the latest after the grace."""
+        with trio.move_on_after(self.settings.times.grace_s):
+            await child.send_if_possible(Drain(), self.pass_timeout_s)
+            with waiting_for(f"the connections of frontend {rank} to end"):
+                while not self.balancer.is_served_out(rank):
+                    await self.changed.wait()
+        if self.processes.ready.get(rank) is child:
+            self.processes.restart(rank)
 
     def handle_starting(self, rank: int, epoch: int) -> bytes:
         """A new epoch of a frontend; it is listed when it has bound its sockets."""
+        self.processes.publish(FailedFrontends(dict(self.processes.failed)))
         return msgspec.msgpack.encode(
             FrontendInit(
                 run_id=self.run_id,
@@ -237,8 +292,10 @@ class FrontendFleet:
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """A frontend takes connections; engines may have come or gone since its INIT."""
         address = msgspec.msgpack.decode(payload, type=FrontendReady)
+        self._has_served = True
         self.balancer.handle_up(rank)
         child.publish(self.engines())
+        child.publish(FailedFrontends(dict(self.processes.failed)))
         if self._draining:  # its INIT may be older than the drain
             assert self.processes.nursery is not None, "it runs"
             self._send_drain(self.processes.nursery, child)
@@ -252,6 +309,9 @@ class FrontendFleet:
     def handle_failing(self, rank: int, cause: str) -> None:
         """A frontend hangs, or has ended: it gets no more connections."""
         self.balancer.handle_gone(rank)
+
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """A frontend has no workers."""
 
     def handle_fault(self, rank: int, table: bytes) -> None:
         """A frontend computes no steps."""
@@ -291,10 +351,16 @@ class FrontendFleet:
         """Send one message; of an operator's question it is the answer that is sent."""
         try:
             if isinstance(message, RootCall):
-                message = RootReply(message.call_id, await self.answer(message.call))
+                message = await self._reply_to(message)
             await child.send_if_possible(message, self.pass_timeout_s)
         finally:
             self._relays -= 1
+
+    async def _reply_to(self, call: RootCall) -> RootReply:
+        try:
+            return RootReply(call.call_id, await self.answer(call.call, call.place))
+        except ControlCallRefused as refused:
+            return RootReply(call.call_id, "", refused.reason)
 
     def notify(self) -> None:
         """Wake all that wait for `changed`."""

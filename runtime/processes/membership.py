@@ -55,9 +55,14 @@ class EngineDirectory:
             return None
         return self.handle_gone(rank, cause)
 
-    def handle_failed(self, rank: int) -> EngineMembership:
-        """The engine died too often and is given up for good."""
-        return self._change(rank, state=EngineState.FAILED, ready=None)
+    def handle_hung(self, rank: int, cause: str) -> EngineMembership:
+        """A worker of the engine stood still, which will have another."""
+        member = self._members[rank]
+        return self._change(rank, state=member.state, ready=member.ready, cause=cause)
+
+    def handle_failed(self, rank: int, cause: str = "") -> EngineMembership:
+        """The engine is given up; `cause` if that is not its last death. It may be revived."""
+        return self._change(rank, state=EngineState.FAILED, ready=None, cause=cause or None)
 
     def handle_quarantine(
         self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]

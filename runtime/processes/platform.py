@@ -6,7 +6,6 @@ and abstract sockets.
 
 import os
 import sys
-from pathlib import Path
 
 import attrs
 
@@ -29,13 +28,3 @@ def check_platform(platform: str = sys.platform, provider: object = os) -> None:
     missing += [f"os.{name}" for name in _NEEDED if not hasattr(provider, name)]
     if missing:
         raise UnsupportedPlatform(tuple(missing))
-
-
-def oom_kills(cgroups: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int:
-    """How many processes of our cgroup the kernel has killed for want of memory; 0: not known."""
-    try:
-        path = own.read_text().splitlines()[-1].partition("::")[2].strip("/")
-        events = (cgroups / path / "memory.events").read_text().split()
-        return int(events[events.index("oom_kill") + 1])
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -13,8 +13,11 @@ import attrs
 import trio
 
 from ...engine.errors import BootRefused
-from ...nurseries.processes.process import ProcessSpec
+from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck
+from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
+from ...nurseries.tasks.supervision_policy import Death
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from ..config import RuntimeSettings
 from ..events import ChildReady, OnEvent
@@ -37,6 +40,9 @@ class ProcessOwner(Protocol):
     def handle_failing(self, rank: int, cause: str) -> None:
         """It hangs, says that it fails, or has ended; once."""
 
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """A worker of it was killed, as it stood still; it lives on."""
+
     def handle_fault(self, rank: int, table: bytes) -> None:
         """What it computed may have ended it; `table` follows the slots of its progress page."""
 
@@ -47,7 +53,24 @@ class ProcessOwner(Protocol):
         """It sent a message for its owner, who owns the descriptors from now on."""
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
-        """It is not restarted any more; the cause of `error` is its last failure. May raise."""
+        """It is restarted no more unless it is revived; the cause of `error` is its last failure.
+
+        May raise.
+        """
+
+
+def death_of(failure: Exception) -> Death:
+    """What the end of a process says about its successor.
+
+    One that hangs in the kernel still holds what it held.
+    """
+    match failure:
+        case BootRefused() | ProcessStuck():
+            return Death.HOPELESS
+        case ProcessDied() if failure.exit.was_killed:
+            return Death.KILLED
+        case _:
+            return Death.FAULT
 
 
 @attrs.define(eq=False)
@@ -57,7 +80,7 @@ class ProcessSupervisor:
     `epochs` is shared by all children of the run: numbers only grow. `booting` holds a process from
     its spawn on, `ready` from READY on; neither holds one that has ended. A run begins with one of
     up to `spares_count` warm spares, where there is one, else with a spawn; `readiness` is shared,
-    too. A failure of a type in `hopeless` is not followed by a restart.
+    too. `failed` says why of the ranks that are given up.
     """
 
     owner: ProcessOwner
@@ -70,7 +93,9 @@ class ProcessSupervisor:
     epochs: Iterator[int]
     on_event: OnEvent
     run_child: RunChild = run_child_process
-    hopeless: tuple[type[Exception], ...] = (BootRefused,)
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
     table_bytes: int = 0
@@ -79,6 +104,9 @@ class ProcessSupervisor:
     spares: Spares = attrs.field(init=False)
     booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
     ready: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
+    failed: dict[int, str] = attrs.field(factory=dict, init=False)
+    # {rank: scope}, cancelled to begin it anew, whatever it is at.
+    _scopes: dict[int, trio.CancelScope] = attrs.field(factory=dict, init=False)
     # Of `run`; for tasks that must not outlive the processes. None before.
     nursery: trio.Nursery | None = attrs.field(default=None, init=False)
 
@@ -91,6 +119,8 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             readiness=self.readiness,
             ahead=self.ahead,
+            on_event=self.on_event,
+            kernel=self.kernel,
         )
 
     def present(self) -> dict[int, ChildProcess]:
@@ -123,21 +153,35 @@ class ProcessSupervisor:
         assert self.nursery is not None, "the processes run"
         self.spares.start(self.nursery)
 
+    def restart(self, rank: int) -> None:
+        """Begin this rank anew, with an empty account: stop it in order if it runs, do not wait
+        longer for its restart, revive it if it was given up."""
+        if rank in self._scopes:  # else it is about to begin
+            self._scopes[rank].cancel("an operator restarts it")
+
     async def _supervise(self, rank: int) -> None:
-        """Run one rank again and again, as the policy decides; a hopeless failure is the last."""
+        """Run one rank again and again, as the policy decides; given up, it may be revived."""
         name = f"{self.role} {rank}"
-        self.readiness.handle_starting(name)
-        try:
-            await supervise(
-                partial(self._run_once, rank),
-                child=name,
-                policy=self.settings.supervision.policy(random.Random()),
-                hopeless=self.hopeless,
-            )
-        except RestartLimitExceeded as error:
-            self.owner.handle_given_up(rank, error)
-        finally:
-            self.readiness.handle_ready(name)  # given up: not waited for any more
+        while True:
+            self.readiness.handle_starting(name)
+            given_up: RestartLimitExceeded | None = None
+            with trio.CancelScope() as self._scopes[rank]:
+                try:
+                    await supervise(
+                        partial(self._run_once, rank),
+                        child=name,
+                        policy=self.settings.supervision.policy(self.chance),
+                        death_of=death_of,
+                    )
+                except RestartLimitExceeded as error:
+                    given_up = error
+            if given_up is not None:
+                self.readiness.handle_ready(name)  # not waited for any more
+                self.failed[rank] = _why_given_up(given_up)
+                self.owner.handle_given_up(rank, given_up)
+                with trio.CancelScope() as self._scopes[rank], waiting_for("a revival"):
+                    await trio.sleep_forever()
+                del self.failed[rank]
 
     async def _run_once(self, rank: int, *, task_status: trio.TaskStatus[None]) -> None:
         """One process of this rank, a spare if there is one; started when it is READY."""
@@ -161,7 +205,13 @@ class ProcessSupervisor:
 
         init = self.owner.handle_starting(rank, epoch)
         plan = ChildPlan(
-            spec=ProcessSpec(name, self.module, ahead=self.ahead, spawned=self.spares.take()),
+            spec=ProcessSpec(
+                name,
+                self.module,
+                ahead=self.ahead,
+                spawned=self.spares.take(),
+                kernel=self.kernel,
+            ),
             role=self.role,
             epoch=epoch,
             sends=self.sends,
@@ -172,6 +222,7 @@ class ProcessSupervisor:
             on_ready=handle_ready,
             on_failing=partial(self.owner.handle_failing, rank),
             on_fault=partial(self.owner.handle_fault, rank),
+            on_hung=partial(self.owner.handle_hung, rank),
             on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),
             on_event=self.on_event,
@@ -180,3 +231,10 @@ class ProcessSupervisor:
             patience_s=self.settings.engine.step_timeout_s,
         )
         await self.run_child(plan, init)
+
+
+def _why_given_up(error: RestartLimitExceeded) -> str:
+    last = error.__cause__ or error
+    if isinstance(last, ProcessDied):  # without its last words, which are in the log of the death
+        return f"it died too often; the last time it {last.exit.cause}"
+    return str(last)

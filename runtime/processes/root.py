@@ -7,6 +7,7 @@ an HTTP parser, so that next to nothing in it can fail.
 
 import itertools
 import os
+import random
 import secrets
 import socket
 from functools import partial
@@ -15,12 +16,14 @@ import attrs
 import msgspec
 import trio
 
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
 from ..config import RuntimeSettings
+from ..errors import ControlCallRefused
 from ..events import Draining, OnEvent, Serving
-from ..messages import ControlCall
+from ..messages import ControlCall, EngineState, Place, RestartedPlace, Role
 from .child_process import ChildProcess
 from .control_server import serve_control
 from .engine_fleet import ENGINE_MODULE, EngineFleet
@@ -90,6 +93,9 @@ class Root:
     plan: ServePlan
     on_event: OnEvent
     run_id: str = attrs.field(factory=lambda: secrets.token_hex(8))
+    kernel: Kernel = KERNEL
+    # Spreads the delays of restarts.
+    chance: random.Random = attrs.field(factory=random.Random)
     engines: EngineFleet = attrs.field(init=False)
     frontends: FrontendFleet = attrs.field(init=False)
 
@@ -104,6 +110,8 @@ class Root:
             on_event=self.on_event,
             module=plan.engine_module,
             readiness=readiness,
+            kernel=self.kernel,
+            chance=self.chance,
         )
         self.frontends = FrontendFleet(
             module=plan.frontend_module,
@@ -117,6 +125,8 @@ class Root:
             on_event=self.on_event,
             answer=self._answer,
             readiness=readiness,
+            kernel=self.kernel,
+            chance=self.chance,
         )
         self.engines.frontends = self.frontends.directory
 
@@ -124,7 +134,7 @@ class Root:
         """Serve until cancelled; started, with the URL, when a request can be answered.
 
         Raises `PortInUse`, `UnsupportedPlatform`, `BootRefused`, `NoEngineLeft`,
-        `RestartLimitExceeded`, each bare unless there are several; `ServiceEnded` of a task of its
+        `NoFrontendLeft`, each bare unless there are several; `ServiceEnded` of a task of its
         own that was cancelled alone.
         Resource handling: every process, socket and the run folder are gone afterwards.
         """
@@ -184,16 +194,53 @@ class Root:
         with trio.move_on_after(grace_s), waiting_for("open streams to end"):
             await self.frontends.wait_drained()
 
-    def engine_lost(self) -> bool:
-        """Whether an engine was given up for good; the exit code says so."""
-        return self.engines.directory.any_failed()
+    def any_failed(self) -> bool:
+        """Whether an engine or frontend is given up; the exit code says so."""
+        return bool(self.engines.processes.failed or self.frontends.processes.failed)
 
     def own_pids(self) -> set[int]:
         """The processes that were spawned here and are not reaped yet."""
         return self.frontends.processes.own_pids() | self.engines.processes.own_pids()
 
-    async def _answer(self, call: ControlCall) -> str:
-        assert call is ControlCall.TREE
+    async def _answer(self, call: ControlCall, place: Place | None) -> str:
+        if call is ControlCall.RESTART:
+            return msgspec.json.encode({"restarted": self._restart(place)}).decode()
+        return msgspec.json.encode(await self._tree()).decode()
+
+    def _restart(self, place: Place | None) -> list[RestartedPlace]:
+        """Begin a place anew, or all that are given up. Raises `ControlCallRefused`."""
+        if place is None:
+            failed = [
+                *(Place(Role.ENGINE, rank) for rank in self.engines.processes.failed),
+                *(Place(Role.FRONTEND, rank) for rank in self.frontends.processes.failed),
+            ]
+            if not failed:
+                raise ControlCallRefused(
+                    "nothing was given up; to restart what runs, name an engine or a frontend"
+                )
+            return [each for place in failed for each in self._restart(place)]
+        fleet = self.engines if place.role is Role.ENGINE else self.frontends
+        count = fleet.processes.count
+        if not 0 <= place.rank < count:
+            there = f"{place.role} 0" + (f" to {count - 1}" if count > 1 else " alone")
+            raise ControlCallRefused(f"there is no {place}: this server has {there}")
+        was = EngineState.STARTING
+        if place.rank in fleet.processes.failed:
+            was = EngineState.FAILED
+        elif place.rank in fleet.processes.ready:
+            was = EngineState.READY
+        fleet.restart(place.rank)
+        return [RestartedPlace(place, was)]
+
+    def _failed(self) -> dict[str, str]:
+        """What is given up, and why, as facts of the tree: there is no process to show."""
+        return {
+            f"{fleet.processes.role} {rank}": f"failed: {why}"
+            for fleet in (self.frontends, self.engines)
+            for rank, why in sorted(fleet.processes.failed.items())
+        }
+
+    async def _tree(self) -> ProcessTree:
         children = [
             *sorted(self.frontends.processes.present().items()),
             *sorted(self.engines.processes.present().items()),
@@ -204,13 +251,14 @@ class Root:
                 start_background_task_soon(
                     nursery, _gather, child, trees, place, name="tree-request"
                 )
-        tree = ProcessTree(
+        return ProcessTree(
             "root",
             os.getpid(),
             facts={
                 "run": self.run_id,
                 "model": self.plan.settings.model_name,
                 "open streams": self.frontends.balancer.open_streams(),
+                **self._failed(),
             },
             tasks=task_tree(),
             processes=[
@@ -219,7 +267,6 @@ class Root:
                 *self.engines.processes.spares.trees(),
             ],
         )
-        return msgspec.json.encode(tree).decode()
 
 
 async def _gather(child: ChildProcess, trees: list[ProcessTree | None], place: int) -> None:

@@ -15,12 +15,14 @@ import attrs
 import trio
 
 from ...nurseries.processes.kept_process import KeptProcess, keep_process
+from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.orphans import child_pids
 from ...nurseries.processes.process import LadderTimes, ProcessSpec, ProcessStuck
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.task_tree import ProcessTree
+from ..events import ChildFailed, OnEvent, ignore_event
 
 # The children of a spare cannot be asked, and have no name yet.
 _CHILD_NAME = "worker"
@@ -121,7 +123,10 @@ class Spares:
     ladder: LadderTimes
     readiness: Readiness
     ahead: Sequence[str] = ()
+    kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
+    # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
+    on_event: OnEvent = ignore_event
     # {place: the process that is kept for it}, until it is taken over or reaped.
     _kept: dict[int, KeptProcess] = attrs.field(factory=dict, init=False)
     _policies: dict[int, SparePolicy] = attrs.field(factory=dict, init=False)
@@ -177,18 +182,27 @@ class Spares:
                 await self.readiness.changed.wait()
             still_s = policy.next_start(self.readiness.all_ready_since_s)
             if due.cancelled_caught and due_s == still_s:
-                await self._keep_one(place, policy)
+                try:
+                    await self._keep_one(place, policy)
+                except ProcessStuck as stuck:  # another would be left behind as well
+                    self.on_event(ChildFailed(f"spare {self.role} {place}", str(stuck)))
+                    await trio.sleep_forever()
 
     async def _keep_one(self, place: int, policy: SparePolicy) -> None:
         policy.handle_started(trio.current_time())
-        spec = ProcessSpec(f"spare {self.role} {place}", self.module, ahead=tuple(self.ahead))
+        spec = ProcessSpec(
+            f"spare {self.role} {place}",
+            self.module,
+            ahead=tuple(self.ahead),
+            kernel=self.kernel,
+        )
 
         def kept(process: KeptProcess) -> None:
             self._kept[place] = process
 
         try:
             await keep_process(spec, warm_up_s=self.warm_up_s, ladder=self.ladder, on_kept=kept)
-        except (OSError, ProcessStuck):
+        except OSError:
             pass  # no spare, for want of descriptors or memory: none is needed yet
         finally:
             if policy.since_s is not None:

@@ -10,6 +10,7 @@ all others ask the library to decode a short tail twice (`TailDetokenizer`, some
 """
 
 import codecs
+import sys
 from collections.abc import Sequence
 from typing import Protocol, cast
 
@@ -127,7 +128,7 @@ class TailDetokenizer:
             self._context = [each for each in self._unfinished if self._decode([each, each])][:1]
         # Others without text were skipped or unknown: dropped, and the context stays a real one.
         self._unfinished = []
-        return text
+        return sys.intern(text)  # as it is kept for each token, and one word comes often
 
     def _new_text(self) -> str:
         before = self._decode(self._context)

@@ -124,6 +124,13 @@ class GenerationOutput:
     texts: list[str] | None = attrs.field(default=None, eq=False)
 
     @property
+    def inexact_from(self) -> int | None:
+        """The index of its first token, if another numerics id has computed that."""
+        if not self.events or all(event.exact for event in self.events):
+            return None
+        return self.token_count - len(self.token_ids)
+
+    @property
     def parts(self) -> list[str]:
         """The text of each token; one more is what the end completed."""
         if self.texts is not None:
@@ -143,6 +150,8 @@ class GenerationChoice:
     token_count: int = attrs.field(default=0, init=False)
     finish_reason: FinishReason | None = attrs.field(default=None, init=False)
     stop_reason: str | int | None = attrs.field(default=None, init=False)
+    # Index of the first token that another numerics id has computed, if any (`inexact_ok`).
+    inexact_from: int | None = attrs.field(default=None, init=False)
     # From this count on the next one is reported, for credit.
     reports_at: float = attrs.field(default=0, init=False)
     # Pieces of the text, joined when asked for: adding to a str would be quadratic.

@@ -73,6 +73,7 @@ class Call:
     credit: int | None = None
     deadline_s: float = math.inf
     merge_s: float = 0.0
+    inexact_ok: bool = False
 
 
 def make_logprobs(token_ids: Sequence[int], alternatives: int) -> Logprobs:

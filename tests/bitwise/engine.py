@@ -19,7 +19,7 @@ from triolet.engine.config import EngineSettings
 from triolet.engine.core.engine_core import EngineCore
 from triolet.engine.messages import AddRequest, FinishReason, StepOutputs
 from triolet.engine.sampling_params import SamplingParams
-from triolet.engine.step_messages import Mask, StepResult
+from triolet.engine.step_messages import Mask, StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import WorkerExecutor
 from triolet.engine.worker.executors import make_executor
 
@@ -121,6 +121,8 @@ class Variation:
     replayed: bool = False
     # How long tokens may wait: long enough, and steps may be larger than `budget`.
     merge_s: float = 0.0
+    # Before a step, in one of so many cases, the worker is lost; 0: never.
+    lost_once_in: int = 0
 
 
 @attrs.frozen
@@ -131,6 +133,7 @@ class Outcome:
     preemptions: int
     prefix_hits: int
     steps: int
+    losses: int
 
 
 @attrs.define(eq=False)
@@ -176,14 +179,19 @@ def run(
         threads=variation.threads,
         **executor,
     )
-    worker = make_executor(settings, 0, lambda seconds: None)
-    core = EngineCore(settings, worker.load(lambda phase, fraction: None))
+    worker, ready = _load(settings)
+    core = EngineCore(settings, ready)
     waiting = deque(attrs.evolve(each, merge_s=variation.merge_s) for each in requests)
     collected = _Collected()
     in_flight: deque[StepResult] = deque()
     steps = 0
     while waiting or core.has_work():
         _arrive(core, waiting, variation, chance)
+        if variation.lost_once_in and not chance.randrange(variation.lost_once_in):
+            in_flight.clear()
+            core.undo_steps()
+            worker, again = _load(settings)
+            assert again == ready
         least, most = variation.budget
         core._scheduler.max_num_batched_tokens = chance.randint(least, most)
         result = _schedule(core, worker)
@@ -199,7 +207,13 @@ def run(
         for name, ids in collected.token_ids.items()
     }
     statistics = core.statistics()
-    return Outcome(streams, statistics.preemptions, statistics.prefix_hits, steps)
+    losses = statistics.worker_restarts
+    return Outcome(streams, statistics.preemptions, statistics.prefix_hits, steps, losses)
+
+
+def _load(settings: EngineSettings) -> tuple[WorkerExecutor, WorkerReady]:
+    worker = make_executor(settings, 0, lambda seconds: None)
+    return worker, worker.load(lambda phase, fraction: None)
 
 
 def _arrive(

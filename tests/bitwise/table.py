@@ -60,6 +60,7 @@ def _variations(tokens: int) -> list[Variation]:
         attrs.evolve(drawn, name="tiny KV pool", kv_blocks=tiny),
         everything,
         attrs.evolve(everything, name="all of that, replayed", replayed=True),
+        attrs.evolve(everything, name="all of that, workers lost", lost_once_in=12),
     ]
 
 

@@ -27,11 +27,12 @@ def test_no_stream_depends_on_how_it_was_run(executor: str) -> None:
         pytest.skip("there are no kernels here")
     vocabulary = load_model_limits(folder).vocab_size
     requests = draw_requests(10, tokens=TOKENS, vocabulary=vocabulary, seed=5)
-    found = list(lines(folder, executor, requests, variations(TOKENS)[-2:]))
+    found = list(lines(folder, executor, requests, variations(TOKENS)[-3:]))
     assert all(line.good for line in found), "\n".join(map(str, found))
-    together, replayed = found[1:]
+    together, replayed, lost = found[1:]
     assert together.outcome.prefix_hits
     assert replayed.streams == 10
+    assert lost.outcome.losses
 
 
 @pytest.mark.slow

@@ -136,7 +136,7 @@ ROOT_TASKS = (
 )  # fmt: skip
 FRONTEND_TASKS = (
     DEATH_MONITOR, "log-writer", "output-socket-thread", "input-socket-thread", "output-handler",
-    "connections", "responses", "load-reports", "engines-changed", "control",
+    "replay-deadlines", "connections", "responses", "load-reports", "engines-changed", "control",
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",

@@ -14,7 +14,7 @@ from triolet.nurseries.processes.process import Process, open_process, run_proce
 from triolet.nurseries.processes.process_pool import run_process_pool
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.nurseries.tasks.service import open_service
-from triolet.nurseries.tasks.supervision_policy import SupervisionPolicy
+from triolet.nurseries.tasks.supervision_policy import Death, SupervisionPolicy
 from triolet.nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from triolet.tests.live_tasks import find_background_tasks
 
@@ -74,6 +74,10 @@ async def test_service_outlives_its_body_at_every_checkpoint() -> None:
     assert await cancel_at_every_checkpoint(use, check) > 5
 
 
+def _death_of(failure: Exception) -> Death:
+    return Death.HOPELESS if isinstance(failure, LookupError) else Death.FAULT
+
+
 async def test_supervisor(autojump_clock: Clock) -> None:
     runs = 0
 
@@ -91,7 +95,7 @@ async def test_supervisor(autojump_clock: Clock) -> None:
         runs = 0
         policy = SupervisionPolicy(Random(0))
         with pytest.raises(RestartLimitExceeded):
-            await supervise(child, child="c", policy=policy, hopeless=(LookupError,))
+            await supervise(child, child="c", policy=policy, death_of=_death_of)
         assert runs == 3
 
     assert await cancel_at_every_checkpoint(use, assert_no_background_task) >= 8

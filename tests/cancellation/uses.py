@@ -48,7 +48,7 @@ from triolet.runtime.processes.run_folder import find_run
 from triolet.tests.api.test_frontend_process import FakeRoot, settings_for
 from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, MainEnded
 from triolet.tests.engine.worker.test_process import first_step, make_core
-from triolet.tests.runtime.acting import Diary, acting_settings
+from triolet.tests.runtime.acting import Diary
 from triolet.tests.runtime.processes.test_root import plan_of
 from triolet.transports.control.channel import (
     ControlChannel,
@@ -251,8 +251,7 @@ async def use_root(steps: CancelAtStep) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         await diary.wait_for(Draining)
 
-    settings = attrs.evolve(acting_settings(["ready"]), spare_engines=1, spare_frontends=1)
-    plan = plan_of(settings=settings)
+    plan = plan_of(changes={"spare_engines": 1, "spare_frontends": 1})
     with as_command() as runs:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(steps.play, part)

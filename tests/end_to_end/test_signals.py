@@ -222,7 +222,7 @@ async def test_spares_succeed_are_replaced_and_go_with_the_root(tmp_path: pathli
             assert again["spare frontend 0"] == spares["spare frontend 0"]
             # The processes that waited are those that serve next.
             pids = await server.pids()
-            os.kill(pids["engine 0/worker 0"], signal.SIGKILL)
+            os.kill(pids["engine 0"], signal.SIGKILL)
             os.kill(pids["frontend 0"], signal.SIGKILL)
             await warm_spares(server, but=again.values())
             now = await server.pids()

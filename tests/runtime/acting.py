@@ -34,13 +34,15 @@ DEADLINE_S = 60.0
 HASTY = SupervisionSettings(restart_limit=2, backoff_min_s=0.001, backoff_max_s=0.002)
 
 
-def acting_settings(*acts: list[str], **engine: Any) -> RuntimeSettings:
+def acting_settings(
+    *acts: list[str], supervision: SupervisionSettings = HASTY, **engine: Any
+) -> RuntimeSettings:
     """Settings for acting engines: for each rank the acts of its runs."""
     model = json.dumps({str(rank): lives for rank, lives in enumerate(acts)})
     return RuntimeSettings(
         engine=EngineSettings(model=model, executor="null", **engine),
         engines=len(acts),
-        supervision=HASTY,
+        supervision=supervision,
     )
 
 

@@ -33,6 +33,7 @@ def test_both_families_cross_whole() -> None:
         FOREIGN_CALL,
         FOREIGN_REPLY,
         messages.RootReply(4, "{}"),
+        messages.FailedFrontends({1: "it died too often"}),
     ]
     to_root: list[object] = [
         messages.FrontendLoad(3, 2, 9),
@@ -40,6 +41,7 @@ def test_both_families_cross_whole() -> None:
         FOREIGN_CALL,
         FOREIGN_REPLY,
         messages.RootCall(4, ControlCall.TREE),
+        messages.RootCall(5, ControlCall.RESTART, messages.Place(messages.Role.ENGINE, 1)),
     ]
     for family, examples in (
         (messages.ROOT_TO_FRONTEND, to_frontend),

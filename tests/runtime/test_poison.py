@@ -10,7 +10,6 @@ import attrs
 import pytest
 import trio
 
-from triolet.engine.errors import EngineDied
 from triolet.engine.messages import FrontendAddress
 from triolet.engine.sampling_params import SamplingParams
 from triolet.nurseries.tasks.service import open_service
@@ -35,6 +34,7 @@ from .children.poisoned_worker import POISON
 
 pytestmark = pytest.mark.slow
 
+INNOCENT = ((1, 2), (1, 3))
 POISONED_WORKER = "triolet.tests.runtime.children.poisoned_worker"
 
 
@@ -85,37 +85,36 @@ async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
 async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
     null_folder: pathlib.Path,
 ) -> None:
-    failed: list[EngineDied] = []
-
-    async def fails(bed: Bed, *prompt: int, tokens: int) -> None:
-        with pytest.raises(EngineDied) as caught:
-            await bed.send(*prompt, tokens=tokens)
-        failed.append(caught.value)
-
     async with open_bed(null_folder) as bed:
-        undisturbed = await bed.send(1, 2)
+        undisturbed = [await bed.send(*prompt, tokens=60) for prompt in INNOCENT]
+        beside: dict[int, list[int]] = {}
+
+        async def send(place: int) -> None:
+            beside[place] = await bed.send(*INNOCENT[place], tokens=60)
+
         async with trio.open_nursery() as nursery:
-            for prompt in ((1, 2), (1, 3)):
-                nursery.start_soon(lambda p: fails(bed, *p, tokens=60), prompt)
+            for place in range(len(INNOCENT)):
+                nursery.start_soon(send, place)
             statistics = bed.runtime.client.statistics
             while not any(counts.running == 2 for counts in statistics.values()):
                 await trio.lowlevel.checkpoint()
-            await fails(bed, 5, POISON, tokens=8)
-        assert "SIGABRT" in failed[0].cause
-        assert len(bed.fleet.quarantine.suspects) == 3
+            with pytest.raises(RequestQuarantined):
+                await bed.send(5, POISON)
+        assert [beside[place] for place in range(len(INNOCENT))] == undisturbed
+        deaths = bed.diary.of(ChildGone)
+        assert len(deaths) == 2
+        assert all("SIGABRT" in death.cause for death in deaths)
 
-        await fails(bed, 5, POISON, tokens=8)
         with pytest.raises(RequestQuarantined) as caught:
             await bed.send(5, POISON)
         assert not caught.value.retryable
         (refused,) = bed.diary.of(RequestRefused)
         assert bed.runtime.health().refused == [refused.content]
-        assert await bed.send(1, 2) == undisturbed
-        assert len(bed.diary.of(ChildGone)) == 2
+        suspects = len(bed.fleet.quarantine.suspects)
 
         engine = bed.fleet.processes.ready[0]
         engine.process.send_signal(signal.SIGKILL)
         await bed.diary.wait_for(ChildGone, 3)
         assert await bed.send(1, 3)
         assert len(bed.fleet.quarantine.refused) == 1
-        assert len(bed.fleet.quarantine.suspects) == 2, "an external SIGKILL suspects nobody"
+        assert len(bed.fleet.quarantine.suspects) == suspects, "an external SIGKILL suspects nobody"

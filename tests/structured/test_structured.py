@@ -16,7 +16,6 @@ from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.sampling_params import SamplingParams
 from triolet.engine.structured_outputs import StructuredOutputs
 from triolet.fuzz.doubles.bed import open_bed
-from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.tests.structured.forms import Form, Verdict, all_forms, ask
 
 DEADLINE_S = 120.0
@@ -140,7 +139,6 @@ async def test_a_form_is_the_same_wherever_its_engine_died() -> None:
     assert len(alone) > 12, "there is something to cut"
     for cut in (1, len(alone) // 2, len(alone) - 5):
         async with open_two() as bed:
-            bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
             async with bed.frontend.generate("The fox", PARAMS) as stream:
                 while len(stream.token_ids) < cut:
                     await stream.__anext__()

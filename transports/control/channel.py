@@ -124,6 +124,9 @@ class ControlChannel:
             )
         except ConnectionResetError as error:
             raise trio.EndOfChannel from error
+        except OSError:
+            self._check_open()  # closed in the burst of the wake-up
+            raise
         # No checkpoint from here on: the descriptors are ours and not known elsewhere.
         try:
             fds = fds_from_ancillary(ancillary, flags)
@@ -149,6 +152,9 @@ class ControlChannel:
             await self._sock.sendmsg(parts, fds_to_ancillary(fds))
         except (BrokenPipeError, ConnectionResetError) as error:
             raise trio.BrokenResourceError("the other end of the control channel left") from error
+        except OSError:
+            self._check_open()
+            raise
 
     def _check_open(self) -> None:
         if self._sock.fileno() < 0:

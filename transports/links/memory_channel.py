@@ -59,16 +59,21 @@ class MemoryMesh:
         """The spoke of that name, if any."""
         return self._spokes.get(peer)
 
-    def pass_on(self, receiver: Side, frames: "_Frames") -> list["_Frames"]:
-        """What arrives of one message, after all faults."""
+    def carry(
+        self, side: Side, receiver: "MemoryHub | MemorySpoke", frames: "MemoryFrames"
+    ) -> None:
+        """Bring one message to its receiver, which is on this side, past all faults."""
         arriving = [frames]
         for fault in self.faults:
-            arriving = [out for item in arriving for out in fault.pass_on(receiver, item)]
-        return arriving
+            arriving = [out for item in arriving for out in fault.pass_on(side, item)]
+        for each in arriving:
+            receiver.mailbox.put(each)
 
 
 @attrs.define(eq=False)
-class _Frames:
+class MemoryFrames:
+    """One message on its way."""
+
     sender: Peer
     header: bytes
     payload: list[bytes]
@@ -86,10 +91,10 @@ class _Mailbox:
 
     links: LinkedChannel
     # Bounded as the class says.
-    _arrived: deque[_Frames | _Broken] = attrs.field(factory=deque, init=False)
+    _arrived: deque[MemoryFrames | _Broken] = attrs.field(factory=deque, init=False)
     _reader: trio.lowlevel.ParkingLot = attrs.field(factory=trio.lowlevel.ParkingLot, init=False)
 
-    def put(self, item: _Frames | _Broken) -> None:
+    def put(self, item: MemoryFrames | _Broken) -> None:
         self._arrived.append(item)
         self._reader.unpark_all()
 
@@ -102,14 +107,14 @@ class _Mailbox:
                 case _Broken(peer=peer, generation=generation):
                     reason = f"{peer}: it is not connected"
                     self.links.handle_broken(peer, generation, reason)
-                case _Frames():
+                case MemoryFrames():
                     header = decode_header(item.header)
                     self.links.handle_frames(item.sender, header, item.payload)
             await trio.lowlevel.checkpoint()
 
 
-def _copy(sender: Peer, header: Header, frames: Sequence[Frame]) -> _Frames:
-    return _Frames(sender, header.encode(), [bytes(frame) for frame in frames])
+def _copy(sender: Peer, header: Header, frames: Sequence[Frame]) -> MemoryFrames:
+    return MemoryFrames(sender, header.encode(), [bytes(frame) for frame in frames])
 
 
 @attrs.define(eq=False)
@@ -166,8 +171,7 @@ class MemoryHub(_MemoryChannel):
             if header.kind is not FrameKind.LINK_RESET:
                 self.mailbox.put(_Broken(peer, header.generation))
             return True
-        for arriving in self.mesh.pass_on(Side.SPOKE, _copy(self.peer_self, header, frames)):
-            spoke.mailbox.put(arriving)
+        self.mesh.carry(Side.SPOKE, spoke, _copy(self.peer_self, header, frames))
         return True
 
 
@@ -209,6 +213,5 @@ class MemorySpoke(_MemoryChannel):
         """See `linked_channel.Carrier`. As a PUSH it does not know whether the hub is there."""
         hub = self.mesh.find_hub(self._endpoints[peer])
         if hub is not None:
-            for arriving in self.mesh.pass_on(Side.HUB, _copy(self.peer_self, header, frames)):
-                hub.mailbox.put(arriving)
+            self.mesh.carry(Side.HUB, hub, _copy(self.peer_self, header, frames))
         return True

@@ -251,13 +251,23 @@ class RingReader(_Side):
         """Wait for the next message in trio.
 
         Cancellation: either the message is returned or it is still in the ring. Raises
-        `RingBroken`.
+        `RingBroken`, or `RingClosed` once `stop_wait` was called.
         """
-        while True:
-            await trio.lowlevel.wait_readable(self._eventfd)
-            data = self.read_nowait()
+        while not self._stopped:
+            try:
+                await trio.lowlevel.wait_readable(self._eventfd)
+            except trio.ClosedResourceError:
+                break
+            # When `stop_wait` came after the wake-up, the descriptor may be closed by now.
+            data = None if self._stopped else self.read_nowait()
             if data is not None:  # else the wake-up was spurious
                 return data
+        raise RingClosed
+
+    def stop_wait(self) -> None:
+        """End `wait_read`, the one that waits and every later one; `close` may follow at once."""
+        self._stopped = True
+        trio.lowlevel.notify_closing(self._eventfd)
 
     def read_nowait(self) -> bytes | bytearray | None:
         """The next message, or None if there is none yet. Raises `RingBroken`."""

@@ -18,6 +18,11 @@ EVENTS: list[tuple[events.RunEvent, str]] = [
     (events.ChildPhaseEnded("engine 0", "dig", 1.0), "engine 0: dig done in 1.0 s"),
     (events.ChildPhaseEnded("engine 0", "KV memory", 0.02), "engine 0: KV memory taken in 0.02 s"),
     (events.ChildReady("engine 0", 3, 1.25), "engine 0: ready after 1.2 s (epoch 3)"),
+    (
+        events.EngineDiffers("engine 0", 3, "native-b", "native-a"),
+        "engine 0: computes otherwise than engines before it (epoch 3, native-b, not native-a): its"
+        " model folder or code was exchanged; what was begun before does not go on there",
+    ),
     (events.ChildGone("engine 0", 3, "was killed by SIGKILL"), "engine 0: was killed by SIGKILL"),
     (
         events.ChildHung("engine 0", 3, "worker 1 hung: stopped for 0.5 s"),
@@ -54,10 +59,9 @@ def test_log_lines_carry_the_event_as_data(caplog: pytest.LogCaptureFixture) -> 
     for event, _ in EVENTS:
         log_event(event)
     assert len(caplog.records) == sum(bool(words) for _, words in EVENTS)
-    gone, failed = (
-        next(record for record in caplog.records if record.levelno == level)
-        for level in (logging.WARNING, logging.ERROR)
-    )
+    gone = next(record for record in caplog.records if "SIGKILL" in record.message)
+    failed = next(record for record in caplog.records if record.levelno == logging.ERROR)
+    assert gone.levelno == logging.WARNING
     assert gone.__dict__["facts"] == {
         "event": "child_gone",
         "child": "engine 0",

@@ -19,6 +19,8 @@ from ..records import COMPLETED, make_events, say
 RESPONSES = 4
 TOOL = {"type": "function", "name": "f", "parameters": {"enum": list(range(1000, 3000))}}
 SCHEMA = {"type": "json_schema", "name": "n", "schema": {"enum": list(map(str, range(3000)))}}
+# One object a word, as a vocabulary has.
+WORDS = [f"w{number} " for number in range(10)]
 KINDS: dict[str, dict[str, Any]] = {
     "a short one": {"input": "hi"},
     "a text": {"input": "x" * 50_000},
@@ -71,7 +73,7 @@ def ended(store: ResponseStore, number: int, text: bytes) -> None:
     response = Response(record, "p", continued(None, request))
     store.add(response)
     for piece in range(int(request.metadata.get("pieces", "1"))):
-        say(record, f"w{piece % 10} ")
+        say(record, WORDS[piece % 10])
     response.end(COMPLETED)
     store.end(response)
 

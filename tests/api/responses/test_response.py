@@ -202,11 +202,12 @@ def status_of(response: Response) -> tuple[Status, str | None]:
 
 async def test_what_the_generator_is_asked() -> None:
     generator = FakeGenerator()
-    runtime = {"cache_salt": "s", "priority": 3, "events": True, "credit": 5}
+    runtime = {"cache_salt": "s", "priority": 3, "events": True, "credit": 5, "inexact_ok": True}
     response = await run(generator, runtime=runtime)
     (call,) = generator.calls
     assert (call.request_id, call.principal, call.streaming) == ("resp_1", "p", True)
     assert (call.cache_salt, call.priority, call.events, call.credit) == ("s", 3, True, 5)
+    assert call.inexact_ok
     assert status_of(response) == (Status.COMPLETED, None)
     assert response.record.text == "Hello world"
 
@@ -325,6 +326,18 @@ async def test_a_reader_that_is_behind_pauses_it(autojump_clock: trio.testing.Mo
                 await reader.wait_ready()
                 taken(reader)
     assert response.record.text == "x" * 60
+
+
+async def test_a_migration_is_told_and_from_where_it_was_inexact() -> None:
+    exact = RequestEvent(RequestEventKind.MIGRATED)
+    inexact = RequestEvent(RequestEventKind.MIGRATED, exact=False)
+    script = [Say("a", events=(exact,)), Say("b"), Say("c", events=(inexact,))]
+    for count, whole in ((2, None), (3, {"inexact_from": 2})):
+        response = await run(FakeGenerator(script[:count]), runtime={"inexact_ok": True})
+        events = taken(RecordReader.behind(response.record, 3))
+        told = [(e["token_index"], e["exact"]) for e in events if e["type"] == "runtime.migrated"]
+        assert told == [(0, True), (2, False)][: count - 1]
+        assert response.record.snapshot().get("runtime") == whole
 
 
 async def test_events_of_the_request_stand_in_the_record() -> None:

@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from triolet.engine.errors import EngineDied
-from triolet.engine.messages import FinishReason
+from triolet.engine.messages import FinishReason, RequestEvent, RequestEventKind
 
 from ..fakes import Fail, FakeGenerator, Say, make_application, open_client
 
@@ -287,3 +287,19 @@ async def test_a_piece_without_text_is_sent_for_its_logprobs() -> None:
     )
     found = [c["choices"][0]["logprobs"] for c in chunks if c.get("choices")]
     assert sum(len(item["content"]) for item in found if item) == 2
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, PATH])
+async def test_from_where_an_answer_is_inexact_is_told(path: str) -> None:
+    moved = RequestEvent(RequestEventKind.MIGRATED, exact=False)
+    exact = RequestEvent(RequestEventKind.MIGRATED)
+    body = {**(CHAT if path == CHAT_PATH else {"prompt": "hi"}), "runtime": {"inexact_ok": True}}
+    for event, expected in ((exact, []), (moved, [{"inexact_from": 2}])):
+        generator = FakeGenerator([Say("a", events=(exact,)), Say("b"), Say("c", events=(event,))])
+        (choice,) = (await ask(path, body, generator))["choices"]
+        assert ([choice["runtime"]] if "runtime" in choice else []) == expected
+        chunks = await ask(path, {**body, "stream": True}, generator)
+        assert not any("error" in chunk for chunk in chunks)
+        choices = [choice for chunk in chunks for choice in chunk.get("choices", [])]
+        assert [choice["runtime"] for choice in choices if "runtime" in choice] == expected
+        assert all(call.inexact_ok for call in generator.calls)

@@ -1,16 +1,10 @@
-"""Models, health, version, metrics, the docs page (whole in itself) and what admins may ask."""
+"""Models, health, version, metrics, the docs page (whole in itself)."""
 
 import re
 
-import trio
-
-from triolet.api.responses.foreign import RootCalls
 from triolet.api.routes.operations import PAGE
-from triolet.runtime.messages import RootCall, RootReply
 
 from ..fakes import VOCABULARY, FakeGenerator, make_application, open_client
-
-ADMIN = {"authorization": "Bearer admin"}
 
 
 async def test_models() -> None:
@@ -66,26 +60,15 @@ async def test_it_is_open_and_guarded_by_a_policy() -> None:
     assert "default-src 'none'" in answer.headers["content-security-policy"]
 
 
-async def test_the_tree_is_the_roots() -> None:
-    application = make_application(admin_keys=("admin",))
-    calls = RootCalls()
-
-    async def send(call: RootCall) -> None:
-        await trio.lowlevel.checkpoint()
-        calls.handle_reply(RootReply(call.call_id, '{"name":"root"}'))
-
-    calls.send = send
-    application.root = calls
+async def test_frontends_that_are_given_up_are_told_with_the_reason() -> None:
+    application = make_application()
     async with open_client(application) as client:
-        answer = await client.request("GET", "/admin/tree", headers=ADMIN)
-    assert answer.json == {"name": "root"}
-
-
-async def test_without_a_root_it_is_503_with_retry_after() -> None:
-    async with open_client(make_application(admin_keys=("admin",))) as client:
-        answer = await client.request("GET", "/admin/tree", headers=ADMIN)
-    assert (answer.status, answer.error["code"]) == (503, "root_unreachable")
-    assert answer.headers["retry-after"] == "2"
+        assert (await client.request("GET", "/health")).json["failed_frontends"] == []
+        application.failed_frontends = {1: "it died too often"}
+        health = await client.request("GET", "/health")
+    assert health.status == 200  # this one serves
+    reason = "frontend 1 is failed: it died too often"
+    assert health.json["failed_frontends"] == [{"rank": 1, "reason": reason}]
 
 
 async def test_tokenize_and_back() -> None:

@@ -267,6 +267,36 @@ def test_lower_priority_numbers_come_first_and_equals_as_they_came() -> None:
     assert [request.arrival for request in queue.requests()] == [1, 4, 0, 2, 3]
 
 
+def test_what_has_run_comes_before_what_is_new_and_then_counts_the_admission() -> None:
+    queue = WaitingQueue(ORDERS["priority"])
+    admitted = {"late": 9, "early": 1, "replayed": 8, "preempted": 7, "urgent": 10}
+    for arrival, (name, admitted_ns) in enumerate(admitted.items()):
+        has_run = name in ("replayed", "preempted")
+        request = new_request(name, arrival=arrival, admitted_ns=admitted_ns, replayed=has_run)
+        request.priority = -1 if name == "urgent" else 0
+        queue.add(request)
+        queue.check_invariants()
+    order = ["urgent", "preempted", "replayed", "early", "late"]
+    assert [request.request_id for request in queue.requests()] == order
+    assert [queue.position(request) for request in queue.requests()] == [0, 1, 2, 3, 4]
+
+
+def test_a_replay_preempts_none_that_runs_and_is_next_when_there_is_room() -> None:
+    scheduler = make_scheduler(kv_blocks=4, max_num_seqs=2, max_num_batched_tokens=16)
+    b = Bench(scheduler)
+    first, second = b.add(4), b.add(4)
+    b.step()
+    waiting = b.add(4)
+    replay = new_request("replay", arrival=9, replayed=True, prompt=4, max_model_len=MODEL_LEN)
+    scheduler.add(replay)
+    b.step()
+    assert scheduler.running == [first, second]
+    scheduler.end(second, FinishReason.ABORT)
+    b.step()
+    assert replay in scheduler.running
+    assert waiting not in scheduler.running
+
+
 def test_who_is_parked_comes_back_to_its_place() -> None:
     queue = WaitingQueue()
     requests = [make(arrival) for arrival in range(3)]

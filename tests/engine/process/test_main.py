@@ -28,9 +28,15 @@ from triolet.engine.messages import (
     TreeRequest,
     WorkersChanged,
 )
+from triolet.engine.process.executor import LOSSES_MAX
 from triolet.engine.process.main import TREE_TASKS_MAX
 from triolet.nurseries.processes.death_watch import wait_process_gone
-from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+from triolet.nurseries.processes.process import (
+    EXIT_CHILD_KILLED,
+    Process,
+    ProcessSpec,
+    open_process,
+)
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.tests.contracts.channel import running
 from triolet.tests.contracts.engine import ME, Caller
@@ -86,9 +92,16 @@ class Root:
 
     def _take(self, message: object, fds: Sequence[int]) -> None:
         assert isinstance(message, WorkersChanged)
-        assert message.pids[: len(self.worker_pids)] == self.worker_pids, "they are told in order"
+        known = self.worker_pids[: len(message.pids) - 1]
+        assert message.pids[:-1] == known, "they are told in order"
         close_fds(self.worker_pidfds)
         self.worker_pids, self.worker_pidfds = message.pids, list(fds)
+
+    async def take_workers(self, count: int) -> None:
+        """The pids and pidfds of those that are spawned next."""
+        self.worker_pids = []
+        while len(self.worker_pids) < count:
+            self._take(*await self.control.receive())
 
     async def receive_tree(self) -> TreeReply:
         reply, _ = await self.control.receive()
@@ -157,13 +170,29 @@ async def test_from_init_to_an_ordered_stop(tmp_path: pathlib.Path, ahead: tuple
         assert (await root.process.wait_exited()).code == 0
 
 
-async def test_a_worker_that_dies_takes_the_engine_along_and_is_named(
+async def test_a_worker_that_dies_is_replaced_and_the_root_gets_the_new_pidfds(
     tmp_path: pathlib.Path,
 ) -> None:
     async with open_engine(write_sizes(tmp_path), workers=2) as root:
+        before = root.worker_pids
+        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
+        await root.take_workers(2)
+        assert not set(before) & set(root.worker_pids)
+        tree = await root.tree(1)
+        assert [worker.facts["generation"] for worker in tree.processes] == [1, 1]
+        assert tree.facts["worker restarts"] == 1
+
+
+async def test_workers_that_cannot_be_replaced_take_the_engine_along_and_are_named(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with open_engine(write_sizes(tmp_path), workers=2) as root:
+        for _ in range(LOSSES_MAX):
+            signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
+            await root.take_workers(2)
         signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
         exit_of_engine = await root.process.wait_exited()
-        assert exit_of_engine.code == 1
+        assert exit_of_engine.code == EXIT_CHILD_KILLED
         assert "was killed by SIGKILL" in exit_of_engine.cause
         assert "worker-" in exit_of_engine.cause
         await root.wait_workers_gone()
@@ -174,11 +203,12 @@ async def test_the_root_hears_of_a_lost_worker_before_the_others_are_ended(
 ) -> None:
     async with open_engine(write_sizes(tmp_path), workers=3) as root:
         signal.pidfd_send_signal(root.worker_pidfds[1], signal.SIGSTOP)  # takes the whole ladder
-        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGKILL)
+        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGABRT)
         failing, _ = await root.control.receive()
         assert root.process.exit is None
         assert isinstance(failing, Failing)
-        assert "was killed by SIGKILL" in failing.cause
+        assert "was killed by SIGABRT" in failing.cause
+        assert failing.is_own_fault
         await root.process.wait_exited()
 
 

@@ -34,7 +34,24 @@ class FakeExecutor:
     # {number of a step: when}
     submitted: dict[int, float] = attrs.field(factory=dict)
     finished: dict[int, float] = attrs.field(factory=dict)
+    generation: int = 0
+    # What `replaced` was asked, and where it waits.
+    losses: list[int] = attrs.field(factory=list)
     _released: trio.Event = attrs.field(factory=trio.Event)
+    _lost: trio.Event = attrs.field(factory=trio.Event)
+    _replaced: trio.Event = attrs.field(factory=trio.Event)
+
+    def lose(self) -> None:
+        self.generation += 1
+        self._lost.set()
+
+    def replace(self) -> None:
+        self._replaced.set()
+        self._lost, self._replaced = trio.Event(), trio.Event()
+
+    async def replaced(self, losses: int) -> None:
+        self.losses.append(losses)
+        await self._replaced.wait()
 
     def submit(self, step: Step) -> None:
         self.steps.append(step)
@@ -43,13 +60,17 @@ class FakeExecutor:
     def submit_mask(self, mask: Mask) -> None:
         self.masks.append(mask)
 
-    async def result(self, number: int) -> StepResult:
+    async def result(self, number: int) -> StepResult | None:
         self.asked.append(number)
         await trio.lowlevel.checkpoint()
         if self.failure is not None:
             raise self.failure
         if self.held:
-            await self._released.wait()
+            async with trio.open_nursery() as nursery:
+                for event in (self._released, self._lost):
+                    nursery.start_soon(_cancel_after, event, nursery.cancel_scope)
+            if self._lost.is_set():
+                return None
         await trio.sleep_until(self._begin(number) + self.compute_s)
         step = self.steps[number - 1]
         assert step.number == number
@@ -64,6 +85,11 @@ class FakeExecutor:
     def release(self) -> None:
         self.held = False
         self._released.set()
+
+
+async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel("it has come")
 
 
 @attrs.define(eq=False)
@@ -169,3 +195,45 @@ async def test_cancelled_in_mid_step_it_ends_at_once() -> None:
         engine.add("a")
         await trio.testing.wait_all_tasks_blocked()
         assert engine.executor.asked == [1]
+
+
+async def test_lost_steps_are_submitted_anew_when_there_are_other_workers() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        executor = engine.executor
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert [step.number for step in executor.steps] == [1, 2]
+        executor.lose()
+        await trio.testing.wait_all_tasks_blocked()
+        (node,) = find_tasks(task_tree(), "step-loop")
+        assert node.waiting_for == "new workers"
+        engine.add("b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(executor.steps) == 2, "nothing is submitted to no one"
+        executor.lose()  # those, too, before they were ready
+        executor.replace()
+        await trio.testing.wait_all_tasks_blocked()
+        assert executor.losses == [1, 0]
+        executor.replace()
+        executor.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [step.rows for step in executor.steps[2:]] == [[0, 1]] * 3
+        assert [new.row for new in executor.steps[2].new] == [0, 1]
+        assert engine.tokens("a") == engine.tokens("b") == [3, 4, 5]
+        assert engine.server.core.statistics().worker_restarts == 2
+
+
+async def test_a_loss_without_work_empties_the_prefix_cache_at_once() -> None:
+    async with open_engine(FakeExecutor()) as engine:
+        core = engine.server.core
+        engine.add("a", tokens=20)
+        await trio.testing.wait_all_tasks_blocked()
+        assert core._scheduler.kv_cache.pool._cached
+        engine.executor.lose()
+        engine.server.notify()  # as the executor does
+        await trio.testing.wait_all_tasks_blocked()
+        assert not core._scheduler.kv_cache.pool._cached
+        engine.executor.replace()
+        engine.add("b")
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(engine.tokens("b")) == 3

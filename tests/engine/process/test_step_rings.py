@@ -241,3 +241,58 @@ async def test_cancelled_while_waiting_leaves_the_answers() -> None:
         for worker in played:
             worker.answer(StepResult(1, [], []))
         assert await rings.result(1) == StepResult(1, [], [])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+async def test_a_loss_ends_the_wait_and_drops_what_comes_after(workers: int) -> None:
+    """One rank's answer may be there, and the others' never come."""
+    with open_rings(workers) as (rings, played):
+        found: list[object] = []
+
+        async def wait() -> None:
+            found.append(await rings.result(1))
+
+        if workers > 1:
+            played[0].answer(StepResult(1, [], []))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            rings.lose()
+        assert found == [None]
+        assert await rings.result(2) is None
+        for number in range(2 * RING_SLOTS):
+            rings.submit(Step(number=number))
+            rings.submit_mask(Mask(number, b""))
+        with pytest.raises(AssertionError):
+            played[-1].take()
+
+
+async def test_a_loss_together_with_the_answer() -> None:
+    """The wake-up has come, and the descriptors are closed before the task runs."""
+    found: list[object] = []
+
+    async def wait(rings: StepRings) -> None:
+        found.append(await rings.result(1))
+
+    async with trio.open_nursery() as nursery:
+        with open_rings(1) as (rings, [worker]):
+            nursery.start_soon(wait, rings)
+            await trio.testing.wait_all_tasks_blocked()
+            worker.answer(StepResult(1, [], []))
+    assert found == [None]
+
+
+async def test_every_message_has_the_generation_of_its_workers() -> None:
+    with check_no_leaks(), ExitStack() as owned:
+        rings = owned.enter_context(open_step_rings(1, TIMEOUT_S, generation=7))
+        fds = rings.worker_fds(0)
+        steps = owned.enter_context(RingReader.attach(fds[:READER_FDS], 0))
+        results = owned.enter_context(RingWriter.attach(fds[READER_FDS:]))
+        worker = Worker(steps, results)
+        rings.submit(Step(number=1, masked=[0]))
+        rings.submit_mask(Mask(1, b"abcd"))
+        assert worker.take() == Step(number=1, masked=[0], generation=7)
+        assert worker.take() == Mask(1, b"abcd", 7)
+        worker.answer(StepResult(1, [], [], generation=6))
+        with pytest.raises(AssertionError, match="each generation has rings of its own"):
+            await rings.result(1)

@@ -19,7 +19,12 @@ from triolet.nurseries.processes.child import (
     run_until_stopped,
 )
 from triolet.nurseries.processes.last_words import LastWords
-from triolet.nurseries.processes.process import LadderTimes, ProcessExit, open_process
+from triolet.nurseries.processes.process import (
+    EXIT_CHILD_KILLED,
+    LadderTimes,
+    ProcessExit,
+    open_process,
+)
 from triolet.tests.live_tasks import find_background_task
 
 from ...leaks import check_no_leaks
@@ -188,6 +193,8 @@ async def exit_of(module: str, act: str) -> ProcessExit:
         ("obedient", "ask", EXIT_STOPPED, ""),
         ("obedient", "go", EXIT_FAILED, "ValueError: ordered to fail"),
         ("slow_to_stop", "ask", EXIT_STOP_OVERDUE, "but:\noverdue (pid"),
+        ("depends", "SIGKILL", EXIT_CHILD_KILLED, "was killed by SIGKILL"),
+        ("depends", "SIGSEGV", EXIT_FAILED, "was killed by SIGSEGV"),
     ],
 )
 async def test_exit_codes_of_real_children(module: str, act: str, code: int, words: str) -> None:

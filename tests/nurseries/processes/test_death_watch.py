@@ -1,6 +1,7 @@
 """Deaths are noticed in both directions; orphans are reaped by the subreaper, and only they."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import trio
 from triolet.nurseries.processes.death_watch import (
     PARENT_ASKED,
     PARENT_GONE,
+    count_oom_kills,
     is_exiting,
     monitor_parent,
     wait_process_gone,
@@ -196,3 +198,16 @@ def test_the_children_are_listed_while_they_are_there() -> None:
 
 def test_an_unknown_pid_has_no_children() -> None:
     assert child_pids(2**22 + 1) == []
+
+
+def test_kills_for_want_of_memory_are_counted_where_the_kernel_does(
+    tmp_path: pathlib.Path,
+) -> None:
+    ours = pathlib.Path("/proc/self/cgroup").read_text().rpartition("0::/")[2].strip()
+    assert count_oom_kills(tmp_path) == 0  # nothing counts memory here
+    (tmp_path / ours).mkdir(parents=True, exist_ok=True)
+    events = tmp_path / ours / "memory.events"
+    events.write_text("low 0\nhigh 7\nmax 9\noom 2\noom_kill 5\noom_group_kill 1\n")
+    assert count_oom_kills(tmp_path) == 5
+    events.write_text("garbage\n")
+    assert count_oom_kills(tmp_path) == 0

@@ -12,7 +12,12 @@ import trio
 from triolet.nurseries.processes.death_watch import is_stopped
 from triolet.nurseries.processes.kept_process import KeptProcess, keep_process
 from triolet.nurseries.processes.orphans import child_pids
-from triolet.nurseries.processes.process import Process, ProcessSpec, open_process
+from triolet.nurseries.processes.process import (
+    EXIT_CHILD_KILLED,
+    Process,
+    ProcessSpec,
+    open_process,
+)
 from triolet.nurseries.processes.spawned import Spawned
 
 from ...leaks import check_no_leaks
@@ -176,7 +181,7 @@ async def test_the_death_of_what_was_started_ahead_ends_the_wait() -> None:
     async with open_waiter() as (process, child):
         os.kill(child, signal.SIGKILL)
         how = await process.wait_exited()
-        assert how.code == 1
+        assert how.code == EXIT_CHILD_KILLED
         assert "was killed by SIGKILL" in how.cause
 
 

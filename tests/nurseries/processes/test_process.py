@@ -10,6 +10,7 @@ import trio
 
 from triolet.nurseries.processes.last_words import LastWords
 from triolet.nurseries.processes.process import (
+    EXIT_CHILD_KILLED,
     LadderTimes,
     Process,
     ProcessDied,
@@ -199,6 +200,34 @@ async def test_many_tasks_may_wait_for_one_exit() -> None:
         assert exits == [process.exit] * 3
 
 
+KILLS = [
+    # signal, code, out of memory: killed from outside?
+    ((signal.SIGKILL, None, False), True),
+    ((signal.SIGKILL, None, True), False),
+    ((signal.SIGSEGV, None, False), False),
+    ((signal.SIGTERM, None, False), False),
+    ((None, 1, False), False),
+    ((None, EXIT_CHILD_KILLED, False), True),
+    ((None, None, False), False),
+]
+
+
+@pytest.mark.parametrize(("how", "killed"), KILLS)
+def test_who_was_killed_from_outside(
+    how: tuple[int | None, int | None, bool], killed: bool
+) -> None:
+    number, code, starved = how
+    assert ProcessExit("p", 1, code, number, out_of_memory=starved).was_killed is killed
+
+
+async def test_a_kill_for_want_of_memory_is_told() -> None:
+    async with open_process(spec_of("deaf"), ladder=HASTY) as process:
+        process._oom_kills -= 1  # as if the kernel had killed since the spawn
+        process.send_signal(signal.SIGKILL)
+        how = await process.wait_exited()
+    assert (how.describe(), how.was_killed) == ("was killed by SIGKILL (out of memory)", False)
+
+
 async def test_spawning_in_a_helper_thread_is_refused() -> None:
     """PDEATHSIG is bound to the thread: a child of a helper thread dies when that idles out."""
 
@@ -250,6 +279,10 @@ async def test_each_rung_is_tried_once_and_a_stuck_process_is_reported(
             await shut_down_process(hanging, LadderTimes(ask_s=0.5, terminate_s=1, kill_s=2))
         waited = [(at - began_s, rung) for at, rung in hanging.tried]
         assert waited == [(0, "ask"), (0.5, "SIGTERM"), (1.5, "kill")]
+        assert trio.current_time() - began_s == 3.5
+        with pytest.raises(ProcessStuck):  # at once: the block that is left asks again
+            await shut_down_process(hanging, LadderTimes(ask_s=0.5, terminate_s=1, kill_s=2))
+        assert len(hanging.tried) == 3
         assert trio.current_time() - began_s == 3.5
         mock_clock.autojump_threshold = math.inf
         process.kill_group()

@@ -59,6 +59,8 @@ async def test_one_dead_all_down(dead: int) -> None:
         ):
             await own()
         assert not any(process_exists(process.pid) for process, _ in ranks)
+        signals = [process.exit and process.exit.signal for process, _ in ranks]
+        assert signals == [signal.SIGKILL] * 3, "the others are not asked first"
 
 
 async def test_code_0_is_a_death_as_well() -> None:

@@ -6,9 +6,12 @@ from random import Random
 import attrs
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from triolet.nurseries.tasks.supervision_policy import (
     JITTER,
+    Death,
     Decision,
     Escalate,
     Restart,
@@ -44,6 +47,15 @@ class Runs:
             raise ending
 
 
+def death_of(failure: Exception) -> Death:
+    match failure:
+        case LookupError():
+            return Death.HOPELESS
+        case TimeoutError():
+            return Death.KILLED
+    return Death.FAULT
+
+
 def policy_of(**settings: float) -> SupervisionPolicy:
     return SupervisionPolicy(Middle(), **settings)  # type: ignore[arg-type]
 
@@ -62,9 +74,18 @@ async def test_restarts_to_the_limit_and_raises_from_the_last_failure(
 async def test_a_hopeless_failure_escalates_at_once(autojump_clock: Clock) -> None:
     runs = Runs([ValueError("once"), LookupError("no such model")])
     with pytest.raises(RestartLimitExceeded, match="after 1 restarts") as caught:
-        await supervise(runs.run, child="engine 0", policy=policy_of(), hopeless=(LookupError,))
+        await supervise(runs.run, child="engine 0", policy=policy_of(), death_of=death_of)
     assert isinstance(caught.value.__cause__, LookupError)
     assert len(runs.starts_s) == 2
+
+
+async def test_what_is_killed_is_run_again_at_once_as_often_as_it_takes(
+    autojump_clock: Clock,
+) -> None:
+    runs = Runs([TimeoutError()] * 20 + [LookupError()])
+    with pytest.raises(RestartLimitExceeded, match="engine 0 failed; restarting"):
+        await supervise(runs.run, child="engine 0", policy=policy_of(), death_of=death_of)
+    assert runs.starts_s == [2.0 * n for n in range(21)]
 
 
 async def test_a_permanent_child_that_returns_has_failed(autojump_clock: Clock) -> None:
@@ -141,7 +162,56 @@ def test_the_intensity_is_exact(exits: list[float], escalates: bool) -> None:
 def test_a_hopeless_exit_is_never_followed_by_a_restart() -> None:
     policy = policy_of()
     exit_after(policy, None, 0)
-    assert policy.handle_exit("engine 0", 1, hopeless=True) == Escalate("engine 0", restarts=1)
+    assert policy.handle_exit("engine 0", 1, Death.HOPELESS) == Escalate("engine 0", restarts=1)
+
+
+def test_a_kill_after_it_was_ready_counts_toward_nothing() -> None:
+    policy = policy_of(restart_limit=1)
+    assert isinstance(exit_after(policy, 5.0, 10), Restart)  # its one restart
+    for now in range(11, 31):
+        policy.handle_ready("engine 0", now)
+        assert policy.handle_exit("engine 0", now, Death.KILLED) == Restart("engine 0", at=now)
+        policy.check_invariants()
+    assert exit_after(policy, 5.0, 31) == Escalate("engine 0", restarts=1)
+
+
+def test_a_kill_in_its_boot_counts_as_any_failed_start() -> None:
+    policy = policy_of(restart_limit=2)
+    delays = [delay_s(policy.handle_exit("engine 0", now, Death.KILLED), now) for now in (0, 1)]
+    assert delays == [0.1, 0.2]
+    assert policy.handle_exit("engine 0", 2, Death.KILLED) == Escalate("engine 0", restarts=2)
+
+
+_RUNS = st.lists(
+    st.tuples(
+        st.sampled_from(Death),
+        st.one_of(st.none(), st.sampled_from([0.0, 0.5, 1.0, 30.0, 60.0])),  # uptime
+        st.sampled_from([0.0, 0.1, 5.0, 61.0]),  # until it was ready, or died
+    ),
+    max_size=40,
+)
+
+
+@given(_RUNS)
+def test_kills_of_what_was_ready_change_no_other_decision(
+    runs: list[tuple[Death, float | None, float]],
+) -> None:
+    """Of two policies, one sees the kills and the other time alone: they decide alike."""
+    seeing, blind = policy_of(quiet_s=1e9), policy_of(quiet_s=1e9)
+    now = 0.0
+    for death, uptime_s, wait_s in runs:
+        now += wait_s
+        if uptime_s is not None:
+            seeing.handle_ready("engine 0", now)
+            now += uptime_s
+        decision = seeing.handle_exit("engine 0", now, death)
+        seeing.check_invariants()
+        if death is Death.KILLED and uptime_s is not None:
+            assert decision == Restart("engine 0", at=now)
+            continue
+        if uptime_s is not None:
+            blind.handle_ready("engine 0", now - uptime_s)
+        assert decision == blind.handle_exit("engine 0", now, death)
 
 
 def test_children_are_counted_each_by_itself_and_anew_after_an_escalation() -> None:

@@ -3,6 +3,7 @@
 The acts are in `settings.model`, as JSON {rank: [act of each life]}; the last act goes on. The
 first life has epoch 1, the next epoch 2, … (so lives are counted for a single engine only).
 
+"other"          READY with another numerics id, then as "ready"
 "ready"          READY, then tells what it heard when its tree is asked for
 "workers PID"    says that PID is its worker, then as "ready"
 "late PID"       READY, and at SIGUSR1 says that PID is its worker
@@ -21,6 +22,7 @@ import signal
 import struct
 from typing import Any
 
+import attrs
 import msgspec
 import trio
 
@@ -61,8 +63,9 @@ async def main(fds: ChildFds) -> None:
     acts = json.loads(init.settings.model)[str(init.rank)]
     act, _, argument = acts[min(init.epoch, len(acts)) - 1].partition(" ")
     await boot(act, argument, control, handshake)
+    ready = attrs.evolve(READY, numerics_id="other") if act == "other" else READY
     if act not in ("late", "failing"):
-        await handshake.ready(msgspec.msgpack.encode(READY))
+        await handshake.ready(msgspec.msgpack.encode(ready))
     if act == "noise":
         fds.control.send(b"\xffnoise")
     if act == "deaf":

@@ -30,6 +30,7 @@ from triolet.runtime.messages import (
     FRONTEND_TO_ROOT,
     ROOT_TO_FRONTEND,
     EngineMembership,
+    FailedFrontends,
     ForeignCall,
     ForeignOutcome,
     ForeignReply,
@@ -77,7 +78,7 @@ class ActingFrontend:
     received: int = 0
     kept: list[socket.socket] = attrs.field(factory=list)
     heard: dict[str, Any] = attrs.field(
-        factory=lambda: {"memberships": "", "drains": 0, "replies": ""}
+        factory=lambda: {"memberships": "", "drains": 0, "replies": "", "failed": ""}
     )
 
     async def run(self) -> None:
@@ -89,6 +90,8 @@ class ActingFrontend:
                     await self.take(socket.socket(fileno=fds[0]))
                 case EngineMembership(number=number):
                     self.heard["memberships"] += f"{number} "
+                case FailedFrontends(reasons=reasons):
+                    self.heard["failed"] = "".join(f"{r} {why};" for r, why in reasons.items())
                 case Drain():
                     self.heard["drains"] += 1
                     while self.kept:

@@ -2,6 +2,7 @@
 
 import pathlib
 from contextlib import AsyncExitStack
+from typing import Any
 
 import attrs
 import pytest
@@ -13,6 +14,8 @@ from triolet.engine.messages import (
     AddRequest,
     EngineStatistics,
     FinishReason,
+    RequestEvent,
+    RequestEventKind,
     RequestOutput,
     StatisticsReport,
     StepOutputs,
@@ -95,16 +98,121 @@ async def test_a_stalled_reader_pauses_its_request_and_no_other(
             assert len(stalled.token_ids) == 200
 
 
-async def test_a_dead_engine_ends_its_streams_with_the_cause(null_folder: pathlib.Path) -> None:
+ENDLESS = SamplingParams(max_tokens=300, seed=1, ignore_eos=True)
+
+
+def holder(bed: Bed) -> Peer:
+    """The engine that has requests of this frontend."""
+    client: CoreClient = bed.client
+    (peer,) = [peer for peer in client.balancer.engines if client.ledger.in_flight(peer)]
+    return peer
+
+
+def change_ready(bed: Bed, rank: int, **fields: Any) -> str:
+    """What an engine says of itself, in the next membership; returns its numerics id so far."""
+    ready = bed.directory.snapshot().engines[rank].ready
+    assert ready is not None
+    changed = attrs.evolve(ready, **fields)
+    bed.client.apply_membership(bed.directory.handle_ready(rank, changed))
+    return ready.numerics_id
+
+
+async def test_a_stream_goes_on_where_its_engine_died(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
-        endless = SamplingParams(max_tokens=300, seed=1, ignore_eos=True)
-        async with bed.frontend.generate("hello", endless) as stream:
-            (peer,) = [p for p in bed.client.balancer.engines if bed.client.ledger.in_flight(p)]
-            bed.lose_engine(peer.rank)
-            with pytest.raises(EngineDied, match="killed by SIGKILL"):
+        wanted = (await bed.answer("hello", ENDLESS)).token_ids
+        opened = bed.frontend.generate("hello", ENDLESS, events=True)
+        async with opened as stream:
+            await anext(stream)
+            bed.lose_engine(holder(bed).rank)
+            told = [event for output in [o async for o in stream] for event in output.events]
+        assert stream.token_ids == wanted
+        assert told[0] == RequestEvent(RequestEventKind.MIGRATED, exact=True)
+        assert told[1].kind is RequestEventKind.SCHEDULED, "it did not wait"
+        counts = bed.frontend.statistics().frontend
+        assert (counts.requests_migrated_total, counts.requests_waiting) == (1, 0)
+        assert counts.requests_failed_total == 0
+
+
+async def test_without_another_engine_it_waits_and_goes_on_with_the_next(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
+        wanted = (await bed.answer("hello", ENDLESS)).token_ids
+        opened = bed.frontend.generate("hello", ENDLESS, events=True)
+        async with opened as stream:
+            await anext(stream)
+            first = holder(bed).rank
+            numerics_id = change_ready(bed, 1 - first, numerics_id="another")
+            bed.lose_engine(first)
+            await trio.testing.wait_all_tasks_blocked()
+            assert bed.frontend.statistics().frontend.requests_waiting == 1
+            change_ready(bed, 1 - first, numerics_id=numerics_id)
+            told = [event.kind for output in [o async for o in stream] for event in output.events]
+        assert stream.token_ids == wanted
+        assert told[:2] == [RequestEventKind.QUEUED, RequestEventKind.MIGRATED]
+        assert bed.frontend.statistics().frontend.requests_waiting == 0
+
+
+async def test_it_waits_no_longer_than_it_should(
+    null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = 0.05  # steps run in a thread
+    async with open_bed(null_folder, window_tokens=4) as bed:
+        async with bed.frontend.generate("hello", ENDLESS) as stream:
+            await anext(stream)
+            bed.lose_engine(0)
+            began = trio.current_time()
+            with pytest.raises(EngineDied, match="killed by SIGKILL, and no engine came up within"):
                 await stream.collect()
-        assert len(await _tokens(bed)) == 12  # the other engine serves on
-        assert bed.frontend.health().ready
+            assert 29.9 < trio.current_time() - began < 32
+        assert len(bed.client.ledger) == 0
+        assert bed.frontend.statistics().frontend.requests_failed_total == 1
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+@pytest.mark.parametrize("inexact_ok", [True, False])
+async def test_only_who_allows_it_goes_on_with_other_numerics(
+    null_folder: pathlib.Path,
+    autojump_clock: trio.testing.MockClock,
+    *,
+    inexact_ok: bool,
+    given_up: bool,
+) -> None:
+    autojump_clock.autojump_threshold = 0.05  # steps run in a thread
+    async with open_bed(null_folder, window_tokens=4, engines=2) as bed:
+        opened = bed.frontend.generate("hello", ENDLESS, inexact_ok=inexact_ok)
+        async with opened as stream:
+            await anext(stream)
+            first, began = holder(bed).rank, trio.current_time()
+            change_ready(bed, 1 - first, numerics_id="another")
+            bed.lose_engine(first)
+            if given_up:
+                bed.client.apply_membership(bed.directory.handle_failed(first))
+            if not inexact_ok:
+                with pytest.raises(EngineDied, match="no engine that could go on with it exactly"):
+                    await stream.collect()
+                return
+            told = [event for output in [o async for o in stream] for event in output.events]
+        assert told == [RequestEvent(RequestEventKind.MIGRATED, exact=False)]
+        assert len(stream.token_ids) == 300
+        assert (trio.current_time() - began < 15) == given_up, "its own engine may have come back"
+        assert bed.frontend.statistics().frontend.requests_migrated_inexactly_total == 1
+
+
+async def test_a_draining_engine_ends_no_stream(null_folder: pathlib.Path) -> None:
+    async with open_bed(null_folder, engines=2) as bed:
+        wanted = await _tokens(bed)
+        bed.servers[0].core.start_drain()
+        for _ in range(3):
+            assert await _tokens(bed) == wanted
+        counts = bed.frontend.statistics().frontend
+        assert counts.requests_migrated_total == 1, "the second one is not sent there any more"
+        assert bed.frontend.health().reasons == ["engine 0 is draining"]
+        change_ready(bed, 1)  # a new membership: it is asked again
+        for _ in range(3):
+            assert await _tokens(bed) == wanted
+        counts = bed.frontend.statistics().frontend
+        assert (counts.requests_migrated_total, counts.requests_failed_total) == (2, 0)
 
 
 @pytest.mark.parametrize("given_up", [True, False])

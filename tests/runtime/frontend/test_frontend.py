@@ -32,7 +32,6 @@ from triolet.runtime.frontend.frontend import (
     check_arguments,
     split_choices,
 )
-from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.runtime.frontend.request_flow import error_of
 from triolet.transports.array import Array
 
@@ -191,7 +190,6 @@ async def test_what_comes_with_later_tokens_is_told_with_them(bed: Bed) -> None:
 
 async def test_cached_tokens_are_those_of_the_first_attempt(null_folder: pathlib.Path) -> None:
     async with open_bed(null_folder, engines=2) as bed:
-        bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
         prompt = list(range(9, 109))
         async with bed.frontend.generate(prompt, PARAMS, credit=1) as stream:
             await stream.__anext__()
@@ -268,7 +266,7 @@ async def test_how_long_a_stream_may_be_does_not_depend_on_its_engine(
             return len(stream.token_ids)
 
         alone = await tokens()
-        ready = bed.client.membership.engines[1].ready
+        ready = bed.client.engines.membership.engines[1].ready
         shorter = attrs.evolve(ready, max_model_len=12)
         bed.client.apply_membership(bed.directory.handle_ready(1, shorter))
         assert [await tokens() for _ in range(2)] == [8, 8]

@@ -13,7 +13,6 @@ from triolet.engine.messages import FinishReason
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.runtime.errors import Overloaded
-from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 
 COUNT = 3
 PARAMS = SamplingParams(n=COUNT, max_tokens=16, seed=3, ignore_eos=True)
@@ -108,7 +107,6 @@ async def test_leaving_frees_all_of_them_without_the_collector(
 async def test_each_choice_goes_on_where_its_engine_died(null_folder: pathlib.Path) -> None:
     wanted = await answers(null_folder)
     async with open_bed(null_folder, engines=2) as bed:
-        bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
         async with bed.frontend.generate("the cat", PARAMS) as stream:
             await stream.__anext__()
             held = [rank for rank, server in bed.servers.items() if server.core.unfinished_count()]

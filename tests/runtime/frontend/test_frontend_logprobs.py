@@ -9,7 +9,6 @@ from triolet.engine.worker.null.executor import null_logprob
 from triolet.fuzz.doubles.bed import Bed, open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.frontend.generation import GenerationStream
-from triolet.runtime.frontend.ledger_entry import EngineGonePolicy
 from triolet.transports.links.link import Side
 
 PROMPT = list(range(20, 60))
@@ -79,7 +78,6 @@ async def test_through_a_link_that_loses_and_doubles(
 async def test_on_another_engine_after_the_first_one_died(null_folder: pathlib.Path) -> None:
     for tokens_before in range(3):
         async with open_bed(null_folder, engines=2) as bed:
-            bed.client.ledger.engine_gone_policy = EngineGonePolicy.REPLAY
             async with bed.frontend.generate(PROMPT, PARAMS, credit=tokens_before) as stream:
                 while stream.output_tokens < 2 * tokens_before:
                     await stream.__anext__()

@@ -17,14 +17,7 @@ from triolet.engine.messages import (
 from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.errors import RequestIdInUse
 from triolet.runtime.frontend.ledger import ATTEMPTS_OF_AN_EPOCH, Ledger
-from triolet.runtime.frontend.ledger_entry import (
-    EngineGonePolicy,
-    Fail,
-    LedgerStatus,
-    Refusal,
-    Replay,
-    Send,
-)
+from triolet.runtime.frontend.ledger_entry import LedgerEntry, LedgerStatus, Refusal, Send
 from triolet.transports.links.channel import Peer
 
 ENGINE = Peer("engine", 0, 1)
@@ -60,10 +53,16 @@ def outputs(
     return StepOutputs(1, [output])
 
 
-def make(policy: EngineGonePolicy = EngineGonePolicy.FAIL, credit: int | None = None) -> Ledger:
-    ledger = Ledger(engine_gone_policy=policy)
+def make(credit: int | None = None) -> Ledger:
+    ledger = Ledger()
     ledger.handle_add(request(credit=credit), ENGINE, 0.0)
     return ledger
+
+
+def entry_of(ledger: Ledger) -> LedgerEntry:
+    entry = ledger.get("r")
+    assert entry is not None
+    return entry
 
 
 def deliver(ledger: Ledger, peer: Peer, step: StepOutputs, now: float = 1.0) -> list[int]:
@@ -81,6 +80,7 @@ def test_an_added_request_is_known_and_numbered() -> None:
     ledger = Ledger(epoch=3)
     message = ledger.handle_add(request(), ENGINE, 0.0)
     assert message.attempt == 3 * ATTEMPTS_OF_AN_EPOCH + 1
+    assert not message.replayed
     assert (len(ledger), ledger.in_flight(ENGINE), ledger.in_flight(OTHER)) == (1, 1, 0)
     with pytest.raises(RequestIdInUse):
         ledger.handle_add(request(), OTHER, 0.0)
@@ -157,7 +157,7 @@ def test_rows_are_for_the_attempt_that_lives() -> None:
         ("r", [7]),
         ("s", [8]),
     ]
-    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]), 1.0)
     ledger.handle_abort("s", 2.0)
     assert deliver(ledger, ENGINE, row(1, 9, attempt=1)) == []
     assert deliver(ledger, ENGINE, row(1, 9, attempt=other.attempt)) == []
@@ -201,11 +201,11 @@ def test_unknown_ones_are_sent_again_as_replays_under_a_new_attempt() -> None:
     ledger = make(credit=10)
     deliver(ledger, ENGINE, outputs(0, [7, 8]))
     reply = ResyncReply([RequestKey("r", 1), RequestKey("gone", 1)])
-    (again,) = ledger.handle_resync_reply(ENGINE, reply)
+    (again,) = ledger.handle_resync_reply(ENGINE, reply, 1.0)
     assert (again.attempt, again.output_token_ids, again.credit) == (2, [7, 8], 10)
     # A doubled reply, one of another engine and outputs of the old attempt change nothing.
-    assert ledger.handle_resync_reply(ENGINE, reply) == []
-    assert ledger.handle_resync_reply(OTHER, ResyncReply([RequestKey("r", 2)])) == []
+    assert ledger.handle_resync_reply(ENGINE, reply, 1.0) == []
+    assert ledger.handle_resync_reply(OTHER, ResyncReply([RequestKey("r", 2)]), 1.0) == []
     assert deliver(ledger, ENGINE, outputs(2, [9], attempt=1)) == []
     assert deliver(ledger, ENGINE, outputs(2, [9], attempt=2)) == [9]
     assert ledger.sent_again == 1
@@ -213,50 +213,47 @@ def test_unknown_ones_are_sent_again_as_replays_under_a_new_attempt() -> None:
 
 def test_a_message_that_was_returned_does_not_change_with_the_ledger() -> None:
     ledger = make()
-    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    (again,) = ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]), 1.0)
     deliver(ledger, ENGINE, outputs(0, [7], attempt=2))
     assert again.output_token_ids == []
 
 
-def test_a_dead_engine_fails_its_requests_alone() -> None:
+def test_a_dead_engine_displaces_its_requests_alone() -> None:
     ledger = make()
     ledger.handle_add(request("s"), OTHER, 0.0)
-    (decision,) = ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
-    assert isinstance(decision, Fail)
-    assert decision.entry.request.request_id == "r"
-    assert (decision.error.engine, decision.error.cause) == ("engine 0 (epoch 1)", "SIGKILL")
+    entry = entry_of(ledger)
+    assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == [entry]
+    assert entry.state.status is LedgerStatus.UNPLACED
     assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == []
-    assert (len(ledger), ledger.in_flight(OTHER)) == (1, 1)
-    assert ledger.ended == {LedgerStatus.FAILED: 1}
+    assert (len(ledger), ledger.in_flight(OTHER), len(ledger.replays)) == (2, 1, 1)
     assert deliver(ledger, ENGINE, outputs(0, [7])) == []
 
 
-def test_or_replays_them_elsewhere_with_the_tokens_so_far() -> None:
-    ledger = make(EngineGonePolicy.REPLAY, credit=5)
+def test_they_go_on_elsewhere_with_the_tokens_so_far() -> None:
+    ledger = make(credit=5)
     deliver(ledger, ENGINE, outputs(0, [7, 8]))
-    assert ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0) == [Replay("r")]
+    ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
     ledger.check_invariants()
     assert deliver(ledger, ENGINE, outputs(2, [9])) == []
     assert ledger.handle_grant("r", 9) is None
-    again = ledger.handle_replay("r", OTHER, 2.0)
-    assert again is not None
+    again = ledger.handle_replay(entry_of(ledger), OTHER, 2.0)
     assert (again.attempt, again.output_token_ids, again.credit) == (2, [7, 8], 9)
-    assert ledger.handle_replay("r", OTHER, 2.0) is None
+    assert again.replayed
+    assert (ledger.sent_again, ledger.migrated, ledger.migrated_inexactly) == (1, 1, 0)
     assert deliver(ledger, OTHER, outputs(2, [9], attempt=2)) == [9]
 
 
-def test_a_replay_that_finds_no_engine_is_given_up_once() -> None:
-    ledger = make(EngineGonePolicy.REPLAY)
+def test_one_that_is_given_up_failed() -> None:
+    ledger = make()
     ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
-    assert ledger.handle_give_up("r", 2.0)
-    assert not ledger.handle_give_up("r", 2.0)
-    assert ledger.handle_replay("r", OTHER, 2.0) is None
+    ledger.handle_give_up(entry_of(ledger), 2.0)
     assert ledger.ended == {LedgerStatus.FAILED: 1}
+    assert len(ledger) == len(ledger.replays) == 0
 
 
 def test_an_abort_names_the_attempt_and_comes_once() -> None:
     ledger = make()
-    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]))
+    ledger.handle_resync_reply(ENGINE, ResyncReply([RequestKey("r", 1)]), 1.0)
     abort = Send(ENGINE, AbortRequests([RequestKey("r", 2)]))
     assert ledger.handle_abort("r", 1.0) == abort
     assert ledger.handle_abort("r", 1.0) is None
@@ -273,7 +270,7 @@ def test_an_id_used_again_is_another_request() -> None:
 
 
 def test_an_unplaced_request_is_aborted_without_telling_anyone() -> None:
-    ledger = make(EngineGonePolicy.REPLAY)
+    ledger = make()
     ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
     assert ledger.handle_abort("r", 2.0) is None
     assert ledger.ended == {LedgerStatus.ABORTED: 1}
@@ -287,7 +284,7 @@ def test_a_stop_string_finishes_and_tells_the_engine() -> None:
 
 
 def test_a_stop_string_in_what_was_there_already_finishes_a_request_without_engine() -> None:
-    ledger = make(EngineGonePolicy.REPLAY)
+    ledger = make()
     deliver(ledger, ENGINE, outputs(0, [7]))
     ledger.handle_peer_gone(ENGINE, "SIGKILL", 1.0)
     assert ledger.handle_stopped("r", 2.0) is None

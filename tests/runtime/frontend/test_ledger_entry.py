@@ -20,7 +20,7 @@ def make(status: LedgerStatus) -> RequestState:
     if status is LedgerStatus.STREAMING:
         state.handle_tokens(2.0)
     elif status is LedgerStatus.UNPLACED:
-        state.handle_engine_gone(2.0)
+        state.handle_lost(2.0)
     elif status is not LedgerStatus.PLACED:
         state.handle_end(status, 2.0)
     assert state.status is status
@@ -31,7 +31,7 @@ def go(state: RequestState, status: LedgerStatus, now: float) -> None:
     if status is LedgerStatus.STREAMING:
         state.handle_tokens(now)
     elif status is LedgerStatus.UNPLACED:
-        state.handle_engine_gone(now)
+        state.handle_lost(now)
     elif status is LedgerStatus.PLACED:
         state.handle_placed(now)
     else:
@@ -65,7 +65,7 @@ def test_times_are_of_the_whole_request() -> None:
     state.handle_tokens(2.0)
     state.handle_tokens(3.0)
     assert (state.first_token_at, state.entered_at) == (2.0, 2.0)
-    state.handle_engine_gone(4.0)
+    state.handle_lost(4.0)
     state.handle_placed(5.0)
     state.handle_tokens(6.0)
     assert (state.first_token_at, state.entered_at) == (2.0, 6.0)

@@ -12,9 +12,15 @@ import trio
 
 from triolet.engine.errors import BootRefused
 from triolet.nurseries.processes.process import ProcessStuck
-from triolet.runtime.config import RuntimeSettings
+from triolet.runtime.config import RuntimeSettings, SupervisionSettings
 from triolet.runtime.errors import NoEngineLeft
-from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStopped
+from triolet.runtime.events import (
+    ChildFailed,
+    ChildGone,
+    ChildReady,
+    ChildStopped,
+    EngineDiffers,
+)
 from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
@@ -29,6 +35,9 @@ STARTING, READY, RESTARTING, FAILED = (
     EngineState.RESTARTING,
     EngineState.FAILED,
 )
+
+# A delay here is none that a test outlives.
+PATIENT = SupervisionSettings(restart_limit=4, backoff_min_s=1000.0, backoff_max_s=1000.0)
 
 
 @attrs.define(eq=False)
@@ -99,6 +108,16 @@ async def test_an_engine_that_says_it_is_failing_gets_no_more_work() -> None:
     assert bed.diary.of(ChildGone) == []
 
 
+async def test_one_that_computes_otherwise_is_reported() -> None:
+    async with open_bed(acting_settings(["ready", "ready", "other"])) as bed:
+        for epoch in (1, 2, 3):
+            await bed.wait_ready(epoch)
+            if epoch < 3:
+                assert bed.diary.of(EngineDiffers) == []
+                bed.kill()
+    assert bed.diary.of(EngineDiffers) == [EngineDiffers("engine 0", 3, "other", "acting")]
+
+
 async def test_it_is_not_restarted_before_its_workers_are_gone() -> None:
     """Devices are handed over by the pidfd alone; the death itself is published at once."""
     with dummy_process() as worker:
@@ -121,6 +140,44 @@ async def test_an_engine_that_keeps_dying_is_given_up_and_then_none_is_left() ->
     assert failed.cause == (
         "it died too often; the last time it exited with code 1: ValueError: told to raise"
     )
+
+
+async def test_kills_are_no_crash_loop() -> None:
+    """Twice the limit of restarts, as quickly as it comes up, and no delay between."""
+    async with open_bed(acting_settings(["ready"], supervision=PATIENT)) as bed:
+        for epoch in range(1, 9):
+            await bed.wait_ready(epoch)
+            bed.kill()
+        await bed.wait_ready(9)
+        assert bed.diary.of(ChildFailed) == []
+
+
+async def test_one_that_was_given_up_is_revived() -> None:
+    async with open_bed(acting_settings(["raise"] * 4 + ["ready"], ["ready"])) as bed:
+        failed = await bed.diary.wait_for(ChildFailed)
+        assert bed.fleet.processes.failed == {0: failed.cause}
+        bed.fleet.restart(0)
+        await bed.wait_ready(5)
+        assert bed.states()[-3:] == [(4, FAILED), (5, RESTARTING), (5, READY)]
+        assert bed.fleet.processes.failed == {}
+
+
+async def test_a_restart_stops_what_runs_in_order_and_counts_for_nothing() -> None:
+    settings = acting_settings(["ready"], supervision=SupervisionSettings(restart_limit=0))
+    async with open_bed(settings) as bed:
+        for epoch in range(1, 4):
+            await bed.wait_ready(epoch)
+            bed.fleet.restart(0)
+        await bed.wait_ready(4)
+        assert bed.diary.of(ChildGone) == bed.diary.of(ChildFailed) == []
+        assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", n) for n in range(1, 4)]
+
+
+async def test_a_restart_waits_for_no_delay() -> None:
+    async with open_bed(acting_settings(["raise", "ready"], supervision=PATIENT)) as bed:
+        await wait_waits_for("the time to restart engine 0")
+        bed.fleet.restart(0)
+        await bed.wait_ready(2)
 
 
 async def test_the_others_serve_on_when_one_is_given_up() -> None:
@@ -151,6 +208,7 @@ async def test_an_engine_with_a_process_stuck_in_the_kernel_is_given_up_by_name(
         failed = await bed.diary.wait_for(ChildFailed)
         assert (failed.child, failed.cause) == ("engine 0", str(stuck))
         assert [state for _, state in bed.states()] == [STARTING, RESTARTING, FAILED]
+        assert "is still there 10.0 s" in bed.fleet.directory.snapshot().engines[0].cause
         assert bed.fleet.directory.any_left()
 
 

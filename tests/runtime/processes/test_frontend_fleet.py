@@ -14,9 +14,16 @@ import pytest
 import trio
 
 from triolet.engine.messages import FrontendMembership
-from triolet.nurseries.tasks.supervisor import RestartLimitExceeded
-from triolet.runtime.events import ChildFailed, ChildGone, ChildProgress, ChildReady
-from triolet.runtime.messages import ControlCall, EngineMembership
+from triolet.runtime.config import RuntimeTimes
+from triolet.runtime.errors import NoFrontendLeft
+from triolet.runtime.events import (
+    ChildFailed,
+    ChildGone,
+    ChildProgress,
+    ChildReady,
+    ChildStopped,
+)
+from triolet.runtime.messages import ControlCall, EngineMembership, Place
 from triolet.runtime.processes.frontend_fleet import FrontendFleet
 
 from ..acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, running
@@ -24,7 +31,7 @@ from ..acting import ACTING_FRONTEND, Diary, acting_settings, facts_of, fill, ru
 pytestmark = pytest.mark.slow
 
 
-async def no_answer(call: ControlCall) -> str:
+async def no_answer(call: ControlCall, place: Place | None) -> str:
     return "null"
 
 
@@ -206,9 +213,69 @@ async def test_one_that_was_starting_when_a_drain_began_is_told_of_it() -> None:
             assert facts["draining"] == 0
 
 
-async def test_one_that_keeps_dying_ends_the_fleet() -> None:
-    with pytest.raises(RestartLimitExceeded, match="frontend 0 failed again after 2 restarts"):
+async def test_the_last_one_that_keeps_dying_ends_the_fleet() -> None:
+    with pytest.raises(NoFrontendLeft, match="ValueError: told to raise"):
         async with open_bed(["raise"]) as bed:
             await trio.sleep_forever()
     (failed,) = bed.diary.of(ChildFailed)
-    assert "ValueError: told to raise" in failed.cause
+    assert failed == ChildFailed(
+        "frontend 0",
+        "it died too often; the last time it exited with code 1: ValueError: told to raise",
+    )
+
+
+async def test_the_others_serve_on_when_one_is_given_up_and_know_why() -> None:
+    async with open_bed(["raise"], ["ready"]) as bed:
+        assert (await bed.diary.wait_for(ChildFailed)).child == "frontend 0"
+        assert {(await bed.passed())[0] for _ in range(4)} == {"1"}
+        child = bed.fleet.processes.ready[1]
+        while not (failed := (await facts_of(child))["failed"]):
+            pass
+        assert failed == f"0 {bed.fleet.processes.failed[0]};"
+
+
+async def test_one_that_was_given_up_is_revived() -> None:
+    async with open_bed(["raise"] * 4 + ["ready"], ["ready"]) as bed:
+        await bed.diary.wait_for(ChildFailed)
+        bed.fleet.restart(0)
+        await bed.diary.wait_for(ChildReady, 2)
+        assert bed.fleet.processes.failed == {}
+        while (await facts_of(bed.fleet.processes.ready[1]))["failed"] != "":
+            pass
+        assert {(await bed.passed())[0] for _ in range(4)} == {"0", "1"}
+
+
+async def test_a_restart_serves_out_first_and_takes_nothing_new() -> None:
+    async with open_bed(["keep"], ["keep"]) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        with connection() as (client, server):
+            await bed.fleet.pass_connection(server.fileno())
+            server.close()
+            rank, epoch = map(int, (await answer_of(client)).split())
+            bed.fleet.restart(rank)
+            assert int((await bed.passed())[0]) == 1 - rank
+            assert await answer_of(client) == ""  # by its drain, not by its death
+        await bed.diary.wait_for(ChildReady, 3)
+        assert bed.diary.of(ChildGone) == []
+        assert bed.diary.of(ChildStopped) == [ChildStopped(f"frontend {rank}", epoch)]
+
+
+async def test_told_again_a_restart_waits_for_nobody() -> None:
+    async with open_bed(["deaf"]) as bed:
+        await bed.diary.wait_for(ChildReady)
+        with connection() as (_, server):
+            await bed.fleet.pass_connection(server.fileno())  # never read, so never served out
+        bed.fleet.restart(0)
+        bed.fleet.restart(0)
+        await bed.diary.wait_for(ChildReady, 2)
+
+
+async def test_a_restart_that_serves_out_ends_with_the_grace() -> None:
+    bed = Bed((["deaf"],))
+    bed.fleet.settings = attrs.evolve(bed.fleet.settings, times=RuntimeTimes(grace_s=0.05))
+    async with running(bed.fleet):
+        await bed.diary.wait_for(ChildReady)
+        with connection() as (_, server):
+            await bed.fleet.pass_connection(server.fileno())
+        bed.fleet.restart(0)
+        await bed.diary.wait_for(ChildReady, 2)

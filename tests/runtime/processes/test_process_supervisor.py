@@ -19,7 +19,7 @@ from triolet.runtime.processes.process_supervisor import ProcessSupervisor
 from ..acting import acting_settings
 
 BOOT_S = 2.0
-DIED = ProcessDied(ProcessExit("engine 0", 1, None, 9))
+DIED = ProcessDied(ProcessExit("engine 0", 1, None, 11))  # a kill would count for nothing
 
 
 @attrs.define(eq=False)
@@ -76,6 +76,9 @@ class Owner:
         self.told.append((cause, self.told[-1][1]))
 
     def handle_failing(self, rank: int, cause: str) -> None:
+        raise AssertionError("a simulated process does not hang")
+
+    def handle_hung(self, rank: int, cause: str) -> None:
         raise AssertionError("a simulated process does not hang")
 
     def handle_fault(self, rank: int, table: bytes) -> None:

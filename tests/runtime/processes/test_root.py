@@ -16,7 +16,12 @@ from triolet.engine.errors import BootRefused
 from triolet.nurseries.tasks.service import open_service
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.config import RuntimeTimes
-from triolet.runtime.errors import NoEngineLeft, RunNotFound
+from triolet.runtime.errors import (
+    ControlCallRefused,
+    NoEngineLeft,
+    NoFrontendLeft,
+    RunNotFound,
+)
 from triolet.runtime.events import (
     ChildFailed,
     ChildProgress,
@@ -25,7 +30,7 @@ from triolet.runtime.events import (
     Draining,
     Serving,
 )
-from triolet.runtime.messages import ControlCall
+from triolet.runtime.messages import ControlCall, EngineState, Place, RestartedPlace, Role
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run
 from triolet.runtime.processes.platform import UnsupportedPlatform, check_platform
 from triolet.runtime.processes.root import PortInUse, Root, ServePlan, bind_listener
@@ -89,6 +94,10 @@ class Bed:
             except ControlCallFailed:
                 continue
             return msgspec.json.decode(text, type=ProcessTree)
+
+    async def restart(self, place: Place | None) -> list[RestartedPlace]:
+        text = await ask_run(find_run(), ControlCall.RESTART, place)
+        return msgspec.json.decode(text, type=dict[str, list[RestartedPlace]])["restarted"]
 
     async def tree_with(self, states: dict[str, str]) -> ProcessTree:
         """One in which the processes are these and in these states: "" for one that answers."""
@@ -244,7 +253,7 @@ async def test_a_drain_serves_out_and_is_told() -> None:
             assert await client.receive_some(100) == b""
         (draining,) = bed.diary.of(Draining)
         assert draining.grace_s == bed.root.plan.settings.times.grace_s
-        assert not bed.root.engine_lost()
+        assert not bed.root.any_failed()
 
 
 @pytest.mark.slow
@@ -261,10 +270,49 @@ async def test_a_drain_ends_with_the_grace() -> None:
 
 
 @pytest.mark.slow
+async def test_what_was_given_up_is_in_the_tree_and_begins_anew_when_told() -> None:
+    async with open_bed(plan_of(engine=["raise", "ready"], frontend=["ready", "raise"])) as bed:
+        await bed.diary.wait_for(ChildFailed, 2)
+        facts = (await bed.tree()).facts
+        for name in ("engine 0", "frontend 1"):
+            assert str(facts[name]).startswith("failed: it died too often; the last time it exited")
+        assert bed.root.any_failed()
+        restarted = await bed.restart(None)
+        assert restarted == [
+            RestartedPlace(place, EngineState.FAILED)
+            for place in (Place(Role.ENGINE, 0), Place(Role.FRONTEND, 1))
+        ]
+        await bed.diary.wait_for(ChildFailed, 4)  # they act as before
+
+
+@pytest.mark.slow
+async def test_what_runs_begins_anew_when_told_by_name() -> None:
+    async with open_bed(plan_of()) as bed:
+        await bed.diary.wait_for(ChildReady, 2)
+        engine, frontend = Place(Role.ENGINE, 0), Place(Role.FRONTEND, 0)
+        assert await bed.restart(engine) == [RestartedPlace(engine, EngineState.READY)]
+        assert await bed.restart(frontend) == [RestartedPlace(frontend, EngineState.READY)]
+        await bed.diary.wait_for(ChildReady, 4)
+        assert await bed.say()
+
+
+@pytest.mark.slow
+async def test_what_cannot_be_restarted_is_refused_in_a_sentence() -> None:
+    async with open_bed(plan_of(engine=["ready", "ready"])) as bed:
+        for place, sentence in (
+            (Place(Role.ENGINE, 7), "^there is no engine 7: this server has engine 0 to 1$"),
+            (Place(Role.FRONTEND, -1), "no frontend -1: this server has frontend 0 alone$"),
+            (None, "^nothing was given up; to restart what runs, name"),
+        ):
+            with pytest.raises(ControlCallRefused, match=sentence):
+                await bed.restart(place)
+
+
+@pytest.mark.slow
 async def test_a_lost_engine_is_remembered_for_the_exit_code() -> None:
     async with open_bed(plan_of(engine=["raise", "ready"])) as bed:
         await bed.diary.wait_for(ChildFailed)
-        assert bed.root.engine_lost()
+        assert bed.root.any_failed()
         assert await bed.say()
 
 
@@ -275,6 +323,7 @@ async def test_a_lost_engine_is_remembered_for_the_exit_code() -> None:
         ({"engine": "raise"}, NoEngineLeft),
         ({"engine": "refuse"}, BootRefused),
         ({"frontend": "refuse"}, BootRefused),
+        ({"frontend": "raise"}, NoFrontendLeft),
     ],
     ids=str,
 )

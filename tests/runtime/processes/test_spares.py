@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,7 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.runtime.events import ChildGone, ChildReady, ChildStarting
+from triolet.nurseries.processes.process import LadderTimes
+from triolet.runtime.events import ChildFailed, ChildGone, ChildReady, ChildStarting
 from triolet.runtime.processes.spares import (
     DELAY_MAX_S,
     DELAY_MIN_S,
@@ -24,7 +26,15 @@ from triolet.runtime.processes.spares import (
 
 from ...leaks import check_no_leaks
 from ...nurseries.child_programs import look_again, see_stopped
-from ..acting import ACTING_ENGINE, DEADLINE_S, EngineBed, acting_settings, running, wait_waits_for
+from ..acting import (
+    ACTING_ENGINE,
+    DEADLINE_S,
+    Diary,
+    EngineBed,
+    acting_settings,
+    running,
+    wait_waits_for,
+)
 
 NAME = "spare engine 0"
 
@@ -206,6 +216,33 @@ async def test_of_several_the_warm_one_is_taken_first() -> None:
         os.kill(bed.engine_pid(), signal.SIGKILL)
         await bed.wait_ready(3)
         assert bed.engine_pid() == second.pid
+
+
+@pytest.mark.slow
+async def test_a_place_whose_spare_hangs_in_the_kernel_is_given_up_by_name() -> None:
+    """A ladder without time for any rung finds everything stuck."""
+    diary = Diary()
+    spares = Spares(
+        role="engine",
+        module=ACTING_ENGINE,
+        count=1,
+        warm_up_s=0.0,
+        ladder=LadderTimes(ask_s=0, terminate_s=0, kill_s=0),
+        readiness=Readiness(),
+        settle_s=0.0,
+        on_event=diary,
+    )
+    spares.readiness.handle_starting("engine 0")
+    spares.readiness.handle_ready("engine 0")
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            spares.start(nursery)
+            failed = await diary.wait_for(ChildFailed)
+            assert failed.child == NAME
+            pid = int(re.findall(r"\(pid (\d+)\) is still there", failed.cause)[0])
+            os.waitid(os.P_PID, pid, os.WEXITED)  # noqa: ASYNC222 - killed, and not reaped yet
+            assert spares.pids() == set()
+            nursery.cancel_scope.cancel("enough")
 
 
 @pytest.mark.slow

@@ -236,6 +236,31 @@ async def _expect_closed(channel: ControlChannel) -> None:
         await channel.receive()
 
 
+async def test_closed_in_the_burst_of_the_wake_up(pair: Pair) -> None:
+    """A child dies, and its owner closes our end before who waits for it has run."""
+    ours, theirs = pair
+    caught: list[BaseException] = []
+
+    async def receive() -> None:
+        try:
+            await ours.receive()
+        except (trio.ClosedResourceError, trio.EndOfChannel) as error:
+            caught.append(error)
+
+    class CloseAtWakeUp(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            if task.name.endswith("receive"):  # it is awake, and has not run
+                trio.lowlevel.remove_instrument(self)
+                ours.close()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(receive)
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.close()
+        trio.lowlevel.add_instrument(CloseAtWakeUp())
+    assert isinstance(caught[0], trio.ClosedResourceError)
+
+
 async def test_our_own_mistakes_send_nothing(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:

@@ -172,6 +172,54 @@ async def test_trio_waits_and_is_woken() -> None:
         assert await readers[0].wait_read() == b"there already"
 
 
+@pytest.mark.parametrize("attempt", range(10))  # trio runs the tasks of one burst in any order
+async def test_a_wait_ends_when_it_is_stopped_and_closed_also_in_the_burst_of_its_wake_up(
+    attempt: int,
+) -> None:
+    with (
+        create_ring(readers=1, slots=4, slot_bytes=SLOT_BYTES) as parts,
+        RingWriter.attach(parts.writer_fds()) as writer,
+    ):
+        reader = RingReader.attach(parts.reader_fds(0), 0)
+        both = trio.Event()
+
+        async def read() -> None:
+            if attempt % 2:
+                with pytest.raises(RingClosed):
+                    await reader.wait_read()
+                return
+            with contextlib.suppress(RingClosed):
+                assert await reader.wait_read() == b"x"
+
+        async def stop() -> None:
+            await both.wait()
+            reader.stop_wait()
+            reader.close()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            nursery.start_soon(stop)
+            await trio.testing.wait_all_tasks_blocked()
+            if attempt % 2 == 0:
+                writer.write(b"x")
+                trio.lowlevel.add_instrument(_SetAfterWait(both))
+            else:
+                both.set()
+        with pytest.raises(RingClosed):
+            await reader.wait_read()
+
+
+class _SetAfterWait(trio.abc.Instrument):
+    """Sets the event between the wait for I/O and the tasks that it wakes."""
+
+    def __init__(self, event: trio.Event) -> None:
+        self.event = event
+
+    def after_io_wait(self, timeout: float) -> None:
+        trio.lowlevel.remove_instrument(self)
+        self.event.set()
+
+
 class _Thief(trio.abc.Instrument):
     """Takes a count that has made an eventfd readable before the task that it wakes runs."""
 

@@ -1,0 +1,130 @@
+"""Simulates whole servers in which everything dies, and judges every stream by an oracle.
+
+Invariant: a stream has the oracle's tokens and logprobs, ends once, in bounded time, leaves nothing
+behind, and a death that a survivor could make good ends none.
+"""
+
+import gc
+import hashlib
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import attrs
+
+from ..fuzzer import Fuzzer, NotNoticed, draw_round, run_canary, run_round
+from ..simulator.bugs import BUGS
+from ..simulator.plan import Event, FaultKind, draw
+from ..simulator.simulation import Bug, simulate
+
+# Garbage is collected after so many seeds, and not while one runs.
+COLLECTED_AFTER = 50
+# Planted bugs that are found within a few seeds; `simulate --bugs` has them all.
+QUICK = (
+    "a replay forgets what was delivered",
+    "RESYNC asks for one too far",
+    "a finish with a token is lost",
+    "a dead engine's counts stay",
+    "a stream that is left is not aborted",
+    "a block is leaked",
+    "a new frontend is not connected",
+    "a forgotten peer is not fenced, nor forgotten",
+    "a successor has an epoch again",
+)
+# Every planted bug is to be found in so many seeds.
+BUG_SEEDS_MAX = 500
+
+
+def check(events: Sequence[Event], bug: Bug) -> Counter[str]:
+    """Run them in a simulation of their own."""
+    return simulate(events, bug).reached
+
+
+FUZZER = Fuzzer[Event, Bug](
+    name="simulator",
+    invariant="whatever dies, each stream is the oracle's, ends once, in time, and leaves nothing",
+    draw=draw,
+    check=check,
+    target=nullcontext,
+    faults={name: BUGS[name] for name in QUICK},
+    round_events=14,
+    smoke_rounds=40,
+    reaches=frozenset(
+        {
+            *(str(kind) for kind in FaultKind if kind is not FaultKind.KILL_SPARE),
+            *("stream finished", "stream left", "stream died", "stream lost with its frontend"),
+            *("sent again", "preempted", "prefix hit", "stray"),
+        }
+    ),
+)
+
+
+@attrs.frozen
+class Campaign:
+    """Many simulations: how many, what they reached, and one hash of all their traces."""
+
+    seeds: int
+    reached: Counter[str]
+    digest: str
+    cpu_s: float
+
+    def lines(self) -> list[str]:
+        """For people."""
+        crashes = self.reached["crash"]
+        pace = crashes / max(self.cpu_s, 1e-9)
+        return [
+            f"{self.seeds} seeds, {crashes} crashes, {pace:.0f} a second and core",
+            *(f"  {count:9} {name}" for name, count in sorted(self.reached.items())),
+            f"trace {self.digest}",
+        ]
+
+
+@attrs.frozen
+class NotRepeatable(Exception):
+    """A seed failed once and then did not: the simulation is not deterministic."""
+
+    seed: int
+
+    def __str__(self) -> str:
+        return f"seed {self.seed} failed, and held when it was run again"
+
+
+def run_campaign(seeds: int, first: int) -> Campaign:
+    """Simulate each seed from `first` on. Raises `Finding`, shrunk, of the first that fails."""
+    reached: Counter[str] = Counter()
+    whole = hashlib.sha256()
+    began_s = time.process_time()
+    for seed in range(first, first + seeds):
+        try:
+            outcome = simulate(draw_round(FUZZER, seed, 0))
+        except Exception as error:
+            run_round(FUZZER, seed, 0, FUZZER.target)  # fails again, and is shrunk
+            raise NotRepeatable(seed) from error
+        reached += outcome.reached
+        whole.update(outcome.digest.encode())
+        if seed % COLLECTED_AFTER == 0:
+            gc.collect()
+    return Campaign(seeds, reached, whole.hexdigest()[:16], time.process_time() - began_s)
+
+
+def find_bugs(seed: int) -> Iterator[str]:
+    """Plant each bug, and tell in a line in which round it is found, and how.
+
+    Raises `NotNoticed` in the end of those that were not.
+    """
+    patient = attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=BUG_SEEDS_MAX)
+    missed = []
+    for name in BUGS:
+        try:
+            number, error = run_canary(patient, name, seed=seed)
+        except NotNoticed:
+            missed.append(name)
+            yield f"      - {name}: not found"
+        else:
+            how = f"{type(error).__name__} {error}".partition("\n")[0]
+            yield f"  {number:5} {name}: {how}"
+        gc.collect()
+    yield f"{len(BUGS) - len(missed)} of {len(BUGS)} planted bugs were found"
+    if missed:
+        raise NotNoticed(FUZZER.name, ", ".join(missed), BUG_SEEDS_MAX)

@@ -1,0 +1,1 @@
+"""The whole server in one loop: seeded tasks, simulated processes and network, faults, checkers."""

@@ -1,0 +1,198 @@
+"""Bugs planted into the runtime, each one rule broken, which the simulator must find.
+
+Each is a context manager that replaces a method for the time of a simulation. What they do to a
+server is what they would do in production: a stream that hangs, a token twice, a block that is
+never free again. Rules that a second rule covers are not here (a ledger that took a duplicate, say:
+links never bring one): the fuzzers of single machines find those.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any
+
+import attrs
+
+from ...engine.core.engine_core import EngineCore
+from ...engine.core.kv_cache_manager import KVCacheManager
+from ...engine.process.main import EngineProcess
+from ...engine.process.server import EngineServer
+from ...runtime.frontend.core_client import CoreClient
+from ...runtime.frontend.ledger import Ledger
+from ...runtime.frontend.ledger_entry import NOTHING, Send
+from ...runtime.frontend.load_balancer import LeastLoaded
+from ...runtime.processes.engine_fleet import EngineFleet
+from ...transports.links.channel import PeerUp
+from ...transports.links.link import Deliver, Link
+from ...transports.links.link_header import FrameKind
+from ...transports.links.linked_channel import LinkedChannel
+
+# The original method, then what it was called with.
+Broken = Callable[..., Any]
+
+
+@contextmanager
+def _replaced(cls: type, name: str, broken: Broken) -> Iterator[None]:
+    original = vars(cls)[name]
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        return broken(original, *args, **kwargs)
+
+    setattr(cls, name, method)
+    try:
+        yield
+    finally:
+        setattr(cls, name, original)
+
+
+def _nothing(original: Broken, *args: Any, **kwargs: Any) -> None:
+    """Leave it out."""
+
+
+# ---- ledger
+
+
+def _forget_tokens(original: Broken, ledger: Ledger, entry: Any) -> Any:
+    return attrs.evolve(original(ledger, entry), output_token_ids=[])
+
+
+def _one_token_less(original: Broken, ledger: Ledger, entry: Any) -> Any:
+    message = original(ledger, entry)
+    return attrs.evolve(message, output_token_ids=message.output_token_ids[:-1])
+
+
+def _first_credit(original: Broken, ledger: Ledger, entry: Any) -> Any:
+    return attrs.evolve(original(ledger, entry), credit=entry.request.credit)
+
+
+def _ask_further(original: Broken, ledger: Ledger, peer: Any) -> Any:
+    message = original(ledger, peer)
+    live = [attrs.evolve(each, next_index=each.next_index + 1) for each in message.live]
+    return attrs.evolve(message, live=live)
+
+
+def _ask_for_none(original: Broken, ledger: Ledger, peer: Any) -> Any:
+    return attrs.evolve(original(ledger, peer), live=[])
+
+
+def _send_nothing_again(original: Broken, *args: Any) -> list[Any]:
+    return []
+
+
+def _lose_finish(original: Broken, ledger: Ledger, peer: Any, outputs: Any, *now: float) -> Any:
+    outputs = [
+        attrs.evolve(each, finish_reason=None) if each.token_ids else each for each in outputs
+    ]
+    return original(ledger, peer, outputs, *now)
+
+
+def _lose_grant(original: Broken, ledger: Ledger, request_id: str, credit: int) -> Send | None:
+    entry = ledger.get(request_id)
+    kept = None if entry is None else entry.credit
+    send: Send | None = original(ledger, request_id, credit)
+    if entry is not None:
+        entry.credit = kept
+    return send
+
+
+# ---- frontend
+
+
+def _count_the_dead(original: Broken, client: CoreClient, peer: Any, cause: str) -> None:
+    counts = client.statistics.get(peer)
+    original(client, peer, cause)
+    if counts is not None:
+        client.statistics[peer] = counts
+
+
+def _keep_the_gone(original: Broken, balancer: LeastLoaded, peers: Any) -> None:
+    peers = list(peers)
+    original(balancer, peers or balancer.engines)
+
+
+def _up_without_resync(original: Broken, client: CoreClient, event: Any) -> Any:
+    if isinstance(event, PeerUp) and event.generation > 1:
+        client.engines.handle_up(event.peer)
+        client._engines_changed()
+        return NOTHING
+    return original(client, event)
+
+
+# ---- engine
+
+
+def _resend_all(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
+    return original(core, frontend, [attrs.evolve(each, next_index=0) for each in live])
+
+
+def _leak_block(original: Broken, manager: KVCacheManager, request: Any) -> None:
+    if len(request.block_ids) > 1:
+        request.block_ids.pop()
+    original(manager, request)
+
+
+def _give_up_link_alone(original: Broken, server: EngineServer, peer: Any) -> None:
+    server._begun.pop(peer, None)
+    server.channel.forget(peer)
+
+
+def _connect_once(original: Broken, engine: EngineProcess, membership: Any) -> None:
+    if engine._membership_number < 0:
+        original(engine, membership)
+
+
+# ---- links
+
+
+def _deliver_twice(original: Broken, link: Link, header: Any, now: float) -> Any:
+    is_last = header.sequence == link._received
+    decisions = original(link, header, now)
+    return (*decisions, Deliver()) if is_last else decisions
+
+
+def _miss_no_gap(original: Broken, link: Link, header: Any, now: float) -> Any:
+    link._received = max(link._received, header.sequence - 1)
+    return original(link, header, now)
+
+
+def _take_old_generations(original: Broken, link: Link, header: Any, now: float) -> Any:
+    if header.kind is FrameKind.DATA and header.generation < link.generation:
+        header = attrs.evolve(header, generation=link.generation)
+    return original(link, header, now)
+
+
+# ---- root
+
+
+def _same_epoch(original: Broken, fleet: EngineFleet, rank: int, epoch: int) -> Any:
+    return original(fleet, rank, rank + 1)
+
+
+_ROWS: tuple[tuple[str, type, str, Broken], ...] = (
+    ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
+    ("a replay is one token behind", Ledger, "_message", _one_token_less),
+    ("a replay has the first credit", Ledger, "_message", _first_credit),
+    ("RESYNC asks for one too far", Ledger, "handle_peer_up", _ask_further),
+    ("RESYNC wants nothing", Ledger, "handle_peer_up", _ask_for_none),
+    ("unknown requests are not sent again", Ledger, "handle_resync_reply", _send_nothing_again),
+    ("a finish with a token is lost", Ledger, "_accept_outputs", _lose_finish),
+    ("a replay knows no grant", Ledger, "handle_grant", _lose_grant),
+    ("a dead engine's counts stay", CoreClient, "_forget", _count_the_dead),
+    ("a dead engine stays if it was the last", LeastLoaded, "set_engines", _keep_the_gone),
+    ("a link begins without RESYNC", CoreClient, "handle_event", _up_without_resync),
+    ("a stream that is left is not aborted", CoreClient, "abort", _nothing),
+    ("credit is never granted", CoreClient, "grant", _nothing),
+    ("an engine sends all again", EngineCore, "resync", _resend_all),
+    ("a block is leaked", KVCacheManager, "free", _leak_block),
+    ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
+    ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
+    ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),
+    ("a gap is not missed", Link, "_handle_data", _miss_no_gap),
+    ("an old generation counts", Link, "handle_header", _take_old_generations),
+    ("a lost tail is never asked after", Link, "_arm_probe", _nothing),
+    ("a forgotten peer is not fenced, nor forgotten", LinkedChannel, "forget", _nothing),
+    ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
+)
+BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    name: partial(_replaced, cls, method, broken) for name, cls, method, broken in _ROWS
+}

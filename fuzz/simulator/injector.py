@@ -1,0 +1,144 @@
+"""Brings the faults of a simulation: each at its time, to the process or the way that it names."""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import attrs
+import trio
+
+from .kernel import SimProcess
+from .plan import CRASHES, PROGRESS_S, Fault, FaultKind
+from .processes import EngineParts, FrontendParts
+from .scene import Scene
+from .worker import SimExecutor
+
+# A fault that waits for a step of an idle process comes anyway.
+IDLE_S = 0.3
+# One that finds no process waits for the next so long.
+WAIT_S = 5.0
+
+
+@attrs.define(eq=False)
+class Injector:
+    """All faults of one simulation."""
+
+    scene: Scene
+
+    async def run_fault(self, fault: Fault) -> None:
+        await trio.sleep(fault.at_s)
+        if fault.tokens > self.scene.tokens:
+            self.scene.progress.append((fault.tokens, has_come := trio.Event()))
+            with trio.move_on_after(PROGRESS_S):
+                await has_come.wait()
+        way = (fault.frontend, fault.engine)
+        for frontend in range(self.scene.setup.frontends):
+            self.scene.disturbed[frontend, fault.engine] = trio.current_time() + fault.for_s
+        match fault.kind:
+            case FaultKind.KILL_ENGINE:
+                await self._hit("engine", fault.engine, fault, self.scene.kernel.kill)
+            case FaultKind.KILL_FRONTEND:
+                await self._hit("frontend", fault.frontend, fault, self.scene.kernel.kill)
+            case FaultKind.KILL_SPARE:
+                spares = [p for p in self.scene.kernel.processes if p.is_alive and not p.role]
+                if spares:
+                    self._count(fault)
+                    self.scene.kernel.kill(spares[fault.count % len(spares)])
+            case FaultKind.STOP_ENGINE | FaultKind.STOP_FRONTEND:
+                is_engine = fault.kind is FaultKind.STOP_ENGINE
+                role, rank = ("engine", way[1]) if is_engine else ("frontend", way[0])
+                process = await self._hit(role, rank, fault, self.scene.kernel.stop)
+                if process is not None:
+                    await trio.sleep(fault.for_s)
+                    self.scene.kernel.resume(process)
+            case FaultKind.WORKER_DIES | FaultKind.WORKER_FAILS | FaultKind.WORKER_HANGS:
+                await self._hit("engine", fault.engine, fault, partial(_fail_worker, fault.kind))
+            case FaultKind.CUT:
+                self._count(fault)
+                self.scene.network.cut(way)
+                await trio.sleep(fault.for_s)
+                self.scene.network.cuts.discard(way)
+            case FaultKind.SLOW:
+                self._count(fault)
+                self.scene.network.slow.add(way)
+                await trio.sleep(fault.for_s)
+                self.scene.network.slow.discard(way)
+            case FaultKind.DROP:
+                self._count(fault)
+                self.scene.network.drops[way] += fault.count
+            case FaultKind.DOUBLE:
+                self._count(fault)
+                self.scene.network.doubles[way] += fault.count
+            case FaultKind.BREAK:
+                await self._break_link(fault)
+            case FaultKind.NO_SPAWN:
+                self._count(fault)
+                self.scene.kernel.refusals += fault.count
+
+    async def _break_link(self, fault: Fault) -> None:
+        """End a link generation; what is under way in it comes late."""
+        self._count(fault)
+        frontend, engine = self.scene.present("frontend", fault.frontend), fault.engine
+        if frontend is not None and isinstance(frontend.parts, FrontendParts):
+            self.scene.network.slow.add((fault.frontend, engine))
+            await trio.sleep(0.05)
+            channel = frontend.parts.client.channel
+            for peer in frontend.parts.client.balancer.engines:
+                if peer.rank == engine and frontend.is_alive:
+                    channel.break_link(peer, "simulated")
+            await trio.sleep(0.05)
+            self.scene.network.slow.discard((fault.frontend, engine))
+
+    def _count(self, fault: Fault) -> None:
+        self.scene.trace.note(f"fault {fault}")
+        self.scene.reached[str(fault.kind)] += 1
+        self.scene.reached["crash"] += fault.kind in CRASHES
+
+    async def _hit(
+        self, role: str, rank: int, fault: Fault, act: Callable[[SimProcess], None]
+    ) -> SimProcess | None:
+        """Do `act` to a process of this rank, after some steps of it; None if there is none."""
+        with trio.move_on_after(WAIT_S):
+            while True:
+                process = self.scene.present(role, rank)
+                if process is None:
+                    await trio.sleep(0.01)
+                elif await self._hit_one(process, fault, act):
+                    return process
+        return None
+
+    async def _hit_one(
+        self, process: SimProcess, fault: Fault, act: Callable[[SimProcess], None]
+    ) -> bool:
+        """False if it died before."""
+        done = trio.Event()
+
+        def due() -> None:
+            process.due_at = math.inf
+            if process.is_alive and not done.is_set():
+                self._count(fault)
+                act(process)
+                done.set()
+
+        process.due_at, process.due = process.steps + fault.steps, due
+        with trio.move_on_after(IDLE_S):
+            await done.wait()
+        due()
+        return done.is_set()
+
+    def heal(self) -> None:
+        """No fault is left: what was stopped goes on, all ways are open."""
+        self.scene.network.cuts.clear()
+        self.scene.network.slow.clear()
+        self.scene.network.drops.clear()
+        self.scene.network.doubles.clear()
+        self.scene.kernel.refusals = 0
+        for process in self.scene.kernel.processes:
+            self.scene.kernel.resume(process)
+
+
+def _fail_worker(kind: FaultKind, process: SimProcess) -> None:
+    parts = process.parts
+    assert isinstance(parts, EngineParts)
+    if isinstance(parts.executor, SimExecutor):
+        parts.executor.fail(kind.value.partition(" ")[2])

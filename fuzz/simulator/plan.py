@@ -1,0 +1,192 @@
+"""What happens in one simulation: its setup, the requests of clients, and the faults. Plain values.
+
+All of it is drawn from a seed before anything runs, so that any part of it can be left out and the
+rest be run again.
+"""
+
+import enum
+import math
+from random import Random
+
+import attrs
+
+ENGINES_MAX = 3
+FRONTENDS_MAX = 2
+# All requests and faults begin within so many seconds of virtual time from when requests are taken.
+BEGIN_S = 1.0
+# A fault that waits for tokens comes so much later at last.
+PROGRESS_S = 2.0
+PROMPT_TOKENS_MAX = 24
+OUTPUT_TOKENS_MAX = 40
+# Of these prompts begin alike, so that they share blocks.
+SHARED_PROMPT = [17 + 5 * place % 200 for place in range(12)]
+
+
+@attrs.frozen(kw_only=True)
+class Setup:
+    """Of the whole simulation; `seed` decides what is not drawn here."""
+
+    seed: int = 0
+    engines: int = 2
+    frontends: int = 1
+    spare_engines: int = 0
+    spare_frontends: int = 0
+    kv_blocks: int = 32
+    max_num_seqs: int = 8
+    window_tokens: int = 256
+    # Clients come when every engine is linked, not when the first is.
+    waits_for_all: bool = True
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """What one client asks, and how it behaves."""
+
+    name: str
+    at_s: float
+    frontend: int
+    prompt: list[int]
+    seed: int
+    max_tokens: int
+    min_tokens: int = 0
+    # It ends at this output index by a stop token, if at all.
+    stop_at: int | None = None
+    logprobs: int | None = None
+    n: int = 1
+    streaming: bool = True
+    priority: int = 0
+    # It leaves when it has so many tokens.
+    leaves_after: float = math.inf
+    # It leaves after so many seconds, whatever has come.
+    patience_s: float = math.inf
+    # Between two reads.
+    pause_s: float = 0.0
+
+
+class FaultKind(enum.StrEnum):
+    """What goes wrong."""
+
+    KILL_ENGINE = "kill engine"
+    KILL_FRONTEND = "kill frontend"
+    KILL_SPARE = "kill spare"
+    STOP_ENGINE = "stop engine"
+    STOP_FRONTEND = "stop frontend"
+    WORKER_DIES = "worker die"
+    WORKER_FAILS = "worker fail"
+    WORKER_HANGS = "worker hang"
+    CUT = "cut"
+    DROP = "drop"
+    DOUBLE = "double"
+    SLOW = "slow"
+    BREAK = "break"
+    NO_SPAWN = "no spawn"
+
+
+CRASHES = frozenset(
+    {
+        *(FaultKind.KILL_ENGINE, FaultKind.KILL_FRONTEND, FaultKind.KILL_SPARE),
+        *(FaultKind.WORKER_DIES, FaultKind.WORKER_FAILS, FaultKind.WORKER_HANGS),
+    }
+)
+_KINDS = (
+    *[FaultKind.KILL_ENGINE] * 8,
+    *[FaultKind.KILL_FRONTEND] * 3,
+    *[FaultKind.STOP_ENGINE] * 3,
+    FaultKind.STOP_FRONTEND,
+    FaultKind.KILL_SPARE,
+    *[FaultKind.WORKER_DIES] * 2,
+    FaultKind.WORKER_FAILS,
+    FaultKind.WORKER_HANGS,
+    *[FaultKind.CUT] * 2,
+    FaultKind.DROP,
+    FaultKind.DOUBLE,
+    *[FaultKind.SLOW] * 2,
+    *[FaultKind.BREAK] * 3,
+    FaultKind.NO_SPAWN,
+)
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """One fault: at this time, and when clients have so many tokens, or `PROGRESS_S` later; then
+    after so many steps of the tasks of the process that it hits.
+    """
+
+    kind: FaultKind
+    at_s: float
+    tokens: int = 0
+    steps: int = 0
+    engine: int = 0
+    frontend: int = 0
+    for_s: float = 0.0
+    count: int = 1
+
+
+Event = Setup | Request | Fault
+
+
+def draw(chance: Random, count: int) -> list[Event]:
+    """A setup, then about `count` requests and faults, at least three of which are crashes."""
+    setup = Setup(
+        seed=chance.randrange(2**32),
+        engines=chance.choice((1, 2, 2, 2, 2, 3)),
+        frontends=chance.choice((1, 1, 2)),
+        spare_engines=chance.choice((0, 0, 1)),
+        spare_frontends=chance.choice((0, 0, 0, 1)),
+        kv_blocks=chance.choice((17, 20, 32, 64)),
+        max_num_seqs=chance.choice((2, 4, 8)),
+        window_tokens=chance.choice((4, 16, 256)),
+        waits_for_all=chance.random() < 0.8,
+    )
+    crashes = chance.randint(3, max(3, count // 3))
+    others = chance.randint(0, 3)
+    requests = [
+        _draw_request(chance, setup, number)
+        for number in range(chance.randint(3, max(4, count // 2)))
+    ]
+    tokens = sum(request.n * request.max_tokens for request in requests)
+    faults = [
+        _draw_fault(chance, setup, tokens, is_crash=place < crashes)
+        for place in range(crashes + others)
+    ]
+    return [setup, *requests, *faults]
+
+
+def _draw_request(chance: Random, setup: Setup, number: int) -> Request:
+    shared = SHARED_PROMPT if chance.random() < 0.4 else []
+    own = [chance.randrange(8, 2000) for _ in range(chance.randint(1, 12))]
+    max_tokens = chance.choice((1, 8, 20, OUTPUT_TOKENS_MAX, OUTPUT_TOKENS_MAX))
+    leaves = chance.random() < 0.25
+    return Request(
+        name=f"request-{number}",
+        at_s=round(chance.random() ** 2 * BEGIN_S, 4),
+        frontend=chance.randrange(setup.frontends),
+        prompt=[*shared, *own],
+        seed=chance.randrange(2**31),
+        max_tokens=max_tokens,
+        min_tokens=chance.choice((0, 0, 0, 3)) if max_tokens > 3 else 0,
+        stop_at=chance.randrange(max_tokens) if chance.random() < 0.2 else None,
+        logprobs=chance.choice((None, None, 0, 2)),
+        n=chance.choice((1, 1, 1, 1, 1, 2)),
+        streaming=chance.random() < 0.8,
+        priority=chance.choice((0, 0, 0, 1)),
+        leaves_after=chance.randrange(max_tokens) if leaves else math.inf,
+        patience_s=chance.choice((0.05, 0.2, 0.6)) if chance.random() < 0.2 else math.inf,
+        pause_s=chance.choice((0.0, 0.0, 0.0, 0.01, 0.1)),
+    )
+
+
+def _draw_fault(chance: Random, setup: Setup, tokens: int, *, is_crash: bool) -> Fault:
+    kinds = [kind for kind in _KINDS if (kind in CRASHES) == is_crash]
+    if not setup.spare_engines + setup.spare_frontends:
+        kinds = [kind for kind in kinds if kind is not FaultKind.KILL_SPARE]
+    return Fault(
+        kind=chance.choice(kinds),
+        at_s=round(chance.random() * BEGIN_S, 4) if chance.random() < 0.3 else 0.0,
+        tokens=chance.randrange(tokens) if chance.random() < 0.7 else 0,
+        steps=chance.choice((0, chance.randrange(10), chance.randrange(100))),
+        engine=chance.randrange(setup.engines),
+        frontend=chance.randrange(setup.frontends),
+        for_s=chance.choice((0.02, 0.3, 1.0, 4.0)),
+        count=chance.choice((1, 1, 3)),
+    )

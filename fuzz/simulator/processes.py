@@ -1,0 +1,171 @@
+"""What simulated processes run: the engine's and the frontend's own code, over simulated parts.
+
+An engine is `EngineProcess` with a spoke of the simulated network and simulated workers; a frontend
+is `FrontendProcess`, whose requests come from simulated clients in place of connections.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+import attrs
+import msgspec
+
+from ...api import frontend_process
+from ...api.application import Application
+from ...api.responses.foreign import ForeignResponses, RootCalls
+from ...api.serving.server import open_queue_source
+from ...api.settings import ServeSettings
+from ...engine.batch_table import BatchTable
+from ...engine.core.engine_core import EngineCore
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
+from ...engine.process import main as engine_process
+from ...engine.process.server import EngineServer
+from ...engine.step_messages import WorkerReady
+from ...engine.step_recorder import NO_RECORDER
+from ...nurseries.processes.progress_page import private_slot
+from ...runtime.config import RuntimeSettings
+from ...runtime.frontend.core_client import CoreClient
+from ...runtime.frontend.frontend import Frontend
+from ...runtime.messages import FRONTEND_TO_ROOT, ROOT_TO_FRONTEND, FrontendInit, FrontendReady
+from ...runtime.runtime import make_frontend, open_frontend_services
+from ...runtime.text.input_processor import InputProcessor
+from ...transports.control.channel import ControlChannel
+from ...transports.control.handshake import ChildHandshake, Hello, perform_child_handshake
+from ...transports.control.passed_fds import close_fds
+from ...transports.links.channel import Peer
+from .kernel import Main, SimProcess
+from .network import SimNetwork
+from .worker import SimExecutor
+
+ENGINE, FRONTEND = "simulated engine", "simulated frontend"
+
+
+@attrs.define(eq=False)
+class _Channel:
+    """A control channel whose HELLO says the simulated pid."""
+
+    control: ControlChannel
+    pid: int
+
+    async def send(self, message: object, fds: Sequence[int] = ()) -> None:
+        if isinstance(message, Hello):
+            message = Hello(message.role, self.pid)
+        await self.control.send(message, fds)
+
+    async def receive_any(self) -> tuple[object, list[int]]:
+        return await self.control.receive_any()
+
+
+@attrs.define(eq=False)
+class EngineParts:
+    """Of one engine process."""
+
+    process: engine_process.EngineProcess
+    executor: SimExecutor | None = None
+
+    @property
+    def core(self) -> EngineCore | None:
+        """None while it boots."""
+        server: EngineServer | None = getattr(self.process, "_server", None)
+        return None if server is None else server.core
+
+
+@attrs.define(eq=False)
+class FrontendParts:
+    """Of one frontend process."""
+
+    frontend: Frontend
+    is_ready: bool = False
+
+    @property
+    def client(self) -> CoreClient:
+        """Its side of the engines."""
+        return self.frontend.client
+
+
+@attrs.define(eq=False)
+class Programs:
+    """The main functions of one simulation."""
+
+    network: SimNetwork
+    settings: RuntimeSettings
+    inputs: InputProcessor
+    chance: Random
+    # What the workers of each engine rank say.
+    worker_ready: Callable[[int], WorkerReady]
+    prepare: Callable[[Frontend], None]
+    on_up: Callable[[SimProcess], None]
+
+    def mains(self) -> dict[str, Main]:
+        """By the modules that the fleets are given."""
+        return {ENGINE: self.run_engine, FRONTEND: self.run_frontend}
+
+    async def run_engine(self, process: SimProcess) -> None:
+        """As `engine.process.main.main`."""
+        control = ControlChannel(process.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
+        handshake = await self._handshake(process, control, "engine")
+        init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
+        me = _become(process, "engine", init.rank, init.epoch)
+        process.on_cut.append(partial(self.network.remove, me))
+        make_executor = partial(
+            SimExecutor,
+            ready=self.worker_ready(init.rank),
+            chance=self.chance,
+            on_made=lambda executor: setattr(process.parts, "executor", executor),
+        )
+        engine = engine_process.EngineProcess(
+            init,
+            control,
+            handshake,
+            self.network.open_spoke(me),  # type: ignore[arg-type]  # a spoke of another carrier
+            NO_RECORDER,
+            private_slot(),
+            BatchTable(None, init.settings.max_num_seqs),
+            None,
+            make_executor=make_executor,  # type: ignore[arg-type]
+        )
+        process.parts = EngineParts(engine)
+        await engine.run()
+
+    async def run_frontend(self, process: SimProcess) -> None:
+        """As `api.frontend_process.main`."""
+        control = ControlChannel(process.control, sends=FRONTEND_TO_ROOT, receives=ROOT_TO_FRONTEND)
+        handshake = await self._handshake(process, control, "frontend")
+        init = msgspec.msgpack.decode(handshake.init, type=FrontendInit)
+        me = _become(process, "frontend", init.rank, init.epoch)
+        hub = self.network.open_hub(me)
+        process.on_cut.append(partial(self.network.remove, me, hub.endpoints[0]))
+        frontend = make_frontend(
+            Frontend,
+            self.settings,
+            hub,
+            self.inputs,
+            epoch=me.epoch,
+            rank=me.rank,
+            chance=self.chance,
+        )
+        self.prepare(frontend)
+        process.parts = parts = FrontendParts(frontend)
+        frontend.client.apply_membership(init.engines)
+        foreign = ForeignResponses(me.rank, self.settings.frontends, me.epoch, control.send)
+        application = Application(frontend, ServeSettings(), foreign, RootCalls(control.send))
+        async with open_frontend_services(hub, frontend.client), open_queue_source() as source:
+            running = frontend_process.FrontendProcess(init, control, frontend, application, source)
+            input_endpoint, output_endpoint = hub.endpoints
+            where = FrontendReady(input_endpoint=input_endpoint, output_endpoint=output_endpoint)
+            parts.is_ready = True
+            self.on_up(process)
+            await running.run(handshake, where)
+
+    async def _handshake(
+        self, process: SimProcess, control: ControlChannel, role: str
+    ) -> ChildHandshake:
+        handshake = await perform_child_handshake(_Channel(control, process.pid), role)
+        close_fds(handshake.fds)
+        return handshake
+
+
+def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:
+    process.role, process.rank, process.epoch = role, rank, epoch
+    return Peer(role, rank, epoch)

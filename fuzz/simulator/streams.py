@@ -1,0 +1,140 @@
+"""Oracle and checker of clients' streams; knows requests and what came, and nothing of the runtime.
+
+I1 exactly once, I2 identity, I3 one end. What must come out is computed from the request alone.
+"""
+
+from collections.abc import Sequence
+
+import attrs
+
+from ...engine.messages import AddRequest, FinishReason
+from ...engine.sampling_params import SamplingParams
+from ...engine.worker.null.executor import null_logprob
+from ..doubles.checking_worker import make_wanted
+from .plan import Request
+
+
+class Violation(AssertionError):
+    """An invariant is broken."""
+
+
+@attrs.frozen
+class Model:
+    """What of a model an oracle needs."""
+
+    model_len: int
+    vocab_size: int
+    eos: tuple[int, ...]
+
+
+@attrs.frozen
+class WantedChoice:
+    """What one choice of a request must be."""
+
+    tokens: list[int]
+    reason: FinishReason
+    stop_token: int | None
+
+
+@attrs.define(eq=False)
+class Piece:
+    """What one read of a stream gave, in plain values."""
+
+    index: int
+    token_ids: list[int]
+    token_count: int
+    reason: str | None
+    stop_reason: object
+    # (token id, logprob) of each token, or None.
+    logprobs: list[tuple[int, float]] | None
+
+
+@attrs.define(eq=False)
+class StreamHistory:
+    """One life of a client's request: from its asking to its end."""
+
+    request: Request
+    wanted: Sequence[WantedChoice]
+    # Taken so far, of each choice.
+    taken: list[list[int]] = attrs.field(init=False)
+    ended: list[bool] = attrs.field(init=False)
+    # "finished", "left", "lost" with its frontend, "died" with its engine.
+    end: str = attrs.field(default="", init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.taken = [[] for _ in self.wanted]
+        self.ended = [False for _ in self.wanted]
+
+    def take(self, piece: Piece) -> None:
+        """Judge what was read. Raises `Violation`."""
+        name, index = self.request.name, piece.index
+        wanted, taken = self.wanted[index], self.taken[index]
+        _demand(not self.end, f"{name} goes on after it {self.end}")
+        _demand(not self.ended[index], f"{name}: choice {index} goes on after its end")
+        first = len(taken)
+        taken += piece.token_ids
+        expected = wanted.tokens[first : len(taken)]
+        what = f"{name}: tokens {piece.token_ids} at {first} of choice {index}, not {expected}"
+        _demand(piece.token_ids == expected, what)
+        _demand(piece.token_count == len(taken), f"{name}: counts {piece.token_count} tokens")
+        if self.request.logprobs is not None and piece.token_ids:
+            self._check_logprobs(piece, first)
+        if piece.reason is not None:
+            self.ended[index] = True
+            _demand(piece.reason == wanted.reason, f"{name} ended by {piece.reason}")
+            _demand(len(taken) == len(wanted.tokens), f"{name} ended after {len(taken)} tokens")
+            _demand(piece.stop_reason == wanted.stop_token, f"{name}: {piece.stop_reason}")
+
+    def _check_logprobs(self, piece: Piece, first: int) -> None:
+        expected = [
+            (token_id, null_logprob(len(self.request.prompt) + place, token_id))
+            for place, token_id in enumerate(piece.token_ids, first)
+        ]
+        _demand(piece.logprobs == expected, f"{self.request.name}: logprobs {piece.logprobs}")
+
+    def finish(self, end: str) -> None:
+        """It is over, in this way."""
+        _demand(not self.end, f"{self.request.name} {end} after it {self.end}")
+        self.end = end
+        if end == "finished":
+            _demand(all(self.ended), f"{self.request.name} ended without its last output")
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise Violation(what)
+
+
+def want(request: Request, model: Model) -> StreamHistory:
+    """The oracle: what this request must get, whatever happens meanwhile."""
+    params = params_of(request, model)
+    return StreamHistory(request, [_choice(request, params, n, model) for n in range(request.n)])
+
+
+def _choice(request: Request, params: SamplingParams, choice: int, model: Model) -> WantedChoice:
+    add = AddRequest(
+        request_id="",
+        attempt=0,
+        prompt_token_ids=request.prompt,
+        sampling=params,
+        eos_token_ids=list(model.eos),
+        choice=choice,
+    )
+    found = make_wanted("", add, model_len=model.model_len, vocab_size=model.vocab_size)
+    return WantedChoice(found.tokens, found.reason, found.stop_token_id)
+
+
+def params_of(request: Request, model: Model) -> SamplingParams:
+    """Sampling parameters of the request, with the stop token that ends it where it wants."""
+    plain = SamplingParams(
+        n=request.n,
+        seed=request.seed,
+        max_tokens=request.max_tokens,
+        min_tokens=request.min_tokens,
+        logprobs=request.logprobs,
+    )
+    if request.stop_at is None:
+        return plain
+    tokens = _choice(request, plain, 0, model).tokens
+    token_id = tokens[min(request.stop_at, len(tokens) - 1)]
+    return attrs.evolve(plain, stop_token_ids=(token_id,))

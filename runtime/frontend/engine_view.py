@@ -1,0 +1,156 @@
+"""Engines as one frontend sees them: membership, links, refusals, and which of them take work.
+
+An engine takes work if the latest membership lists its epoch as ready, its link is up, and it has
+not refused a request for draining since that membership. It is gone once membership says so: a link
+that is down proves nothing.
+
+Sans-IO: snapshots and events of links in, sets of engines out. `core_client` carries out.
+"""
+
+import math
+
+import attrs
+
+from ...engine.batch_table import content_hash
+from ...engine.messages import AddRequest, EngineReady
+from ...transports.links.channel import Peer
+from ..errors import RequestQuarantined
+from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
+from .ledger_entry import Fail
+from .replay_policy import ReplayDecision
+
+
+@attrs.define(eq=False)
+class EngineView:
+    """All engines of one run, from one frontend."""
+
+    membership: EngineMembership = attrs.field(factory=lambda: EngineMembership(-1, []), init=False)
+    # The longest request, in tokens, that all engines take which are there or may come back, as far
+    # as known: any may have to take over a stream, and its end must not depend on which does.
+    max_model_len: float = attrs.field(default=math.inf, init=False)
+    _linked: set[Peer] = attrs.field(factory=set, init=False)
+    # Engines whose link has been up, whatever became of it, until they are forgotten.
+    _met: set[Peer] = attrs.field(factory=set, init=False)
+    _ready: dict[Peer, EngineReady] = attrs.field(factory=dict, init=False)
+    _draining: set[Peer] = attrs.field(factory=set, init=False)
+    # {rank: what its latest READY said}, of those that were not given up.
+    _latest: dict[int, EngineReady] = attrs.field(factory=dict, init=False)
+
+    def handle_membership(self, membership: EngineMembership) -> dict[Peer, str] | None:
+        """Numbered full snapshots, the latest wins; None for an older one.
+
+        Returns the engines that are gone by it, and what became of each; `handle_forgotten` is
+        called for them.
+        """
+        if membership.number <= self.membership.number:
+            return None
+        self.membership = membership
+        ready = {
+            Peer("engine", member.rank, member.epoch): member.ready
+            for member in membership.engines
+            if member.state is EngineState.READY and member.ready is not None
+        }
+        for member in membership.engines:
+            if member.ready is not None:
+                self._latest[member.rank] = member.ready
+            elif member.state is EngineState.FAILED:
+                self._latest.pop(member.rank, None)
+        lengths = [each.max_model_len for each in self._latest.values()]
+        self.max_model_len = min(lengths, default=math.inf)
+        over = {peer for peer in self._met if self._is_over(peer)}
+        gone = over | (self._ready.keys() - ready.keys())
+        self._ready = ready
+        self._draining.clear()
+        return {peer: self._cause_of(peer) for peer in sorted(gone)}
+
+    def handle_up(self, peer: Peer) -> None:
+        """A generation of its link began."""
+        self._linked.add(peer)
+        self._met.add(peer)
+
+    def handle_down(self, peer: Peer) -> None:
+        """Its link is down; it may come back."""
+        self._linked.discard(peer)
+
+    def handle_draining(self, peer: Peer) -> None:
+        """It refused a request for draining: it is not asked again before the next membership."""
+        self._draining.add(peer)
+
+    def handle_forgotten(self, peer: Peer) -> None:
+        """It is gone, and its link with it."""
+        self._linked.discard(peer)
+        self._met.discard(peer)
+
+    def is_met(self, peer: Peer) -> bool:
+        """Whether its link has been up and it was not forgotten since."""
+        return peer in self._met
+
+    def judge(self, request: AddRequest, now_s: float) -> None:
+        """Have it run alone as far as it is suspected of an engine's death.
+
+        Raises `RequestQuarantined`.
+        """
+        suspects, refused = self.membership.suspects, self.membership.refused
+        if not (suspects or refused):
+            return
+        content = content_hash(request)
+        left_s = refused.get(content, 0.0) - now_s
+        if left_s > 0.0:
+            raise RequestQuarantined(left_s)
+        request.solo_tokens = suspects.get(content, 0)
+
+    def judged(self, decision: ReplayDecision, now_s: float) -> ReplayDecision:
+        """The decision, or that the request ends because it is refused by now."""
+        try:
+            self.judge(decision.entry.request, now_s)
+        except RequestQuarantined as error:
+            return Fail(decision.entry, error)
+        return decision
+
+    def taking(self) -> dict[Peer, EngineReady]:
+        """Those that take work now, in order.
+
+        By the channel's own objects: what an engine says is compared by identity first.
+        """
+        takes = sorted(p for p in self._linked if p in self._ready and p not in self._draining)
+        return {peer: self._ready[peer] for peer in takes}
+
+    def expected(self) -> frozenset[str]:
+        """Numerics ids of the engines that are there or may come back."""
+        return frozenset(ready.numerics_id for ready in self._latest.values())
+
+    def health(self) -> list[EngineHealth]:
+        """Each engine's state as it is from here: ready also means that the link is up."""
+        found = []
+        for member in self.membership.engines:
+            peer = Peer("engine", member.rank, member.epoch)
+            state, reason = member.state, ""
+            if state is EngineState.READY and peer not in self._linked:
+                state = EngineState.STARTING
+            if state is not EngineState.READY:
+                reason = f"engine {member.rank} is {state.value}"
+                reason += f" after it {member.cause}" if member.cause else ""
+            elif peer in self._draining:
+                reason = f"engine {member.rank} is draining"
+            found.append(EngineHealth(member.rank, member.epoch, state, reason, member.cause))
+        return found
+
+    def _member_of(self, peer: Peer) -> EngineMember | None:
+        return next((each for each in self.membership.engines if each.rank == peer.rank), None)
+
+    def _is_over(self, peer: Peer) -> bool:
+        """Whether this epoch of an engine will not be ready any more; it may never have been."""
+        member = self._member_of(peer)
+        if member is None:
+            return False  # a snapshot from before its time, slower than its link
+        return member.epoch > peer.epoch or member.state is EngineState.FAILED
+
+    def _cause_of(self, peer: Peer) -> str:
+        member = self._member_of(peer)
+        return "was removed" if member is None else member.cause or "was replaced"
+
+    def check_invariants(self) -> None:
+        """Sets nest as their names say."""
+        assert self._linked <= self._met
+        assert self.taking().keys() <= self._ready.keys()
+        assert not self._draining & self.taking().keys()

@@ -1,0 +1,235 @@
+"""Simulations follow their seed alone; processes die and stop as real ones; checkers can fail."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from random import Random
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign
+from triolet.fuzz.simulator.bugs import BUGS
+from triolet.fuzz.simulator.kernel import SimKernel, SimProcess
+from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutate, mutations_of
+from triolet.fuzz.simulator.network import make_network
+from triolet.fuzz.simulator.plan import CRASHES, Fault, FaultKind, Request, Setup, draw
+from triolet.fuzz.simulator.simulation import simulate
+from triolet.fuzz.simulator.streams import Model, Piece, StreamHistory, Violation, want
+from triolet.fuzz.simulator.task_order import seeded_tasks
+from triolet.nurseries.processes.process import ProcessDied, ProcessSpec, open_process
+from triolet.transports.links.channel import Peer, PeerUp
+
+REQUEST = Request(name="a", at_s=0.0, frontend=0, prompt=[9, 8], seed=3, max_tokens=6)
+SEEDS = 12
+
+
+def test_every_plan_has_three_crashes() -> None:
+    for seed in range(100):
+        events = draw(Random(seed), 14)
+        assert isinstance(events[0], Setup)
+        assert sum(isinstance(e, Fault) and e.kind in CRASHES for e in events) >= 3
+
+
+@pytest.mark.slow
+def test_a_seed_has_one_trace_whatever_strings_hash_to() -> None:
+    again = f"""
+from triolet.fuzz.fuzzers.simulator import run_campaign
+print(run_campaign({SEEDS}, 1).digest)
+"""
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", again],
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    campaign = run_campaign(SEEDS, 1)
+    assert run.stdout.strip() == campaign.digest
+    assert f"trace {campaign.digest}" in campaign.lines()
+
+
+def test_a_death_that_a_survivor_could_make_good_ends_no_stream() -> None:
+    kill = Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=20)
+    requests = [attrs.evolve(REQUEST, name=f"request-{n}", seed=n, max_tokens=40) for n in range(4)]
+    outcome = simulate([Setup(engines=2), *requests, kill])
+    assert outcome.reached["stream finished"] == 4
+    assert outcome.reached["sent again"]
+    with pytest.raises(Violation):
+        simulate([Setup(engines=2), *requests, kill], BUGS["a replay forgets what was delivered"])
+
+
+def test_quick_bugs_are_planted_by_name() -> None:
+    assert set(FUZZER.faults) < set(BUGS)
+    assert len(BUGS) >= 20
+
+
+# ---- processes
+
+
+def kernel_of(main: object, nursery: trio.Nursery) -> SimKernel:
+    kernel = SimKernel({"it": main}, Random(0), lambda text: None)  # type: ignore[dict-item]
+    kernel.nursery = nursery
+    return kernel
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with seeded_tasks("1"):
+        yield
+
+
+@pytest.mark.parametrize("how", ["killed", "returns", "raises"])
+async def test_a_process_dies_as_a_real_one(
+    how: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def main(process: SimProcess) -> None:
+        if how == "killed":
+            await trio.sleep_forever()
+        if how == "raises":
+            raise ProcessDied(None)  # type: ignore[arg-type]
+
+    async with trio.open_nursery() as nursery:
+        kernel = kernel_of(main, nursery)
+        kernel.explained = (ProcessDied,)
+        async with open_process(ProcessSpec("it", "it", kernel=kernel)) as process:
+            await trio.sleep(1)
+            if how == "killed":
+                assert kernel.is_usable(process.pid)
+                kernel.kill(kernel.processes[0])
+            found = await process.wait_exited()
+            assert kernel.is_exiting(process.pid)
+        assert (found.code, found.signal) == ((None, 9) if how == "killed" else (1, None))
+        assert not kernel.false_kills
+
+
+async def test_a_stopped_process_does_nothing_until_it_goes_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ticks: list[float] = []
+
+    async def main(process: SimProcess) -> None:
+        while True:
+            await trio.sleep(1)
+            ticks.append(trio.current_time())
+
+    async with trio.open_nursery() as nursery:
+        kernel = kernel_of(main, nursery)
+        async with open_process(ProcessSpec("it", "it", kernel=kernel)):
+            await trio.sleep(2.5)
+            kernel.stop(kernel.processes[0])
+            assert not kernel.is_usable(kernel.processes[0].pid)
+            await trio.sleep(3)
+            assert len(ticks) == 2
+            kernel.resume(kernel.processes[0])
+            await trio.sleep(1.1)
+            assert [round(tick, 6) for tick in ticks[2:]] == [5.5, 6.5]
+
+
+# ---- network
+
+
+async def test_a_way_that_is_cut_carries_nothing_and_links_recover(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    network = make_network(Random(1), lambda text: None)
+    hub = network.open_hub(Peer("frontend", 0, 1))
+    spoke = network.open_spoke(Peer("engine", 0, 2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(network.run)
+        for channel in (hub, spoke):
+            await nursery.start(channel.run_input)
+            await nursery.start(channel.run_output)
+        network.cut((0, 0))
+        spoke.connect(hub.peer_self, *hub.endpoints)
+        with trio.move_on_after(5) as patience:
+            await hub.receive()
+        assert patience.cancelled_caught
+        network.cuts.clear()
+        assert await hub.receive() == [PeerUp(spoke.peer_self, 1)]
+        network.remove(spoke.peer_self)
+        assert network.find_spoke(spoke.peer_self) is None
+        nursery.cancel_scope.cancel("over")
+
+
+# ---- the oracle
+
+
+def history() -> StreamHistory:
+    return want(REQUEST, Model(model_len=100, vocab_size=2000, eos=(1,)))
+
+
+def piece(token_ids: list[int], count: int, reason: str | None = None) -> Piece:
+    return Piece(0, token_ids, count, reason, None, None)
+
+
+def test_a_stream_like_the_oracle_s_holds() -> None:
+    stream = history()
+    tokens = stream.wanted[0].tokens
+    stream.take(piece(tokens[:2], 2))
+    stream.take(piece(tokens[2:], 6, "length"))
+    stream.finish("finished")
+    assert stream.end == "finished"
+
+
+def lose_a_token(stream: StreamHistory, rest: list[int]) -> None:
+    stream.take(piece(rest[1:2], 3))
+
+
+def take_another(stream: StreamHistory, rest: list[int]) -> None:
+    stream.take(piece([rest[0] + 1], 3))
+
+
+def end_early(stream: StreamHistory, rest: list[int]) -> None:
+    stream.take(piece(rest[:1], 3, "length"))
+
+
+def go_on_after_the_end(stream: StreamHistory, rest: list[int]) -> None:
+    stream.take(piece(rest, 6, "length"))
+    stream.take(piece([5], 7))
+
+
+def end_without_last_output(stream: StreamHistory, rest: list[int]) -> None:
+    stream.finish("finished")
+
+
+def end_twice(stream: StreamHistory, rest: list[int]) -> None:
+    stream.finish("left")
+    stream.finish("left")
+
+
+@pytest.mark.parametrize(
+    "go_wrong",
+    [
+        *(lose_a_token, take_another, end_early),
+        *(go_on_after_the_end, end_without_last_output, end_twice),
+    ],
+)
+def test_any_other_stream_is_a_violation(
+    go_wrong: Callable[[StreamHistory, list[int]], None],
+) -> None:
+    stream = history()
+    tokens = stream.wanted[0].tokens
+    stream.take(piece(tokens[:2], 2))
+    with pytest.raises(Violation):
+        go_wrong(stream, tokens[2:])
+
+
+# ---- mutations
+
+
+def test_a_mutation_inverts_one_comparison() -> None:
+    source = (
+        "def f(a, b):\n    assert a.epoch < 3\n    return a.epoch < b.epoch or a.name == b.name"
+    )
+    assert [each.source for each in mutations_of("m", source)] == ["a.epoch < b.epoch"]
+    assert "a.epoch >= b.epoch or a.name == b.name" in mutate(source, 0)
+
+
+def test_every_module_that_is_mutated_has_such_comparisons() -> None:
+    for module, tests in MODULES.items():
+        assert mutations_of(module, (PACKAGE / module).read_text()), module
+        assert (PACKAGE / tests).is_dir(), tests
