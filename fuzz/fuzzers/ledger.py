@@ -17,7 +17,7 @@ from ...engine.messages import AddRequest, EngineReady, RequestOutput, ResyncRep
 from ...runtime.config import ReplaySettings
 from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_entry import Accepted, LedgerEntry, Refusal
-from ...runtime.frontend.replay_policy import Place, ReplayDecision, ReplayPolicy
+from ...runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from ...transports.links.channel import Peer
 from ..fuzzer import Fuzzer
 from .ledger_world import ATTEMPTS_MAX, WAIT_S, Act, LedgerWorld
@@ -124,7 +124,7 @@ class _Careless(ReplayPolicy):
     """Planted: any engine will do."""
 
     def _decide(self, entry: LedgerEntry, now: float) -> ReplayDecision | None:
-        return Place(entry, list(self._engines), True) if self._engines else None
+        return PlaceOn(entry, list(self._engines), True) if self._engines else None
 
 
 class _Hasty(ReplayPolicy):

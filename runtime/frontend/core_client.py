@@ -49,7 +49,7 @@ from .engine_view import EngineView
 from .ledger import Ledger
 from .ledger_entry import NOTHING, Accepted, Fail, LedgerEntry, LedgerStatus, RequestSink, Send
 from .load_balancer import LeastLoaded
-from .replay_policy import Place
+from .replay_policy import PlaceOn
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class CoreClient:
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
             match decision:
-                case Place(peers=peers, exact=exact):
+                case PlaceOn(peers=peers, exact=exact):
                     parent = entry.request.parent
                     peer = of_parents.get(parent)
                     if peer not in peers:

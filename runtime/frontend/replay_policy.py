@@ -27,7 +27,7 @@ from .ledger_entry import Fail, LedgerEntry, LedgerStatus
 
 
 @attrs.frozen
-class Place:
+class PlaceOn:
     """Send it to one of these; `exact`: its tokens will be those of the undisturbed run."""
 
     entry: LedgerEntry
@@ -35,7 +35,7 @@ class Place:
     exact: bool
 
 
-ReplayDecision = Place | Fail
+ReplayDecision = PlaceOn | Fail
 
 
 @attrs.define(eq=False)
@@ -101,10 +101,10 @@ class ReplayPolicy:
             holding = {p: ready for p, ready in self._engines.items() if holds(ready, entry)}
             exact = [peer for peer, ready in holding.items() if is_exact(ready, entry)]
             if exact:
-                return Place(entry, exact, True)
+                return PlaceOn(entry, exact, True)
             may_return = is_reproducible(entry) and entry.numerics_id in self._expected
             if entry.request.inexact_ok and holding and (is_late or not may_return):
-                return Place(entry, list(holding), False)
+                return PlaceOn(entry, list(holding), False)
         return Fail(entry, self._error_of(entry)) if is_late else None
 
     def _late_at(self, entry: LedgerEntry) -> float:

@@ -22,7 +22,7 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.runtime.config import ReplaySettings
 from triolet.runtime.frontend.ledger import Ledger
 from triolet.runtime.frontend.ledger_entry import Fail, LedgerEntry, LedgerStatus
-from triolet.runtime.frontend.replay_policy import Place, ReplayDecision, ReplayPolicy
+from triolet.runtime.frontend.replay_policy import PlaceOn, ReplayDecision, ReplayPolicy
 from triolet.transports.links.channel import Peer
 
 GONE = Peer("engine", 0, 1)
@@ -124,7 +124,7 @@ def test_it_goes_to_an_engine_of_the_same_numerics_that_holds_it(
 ) -> None:
     ledger = make(tokens=tokens)
     decisions = decide(ledger, engines)
-    assert decisions == ([] if chosen is None else [Place(entry_of(ledger), chosen, True)])
+    assert decisions == ([] if chosen is None else [PlaceOn(entry_of(ledger), chosen, True)])
     assert ledger.replays.next_deadline() == 130.0
 
 
@@ -142,7 +142,7 @@ def test_it_waits_so_long_and_then_ends_with_the_death_of_its_engine() -> None:
 
 
 def test_without_a_wait_it_goes_on_at_once_or_not_at_all() -> None:
-    assert isinstance(decide(make(wait_s=0), {OTHER: READY})[0], Place)
+    assert isinstance(decide(make(wait_s=0), {OTHER: READY})[0], PlaceOn)
     assert "no engine came up within 0 s" in str(end_of(make(wait_s=0), 100.0))
 
 
@@ -157,9 +157,9 @@ def test_inexact_only_where_it_is_allowed_and_no_engine_of_its_own_may_return() 
     ledger = make(inexact_ok=True)
     assert decide(ledger, engines, 100.0, "same", "other") == [], "its own may come back"
     assert decide(ledger, engines | {SUCCESSOR: READY}) == [
-        Place(entry_of(ledger), [SUCCESSOR], True)
+        PlaceOn(entry_of(ledger), [SUCCESSOR], True)
     ]
-    expected = [Place(entry_of(ledger), [OTHER], False)]
+    expected = [PlaceOn(entry_of(ledger), [OTHER], False)]
     assert decide(ledger, engines, 100.0, "other") == expected
     assert decide(ledger, engines, 130.0, "same", "other") == expected
     again = ledger.handle_replay(entry_of(ledger), OTHER, 130.0, ready=UNLIKE, exact=False)
@@ -168,22 +168,24 @@ def test_inexact_only_where_it_is_allowed_and_no_engine_of_its_own_may_return() 
     # From now on it is the other's.
     ledger.handle_peer_gone(OTHER, "SIGKILL", 140.0)
     assert decide(ledger, {SUCCESSOR: READY}, 140.0, "same", "other") == []
-    assert decide(ledger, {OTHER: UNLIKE}, 140.0) == [Place(entry_of(ledger), [OTHER], True)]
+    assert decide(ledger, {OTHER: UNLIKE}, 140.0) == [PlaceOn(entry_of(ledger), [OTHER], True)]
 
 
 def test_what_an_approximate_engine_gave_is_not_gone_on_with() -> None:
     assert "`inexact_ok`" in str(end_of(make(ready=ROUGH), 100.0, {OTHER: ROUGH}))
     begun = make(ready=ROUGH, inexact_ok=True)
-    assert decide(begun, {OTHER: ROUGH}, 100.0, "same") == [Place(entry_of(begun), [OTHER], False)]
+    assert decide(begun, {OTHER: ROUGH}, 100.0, "same") == [
+        PlaceOn(entry_of(begun), [OTHER], False)
+    ]
     fresh = make(ready=ROUGH, tokens=0)
-    assert decide(fresh, {OTHER: ROUGH}) == [Place(entry_of(fresh), [OTHER], True)]
+    assert decide(fresh, {OTHER: ROUGH}) == [PlaceOn(entry_of(fresh), [OTHER], True)]
 
 
 def test_attempts_are_bounded_until_the_next_token() -> None:
     ledger = make(attempts=3)
     for now in (101.0, 102.0):
         (place,) = decide(ledger, {OTHER: READY}, now)
-        assert isinstance(place, Place)
+        assert isinstance(place, PlaceOn)
         ledger.handle_replay(place.entry, OTHER, now, ready=READY)
         ledger.handle_peer_gone(OTHER, "SIGSEGV", now)
     assert ledger.replays.next_deadline() == 102.0
@@ -195,7 +197,7 @@ def test_attempts_are_bounded_until_the_next_token() -> None:
         add = ledger.handle_replay(entry_of(ledger), OTHER, now, ready=READY)
         say(ledger, OTHER, add.attempt, len(add.output_token_ids))
         ledger.handle_peer_gone(OTHER, "SIGSEGV", now)
-    assert isinstance(decide(ledger, {OTHER: READY}, 120.0)[0], Place)
+    assert isinstance(decide(ledger, {OTHER: READY}, 120.0)[0], PlaceOn)
 
 
 def test_an_engine_that_forgets_it_again_and_again_is_an_attempt_each_time() -> None:
@@ -214,7 +216,7 @@ def test_refusals_for_draining_are_free_and_end_no_wait() -> None:
         add = ledger.handle_replay(entry_of(ledger), OTHER, now, ready=READY)
         refuse(ledger, OTHER, add, now)
         assert ledger.replays.next_deadline() == 130.0
-    assert isinstance(decide(ledger, {OTHER: READY}, 120.0)[0], Place)
+    assert isinstance(decide(ledger, {OTHER: READY}, 120.0)[0], PlaceOn)
     assert "died: SIGKILL" in str(end_of(ledger, 130.0))
 
 
@@ -223,7 +225,7 @@ def test_a_new_request_that_is_refused_for_draining_waits_as_well() -> None:
     add = ledger.handle_add(request(), GONE, 0.0, ready=READY)
     refuse(ledger, GONE, add, 5.0)
     assert ledger.get("r") is not None
-    assert isinstance(decide(ledger, {OTHER: READY}, 6.0)[0], Place)
+    assert isinstance(decide(ledger, {OTHER: READY}, 6.0)[0], PlaceOn)
     assert isinstance(end_of(ledger, 35.0), EngineDraining)
 
 
