@@ -15,6 +15,8 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
+from ...nurseries.processes.process import LadderTimes
+from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import (
     start_background_task,
@@ -29,6 +31,7 @@ from ...transports.control.handshake import ChildHandshake, perform_child_handsh
 from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
+from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
 from ..errors import EngineError
 from ..messages import (
@@ -51,6 +54,8 @@ from .services import describe_engine, open_engine_services
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
+# After new workers are ready: what was interrupted goes on first.
+SPARE_SETTLE_S = 0.5
 
 
 async def main(child: ChildFds) -> None:
@@ -61,7 +66,6 @@ async def main(child: ChildFds) -> None:
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
     )
-    close_fds(handshake.fds)
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
     try:
@@ -74,6 +78,26 @@ async def main(child: ChildFds) -> None:
             raise
         # A folder or a setting that cannot be served: a successor would meet the same.
         await handshake.refuse(str(first_error(errors)))
+    finally:
+        close_fds(handshake.fds)
+
+
+def spare_workers(settings: EngineSettings) -> Spares:
+    """A worker that has imported everything, to take the place of one that dies.
+
+    With several workers all are new after a death, and with torch a start is more than imports:
+    there it would be of no use.
+    """
+    use = settings.workers == 1 and settings.executor != "torch" and settings.device == "cpu"
+    return Spares(
+        role="worker",
+        module=worker_module_ahead(settings.executor),
+        count=int(use),
+        warm_up_s=settings.boot_timeout_s,
+        ladder=LadderTimes(),
+        readiness=Readiness(),
+        settle_s=SPARE_SETTLE_S,
+    )
 
 
 @attrs.define(eq=False)
@@ -87,6 +111,8 @@ class EngineProcess:
     recorder: StepRecorder
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     make_executor: Callable[..., Executor] = Executor
+    make_spares: Callable[[EngineSettings], Spares] = spare_workers
+    _spares: Spares = attrs.field(init=False)
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -100,6 +126,7 @@ class EngineProcess:
         """
         workers = self.init.settings.workers
         reports = BootReports(self.control, self.handshake, workers)
+        self._spares = self.make_spares(self.init.settings)
         self._executor = self.make_executor(
             self.init.settings,
             self.init.epoch,
@@ -107,6 +134,8 @@ class EngineProcess:
             on_workers=reports.workers,
             recorder=self.recorder,
             ahead=self.ahead,
+            memory_fds=self.handshake.fds,
+            spares=self._spares,
         )
         async with (
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
@@ -116,6 +145,7 @@ class EngineProcess:
             progress = await start_background_task(nursery, reports.run_progress, name="progress")
             async with open_service(self._executor.run, name="executor") as executor:
                 await reports.end_progress(progress)
+                self._spares.start(nursery)
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:
@@ -188,7 +218,7 @@ class EngineProcess:
                 "kv blocks": f"{statistics.kv_blocks_free} of {statistics.kv_blocks} free",
             },
             tasks=task_tree(),
-            processes=await self._executor.trees(),
+            processes=[*await self._executor.trees(), *self._spares.trees()],
         )
         return msgspec.json.encode(tree).decode()
 

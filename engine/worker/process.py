@@ -7,7 +7,7 @@ the first moment. Imports torch only where the executor needs it.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TypeVar
@@ -40,8 +40,11 @@ T = TypeVar("T")
 # Between two reports of how far a phase is: each wakes this loop, the engine's and the root's, and
 # a small model has a tensor every millisecond. A person sees no more.
 REPORT_S = 0.05
-# Called with the settings, our rank, and a way to pause until the worker is stopped.
-MakeExecutor = Callable[[EngineSettings, int, Pause], WorkerExecutor]
+# Called with the settings, our rank, a way to pause until the worker is stopped, and memory that
+# outlives us, which stays open.
+MakeExecutor = Callable[[EngineSettings, int, Pause, Sequence[int]], WorkerExecutor]
+# Beside INIT: the steps' ring, the results' ring, then the memory.
+RINGS_FDS = 2 * READER_FDS
 
 
 async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
@@ -54,14 +57,15 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
         init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
         stop = owned.enter_context(closing(StopSignal()))
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
-        make_ours = partial(make, init.settings, init.rank, stop.pause)
+        memory_fds = handshake.fds[RINGS_FDS:]
+        make_ours = partial(make, init.settings, init.rank, stop.pause, memory_fds)
         executor = await run_or_refuse(handshake, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
             output_rank=OUTPUT_RANK,
             steps=owned.enter_context(RingReader.attach(handshake.fds[:READER_FDS], init.rank)),
-            results=owned.enter_context(RingWriter.attach(handshake.fds[READER_FDS:])),
+            results=owned.enter_context(RingWriter.attach(handshake.fds[READER_FDS:RINGS_FDS])),
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
             generation=init.generation,

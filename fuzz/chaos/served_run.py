@@ -189,7 +189,11 @@ def is_spare(place: str) -> bool:
 
 def serving(processes: Mapping[str, ProcessTree]) -> dict[str, ProcessTree]:
     """Those that are no spares, nor of a spare."""
-    return {place: each for place, each in processes.items() if not place.startswith(SPARE)}
+    return {
+        place: each
+        for place, each in processes.items()
+        if not any(part.startswith(SPARE) for part in place.split("/"))
+    }
 
 
 def is_serving(place: str, process: ProcessTree, places: Sequence[str]) -> bool:

@@ -16,12 +16,15 @@ from ...api.application import Application
 from ...api.responses.foreign import ForeignResponses, RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
+from ...engine.config import EngineSettings
 from ...engine.core.engine_core import EngineCore
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
 from ...engine.process import main as engine_process
 from ...engine.process.server import EngineServer
 from ...engine.step_messages import WorkerReady
 from ...engine.step_recorder import NO_RECORDER
+from ...nurseries.processes.process import LadderTimes
+from ...nurseries.processes.spares import Readiness, Spares
 from ...runtime.config import RuntimeSettings
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.frontend import Frontend
@@ -105,7 +108,7 @@ class Programs:
         handshake = await self._handshake(process, control, "engine")
         init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
         me = _become(process, "engine", init.rank, init.epoch)
-        process.on_cut.append(partial(self.network.remove, me))
+        process.on_cut += [partial(self.network.remove, me), partial(close_fds, handshake.fds)]
         make_executor = partial(
             SimExecutor,
             ready=self.worker_ready(init.rank),
@@ -119,6 +122,7 @@ class Programs:
             self.network.open_spoke(me),  # type: ignore[arg-type]  # a spoke of another carrier
             NO_RECORDER,
             make_executor=make_executor,  # type: ignore[arg-type]
+            make_spares=_no_spare_workers,
         )
         process.parts = EngineParts(engine)
         await engine.run()
@@ -164,3 +168,9 @@ class Programs:
 def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:
     process.role, process.rank, process.epoch = role, rank, epoch
     return Peer(role, rank, epoch)
+
+
+def _no_spare_workers(settings: EngineSettings) -> Spares:
+    """Workers are their executor's own here, and no processes."""
+    ladder, readiness = LadderTimes(), Readiness()
+    return Spares("worker", "", 0, settings.boot_timeout_s, ladder, readiness)

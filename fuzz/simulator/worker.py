@@ -42,6 +42,8 @@ class SimExecutor:
     on_workers: Any = None
     recorder: Any = None
     ahead: Sequence[Any] = ()
+    memory_fds: Sequence[int] = ()
+    spares: Any = None
     worker: CheckingWorker = attrs.field(init=False)
     # {step: (when it is answered, the answer)}; of those in flight.
     _answers: dict[int, tuple[float, StepResult]] = attrs.field(factory=dict, init=False)

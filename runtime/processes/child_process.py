@@ -254,6 +254,8 @@ class ChildPlan:
     receives: Sequence[type]
     boot_timeout_s: float
     ladder: LadderTimes
+    # Beside INIT; they stay the caller's.
+    fds: Sequence[int] = ()
     on_spawned: Callable[[ChildProcess], None] = lambda child: None
     on_ready: Callable[[ChildProcess, bytes], None]
     on_gone: Callable[[str], None]
@@ -338,6 +340,7 @@ async def _handshake(child: ChildProcess, plan: ChildPlan, init: bytes) -> bytes
             role=plan.role,
             pid=child.process.pid,
             boot_timeout_s=plan.boot_timeout_s,
+            fds=plan.fds,
             on_progress=progress,
             on_other=child.handle_message,
         )

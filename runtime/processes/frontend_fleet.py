@@ -14,6 +14,7 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.processes.spares import Readiness
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
@@ -38,7 +39,6 @@ from .child_process import ChildProcess, run_child_process
 from .control_server import Answer
 from .membership import FrontendDirectory, deliver
 from .process_supervisor import ProcessSupervisor, RunChild
-from .spares import Readiness
 
 
 @attrs.define(eq=False)
