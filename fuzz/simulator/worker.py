@@ -128,11 +128,12 @@ class SimExecutor:
             await trio.lowlevel.checkpoint()
             return None  # lost
         at, answer = self._answers[number]
+        lost = self._lost
         with trio.move_on_at(at):
-            await self._lost.wait()
-            return None
+            await lost.wait()
         if self._fault:
-            await self._lost.wait()
+            await lost.wait()
+        if lost.is_set():
             return None
         del self._answers[number]
         return answer
