@@ -59,7 +59,7 @@ async def run_step_loop(
     """
     core = server.core
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
-    generation = executor.generation
+    generation = 0  # workers may have been lost already
     task_status.started()
     while True:
         if executor.generation != generation:

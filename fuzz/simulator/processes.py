@@ -95,6 +95,9 @@ class Programs:
     chance: Random
     # What the workers of each engine rank say.
     worker_ready: Callable[[int], WorkerReady]
+    family: Callable[[int], int]
+    # See `SimExecutor`.
+    kills_at: dict[int, int]
     prepare: Callable[[Frontend], None]
     on_up: Callable[[SimProcess], None]
 
@@ -112,6 +115,8 @@ class Programs:
         make_executor = partial(
             SimExecutor,
             ready=self.worker_ready(init.rank),
+            family=self.family(init.rank),
+            kills_at=self.kills_at,
             chance=self.chance,
             on_made=lambda executor: setattr(process.parts, "executor", executor),
         )

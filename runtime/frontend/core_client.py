@@ -236,6 +236,8 @@ class CoreClient:
     def handle_event(self, event: ChannelEvent) -> Accepted:
         """Apply one event; returns what is to be delivered, already written down."""
         match event:
+            case PeerUp(peer=peer) if self.engines.is_over(peer):
+                self.channel.forget(peer)  # its link was slower than the news of its end
             case PeerUp(peer=peer):
                 self._send(peer, self.ledger.handle_peer_up(peer))
                 self.engines.handle_up(peer)
@@ -268,8 +270,7 @@ class CoreClient:
                     counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
                     self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
-                now = trio.current_time()
-                for request in self.ledger.handle_resync_reply(peer, message, now):
+                for request in self.ledger.handle_resync_reply(peer, message, trio.current_time()):
                     self._send(peer, request)
                 self.place_waiting()
             case UtilityReply(call_id=call_id):
