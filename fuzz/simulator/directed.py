@@ -8,7 +8,8 @@ FOR_GOOD_S = 40.0
 
 def _request(number: int = 0, **fields: object) -> Request:
     plain: dict[str, object] = {"at_s": 0.0, "frontend": 0, "prompt": [9, 8], "max_tokens": 40}
-    return Request(name=f"request-{number}", seed=number, **plain | fields)  # type: ignore[arg-type]
+    name = f"request-{number}"
+    return Request(name=name, seed=number, **plain | fields)  # type: ignore[arg-type]
 
 
 # {planted bug: the plan that finds it}; without the bug every plan holds.

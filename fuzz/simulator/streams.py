@@ -114,12 +114,14 @@ def want(request: Request, model: Model) -> StreamHistory:
     """The oracle: what this request must get, whatever happens meanwhile."""
     params = params_of(request, model)
     families = range(model.families)
-    wanted = [[_choice(request, params, n, model, f) for f in families] for n in range(request.n)]
+    wanted = [
+        [_choice(request, params, n, model, family=f) for f in families] for n in range(request.n)
+    ]
     return StreamHistory(request, wanted)
 
 
 def _choice(
-    request: Request, params: SamplingParams, choice: int, model: Model, family: int = 0
+    request: Request, params: SamplingParams, choice: int, model: Model, *, family: int = 0
 ) -> WantedChoice:
     add = AddRequest(
         request_id="",
