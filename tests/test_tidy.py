@@ -72,7 +72,6 @@ FIREWALLS = {
     "triolet.engine.worker.process": "a step's failure is reported with its traceback",
     "triolet.engine.worker.step_loop": "a step's failure is reported with its traceback",
     "triolet.fuzz.fuzzer": "whatever is raised is the finding",
-    "triolet.fuzz.fuzzers.simulator": "whatever is raised is the finding",
     "triolet.fuzz.simulator.kernel": "whatever a simulated process raises is its exit",
 }
 BANNED = {

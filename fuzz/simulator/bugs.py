@@ -102,11 +102,12 @@ def _lose_grant(original: Broken, ledger: Ledger, request_id: str, credit: int) 
 # ---- frontend
 
 
-def _count_the_dead(original: Broken, client: CoreClient, peer: Any, cause: str) -> None:
+def _count_the_dead(original: Broken, client: CoreClient, peer: Any, cause: str) -> Any:
     counts = client.statistics.get(peer)
-    original(client, peer, cause)
+    lost = original(client, peer, cause)
     if counts is not None:
         client.statistics[peer] = counts
+    return lost
 
 
 def _keep_the_gone(original: Broken, balancer: LeastLoaded, peers: Any) -> None:

@@ -7,9 +7,8 @@ FOR_GOOD_S = 40.0
 
 
 def _request(number: int = 0, **fields: object) -> Request:
-    plain: dict[str, object] = {"at_s": 0.0, "frontend": 0, "prompt": [9, 8], "max_tokens": 40}
-    name = f"request-{number}"
-    return Request(name=name, seed=number, **plain | fields)  # type: ignore[arg-type]
+    plain = {"at_s": 0.0, "frontend": 0, "prompt": [9, 8], "max_tokens": 40, **fields}
+    return Request(name=f"request-{number}", seed=number, **plain)  # type: ignore[arg-type]
 
 
 # {planted bug: the plan that finds it}; without the bug every plan holds.
@@ -35,6 +34,12 @@ DIRECTED: dict[str, list[Event]] = {
         Setup(),
         *[_request(number, at_s=number / 100) for number in range(20)],
         Fault(kind=FaultKind.DRAIN, at_s=0.05, for_s=0.5),
+    ],
+    # It is lost on its way; the reply to the next RESYNC says that it is not known.
+    "unknown requests are not sent again": [
+        Setup(engines=1),
+        _request(at_s=0.05),
+        Fault(kind=FaultKind.CUT, at_s=0.0, for_s=1.0),
     ],
     # The abort is lost with the link; the next RESYNC says it by not naming the request.
     "an engine keeps what is not wanted": [
