@@ -19,7 +19,7 @@ from triolet.runtime.processes.process_supervisor import ProcessSupervisor
 from ..acting import acting_settings
 
 BOOT_S = 2.0
-DIED = ProcessDied(ProcessExit("engine 0", 1, None, 9))
+DIED = ProcessDied(ProcessExit("engine 0", 1, None, 11))  # a kill would count for nothing
 
 
 @attrs.define(eq=False)
