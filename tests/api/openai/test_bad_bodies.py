@@ -29,7 +29,12 @@ GOOD: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "hi"},
     "/detokenize": {"tokens": [1]},
 }
-TABLES = {route.path: route.body for route in ROUTES if route.body is not None}
+# Of clients; that of an admin's order is tested beside its route.
+TABLES = {
+    route.path: route.body
+    for route in ROUTES
+    if route.body is not None and not route.path.startswith("/admin/")
+}
 # One of each JSON type; which of them are wrong, the schema says.
 SAMPLES: dict[str, Any] = {
     "string": "x",
