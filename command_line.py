@@ -155,7 +155,7 @@ def restart(
     """Begin an engine or a frontend of a running server anew; without one, all that were given up.
 
     What runs there is stopped in order: a frontend serves out first, at most for the server's
-    `--grace` (not if it is told again); what an engine computes goes on elsewhere.
+    `--grace` (not at a second order); what an engine computes goes on elsewhere.
     """
     from .api.commands.exits import errors_as_sentences, print_whole
 

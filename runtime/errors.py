@@ -164,7 +164,7 @@ class NoEngineLeft(Exception):
 
 @attrs.frozen
 class NoFrontendLeft(Exception):
-    """Every frontend was given up; nobody can reach the run any more."""
+    """Every frontend was given up; the run cannot be reached any more."""
 
     cause: str
 

@@ -43,7 +43,7 @@ class Role(enum.StrEnum):
 
 @attrs.frozen
 class Place:
-    """A role's rank, whoever lives there."""
+    """A role's rank, whichever process has it."""
 
     role: Role
     rank: int

@@ -156,7 +156,7 @@ async def _open(
         )
         async with (
             open_frontend_services(channel, runtime.client),
-            open_service(fleet.processes.run, name="engines"),
+            open_service(fleet.run, name="engines"),
         ):
             fleet.processes.start_spares()
             yield runtime

@@ -60,6 +60,7 @@ TIER_OF_FOLDER = {
     "end_to_end": "end to end",
     "structured": "end to end",
     "chaos": "chaos",
+    "kills": "chaos",
     "fuzz": "fuzz",
 }
 WHOLE_BUDGET_MINUTES = 20.0

@@ -22,13 +22,7 @@ from ...nurseries.logs import FORMATS, LEVELS
 from ...runtime.processes.root import ServePlan
 from ..http.access import OriginPolicy
 from ..openai.response_id import FRONTENDS_MAX
-from ..settings import (
-    MERGE_MS_MAX,
-    ListenSettings,
-    ServerSettings,
-    ServeSettings,
-    settings_to_text,
-)
+from ..settings import MERGE_MS_MAX, ListenSettings, ServerSettings, ServeSettings, settings_to_text
 
 # Of all that was written, in whatever place, the one typed tree. Values are not converted: their
 # types are checked by the classes, which name the setting.

@@ -83,7 +83,7 @@ RUNTIME = Body(
         ),
         "inexact_ok": Field(
             FLAG,
-            "Go on, where an engine dies, also on one that computes other tokens; it is told.",
+            "Go on, where an engine dies, also on one that computes other tokens: an event tells.",
         ),
         "priority": PRIORITY,
         "cache_salt": CACHE_SALT,

@@ -1,7 +1,7 @@
 """A model in the kernels' memory, its cache, and one step's forward pass as one call."""
 
-from collections.abc import Callable, Sequence
-from ctypes import CDLL, byref, c_int64, c_void_p
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import CDLL, Array, byref, c_int64, c_void_p
 
 import attrs
 import numpy
@@ -104,18 +104,21 @@ class NativeModel:
     def of(
         cls, config: ModelConfig, functions: CDLL, memory: Bytes, *, positions: int, blocks: int,
         threads: int, tokens_max: int, sequences_max: int, logit_rows_max: int,
+        rotations: Floats | None = None, cache: Bytes | None = None,
     ) -> "NativeModel":  # fmt: skip
-        """Take the cache and working memory for weights that lie in `memory` by the layout."""
-        sizes, layout = Sizes.of(config), Layout.of(config)
-        rotations = rotation_tables(config, positions)
-        cache = take_memory(blocks * kv_values(config) * BF16_BYTES)
-        layers = (LayerPointers * config.layers)()
-        pointers = _part_pointers(layout, memory)
-        for index, layer in enumerate(layers):
-            for name in LAYER_PARTS:
-                setattr(layer, name, pointers.get(f"{index}.{name}"))
-            layer.window = config.windows[index]
-            layer.rotation = c_void_p(address_of(rotations[layer.window]))
+        """Take working memory for weights that lie in `memory` by the layout.
+
+        `rotations` are the tables (`fill_rotations`) and `cache` is memory of `cache_bytes`, where
+        the caller has them.
+        """
+        sizes = Sizes.of(config)
+        if rotations is None:
+            rotations = numpy.zeros(rotations_shape(config, positions), numpy.float32)
+            fill_rotations(config, rotations)
+        if cache is None:
+            cache = take_memory(cache_bytes(config, blocks))
+        pointers = _part_pointers(Layout.of(config), memory)
+        layers = _layers(config, pointers, rotations)
         weights = ModelWeights(
             hidden=config.hidden_size,
             hidden_padded=sizes.hidden,
@@ -248,11 +251,25 @@ def int32s(values: Sequence[int]) -> Integers:
     return numpy.array(values, dtype=numpy.int32)
 
 
-def rotation_tables(config: ModelConfig, positions: int) -> dict[int, Floats]:
-    """The table of each window; those that turn alike share one."""
-    ropes = {window: config.window_rope if window else config.rope for window in config.windows}
-    tables = {rope: rotation_table(config, positions, rope) for rope in set(ropes.values())}
-    return {window: tables[rope] for window, rope in ropes.items()}
+def cache_bytes(config: ModelConfig, blocks: int) -> int:
+    """Memory of so many blocks."""
+    return blocks * kv_values(config) * BF16_BYTES
+
+
+def rotations_shape(config: ModelConfig, positions: int) -> tuple[int, int, int]:
+    """Of the rotation tables: (windows, positions, head padded)."""
+    return len(_windows(config)), positions, Sizes.of(config).head
+
+
+def fill_rotations(config: ModelConfig, rotations: Floats) -> None:
+    """Write the table of each window, in ascending order of windows."""
+    for table, window in zip(rotations, _windows(config), strict=True):
+        rope = config.window_rope if window else config.rope
+        table[:] = rotation_table(config, len(table), rope)
+
+
+def _windows(config: ModelConfig) -> list[int]:
+    return sorted(set(config.windows))
 
 
 def rotation_table(config: ModelConfig, positions: int, rope: Rope) -> Floats:
@@ -281,6 +298,19 @@ def _expert_fields(config: ModelConfig, sizes: Sizes) -> dict[str, int]:
         "experts_normalized": experts.normalized,
         "expert_intermediate_padded": sizes.expert_intermediate,
     }
+
+
+def _layers(
+    config: ModelConfig, pointers: Mapping[str, c_void_p], rotations: Floats
+) -> "Array[LayerPointers]":
+    table_of = dict(zip(_windows(config), rotations, strict=True))
+    layers = (LayerPointers * config.layers)()
+    for index, layer in enumerate(layers):
+        for name in LAYER_PARTS:
+            setattr(layer, name, pointers.get(f"{index}.{name}"))
+        layer.window = config.windows[index]
+        layer.rotation = c_void_p(address_of(table_of[layer.window]))
+    return layers
 
 
 def _part_pointers(layout: Layout, memory: Bytes) -> dict[str, c_void_p]:

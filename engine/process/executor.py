@@ -18,6 +18,7 @@ import trio
 
 from ...nurseries.processes.process import Process, ProcessDied, ProcessSpec
 from ...nurseries.processes.process_pool import run_process_pool
+from ...nurseries.processes.spares import Spares
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
@@ -36,6 +37,8 @@ OnProgress = Callable[[int, str, float], None]
 OnWorkers = Callable[[Sequence[Process]], Awaitable[None]]
 # A worker in a long native call answers its control task all the same: the loop is free.
 TREE_TIMEOUT_S = 1.5
+# All workers of an engine, for `Spares.readiness`.
+WORKERS = "workers"
 # Pools in a row that may end before a step is complete, and losses that one request may be in
 # before its next token. One more, and the root decides: another machine state, or this request.
 LOSSES_MAX = 3
@@ -97,9 +100,12 @@ class Executor:
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
-    # This engine's progress page; each worker has a slot on it.
-    page_fd: int | None = None
     recorder: StepRecorder = NO_RECORDER
+    # What each worker gets as its engine did: the progress page, on which it has a slot, and
+    # memfds for what outlives it (`worker.native.executor`).
+    engine_fds: Sequence[int] = ()
+    # Whose readiness hears of the workers'; a worker is one of these where it can be.
+    spares: Spares | None = None
     # Called at each loss.
     on_loss: Callable[[], None] = attrs.field(default=lambda: None, init=False)
     # Losses so far.
@@ -140,6 +146,10 @@ class Executor:
         """One generation, until one of its workers dies."""
         workers, ahead = self.settings.workers, dict(enumerate(self.ahead))
         self.ahead = ()
+        if self.spares is not None:
+            self.spares.readiness.handle_starting(WORKERS)
+            if not ahead and (spare := self.spares.take()) is not None:
+                ahead = {0: spare}
         specs = [
             ProcessSpec(f"worker-{rank}", self.worker_module, rank=rank, spawned=ahead.get(rank))
             for rank in range(workers)
@@ -189,6 +199,8 @@ class Executor:
                 raise
             logger.info("workers of generation %d are ready", self.generation)
         self._ready.set()
+        if self.spares is not None:
+            self.spares.readiness.handle_ready(WORKERS)
 
     def _note_loss(self, death: ProcessDied) -> None:
         """The pool is gone; raises the death where no other one shall take its place."""
@@ -233,14 +245,13 @@ class Executor:
         init = WorkerInit(
             rank=rank, epoch=self.epoch, settings=self.settings, generation=self.generation
         )
-        fds = [*rings.worker_fds(rank), *([] if self.page_fd is None else [self.page_fd])]
         try:
             payload = await perform_parent_handshake(
                 control,
                 msgspec.msgpack.encode(init),
                 who=process.spec.name,
                 role="worker",
-                fds=fds,
+                fds=[*rings.worker_fds(rank), *self.engine_fds],
                 pid=process.pid,
                 boot_timeout_s=self.settings.boot_timeout_s,
                 on_progress=partial(self.on_progress, rank),

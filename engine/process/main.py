@@ -15,8 +15,9 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
-from ...nurseries.processes.process import ProcessDied
+from ...nurseries.processes.process import LadderTimes, ProcessDied
 from ...nurseries.processes.progress_page import SLOT_BYTES, ProgressSlot, open_slot, passes_shown
+from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import (
     start_background_task,
@@ -32,6 +33,7 @@ from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..batch_table import BatchTable, open_batch_table
+from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
 from ..errors import EngineError, PromiseBroken
 from ..messages import (
@@ -55,6 +57,8 @@ from .services import describe_engine, open_engine_services
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
+# After new workers are ready: what was interrupted goes on first.
+SPARE_SETTLE_S = 0.5
 
 
 async def main(child: ChildFds) -> None:
@@ -77,7 +81,7 @@ async def main(child: ChildFds) -> None:
         ):
             async with open_spoke(me, *codecs) as channel:
                 engine = EngineProcess(
-                    init, control, handshake, channel, recorder, progress, batches, page_fd, ahead
+                    init, control, handshake, channel, recorder, progress, batches, ahead
                 )
                 await engine.run()
     except* EngineError as errors:
@@ -87,6 +91,24 @@ async def main(child: ChildFds) -> None:
         await handshake.refuse(str(first_error(errors)))
     finally:
         close_fds(handshake.fds)
+
+
+def spare_workers(settings: EngineSettings) -> Spares:
+    """A worker that has imported everything, to take the place of one that dies.
+
+    With several workers all are new after a death, and with torch a start is more than imports:
+    there it would be of no use.
+    """
+    use = settings.workers == 1 and settings.executor != "torch" and settings.device == "cpu"
+    return Spares(
+        role="worker",
+        module=worker_module_ahead(settings.executor),
+        count=int(use),
+        warm_up_s=settings.boot_timeout_s,
+        ladder=LadderTimes(),
+        readiness=Readiness(),
+        settle_s=SPARE_SETTLE_S,
+    )
 
 
 @attrs.define(eq=False)
@@ -100,9 +122,10 @@ class EngineProcess:
     recorder: StepRecorder
     progress: ProgressSlot
     batches: BatchTable
-    page_fd: int | None
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     make_executor: Callable[..., Executor] = Executor
+    make_spares: Callable[[EngineSettings], Spares] = spare_workers
+    _spares: Spares = attrs.field(init=False)
     _executor: Executor = attrs.field(init=False)
     _server: EngineServer = attrs.field(init=False)
     _known: set[Peer] = attrs.field(factory=set, init=False)
@@ -116,6 +139,7 @@ class EngineProcess:
         """
         workers = self.init.settings.workers
         reports = BootReports(self.control, self.handshake, workers)
+        self._spares = self.make_spares(self.init.settings)
         self._executor = self.make_executor(
             self.init.settings,
             self.init.epoch,
@@ -124,7 +148,8 @@ class EngineProcess:
             recorder=self.recorder,
             ahead=self.ahead,
             on_failing=self._show_failing,
-            page_fd=self.page_fd,
+            engine_fds=self.handshake.fds,
+            spares=self._spares,
         )
         async with (
             open_service(self.channel.run_output, name="output-socket-thread", waits_for="frames"),
@@ -134,6 +159,7 @@ class EngineProcess:
             progress = await start_background_task(nursery, reports.run_progress, name="progress")
             async with open_service(self._executor.run, name="executor") as executor:
                 await reports.end_progress(progress)
+                self._spares.start(nursery)
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:
@@ -220,7 +246,7 @@ class EngineProcess:
                 "kv blocks": f"{statistics.kv_blocks_free} of {statistics.kv_blocks} free",
             },
             tasks=task_tree(),
-            processes=await self._executor.trees(),
+            processes=[*await self._executor.trees(), *self._spares.trees()],
         )
         return msgspec.json.encode(tree).decode()
 

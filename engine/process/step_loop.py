@@ -66,7 +66,7 @@ async def run_step_loop(
     core = server.core
     progress, batches = progress or private_slot(), batches or BatchTable(None, 0)
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
-    generation = executor.generation
+    generation = 0  # workers may have been lost already
     task_status.started()
     while True:
         if executor.generation != generation:

@@ -19,6 +19,12 @@ Progress = Callable[[str, float], None]
 WaitMask = Callable[[], Mask]
 # Sleeps so many seconds, or raises as soon as the worker has to stop.
 Pause = Callable[[float], None]
+
+
+def no_pause(_seconds: float) -> None:
+    """Of an executor that no worker stops."""
+
+
 # Why a row fails.
 NOT_NUMBERS = "a logit is not a finite number"
 ALL_FORBIDDEN = "every token is forbidden"

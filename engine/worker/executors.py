@@ -6,6 +6,7 @@ what its executor needs: one that computes nothing must not pay for torch.
 
 import logging
 import os
+from collections.abc import Sequence
 
 from ..config import EngineSettings
 from .executor_interface import Pause, WorkerExecutor
@@ -16,8 +17,12 @@ logger = logging.getLogger(__name__)
 SPIN_COUNT = "2000"
 
 
-def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerExecutor:
+def make_executor(
+    settings: EngineSettings, rank: int, pause: Pause, memory_fds: Sequence[int] = ()
+) -> WorkerExecutor:
     """The executor that the settings name, not loaded yet.
+
+    `memory_fds` are memfds of its run and place, for who can share memory (`native.executor`).
 
     Raises `ModelFolderError` where "auto" cannot read what it has to decide by.
     """
@@ -33,7 +38,7 @@ def make_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerEx
         return TorchExecutor(settings, rank)
     from .native.executor import NativeExecutor
 
-    return NativeExecutor(settings, rank)
+    return NativeExecutor(settings, rank, pause, memory_fds)
 
 
 def _best(settings: EngineSettings) -> str:

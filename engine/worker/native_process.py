@@ -5,10 +5,12 @@ shakes hands, this one has time. With another executor it is a worker like any o
 """
 
 from ...nurseries.processes.child import run_child
+from ..kernels.library import native_fault
 from .native import executor as native_executor
 from .process import main
 
 __all__ = ["main", "native_executor"]
 
 if __name__ == "__main__":
+    native_fault()  # opens them; why it could not is said by who needs them
     run_child(main)

@@ -7,7 +7,7 @@ the first moment. Imports torch only where the executor needs it.
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TypeVar
@@ -38,13 +38,15 @@ from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
 T = TypeVar("T")
-# Both ends of rings that a worker gets; its engine's progress page follows, where there is one.
+# Beside INIT: the steps' ring, the results' ring; then what its engine got, where it did: the
+# progress page, and the memory.
 RING_FDS = READER_FDS + WRITER_FDS
 # Between two reports of how far a phase is: each wakes this loop, the engine's and the root's, and
 # a small model has a tensor every millisecond. A person sees no more.
 REPORT_S = 0.05
-# Called with the settings, our rank, and a way to pause until the worker is stopped.
-MakeExecutor = Callable[[EngineSettings, int, Pause], WorkerExecutor]
+# Called with the settings, our rank, a way to pause until the worker is stopped, and memory that
+# outlives us, which stays open.
+MakeExecutor = Callable[[EngineSettings, int, Pause, Sequence[int]], WorkerExecutor]
 
 
 async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
@@ -55,18 +57,18 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
         handshake = await perform_child_handshake(control, "worker")
         owned.callback(close_fds, handshake.fds)
         init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
-        fds = handshake.fds
-        page_fd = fds[RING_FDS] if len(fds) > RING_FDS else None
+        fds, engine_fds = handshake.fds[:RING_FDS], handshake.fds[RING_FDS:]
+        page_fd = engine_fds[0] if engine_fds else None
         stop = owned.enter_context(closing(StopSignal()))
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
-        make_ours = partial(make, init.settings, init.rank, stop.pause)
+        make_ours = partial(make, init.settings, init.rank, stop.pause, engine_fds[1:])
         executor = await run_or_refuse(handshake, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
             output_rank=OUTPUT_RANK,
             steps=owned.enter_context(RingReader.attach(fds[:READER_FDS], init.rank)),
-            results=owned.enter_context(RingWriter.attach(fds[READER_FDS:RING_FDS])),
+            results=owned.enter_context(RingWriter.attach(fds[READER_FDS:])),
             progress=owned.enter_context(open_slot(page_fd, 1 + init.rank)),
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),

@@ -35,10 +35,20 @@ from .checkers import (
     judge_root_death,
     judge_stream,
 )
+from .clients import open_events
 from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
-from .load import PROBES, SCRIPTS, Bystanders, check_null_tokens, run_script
+from .load import (
+    PROBES,
+    SCRIPTS,
+    STREAM_DEADLINE_S,
+    Bystanders,
+    check_null_tokens,
+    read_history,
+    run_script,
+    start_history,
+)
 from .options import ChaosOptions
 from .report import FaultOutcome, Report
 from .served_run import ServedRun, open_served_run
@@ -51,6 +61,8 @@ QUIET_S = 20.0
 SETTLED_LOOK_S = 0.1
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
+# More than any executor gives between two looks at a stream.
+LAST_TOKENS = 900
 # Ways to abort that are tried alone, in turn: after each segment one over SSE, one on a socket.
 ABORTS = (
     (FaultKind.HALF_CLOSE, FaultKind.CANCEL_SOCKET),
@@ -71,6 +83,8 @@ async def run_campaign(options: ChaosOptions) -> Report:
         engines=options.engines,
         frontends=options.frontends,
         scripts=len(PROBES),
+        workers=options.workers,
+        kinds=options.kinds(),
     )
     report = Report(options.seed, digest(plan), options.words_of_replay())
     began_s = trio.current_time()
@@ -178,6 +192,8 @@ class Campaign:
                     await runner.run(fault, outcome, slow)
             bystanders.stopping = True
         self._judge([*bystanders.histories, *runner.histories], runner)
+        for history in bystanders.histories:
+            self.report.count_gap(history, runner.disturbances)
 
     def _judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
         for history in histories:
@@ -254,12 +270,21 @@ class Campaign:
 
         async def stream(transport: Transport) -> None:
             name = f"stream over {transport} at the root's death"
-            histories.append(await run_script(self.served.port, PROBES[0], name, transport))
+            history = start_history(name, PROBES[0], transport)
+            histories.append(history)
+            with trio.move_on_after(STREAM_DEADLINE_S):
+                async with open_events(transport, self.served.port) as connection:
+                    await connection.create(PROBES[0].body(max_output_tokens=LAST_TOKENS))
+                    await read_history(connection, history)
+            history.give_up(trio.current_time())
+
+        def have_begun() -> bool:
+            return len(histories) == len(Transport) and all(h.token_ids for h in histories)
 
         async with trio.open_nursery() as nursery:
             for transport in Transport:
                 nursery.start_soon(stream, transport)
-            await trio.sleep(20 * self.options.step)
+            await wait_until(have_begun, "the last streams begin", seconds=STREAM_DEADLINE_S)
             began_s = trio.current_time()
             try:
                 outcome.proof = await faults.kill(self.served.pid)

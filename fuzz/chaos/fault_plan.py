@@ -15,6 +15,8 @@ from collections.abc import Sequence
 
 import attrs
 
+from ...engine.messages import BootPhase
+
 # Half of the moments are at the beginning, where requests change state most.
 EARLY_TOKENS = (0, 1, 2, 3)
 LATE_TOKENS_MAX = 40
@@ -24,6 +26,8 @@ STOPS_S = (0.01, 0.1, 0.5, 1.0, 2.0)
 SLOW_S = (1.0, 2.0, 4.0)
 # A successor dies so long after it was seen: while it is spawned, forks its worker, boots, serves.
 BOOTS_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
+# A frozen tree stands still so many times longer than one process that is stopped: 5 s at most.
+FROZEN_TIMES = 2.5
 
 # Where a server's spare engine is in the tree.
 SPARE_ENGINE = "spare engine 0"
@@ -53,6 +57,10 @@ class FaultKind(enum.StrEnum):
     NEVER_READS = "never reads"
     SLOW_READER = "1 byte/s"
     KILL_SPARE = "kill engine, spare"  # and the one that waits to succeed it, at once
+    KILL_ALL = "kill engines, spare"  # the engine, the other one, and what waits to succeed them
+    KILL_BOOT = "kill in boot"  # an engine, then its successor, in a phase of its boot
+    CRASH_WORKER = "crash worker"  # by SIGSEGV, which is the step's fault
+    FREEZE_TREE = "freeze tree"  # all processes, root and spares too
 
 
 # The root dies once, as the last act.
@@ -66,10 +74,18 @@ ON_ENGINE = frozenset(
         FaultKind.KILL_ENGINES,
         FaultKind.KILL_PAIR,
         FaultKind.KILL_SPARE,
+        FaultKind.KILL_ALL,
+        FaultKind.KILL_BOOT,
+        FaultKind.CRASH_WORKER,
         FaultKind.STOP_WORKER,
         FaultKind.STOP_ENGINE,
     }
 )
+# The others are of an engine itself, or of a frontend.
+ON_WORKER = frozenset({FaultKind.KILL_WORKER, FaultKind.CRASH_WORKER, FaultKind.STOP_WORKER})
+# Two lives end: that of an engine, and its successor's.
+TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT})
+ON_ROOT = frozenset({FaultKind.KILL_ROOT, FaultKind.STOP_ROOT, FaultKind.FREEZE_TREE})
 ON_FRONTEND = frozenset({FaultKind.KILL_FRONTEND, FaultKind.STOP_FRONTEND})
 KILLS = frozenset(
     {
@@ -80,6 +96,9 @@ KILLS = frozenset(
         FaultKind.KILL_ENGINES,
         FaultKind.KILL_PAIR,
         FaultKind.KILL_SPARE,
+        FaultKind.KILL_ALL,
+        FaultKind.KILL_BOOT,
+        FaultKind.CRASH_WORKER,
         FaultKind.KILL_FRONTEND,
     }
 )
@@ -89,6 +108,7 @@ STOPS = frozenset(
         FaultKind.STOP_ENGINE,
         FaultKind.STOP_FRONTEND,
         FaultKind.STOP_ROOT,
+        FaultKind.FREEZE_TREE,
     }
 )
 CANCELS = frozenset({FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET})
@@ -106,12 +126,12 @@ class Transport(enum.StrEnum):
 
 @attrs.frozen(kw_only=True)
 class Fault:
-    """One fault. `rank` is that of the engine or frontend it hits, where it hits one; `also` is a
-    second process that it kills in the same moment.
+    """One fault. `rank` is that of the engine or frontend it hits, where it hits one, `worker` that
+    of a worker in it; `also` are others that it kills in the same moment.
 
     It is made when its probe, a stream of the script with this number, has shown `token` tokens;
     with 0, as soon as the request was sent. `seconds` is how long a stop or a slow reader lasts, or
-    how long a successor lives.
+    how long a successor lives; `phase` is that of a boot.
     """
 
     number: int
@@ -121,40 +141,53 @@ class Fault:
     script: int
     token: int
     seconds: float
-    also: str = ""
+    also: tuple[str, ...] = ()
+    worker: int = 0
+    phase: str = ""
 
     @property
     def place(self) -> str:
         """The process that it hits, by its place in the task tree; "" if it hits none."""
-        if self.kind in (FaultKind.KILL_ROOT, FaultKind.STOP_ROOT):
+        if self.kind in ON_ROOT:
             return "root"
         if self.kind in ON_FRONTEND:
             return f"frontend {self.rank}"
-        if self.kind in (FaultKind.KILL_WORKER, FaultKind.STOP_WORKER):
-            return f"engine {self.rank}/worker 0"
+        if self.kind in ON_WORKER:
+            return f"engine {self.rank}/worker {self.worker}"
         return f"engine {self.rank}" if self.kind in ON_ENGINE else ""
 
     @property
     def deaths(self) -> dict[str, int]:
         """{supervised process: lives that it ends}; a worker's death stays inside its engine, and a
         spare's ends no life."""
-        if self.kind not in KILLS or self.kind is FaultKind.KILL_WORKER:
+        if self.kind not in KILLS or self.kind in ON_WORKER:
             return {}
-        lives = 2 if self.kind is FaultKind.KILL_SUCCESSOR else 1
-        also = {self.also: 1} if self.also and self.also != SPARE_ENGINE else {}
-        return {self.place: lives, **also}
+        also = dict.fromkeys((place for place in self.also if place != SPARE_ENGINE), 1)
+        return {self.place: 2 if self.kind in TWICE else 1, **also}
 
 
-def make_plan(seed: int, count: int, *, engines: int, frontends: int, scripts: int) -> list[Fault]:
+def make_plan(
+    seed: int,
+    count: int,
+    *,
+    engines: int,
+    frontends: int,
+    scripts: int,
+    workers: int = 1,
+    kinds: Sequence[FaultKind] = DECK,
+) -> list[Fault]:
     """The faults of this seed, in order. A longer plan begins as a shorter one does."""
     chance = random.Random(seed)
     plan: list[Fault] = []
     deck: list[FaultKind] = []
     for number in range(count):
         if not deck:
-            deck = list(DECK)
+            deck = list(kinds)
             chance.shuffle(deck)
-        plan.append(_make_fault(chance, number, deck.pop(), engines, frontends, scripts=scripts))
+        fault = _make_fault(chance, number, deck.pop(), engines, frontends, scripts=scripts)
+        # Each rank of an engine's workers in turn.
+        hit = sum(each.kind is fault.kind for each in plan)
+        plan.append(attrs.evolve(fault, worker=hit % workers) if fault.kind in ON_WORKER else fault)
     return plan
 
 
@@ -167,16 +200,22 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
     script = chance.randrange(scripts)
     early, late = chance.choice(EARLY_TOKENS), chance.randint(4, LATE_TOKENS_MAX)
     token = early if chance.random() < 0.5 else late
+    stopped_s, slow_s, boot_s = map(chance.choice, (STOPS_S, SLOW_S, BOOTS_S))
     seconds = {
-        **dict.fromkeys(STOPS, chance.choice(STOPS_S)),
-        **dict.fromkeys(SLOW, chance.choice(SLOW_S)),
-        FaultKind.KILL_SUCCESSOR: chance.choice(BOOTS_S),
+        **dict.fromkeys(STOPS, stopped_s),
+        **dict.fromkeys(SLOW, slow_s),
+        FaultKind.KILL_SUCCESSOR: boot_s,
+        FaultKind.FREEZE_TREE: FROZEN_TIMES * stopped_s,
     }
+    other = (f"engine {(engine + 1) % engines}",) if engines > 1 else ()
     also = {
-        FaultKind.KILL_ENGINES: f"engine {(engine + 1) % engines}" if engines > 1 else "",
-        FaultKind.KILL_PAIR: f"frontend {frontend}",
-        FaultKind.KILL_SPARE: SPARE_ENGINE,
+        FaultKind.KILL_ENGINES: other,
+        FaultKind.KILL_PAIR: (f"frontend {frontend}",),
+        FaultKind.KILL_SPARE: (SPARE_ENGINE,),
+        FaultKind.KILL_ALL: (*other, SPARE_ENGINE),
     }
+    phases = list(BootPhase)
+    phase = phases[BOOTS_S.index(boot_s) % len(phases)] if kind is FaultKind.KILL_BOOT else ""
     if kind in CANCELS:
         token = max(1, token)  # a response is cancelled by its id, which its first event tells
     return Fault(
@@ -187,7 +226,8 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         script=script,
         token=token,
         seconds=seconds.get(kind, 0.0),
-        also=also.get(kind, ""),
+        also=also.get(kind, ()),
+        phase=str(phase),
     )
 
 

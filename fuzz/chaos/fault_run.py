@@ -6,6 +6,7 @@ gone on the server's side.
 """
 
 import math
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -13,13 +14,24 @@ from functools import partial
 import attrs
 import trio
 
+from ...engine.messages import BootPhase
 from ...nurseries.tasks.task_tree import ProcessTree
 from ..doubles.tcp_client import reset
 from ..observers import CLOSE_WAIT, ESTABLISHED, NotInTime, tcp_socket, wait_until
 from . import faults
 from .checkers import Disturbance, judge_epochs, judge_health
 from .clients import EventConnection, Lost, open_events
-from .fault_plan import CANCELS, KILLS, SLOW, STOPS, Fault, FaultKind
+from .fault_plan import (
+    CANCELS,
+    KILLS,
+    ON_FRONTEND,
+    ON_WORKER,
+    SLOW,
+    STOPS,
+    TWICE,
+    Fault,
+    FaultKind,
+)
 from .history import TERMINAL, Ending, StreamHistory, Violation
 from .load import BULK, PROBES, STREAM_DEADLINE_S, read_history, start_history
 from .report import FaultOutcome
@@ -100,23 +112,24 @@ class FaultRunner:
         await nursery.start(self._run_probe, fault)
         since_s = trio.current_time()
         is_death = fault.kind in KILLS
-        pid = before[fault.place].pid
+        pids = [before[place].pid for place in (fault.place, *fault.also)]
         try:
             if is_death:
-                also = (before[fault.also].pid,) if fault.also else ()
-                await self._kill(fault, outcome, (pid, *also), epochs_of(before))
+                await self._kill(fault, outcome, pids, epochs_of(before))
+            elif fault.kind is FaultKind.FREEZE_TREE:
+                outcome.proof = await faults.stop(fault.seconds, *self.served.pids())
             else:
-                outcome.proof = await faults.stop(pid, fault.seconds)
+                outcome.proof = await faults.stop(fault.seconds, *pids)
             resumed_s = trio.current_time()
             await wait_until(
-                lambda: self.served.is_whole(self.places),
+                lambda: self.served.is_whole(self.places, pids if is_death else ()),
                 f"the tree is whole after fault {fault.number} ({fault.kind} {fault.place})",
                 seconds=RECOVERY_S * self.patience,
             )
             outcome.recovery_s = trio.current_time() - (since_s if is_death else resumed_s)
         finally:
             until_s = trio.current_time()
-            for place in filter(None, (fault.place, fault.also)):
+            for place in (fault.place, *fault.also):
                 disturbance = Disturbance(
                     place=place, is_death=bool(fault.deaths), since_s=since_s, until_s=until_s
                 )
@@ -132,36 +145,43 @@ class FaultRunner:
         async def is_there() -> bool:
             nonlocal found
             found = await self.served.processes()
-            return not fault.also or fault.also in found
+            return set(fault.also) <= set(found)
 
-        await wait_until(is_there, f"there is {fault.also}", seconds=RECOVERY_S * self.patience)
+        await wait_until(
+            is_there, f"there is {', '.join(fault.also)}", seconds=RECOVERY_S * self.patience
+        )
         return found
 
     async def _kill(
-        self, fault: Fault, outcome: FaultOutcome, pids: tuple[int, ...], before: dict[str, int]
+        self, fault: Fault, outcome: FaultOutcome, pids: list[int], before: dict[str, int]
     ) -> None:
-        act = faults.kill_stopped if fault.kind is FaultKind.KILL_STOPPED else faults.kill
-        outcome.proof = await act(*pids)
-        if fault.kind is not FaultKind.KILL_FRONTEND:
+        if fault.kind is FaultKind.KILL_STOPPED:
+            outcome.proof = await faults.kill_stopped(*pids)
+        elif fault.kind is FaultKind.CRASH_WORKER:
+            outcome.proof = f"SIGSEGV: {await faults.kill(*pids, by=signal.SIGSEGV)}"
+        else:
+            outcome.proof = await faults.kill(*pids)
+        if fault.kind in TWICE:  # before all else: a successor boots in some tenths of a second
+            outcome.proof += f", {await self._kill_successor(fault, pids)}"
+        elif fault.kind not in ON_FRONTEND | ON_WORKER:  # a worker may be replaced unseen
             await self._check_health(fault, outcome, before)
-        if fault.kind is FaultKind.KILL_SUCCESSOR:
-            outcome.proof += f", {await faults.kill(await self._successor(fault, pids[0]))}"
 
-    async def _successor(self, fault: Fault, pid: int) -> int:
-        """The pid of the process that took this one's place, so long after it was seen first."""
-        found = 0
+    async def _kill_successor(self, fault: Fault, pids: list[int]) -> str:
+        """Kill the process that took this one's place: in a phase of its boot, or so long after it
+        was seen first. Its pid joins `pids`; what is the proof."""
+        found = ProcessTree(fault.place, pids[0], {})
 
         async def is_there() -> bool:
             nonlocal found
-            process = (await self.served.processes()).get(fault.place)
-            found = process.pid if process else pid
-            return found != pid
+            found = (await self.served.processes()).get(fault.place, found)
+            return found.pid != pids[0] and has_reached(found, fault.phase)
 
         await wait_until(
             is_there, f"{fault.place} has a successor", seconds=RECOVERY_S * self.patience
         )
         await trio.sleep(fault.seconds)
-        return found
+        pids.append(found.pid)
+        return f"{await faults.kill(found.pid)} in phase {found.facts.get('phase', 'serve')}"
 
     def remember(self, disturbance: Disturbance, kind: FaultKind) -> None:
         """It is over: what it did may be put down to it."""
@@ -306,6 +326,13 @@ class FaultRunner:
         if is_victim:
             self._victims[name] = fault.kind
         return history
+
+
+def has_reached(process: ProcessTree, phase: str) -> bool:
+    """Whether a process that boots is in this phase, or beyond: some take no time to be seen."""
+    order = [str(each) for each in BootPhase]
+    now = process.facts.get("phase")
+    return not phase or now not in order or order.index(str(now)) >= order.index(phase)
 
 
 async def reads_to_its_end(connection: EventConnection) -> bool:

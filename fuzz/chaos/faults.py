@@ -52,13 +52,13 @@ class Void(Exception):
         return self.reason
 
 
-async def kill(*pids: int) -> str:
-    """SIGKILL for all of them at once; proven when each is dead or gone, by pid and start time."""
+async def kill(*pids: int, by: signal.Signals = signal.SIGKILL) -> str:
+    """End all of them at once; proven when each is dead or gone, by pid and start time."""
     started = {pid: start_ticks(pid) for pid in pids}
     if any(not ticks or state_of(pid) in "ZX" for pid, ticks in started.items()):
         raise Void("it was dead before the signal")
     for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, by)
     for pid in pids:
         await _prove(partial(_is_dead, pid, started[pid]), f"pid {pid} is dead")
     return ", ".join(
@@ -78,24 +78,28 @@ async def kill_stopped(pid: int) -> str:
     return f"it was T, then {await kill(pid)}"
 
 
-async def stop(pid: int, seconds: float) -> str:
-    """SIGSTOP, then SIGCONT; proven when /proc shows T in between, and something else after.
+async def stop(seconds: float, *pids: int) -> str:
+    """SIGSTOP for all in this order, then SIGCONT in the other; proven when /proc shows T in
+    between, and something else after.
 
-    Cancellation: the process runs again.
+    Cancellation: the processes run again.
     """
+    names = ", ".join(map(str, pids))
     try:
-        os.kill(pid, signal.SIGSTOP)
-        await _prove(lambda: state_of(pid) == "T", f"pid {pid} is stopped")
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        await _prove(lambda: all(state_of(pid) == "T" for pid in pids), f"{names} are stopped")
         await trio.sleep(seconds)
-        if state_of(pid) != "T":
-            raise Void(f"pid {pid} did not stay stopped")
+        if any(state_of(pid) != "T" for pid in pids):
+            raise Void(f"{names} did not stay stopped")
     except ProcessLookupError:
-        raise Void(f"pid {pid} is gone") from None
+        raise Void(f"one of {names} is gone") from None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-    await _prove(lambda: state_of(pid) != "T", f"pid {pid} goes on")
-    return f"pid {pid} was T for {seconds:g} s"
+        for pid in reversed(pids):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+    await _prove(lambda: all(state_of(pid) != "T" for pid in pids), f"{names} go on")
+    return f"pid {names}: T for {seconds:g} s"
 
 
 async def _prove(condition: Callable[[], bool], what: str) -> None:

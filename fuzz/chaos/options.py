@@ -10,6 +10,7 @@ import attrs
 from cyclopts import Parameter
 
 from ...engine.errors import InvalidParameter
+from .fault_plan import DECK, FaultKind
 
 # Every place may die for ever: that a limit holds is tested elsewhere.
 _RESTARTS = ("--restart-limit", "1000000")
@@ -23,8 +24,17 @@ class ChaosOptions:
     faults: Annotated[int, Parameter(help="How many, before the root's death.")] = 300
     engines: Annotated[int, Parameter(help="Engines; two show that one may die.")] = 2
     frontends: Annotated[int, Parameter(help="Frontends; two show that one may die.")] = 2
-    executor: Annotated[str, Parameter(help="What computes, as of serve: null or torch.")] = "null"
+    executor: Annotated[
+        str, Parameter(help="What computes, as of serve: null, native or torch.")
+    ] = "null"
     step: Annotated[float, Parameter(help="Seconds of a step of the null executor.")] = 0.01
+    workers: Annotated[int, Parameter(help="Workers of each engine; more than 1 need null.")] = 1
+    kv_blocks: Annotated[
+        int, Parameter(help="Of each engine, as of serve; with few, replays meet a full cache.")
+    ] = 0
+    only: Annotated[
+        tuple[FaultKind, ...], Parameter(help="Make faults of these kinds alone, not of all.")
+    ] = ()
     patience: Annotated[
         float,
         Parameter(help="So many times longer than promised all may take: for a busy machine."),
@@ -38,9 +48,13 @@ class ChaosOptions:
     ] = ""
 
     def __attrs_post_init__(self) -> None:
-        for name in ("faults", "engines", "frontends"):
+        for name in ("faults", "engines", "frontends", "workers"):
             if attrs.asdict(self)[name] < 1:
                 raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
+        if self.kv_blocks < 0:
+            raise InvalidParameter("kv_blocks", f"must be at least 0, not {self.kv_blocks}")
+        if FaultKind.KILL_ROOT in self.only:
+            raise InvalidParameter("only", "the root is killed last in any case")
         if not 1 <= self.patience < math.inf:
             raise InvalidParameter(
                 "patience", f"must be finite and at least 1, not {self.patience:g}"
@@ -53,8 +67,14 @@ class ChaosOptions:
         return [
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--executor", self.executor, "--null-step", str(self.step), "--threads", "1"),
+            *("--workers", str(self.workers)),
+            *(("--kv-blocks", str(self.kv_blocks)) if self.kv_blocks else ()),
             *_RESTARTS,
         ]
+
+    def kinds(self) -> tuple[FaultKind, ...]:
+        """What its faults are."""
+        return self.only or DECK
 
     def spares(self) -> int:
         """How many spares such a server keeps by itself: for an engine and a frontend."""
@@ -66,6 +86,9 @@ class ChaosOptions:
             *("triolet", "chaos", "--seed", str(self.seed), "--faults", str(self.faults)),
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
             *("--executor", self.executor, "--step", str(self.step)),
+            *("--workers", str(self.workers)),
+            *(("--kv-blocks", str(self.kv_blocks)) if self.kv_blocks else ()),
+            *(word for kind in self.only for word in ("--only", option_name(kind))),
         ]
 
     def step_s(self) -> float:
@@ -78,5 +101,14 @@ class ChaosOptions:
             "root",
             *(f"frontend {rank}" for rank in range(self.frontends)),
             *(f"engine {rank}" for rank in range(self.engines)),
-            *(f"engine {rank}/worker 0" for rank in range(self.engines)),
+            *(
+                f"engine {rank}/worker {worker}"
+                for rank in range(self.engines)
+                for worker in range(self.workers)
+            ),
         ]
+
+
+def option_name(kind: FaultKind) -> str:
+    """How the command line calls a kind of fault."""
+    return kind.name.lower().replace("_", "-")

@@ -12,7 +12,9 @@ import attrs
 from rich.table import Table
 
 from ...api.commands.figures import percentile
+from .checkers import Disturbance
 from .fault_plan import FaultKind
+from .gaps import gap_lines, gaps_as_json, percentiles_of
 from .history import Ending, StreamHistory, Violation
 
 # What is told of recovery times.
@@ -50,6 +52,9 @@ class Report:
     # {invariant: how often it was checked}
     checks: Counter[str] = attrs.field(factory=Counter)
     tokens: int = 0
+    # Of each bystander that went on to its end, the longest silence: while a fault was on, and not.
+    gaps_at_faults_s: list[float] = attrs.field(factory=list)
+    gaps_in_calm_s: list[float] = attrs.field(factory=list)
     seconds: float = 0.0
 
     def count_stream(self, history: StreamHistory, kind: FaultKind | None) -> None:
@@ -59,6 +64,13 @@ class Report:
         self.tokens += len(history.token_ids)
         if kind is not None:
             self.touched.setdefault(kind, Counter())[history.code or str(ending)] += 1
+
+    def count_gap(self, history: StreamHistory, disturbances: Sequence[Disturbance]) -> None:
+        """Take in the longest silence of a bystander that is over."""
+        if history.ending is Ending.FINISHED:
+            begun_s = history.gap_ended_s - history.gap_s
+            met = any(d.meets(begun_s, history.gap_ended_s) for d in disturbances)
+            (self.gaps_at_faults_s if met else self.gaps_in_calm_s).append(history.gap_s)
 
     def all_violations(self) -> list[Violation]:
         """Of the faults and of the whole."""
@@ -89,6 +101,8 @@ class Report:
             "tokens_checked": self.tokens,
             "streams": dict(self.endings),
             "checks": dict(sorted(self.checks.items())),
+            "gaps_at_faults": gaps_as_json(self.gaps_at_faults_s),
+            "gaps_in_calm": gaps_as_json(self.gaps_in_calm_s),
             "kinds": {row["kind"]: row for row in self.rows()},
             "violations": [attrs.asdict(v) for v in self.all_violations()],
             "voids": [
@@ -148,9 +162,16 @@ class Report:
         lines = [
             f"streams: {streams}; {self.tokens} tokens compared",
             f"checks: {checks}",
+            *_gap_sentences("while a fault was on", self.gaps_at_faults_s),
+            *_gap_sentences("in calm", self.gaps_in_calm_s),
             *(f"void: fault {o.number} ({o.kind}): {o.void}" for o in self.outcomes if o.void),
             *(f"VIOLATION {v.invariant}: {v.evidence}" for v in self.all_violations()),
         ]
         if self.is_green():
             return [*lines, f"green: every invariant held, every fault was proven; {again}"]
         return [*lines, f"RED; the same schedule again: {shlex.join(self.replay)}"]
+
+
+def _gap_sentences(when: str, gaps_s: Sequence[float]) -> list[str]:
+    head = f"longest silences of bystanders {when}: p50/p99/max {percentiles_of(gaps_s)} s"
+    return [head, *gap_lines(gaps_s)] if gaps_s else []

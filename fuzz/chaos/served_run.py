@@ -89,8 +89,9 @@ class ServedRun:
         text = await ask_run(self._run_folder, ControlCall.TREE)
         return dict(places(msgspec.json.decode(text, type=ProcessTree)))
 
-    async def is_whole(self, places: Sequence[str]) -> bool:
-        """Whether all these processes are up and every frontend has every engine.
+    async def is_whole(self, places: Sequence[str], gone: Sequence[int] = ()) -> bool:
+        """Whether all these processes are up, none of `gone` is, and every frontend has every
+        engine.
 
         Spares are nobody's need: see `has_spares`.
         """
@@ -99,7 +100,8 @@ class ServedRun:
         except ControlCallFailed:
             return False
         return set(found) == set(places) and all(
-            is_serving(place, process, places) for place, process in found.items()
+            is_serving(place, process, places) and process.pid not in gone
+            for place, process in found.items()
         )
 
     async def has_spares(self, count: int) -> bool:
@@ -135,6 +137,10 @@ class ServedRun:
                 if each.local_port == self.port and each.state == ESTABLISHED
             ),
         )
+
+    def pids(self) -> list[int]:
+        """Every process of the run, the root first."""
+        return [self.pid, *sorted(marked(f"{MARK}={self.mark}") - {self.pid})]
 
     def remains(self) -> tuple[list[int], list[str]]:
         """Processes and sockets that are still there."""
@@ -189,7 +195,11 @@ def is_spare(place: str) -> bool:
 
 def serving(processes: Mapping[str, ProcessTree]) -> dict[str, ProcessTree]:
     """Those that are no spares, nor of a spare."""
-    return {place: each for place, each in processes.items() if not place.startswith(SPARE)}
+    return {
+        place: each
+        for place, each in processes.items()
+        if not any(part.startswith(SPARE) for part in place.split("/"))
+    }
 
 
 def is_serving(place: str, process: ProcessTree, places: Sequence[str]) -> bool:

@@ -15,6 +15,7 @@ import attrs
 
 from ..fuzzer import Fuzzer, NotNoticed, draw_round, run_canary, run_round
 from ..simulator.bugs import BUGS
+from ..simulator.directed import DIRECTED
 from ..simulator.plan import Event, FaultKind, draw
 from ..simulator.simulation import Bug, simulate
 
@@ -53,7 +54,7 @@ FUZZER = Fuzzer[Event, Bug](
     reaches=frozenset(
         {
             *(str(kind) for kind in FaultKind if kind is not FaultKind.KILL_SPARE),
-            *("stream finished", "stream left", "stream died", "stream lost with its frontend"),
+            *("stream finished", "stream left", "stream lost with its frontend"),
             *("sent again", "preempted", "prefix hit", "stray"),
         }
     ),
@@ -116,8 +117,11 @@ def find_bugs(seed: int) -> Iterator[str]:
     patient = attrs.evolve(FUZZER, faults=BUGS, smoke_rounds=BUG_SEEDS_MAX)
     missed = []
     for name in BUGS:
+        fuzzer = patient
+        if (plan := DIRECTED.get(name)) is not None:
+            fuzzer = attrs.evolve(patient, draw=lambda *_, plan=plan: plan, smoke_rounds=1)
         try:
-            number, error = run_canary(patient, name, seed=seed)
+            number, error = run_canary(fuzzer, name, seed=seed)
         except NotNoticed:
             missed.append(name)
             yield f"      - {name}: not found"

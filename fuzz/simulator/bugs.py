@@ -9,40 +9,44 @@ links never bring one): the fuzzers of single machines find those.
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import attrs
 
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
+from ...engine.messages import LiveRequest
 from ...engine.process.main import EngineProcess
 from ...engine.process.server import EngineServer
+from ...runtime.frontend import replay_policy
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.ledger import Ledger
 from ...runtime.frontend.ledger_entry import NOTHING, Send
 from ...runtime.frontend.load_balancer import LeastLoaded
+from ...runtime.frontend.replay_policy import ReplayPolicy
 from ...runtime.processes.engine_fleet import EngineFleet
 from ...transports.links.channel import PeerUp
 from ...transports.links.link import Deliver, Link
 from ...transports.links.link_header import FrameKind
 from ...transports.links.linked_channel import LinkedChannel
 
-# The original method, then what it was called with.
+# The original method or function, then what it was called with.
 Broken = Callable[..., Any]
 
 
 @contextmanager
-def _replaced(cls: type, name: str, broken: Broken) -> Iterator[None]:
-    original = vars(cls)[name]
+def _replaced(owner: type | ModuleType, name: str, broken: Broken) -> Iterator[None]:
+    original = vars(owner)[name]
 
     def method(*args: Any, **kwargs: Any) -> Any:
         return broken(original, *args, **kwargs)
 
-    setattr(cls, name, method)
+    setattr(owner, name, method)
     try:
         yield
     finally:
-        setattr(cls, name, original)
+        setattr(owner, name, original)
 
 
 def _nothing(original: Broken, *args: Any, **kwargs: Any) -> None:
@@ -98,11 +102,12 @@ def _lose_grant(original: Broken, ledger: Ledger, request_id: str, credit: int) 
 # ---- frontend
 
 
-def _count_the_dead(original: Broken, client: CoreClient, peer: Any, cause: str) -> None:
+def _count_the_dead(original: Broken, client: CoreClient, peer: Any, cause: str) -> Any:
     counts = client.statistics.get(peer)
-    original(client, peer, cause)
+    lost = original(client, peer, cause)
     if counts is not None:
         client.statistics[peer] = counts
+    return lost
 
 
 def _keep_the_gone(original: Broken, balancer: LeastLoaded, peers: Any) -> None:
@@ -118,7 +123,38 @@ def _up_without_resync(original: Broken, client: CoreClient, event: Any) -> Any:
     return original(client, event)
 
 
+# ---- replay
+
+
+def _count_no_attempt(original: Broken, policy: ReplayPolicy, entry: Any, *cause: Any) -> None:
+    entry.attempts = 1
+    original(policy, entry, *cause)
+
+
+def _send_anywhere(original: Broken, ready: Any, entry: Any) -> bool:
+    return True
+
+
+def _wait_no_longer(original: Broken, policy: ReplayPolicy, entry: Any) -> float:
+    return float(entry.lost_at)
+
+
+def _end_refused(original: Broken, policy: ReplayPolicy, entry: Any, *cause: Any) -> None:
+    original(policy, entry, *cause)
+    entry.attempts = policy.settings.replay_attempts_max
+
+
 # ---- engine
+
+
+def _keep_unwanted(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
+    named = {each.request_id for each in live}
+    kept = [
+        LiveRequest(each.request_id, each.attempt, each.output_count, each.credit)
+        for each in core._store.live(frontend)
+        if each.request_id not in named
+    ]
+    return original(core, frontend, [*live, *kept])
 
 
 def _resend_all(original: Broken, core: EngineCore, frontend: Any, live: Any) -> Any:
@@ -168,7 +204,7 @@ def _same_epoch(original: Broken, fleet: EngineFleet, rank: int, epoch: int) -> 
     return original(fleet, rank, rank + 1)
 
 
-_ROWS: tuple[tuple[str, type, str, Broken], ...] = (
+_ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("a replay forgets what was delivered", Ledger, "_message", _forget_tokens),
     ("a replay is one token behind", Ledger, "_message", _one_token_less),
     ("a replay has the first credit", Ledger, "_message", _first_credit),
@@ -182,6 +218,11 @@ _ROWS: tuple[tuple[str, type, str, Broken], ...] = (
     ("a link begins without RESYNC", CoreClient, "handle_event", _up_without_resync),
     ("a stream that is left is not aborted", CoreClient, "abort", _nothing),
     ("credit is never granted", CoreClient, "grant", _nothing),
+    ("attempts have no bound", ReplayPolicy, "handle_lost", _count_no_attempt),
+    ("a replay goes to other numerics", replay_policy, "is_exact", _send_anywhere),
+    ("a stream waits for no engine", ReplayPolicy, "_late_at", _wait_no_longer),
+    ("a refusal for draining ends a stream", ReplayPolicy, "handle_refused", _end_refused),
+    ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
     ("a block is leaked", KVCacheManager, "free", _leak_block),
     ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
@@ -194,5 +235,5 @@ _ROWS: tuple[tuple[str, type, str, Broken], ...] = (
     ("a successor has an epoch again", EngineFleet, "handle_starting", _same_epoch),
 )
 BUGS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    name: partial(_replaced, cls, method, broken) for name, cls, method, broken in _ROWS
+    name: partial(_replaced, owner, method, broken) for name, owner, method, broken in _ROWS
 }

@@ -4,12 +4,10 @@ A stream is read in the process of its frontend, and dies with it; its client th
 life of that frontend again.
 """
 
-import math
-
 import attrs
 import trio
 
-from ...engine.errors import EngineDied
+from ...engine.errors import EngineDied, EngineDraining, EngineError
 from ...runtime.errors import NoEngine
 from ...runtime.text.outputs import GenerationOutput
 from .kernel import SimProcess
@@ -20,8 +18,9 @@ from .streams import Piece, StreamHistory, Violation, params_of, want
 
 # A client that is refused for want of an engine asks again.
 AGAIN_S = 0.2
-# From an engine's READY to when every frontend can send to it; longer than links take to come up.
-SERVES_AFTER_S = 5.0
+# An engine that was ready for so long took what waited for it; longer than links take to come up,
+# and than they are cut.
+SERVES_WITHIN_S = 10.0
 
 
 @attrs.define(eq=False)
@@ -77,9 +76,9 @@ class Clients:
             await self._read(process, history, request_id)
         except NoEngine:
             pass
-        except EngineDied as error:
+        except (EngineDied, EngineDraining) as error:
             if process.is_alive:
-                self._judge_death(process, history, error)
+                self._judge_death(history, error)
                 history.finish("died")
         if process.is_alive:
             over.set()
@@ -97,6 +96,7 @@ class Clients:
             priority=request.priority,
         )
         async with opened as stream:
+            history.began_at = trio.current_time()
             self.scene.histories.append(history)
             with trio.move_on_after(request.patience_s) as patience:
                 async for output in stream:
@@ -126,14 +126,25 @@ class Clients:
         self.scene.trace.note(f"{history.request.name} {output.index} {output.token_ids}")
         self.scene.note_tokens(len(output.token_ids))
 
-    def _judge_death(self, process: SimProcess, history: StreamHistory, error: EngineDied) -> None:
-        """A stream may end by its engine's death only where no other engine could take it over."""
-        now = trio.current_time()
-        for rank, (epoch, since) in self.scene.ready.items():
-            disturbed = self.scene.disturbed.get((process.rank, rank), -math.inf)
-            alive = any(
-                each.is_alive and (each.role, each.rank, each.epoch) == ("engine", rank, epoch)
-                for each in self.scene.kernel.processes
-            )
-            if alive and now - max(since, disturbed) > SERVES_AFTER_S:
-                raise Violation(f"{history.request.name} died, and engine {rank} serves: {error}")
+    def _judge_death(self, history: StreamHistory, error: EngineError) -> None:
+        """A stream may end by its engine's death only where, for the whole time that it waits for
+        another, none was there whose tokens it can have; or if it is what ends all of them.
+        """
+        if history.request.kills_at is not None:
+            return
+        name, now = history.request.name, trio.current_time()
+        began = now - self.scene.settings.replay.replay_wait_s
+        if history.began_at > began:
+            raise Violation(f"{name} did not wait for an engine: {error}")
+        for process, ready_at in self.scene.ready:
+            served_s = min(process.died_at, now) - max(ready_at, began)
+            if self._fits(process.rank, history) and served_s > SERVES_WITHIN_S:
+                raise Violation(f"{name} ended, and {process} served {served_s:g} s: {error}")
+
+    def _fits(self, rank: int, history: StreamHistory) -> bool:
+        """Whether this engine gives the tokens that have come."""
+        family = self.scene.family(rank)
+        every = want(history.request, self.scene.model).wanted
+        return all(
+            choices[family] in left for choices, left in zip(every, history.wanted, strict=True)
+        )

@@ -32,8 +32,6 @@ class Injector:
             with trio.move_on_after(PROGRESS_S):
                 await has_come.wait()
         way = (fault.frontend, fault.engine)
-        for frontend in range(self.scene.setup.frontends):
-            self.scene.disturbed[frontend, fault.engine] = trio.current_time() + fault.for_s
         match fault.kind:
             case FaultKind.KILL_ENGINE:
                 await self._hit("engine", fault.engine, fault, self.scene.kernel.kill)
@@ -74,6 +72,17 @@ class Injector:
             case FaultKind.NO_SPAWN:
                 self._count(fault)
                 self.scene.kernel.refusals += fault.count
+                await trio.sleep(fault.for_s)
+            case FaultKind.DRAIN:
+                await self._drain(fault)
+
+    async def _drain(self, fault: Fault) -> None:
+        """Restart an engine in order: it serves out what it has, and takes nothing new."""
+        process = await self._hit("engine", fault.engine, fault, _start_drain)
+        if process is not None:
+            await trio.sleep(fault.for_s)
+            if process.is_alive:
+                self.scene.root.engines.restart(fault.engine)
 
     async def _break_link(self, fault: Fault) -> None:
         """End a link generation; what is under way in it comes late."""
@@ -142,3 +151,10 @@ def _fail_worker(kind: FaultKind, process: SimProcess) -> None:
     assert isinstance(parts, EngineParts)
     if isinstance(parts.executor, SimExecutor):
         parts.executor.fail(kind.value.partition(" ")[2])
+
+
+def _start_drain(process: SimProcess) -> None:
+    parts = process.parts
+    assert isinstance(parts, EngineParts)
+    if parts.core is not None:
+        parts.core.start_drain()

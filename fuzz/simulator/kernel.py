@@ -51,6 +51,7 @@ class SimProcess:
     is_alive: bool = attrs.field(default=True, init=False)
     is_stopped: bool = attrs.field(default=False, init=False)
     was_stopped: bool = attrs.field(default=False, init=False)
+    died_at: float = attrs.field(default=float("inf"), init=False)
     # (code, signal) from the exit on.
     exit: tuple[int | None, int | None] | None = attrs.field(default=None, init=False)
     steps: int = attrs.field(default=0, init=False)
@@ -173,7 +174,7 @@ class SimKernel(Kernel):
     # ---- inside
 
     def _cut(self, process: SimProcess) -> None:
-        process.is_alive = False
+        process.is_alive, process.died_at = False, trio.current_time()
         process.due_at = float("inf")
         for cut in process.on_cut:
             cut()

@@ -34,6 +34,8 @@ class Setup:
     kv_blocks: int = 32
     max_num_seqs: int = 8
     window_tokens: int = 256
+    # Engines of this rank and above have another numerics id, and other tokens.
+    unlike_from: int = ENGINES_MAX
     # Clients come when every engine is linked, not when the first is.
     waits_for_all: bool = True
 
@@ -61,6 +63,8 @@ class Request:
     patience_s: float = math.inf
     # Between two reads.
     pause_s: float = 0.0
+    # The engine that computes the output token at this index dies.
+    kills_at: int | None = None
 
 
 class FaultKind(enum.StrEnum):
@@ -80,6 +84,7 @@ class FaultKind(enum.StrEnum):
     SLOW = "slow"
     BREAK = "break"
     NO_SPAWN = "no spawn"
+    DRAIN = "drain"
 
 
 CRASHES = frozenset(
@@ -103,6 +108,7 @@ _KINDS = (
     *[FaultKind.SLOW] * 2,
     *[FaultKind.BREAK] * 3,
     FaultKind.NO_SPAWN,
+    *[FaultKind.DRAIN] * 2,
 )
 
 
@@ -136,6 +142,7 @@ def draw(chance: Random, count: int) -> list[Event]:
         kv_blocks=chance.choice((17, 20, 32, 64)),
         max_num_seqs=chance.choice((2, 4, 8)),
         window_tokens=chance.choice((4, 16, 256)),
+        unlike_from=1 if chance.random() < 0.15 else ENGINES_MAX,
         waits_for_all=chance.random() < 0.8,
     )
     crashes = chance.randint(3, max(3, count // 3))

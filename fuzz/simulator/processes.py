@@ -17,13 +17,16 @@ from ...api.responses.foreign import ForeignResponses, RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
 from ...engine.batch_table import BatchTable
+from ...engine.config import EngineSettings
 from ...engine.core.engine_core import EngineCore
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
 from ...engine.process import main as engine_process
 from ...engine.process.server import EngineServer
 from ...engine.step_messages import WorkerReady
 from ...engine.step_recorder import NO_RECORDER
+from ...nurseries.processes.process import LadderTimes
 from ...nurseries.processes.progress_page import private_slot
+from ...nurseries.processes.spares import Readiness, Spares
 from ...runtime.config import RuntimeSettings
 from ...runtime.frontend.core_client import CoreClient
 from ...runtime.frontend.frontend import Frontend
@@ -94,6 +97,9 @@ class Programs:
     chance: Random
     # What the workers of each engine rank say.
     worker_ready: Callable[[int], WorkerReady]
+    family: Callable[[int], int]
+    # See `SimExecutor`.
+    kills_at: dict[int, int]
     prepare: Callable[[Frontend], None]
     on_up: Callable[[SimProcess], None]
 
@@ -107,10 +113,12 @@ class Programs:
         handshake = await self._handshake(process, control, "engine")
         init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
         me = _become(process, "engine", init.rank, init.epoch)
-        process.on_cut.append(partial(self.network.remove, me))
+        process.on_cut += [partial(self.network.remove, me), partial(close_fds, handshake.fds)]
         make_executor = partial(
             SimExecutor,
             ready=self.worker_ready(init.rank),
+            family=self.family(init.rank),
+            kills_at=self.kills_at,
             chance=self.chance,
             on_made=lambda executor: setattr(process.parts, "executor", executor),
         )
@@ -122,8 +130,8 @@ class Programs:
             NO_RECORDER,
             private_slot(),
             BatchTable(None, init.settings.max_num_seqs),
-            None,
             make_executor=make_executor,  # type: ignore[arg-type]
+            make_spares=_no_spare_workers,
         )
         process.parts = EngineParts(engine)
         await engine.run()
@@ -169,3 +177,9 @@ class Programs:
 def _become(process: SimProcess, role: str, rank: int, epoch: int) -> Peer:
     process.role, process.rank, process.epoch = role, rank, epoch
     return Peer(role, rank, epoch)
+
+
+def _no_spare_workers(settings: EngineSettings) -> Spares:
+    """Workers are their executor's own here, and no processes."""
+    ladder, readiness = LadderTimes(), Readiness()
+    return Spares("worker", "", 0, settings.boot_timeout_s, ladder, readiness)

@@ -67,10 +67,8 @@ class Scene:
     root: Root = attrs.field(init=False)
     reached: Counter[str] = attrs.field(factory=Counter, init=False)
     histories: list[StreamHistory] = attrs.field(factory=list, init=False)
-    # {engine rank: (epoch, when it was ready)}, of the newest.
-    ready: dict[int, tuple[int, float]] = attrs.field(factory=dict, init=False)
-    # When something was last wrong with the way of a frontend to an engine, or with the engine.
-    disturbed: dict[tuple[int, int], float] = attrs.field(factory=dict, init=False)
+    # Engines that were ready, and when.
+    ready: list[tuple[SimProcess, float]] = attrs.field(factory=list, init=False)
     # Tokens that clients have, and who waits for how many.
     tokens: int = attrs.field(default=0, init=False)
     progress: list[tuple[int, trio.Event]] = attrs.field(factory=list, init=False)
@@ -94,6 +92,8 @@ class Scene:
             inputs=self.inputs,
             chance=Random(f"programs {setup.seed}"),
             worker_ready=self.worker_ready,
+            family=self.family,
+            kills_at={e.seed: e.kills_at for e in self.requests if e.kills_at is not None},
             prepare=self._prepare,
             on_up=self._note_frontend,
         )
@@ -129,7 +129,12 @@ class Scene:
         """For the oracle; the longest request is one that every engine takes."""
         inputs = self.inputs
         model_len = min(inputs.max_model_len, self.setup.kv_blocks * BLOCK_TOKENS)
-        return Model(model_len, inputs.vocab_size, inputs.eos_token_ids)
+        families = 1 + (self.setup.unlike_from < self.setup.engines)
+        return Model(model_len, inputs.vocab_size, inputs.eos_token_ids, families)
+
+    def family(self, rank: int) -> int:
+        """Which numerics id, and so which tokens, this engine has."""
+        return int(rank >= self.setup.unlike_from)
 
     def present(self, role: str, rank: int) -> SimProcess | None:
         """The living process of this rank, which may boot."""
@@ -159,7 +164,7 @@ class Scene:
             kv_blocks=self.setup.kv_blocks,
             max_model_len=self.inputs.max_model_len,
             vocab_size=self.inputs.vocab_size,
-            numerics_id="simulated",
+            numerics_id=f"simulated {self.family(rank)}",
             bitwise=True,
         )
 
@@ -180,7 +185,9 @@ class Scene:
                 raise Violation(f"{event.child} came with epoch {event.epoch} again")
             self._epochs[key] = event.epoch
             if role == "engine":
-                self.ready[int(rank)] = event.epoch, trio.current_time()
+                process = self.present(role, int(rank))
+                if process is not None:
+                    self.ready.append((process, trio.current_time()))
 
     def note_tokens(self, count: int) -> None:
         self.tokens += count

@@ -3,8 +3,6 @@
 I1 exactly once, I2 identity, I3 one end. What must come out is computed from the request alone.
 """
 
-from collections.abc import Sequence
-
 import attrs
 
 from ...engine.messages import AddRequest, FinishReason
@@ -25,6 +23,8 @@ class Model:
     model_len: int
     vocab_size: int
     eos: tuple[int, ...]
+    # Numerics ids; each has tokens of its own.
+    families: int = 1
 
 
 @attrs.frozen
@@ -54,7 +54,9 @@ class StreamHistory:
     """One life of a client's request: from its asking to its end."""
 
     request: Request
-    wanted: Sequence[WantedChoice]
+    # Of each choice, what it may be: one for each numerics id that all its tokens so far have.
+    wanted: list[list[WantedChoice]]
+    began_at: float = 0.0
     # Taken so far, of each choice.
     taken: list[list[int]] = attrs.field(init=False)
     ended: list[bool] = attrs.field(init=False)
@@ -68,19 +70,22 @@ class StreamHistory:
     def take(self, piece: Piece) -> None:
         """Judge what was read. Raises `Violation`."""
         name, index = self.request.name, piece.index
-        wanted, taken = self.wanted[index], self.taken[index]
+        taken = self.taken[index]
         _demand(not self.end, f"{name} goes on after it {self.end}")
         _demand(not self.ended[index], f"{name}: choice {index} goes on after its end")
         first = len(taken)
         taken += piece.token_ids
-        expected = wanted.tokens[first : len(taken)]
-        what = f"{name}: tokens {piece.token_ids} at {first} of choice {index}, not {expected}"
-        _demand(piece.token_ids == expected, what)
+        parts = [wanted.tokens[first : len(taken)] for wanted in self.wanted[index]]
+        what = f"{name}: tokens {piece.token_ids} at {first} of choice {index}, not {parts}"
+        _demand(piece.token_ids in parts, what)
+        fitting = zip(self.wanted[index], parts, strict=True)
+        self.wanted[index] = [wanted for wanted, part in fitting if part == piece.token_ids]
         _demand(piece.token_count == len(taken), f"{name}: counts {piece.token_count} tokens")
         if self.request.logprobs is not None and piece.token_ids:
             self._check_logprobs(piece, first)
         if piece.reason is not None:
             self.ended[index] = True
+            wanted = self.wanted[index][0]
             _demand(piece.reason == wanted.reason, f"{name} ended by {piece.reason}")
             _demand(len(taken) == len(wanted.tokens), f"{name} ended after {len(taken)} tokens")
             _demand(piece.stop_reason == wanted.stop_token, f"{name}: {piece.stop_reason}")
@@ -108,15 +113,21 @@ def _demand(holds: bool, what: str) -> None:
 def want(request: Request, model: Model) -> StreamHistory:
     """The oracle: what this request must get, whatever happens meanwhile."""
     params = params_of(request, model)
-    return StreamHistory(request, [_choice(request, params, n, model) for n in range(request.n)])
+    families = range(model.families)
+    wanted = [
+        [_choice(request, params, n, model, family=f) for f in families] for n in range(request.n)
+    ]
+    return StreamHistory(request, wanted)
 
 
-def _choice(request: Request, params: SamplingParams, choice: int, model: Model) -> WantedChoice:
+def _choice(
+    request: Request, params: SamplingParams, choice: int, model: Model, *, family: int = 0
+) -> WantedChoice:
     add = AddRequest(
         request_id="",
         attempt=0,
         prompt_token_ids=request.prompt,
-        sampling=params,
+        sampling=attrs.evolve(params, seed=request.seed + family),
         eos_token_ids=list(model.eos),
         choice=choice,
     )

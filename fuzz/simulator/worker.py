@@ -4,6 +4,7 @@ In the place of `engine.process.executor.Executor`. What a step says is checked 
 tokens and logprobs are pure functions of request and position, so that an oracle needs no server.
 """
 
+import math
 import signal
 from collections.abc import Callable, Sequence
 from random import Random
@@ -16,7 +17,7 @@ from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.messages import BootPhase
 from ...engine.process.executor import LOSSES_MAX
-from ...engine.step_messages import Mask, Step, StepResult, WorkerReady
+from ...engine.step_messages import Mask, NewRow, Step, StepResult, WorkerReady
 from ...engine.worker.null.executor import null_rows
 from ...nurseries.processes.process import ProcessDied, ProcessExit
 from ...nurseries.tasks.task_tree import ProcessTree
@@ -36,6 +37,10 @@ class SimExecutor:
     settings: EngineSettings
     epoch: int
     ready: WorkerReady = attrs.field(kw_only=True)
+    # Added to each seed: engines of another numerics id have other tokens.
+    family: int = attrs.field(kw_only=True)
+    # {seed of a request: at which output index it ends its engine}
+    kills_at: dict[int, int] = attrs.field(kw_only=True)
     chance: Random = attrs.field(kw_only=True)
     on_made: Callable[["SimExecutor"], None] = attrs.field(kw_only=True)
     on_progress: Callable[[int, str, float], None]
@@ -43,7 +48,8 @@ class SimExecutor:
     recorder: Any = None
     ahead: Sequence[Any] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
-    page_fd: int | None = None
+    engine_fds: Sequence[int] = ()
+    spares: Any = None
     worker: CheckingWorker = attrs.field(init=False)
     # {step: (when it is answered, the answer)}; of those in flight.
     _answers: dict[int, tuple[float, StepResult]] = attrs.field(factory=dict, init=False)
@@ -117,10 +123,23 @@ class SimExecutor:
         """See `step_loop.StepExecutor`."""
         if self.worker.number == 0:
             self.worker.number = step.number - 1  # of a worker in the place of another
+        if self.family:
+            step = attrs.evolve(step, new=[self._alter(row) for row in step.new])
         took_s = self.chance.choice(STEP_S)
         answer = _with_logprobs(self.worker, step, self.worker.execute(step))
         self._free_at = max(self._free_at, trio.current_time()) + took_s
         self._answers[step.number] = self._free_at, attrs.evolve(answer, compute_s=took_s)
+        if self.kills_at and any(map(self._is_fatal, step.rows)):
+            self.fail("fail")
+
+    def _alter(self, row: NewRow) -> NewRow:
+        sampling = attrs.evolve(row.sampling, seed=row.sampling.seed + self.family)
+        return attrs.evolve(row, sampling=sampling)
+
+    def _is_fatal(self, row: int) -> bool:
+        known = self.worker._rows[row]
+        index = self.kills_at.get(known.sampling.seed - self.family, math.inf)
+        return len(known.token_ids) - known.prompt_tokens > index
 
     def submit_mask(self, mask: Mask) -> None:
         """See `step_loop.StepExecutor`; no request here has a grammar."""
@@ -132,11 +151,12 @@ class SimExecutor:
             await trio.lowlevel.checkpoint()
             return None  # lost
         at, answer = self._answers[number]
+        lost = self._lost
         with trio.move_on_at(at):
-            await self._lost.wait()
-            return None
+            await lost.wait()
         if self._fault:
-            await self._lost.wait()
+            await lost.wait()
+        if lost.is_set():
             return None
         del self._answers[number]
         return answer

@@ -95,7 +95,7 @@ def is_stopped(pid: int) -> bool:
 def count_oom_kills(cgroups: Path = CGROUPS) -> int:
     """How many processes of our cgroup the kernel has killed for want of memory so far.
 
-    It counts before it kills, so a SIGKILL after which the count is the same was somebody's. 0
+    It counts before it kills, so a SIGKILL after which the count is the same came from elsewhere. 0
     where no version 2 of cgroups counts memory.
     """
     try:

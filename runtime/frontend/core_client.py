@@ -91,17 +91,16 @@ class CoreClient:
     def submit(self, requests: Sequence[tuple[AddRequest, RequestSink]]) -> None:
         """Write requests down and send them, all to the one engine that has least to do.
 
-        Raises `NoEngine`, `RequestIdInUse`, and what encoding raises; then nothing has happened.
+        All or none. Raises `NoEngine`, `RequestIdInUse`, `RequestQuarantined`, or as encoding does.
         """
         if self.draining:
             raise NoEngine("this server is draining")
         peer = self._choose()
-        for request, _ in requests:
-            self.engines.judge(request, time.monotonic())
         ready, now, admitted_ns = self._taking[peer], trio.current_time(), self.clock_ns()
         added: list[tuple[AddRequest, RequestSink]] = []
         try:
             for request, sink in requests:
+                self.engines.judge(request, admitted_ns / 1e9)
                 request.admitted_ns = admitted_ns
                 message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
                 added.append((message, sink))
@@ -174,7 +173,7 @@ class CoreClient:
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
-            match self.engines.judged(decision, time.monotonic()):
+            match self.engines.judged(decision, self.clock_ns() / 1e9):
                 case PlaceOn(peers=peers, exact=exact):
                     parent = entry.request.parent
                     peer = of_parents.get(parent)
@@ -237,6 +236,8 @@ class CoreClient:
     def handle_event(self, event: ChannelEvent) -> Accepted:
         """Apply one event; returns what is to be delivered, already written down."""
         match event:
+            case PeerUp(peer=peer) if self.engines.is_over(peer):
+                self.channel.forget(peer)  # its link was slower than the news of its end
             case PeerUp(peer=peer):
                 self._send(peer, self.ledger.handle_peer_up(peer))
                 self.engines.handle_up(peer)
@@ -269,8 +270,7 @@ class CoreClient:
                     counted = self.ledger.in_flight(peer, up_to=message.last_attempt)
                     self.balancer.handle_statistics(peer, message.statistics, counted)
             case ResyncReply():
-                now = trio.current_time()
-                for request in self.ledger.handle_resync_reply(peer, message, now):
+                for request in self.ledger.handle_resync_reply(peer, message, trio.current_time()):
                     self._send(peer, request)
                 self.place_waiting()
             case UtilityReply(call_id=call_id):

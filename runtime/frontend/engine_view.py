@@ -57,7 +57,7 @@ class EngineView:
                 self._latest.pop(member.rank, None)
         lengths = [each.max_model_len for each in self._latest.values()]
         self.max_model_len = min(lengths, default=math.inf)
-        over = {peer for peer in self._met if self._is_over(peer)}
+        over = {peer for peer in self._met if self.is_over(peer)}
         gone = over | (self._ready.keys() - ready.keys())
         self._ready = ready
         self._draining.clear()
@@ -107,6 +107,13 @@ class EngineView:
             return Fail(decision.entry, error)
         return decision
 
+    def is_over(self, peer: Peer) -> bool:
+        """Whether this epoch of an engine will not be ready any more; it may never have been."""
+        member = self._member_of(peer)
+        if member is None:
+            return False  # a snapshot from before its time, slower than its link
+        return member.epoch > peer.epoch or member.state is EngineState.FAILED
+
     def taking(self) -> dict[Peer, EngineReady]:
         """Those that take work now, in order.
 
@@ -137,13 +144,6 @@ class EngineView:
 
     def _member_of(self, peer: Peer) -> EngineMember | None:
         return next((each for each in self.membership.engines if each.rank == peer.rank), None)
-
-    def _is_over(self, peer: Peer) -> bool:
-        """Whether this epoch of an engine will not be ready any more; it may never have been."""
-        member = self._member_of(peer)
-        if member is None:
-            return False  # a snapshot from before its time, slower than its link
-        return member.epoch > peer.epoch or member.state is EngineState.FAILED
 
     def _cause_of(self, peer: Peer) -> str:
         member = self._member_of(peer)

@@ -225,6 +225,8 @@ class ChildPlan:
     receives: Sequence[type]
     boot_timeout_s: float
     ladder: LadderTimes
+    # Beside INIT; they stay the caller's.
+    fds: Sequence[int] = ()
     on_spawned: Callable[[ChildProcess], None] = lambda child: None
     on_ready: Callable[[ChildProcess, bytes], None]
     on_failing: Callable[[str], None] = lambda cause: None
@@ -328,7 +330,7 @@ async def _handshake(
             role=plan.role,
             pid=child.process.pid,
             boot_timeout_s=plan.boot_timeout_s,
-            fds=[page.fd],
+            fds=[page.fd, *plan.fds],
             on_progress=progress,
             on_other=child.handle_message,
         )

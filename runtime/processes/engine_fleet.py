@@ -6,12 +6,15 @@ its device, is declared failed, and the others serve on; when none is left, the 
 Embedded, the caller's process holds the fleet; under `serve` the root does.
 """
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
 import attrs
 import msgspec
+import trio
 
 from ...engine.batch_table import read_batches, table_bytes
 from ...engine.config import worker_module_ahead
@@ -19,6 +22,7 @@ from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
+from ...nurseries.processes.spares import Readiness
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
@@ -29,10 +33,11 @@ from .child_process import ChildProcess, run_child_process
 from .membership import EngineDirectory, FrontendDirectory
 from .process_supervisor import ProcessSupervisor, RunChild
 from .quarantine import Quarantine
-from .spares import Readiness
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process.main"
+# What people see of the memory, in `/proc/PID/smaps`.
+WEIGHTS_MEMORY, CACHE_MEMORY = "triolet-weights", "triolet-cache"
 
 
 @attrs.define(eq=False)
@@ -59,6 +64,9 @@ class EngineFleet:
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
+    # The run's weights, then each rank's keys and values: memfds that engines fill, and that
+    # outlive them; a successor finds its memory there. Empty before `run`.
+    _memory_fds: list[int] = attrs.field(factory=list, init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
     # Of the engine that was ready last.
@@ -79,6 +87,7 @@ class EngineFleet:
             table_bytes=table_bytes(self.settings.engine.max_num_seqs),
             slots=1 + self.settings.engine.workers,
             spares_count=self.settings.spare_engines,
+            fds_of=self._fds_of,
             readiness=self.readiness,
             run_child=self.run_child,
             kernel=self.kernel,
@@ -91,6 +100,17 @@ class EngineFleet:
             return ()  # it is not known what that one has
         return (worker_module_ahead(self.settings.engine.executor),)
 
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Background task `engines`: see `ProcessSupervisor.run`.
+
+        Raises also `OSError` where there are no descriptors. The engines' memory goes with it.
+        """
+        with _open_memory(self.settings.engines) as self._memory_fds:
+            await self.processes.run(task_status=task_status)
+
+    def _fds_of(self, rank: int) -> Sequence[int]:
+        return [self._memory_fds[0], self._memory_fds[1 + rank]] if self._memory_fds else ()
+
     # ---- as the owner of its processes
 
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
@@ -100,6 +120,8 @@ class EngineFleet:
         and the last said why none can be.
         """
         last = error.__cause__ or error
+        if self._memory_fds:
+            os.ftruncate(self._memory_fds[1 + rank], 0)
         stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
         self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.directory.any_left()
@@ -167,3 +189,14 @@ class EngineFleet:
         membership = self.directory.handle_failing(rank, cause)
         if membership is not None:
             self.on_membership(membership)
+
+
+@contextmanager
+def _open_memory(engines: int) -> Iterator[list[int]]:
+    """Empty memfds: one for weights, and one for each engine's keys and values."""
+    with ExitStack() as owned:
+        fds = []
+        for name in (WEIGHTS_MEMORY, *[CACHE_MEMORY] * engines):
+            fds.append(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+            owned.callback(os.close, fds[-1])
+        yield fds

@@ -14,6 +14,7 @@ import trio
 from ...engine.errors import BootRefused
 from ...engine.messages import Drain, FrontendAddress, FrontendMembership
 from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.processes.spares import Readiness
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
@@ -38,7 +39,6 @@ from .child_process import ChildProcess, run_child_process
 from .control_server import Answer
 from .membership import FrontendDirectory, deliver
 from .process_supervisor import ProcessSupervisor, RunChild
-from .spares import Readiness
 
 
 @attrs.define(eq=False)
@@ -99,7 +99,7 @@ class ConnectionBalancer:
         self._frontends[rank].silent = True
 
     def handle_leaving(self, rank: int) -> bool:
-        """A frontend is to be restarted and gets nothing new; False if it is gone, or was told."""
+        """A frontend is to be restarted and gets nothing new; False if it is gone, or knows."""
         frontend = self._frontends.get(rank)
         if frontend is None or frontend.is_leaving:
             return False
@@ -258,7 +258,7 @@ class FrontendFleet:
         self.processes.publish(FailedFrontends(dict(failed)))
 
     def restart(self, rank: int) -> None:
-        """Begin a frontend anew; one that serves may serve out first, unless it is told again."""
+        """Begin a frontend anew; one that serves may serve out first, but not at a second order."""
         child, nursery = self.processes.ready.get(rank), self.processes.nursery
         if child is None or nursery is None or not self.balancer.handle_leaving(rank):
             self.processes.restart(rank)

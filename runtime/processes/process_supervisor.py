@@ -15,14 +15,14 @@ import trio
 from ...engine.errors import BootRefused
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessDied, ProcessSpec, ProcessStuck
+from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import start_service_soon
 from ...nurseries.tasks.supervision_policy import Death
 from ...nurseries.tasks.supervisor import RestartLimitExceeded, supervise
 from ..config import RuntimeSettings
-from ..events import ChildReady, OnEvent
+from ..events import ChildFailed, ChildReady, OnEvent
 from .child_process import ChildPlan, ChildProcess, run_child_process
-from .spares import Readiness, Spares
 
 # `run_child_process`, or a simulation of it.
 RunChild = Callable[[ChildPlan, bytes], Awaitable[None]]
@@ -100,6 +100,8 @@ class ProcessSupervisor:
     spares_count: int = 0
     table_bytes: int = 0
     slots: int = 1  # see `ChildPlan`
+    # Of a rank: what is sent beside its INIT, and stays the owner's.
+    fds_of: Callable[[int], Sequence[int]] = lambda rank: ()
     readiness: Readiness = attrs.field(factory=Readiness)
     spares: Spares = attrs.field(init=False)
     booting: dict[int, ChildProcess] = attrs.field(factory=dict, init=False)
@@ -119,8 +121,8 @@ class ProcessSupervisor:
             ladder=self.settings.times.ladder,
             readiness=self.readiness,
             ahead=self.ahead,
-            on_event=self.on_event,
             kernel=self.kernel,
+            on_stuck=lambda name, reason: self.on_event(ChildFailed(name, reason)),
         )
 
     def present(self) -> dict[int, ChildProcess]:
@@ -218,6 +220,7 @@ class ProcessSupervisor:
             receives=self.receives,
             boot_timeout_s=self.settings.engine.boot_timeout_s,
             ladder=self.settings.times.ladder,
+            fds=self.fds_of(rank),
             on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=handle_ready,
             on_failing=partial(self.owner.handle_failing, rank),

@@ -17,6 +17,7 @@ import msgspec
 import trio
 
 from ...nurseries.processes.kernel import KERNEL, Kernel
+from ...nurseries.processes.spares import Readiness
 from ...nurseries.tasks.background import start_background_task_soon, waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped, start_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
@@ -31,7 +32,6 @@ from .frontend_fleet import FrontendFleet
 from .membership import FrontendDirectory
 from .platform import check_platform
 from .run_folder import RunFolder, make_run_folder
-from .spares import Readiness
 
 # By name, not by import: this floor does not know what a frontend speaks.
 FRONTEND_MODULE = "triolet.api.frontend_process"
@@ -156,7 +156,7 @@ class Root:
     ) -> None:
         control = partial(serve_control, folder, self._answer)
         await start_service(nursery, control, name="control-server", waits_for="questions")
-        await start_service(nursery, self.engines.processes.run, name="engines")
+        await start_service(nursery, self.engines.run, name="engines")
         await start_service(nursery, self.frontends.processes.run, name="frontends")
         with waiting_for("a frontend with an engine"):
             await self.frontends.wait_serving()

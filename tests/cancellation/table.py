@@ -140,8 +140,8 @@ FRONTEND_TASKS = (
 )  # fmt: skip
 ENGINE_TASKS = (
     DEATH_MONITOR, "output-socket-thread", "input-socket-thread", "progress", "executor",
-    "worker-pool", "worker-0", "input-handler", "orphan-watch", "statistics", "utilities",
-    "grammar-compiler", "step-deadline", "step-loop", "control", "tree-request",
+    "worker-pool", "worker-0", "spare-worker-0", "input-handler", "orphan-watch", "statistics",
+    "utilities", "grammar-compiler", "step-deadline", "step-loop", "control", "tree-request",
 )  # fmt: skip
 WORKER_TASKS = (DEATH_MONITOR, "control", "step-loop")
 # Over memory an `output-socket-thread` keeps the links' deadlines only, and may sleep all the time;

@@ -17,21 +17,12 @@ import zmq
 from triolet.tests.contracts.channel import CODEC, HUB, SPOKES, Mesh, Numbered, join, running
 from triolet.tests.leaks import check_no_leaks
 from triolet.transports.array import Frame
-from triolet.transports.control.channel import (
-    ControlChannel,
-)
+from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_child_handshake, perform_parent_handshake
-from triolet.transports.control.passed_fds import (
-    close_fds,
-)
+from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.endpoint import abstract_endpoint
 from triolet.transports.links.zmq_channel import open_hub, open_spoke
-from triolet.transports.links.zmq_sockets import (
-    EndpointInUse,
-    HeldSockets,
-    Socket,
-    SocketSettings,
-)
+from triolet.transports.links.zmq_sockets import EndpointInUse, HeldSockets, Socket, SocketSettings
 from triolet.transports.links.zmq_thread import (
     Arrival,
     Connect,

@@ -50,13 +50,9 @@ from triolet.tests.cancellation.named_steps import DEADLINE_S, CancelAtStep, Mai
 from triolet.tests.engine.worker.test_process import first_step, make_core
 from triolet.tests.runtime.acting import Diary
 from triolet.tests.runtime.processes.test_root import plan_of
-from triolet.transports.control.channel import (
-    ControlChannel,
-)
+from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import perform_parent_handshake
-from triolet.transports.control.passed_fds import (
-    close_fds,
-)
+from triolet.transports.control.passed_fds import close_fds
 
 # Which of several tasks of one name: the frontend's are further out in the tree than the engine's.
 ENGINE, FRONTEND = -1, 0

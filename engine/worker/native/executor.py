@@ -1,12 +1,14 @@
 """The executor that computes with the native kernels on a CPU: the fast one, and bitwise.
 
 Reads the folder that the torch executor reads, with the same checks, and packs each tensor as it
-comes. No torch here.
+comes; or maps what another worker of its run has packed (`shared_weights`), and takes over the
+memory for keys and values from the worker before it. No torch here.
 """
 
 import logging
+import os
 import pathlib
-from ctypes import CDLL
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
@@ -14,24 +16,22 @@ import attrs
 from ...config import BLOCK_TOKENS, EngineSettings
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
-from ...kernels.binding import Bytes, declare_functions, take_memory
+from ...kernels.binding import Bytes, declare_functions
 from ...kernels.layout import BF16_BYTES, Layout, kv_values, layout_fault
-from ...kernels.library import NativeLibrary, NativeUnavailable, open_library
-from ...kernels.model import NativeModel
-from ...kernels.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
+from ...kernels.library import NativeUnavailable, open_library
+from ...kernels.model import NativeModel, cache_bytes
+from ...kernels.shared_memory import SharedMapping, has_all_pages, whole_pages
 from ...messages import BootPhase
-from ...model.weight_folder import open_weight_folder, rename_of
 from ...model_config.config import ModelConfig, load_model_config
 from ...step_messages import Step, StepResult, WorkerReady
-from ..executor_interface import Progress, WaitMask, boot_phase
+from ..executor_interface import Pause, Progress, WaitMask, boot_phase, no_pause
 from ..kv_plan import plan_kv
-from ..numerics import model_numerics_id
 from .runner import NativeRunner
+from .weights_loader import WeightsLoader
 
 logger = logging.getLogger(__name__)
 # Logits of a prompt's tokens, for logprobs, are computed so many rows at a time at least.
 PROMPT_ROWS_MIN = 64
-KV_LAYOUT = "layer,block,kv head,keys: channel pair,token|values: token pair,channel"
 
 
 def native_fault(settings: EngineSettings, config: ModelConfig) -> str:
@@ -55,6 +55,9 @@ class NativeExecutor:
 
     settings: EngineSettings
     rank: int
+    _pause: Pause = no_pause
+    # Memory that outlives this process, where there is: for weights, for keys and values.
+    _memory_fds: Sequence[int] = ()
     _runner: NativeRunner | None = attrs.field(default=None, init=False)
     _isa: str = attrs.field(default="", init=False)
 
@@ -82,20 +85,29 @@ class NativeExecutor:
         functions = declare_functions(library)
         with boot_phase(progress, BootPhase.LOAD_WEIGHTS):
             report = partial(progress, BootPhase.LOAD_WEIGHTS)
-            weights = _load_weights(settings, config, functions, report)
+            loader = WeightsLoader(
+                settings, config, library, functions,
+                positions=plan.max_model_len, threads=_threads(settings), progress=report,
+            )  # fmt: skip
+            loaded = loader.load(self._memory_fds[:1], self._pause)
         with boot_phase(progress, BootPhase.KV_MEMORY):
+            report = partial(progress, BootPhase.KV_MEMORY)
+            cache = _take_cache(self._memory_fds, cache_bytes(config, plan.blocks), report)
             model = NativeModel.of(
                 config,
                 functions,
-                weights,
+                loaded.memory,
                 positions=plan.max_model_len,
                 blocks=plan.blocks,
                 threads=_threads(settings),
                 tokens_max=settings.step_tokens_max,
                 sequences_max=min(settings.max_num_seqs, settings.max_num_batched_tokens),
                 logit_rows_max=max(settings.max_num_seqs, PROMPT_ROWS_MIN),
+                rotations=loaded.rotations,
+                cache=cache,
             )
-            model.populate_cache(partial(progress, BootPhase.KV_MEMORY))
+            if cache is None:
+                model.populate_cache(report)
             self._runner = NativeRunner.of(
                 model,
                 rows=settings.max_num_seqs,
@@ -105,7 +117,7 @@ class NativeExecutor:
                 fixed_threads=settings.threads > 0,
             )
         with boot_phase(progress, BootPhase.HASH_FILES):
-            identity = _numerics_id(settings, config, library)
+            identity = loaded.numerics_id or loader.numerics_id()
         return plan.ready(config, identity)
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
@@ -114,24 +126,26 @@ class NativeExecutor:
         return self._runner.run(step, wait_mask)
 
 
-def _load_weights(
-    settings: EngineSettings, config: ModelConfig, functions: CDLL, progress: partial[None]
-) -> Bytes:
-    layout = Layout.of(config)
-    threads = _threads(settings)
-    memory = take_memory(layout.size)
+def _take_cache(
+    memory_fds: Sequence[int], size: int, progress: Callable[[float], None]
+) -> Bytes | None:
+    """Memory for keys and values that the next worker finds with all its pages; None: no such.
 
-    def pack(source: TensorSource) -> None:
-        Packer(config, layout, memory, functions, threads, source).pack_all()
-
-    if settings.load_format == "dummy":
-        pack(DummyTensors())
-        return memory
-    rename = rename_of(config.architecture)
-    with open_weight_folder(pathlib.Path(settings.model), rename) as files:
-        files.check(plan_tensors(config))
-        pack(FolderTensors(files, progress))
-    return memory
+    What the last one has left in it is no harm: a token that nothing was written to is not read
+    as anything but its weight zero, in a life as after it.
+    """
+    if not memory_fds:
+        return None
+    fd, whole = memory_fds[1], whole_pages(size)
+    if not has_all_pages(fd, whole):
+        os.ftruncate(fd, 0)
+        os.ftruncate(fd, whole)
+    mapping = SharedMapping.of(fd, whole, writable=True)
+    if has_all_pages(fd, whole) or mapping.take_huge_pages(progress):
+        return mapping.bytes[:size]
+    mapping.close()
+    os.ftruncate(fd, 0)
+    return None
 
 
 def _threads(settings: EngineSettings) -> int:
@@ -146,15 +160,3 @@ def _check_weights(folder: pathlib.Path, config: ModelConfig) -> None:
             f"needs {needed / 2**30:.1f} GiB for its weights as bfloat16, and this machine has"
             f" {there / 2**30:.1f} GiB",
         )
-
-
-def _numerics_id(settings: EngineSettings, config: ModelConfig, library: NativeLibrary) -> str:
-    facts = {
-        "executor": "native",
-        "isa": library.isa,
-        # Any change of the kernels is a new revision: whether it changes bits is not decided here.
-        "revision": library.source_hash,
-        "dtype": "bfloat16",
-        "kv_layout": KV_LAYOUT,
-    }
-    return model_numerics_id(facts, settings, config)

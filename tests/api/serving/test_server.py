@@ -13,11 +13,7 @@ import trio
 import trio.testing
 
 from triolet.api.application import Application
-from triolet.api.serving.server import (
-    QUEUE_CONNECTIONS_MAX,
-    open_queue_source,
-    serve_connections,
-)
+from triolet.api.serving.server import QUEUE_CONNECTIONS_MAX, open_queue_source, serve_connections
 from triolet.api.settings import ServerLimits
 from triolet.fuzz.doubles.served import open_listener, where
 

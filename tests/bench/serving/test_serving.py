@@ -114,7 +114,8 @@ async def test_start_kill_and_ready_again() -> None:
     assert found.frontend_s.runs == 1
     assert found.start_s.runs == found.restart_s.runs == found.engine_boot_s.runs == 1
     assert found.engine_boot_s.median < found.restart_s.median + 0.1
-    assert set(found.resident_mib) == {
+    # A spare worker may be there or not so soon after a start.
+    assert {name for name in found.resident_mib if "/spare worker" not in name} == {
         "root",
         *("frontend 0", "engine 0", "engine 0/worker 0"),
         *("spare frontend 0", "spare engine 0", "spare engine 0/worker 0"),

@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import signal
+from collections.abc import Sequence
 from functools import partial
 
 import attrs
@@ -52,9 +53,11 @@ class ActingExecutor:
         return self.inner.execute(step, wait_mask)
 
 
-def make_acting_executor(settings: EngineSettings, rank: int, pause: Pause) -> WorkerExecutor:
+def make_acting_executor(
+    settings: EngineSettings, rank: int, pause: Pause, memory_fds: Sequence[int]
+) -> WorkerExecutor:
     acts = json.loads((pathlib.Path(settings.model) / "acts.json").read_text())
-    inner = make_executor(settings, rank, pause)
+    inner = make_executor(settings, rank, pause, memory_fds)
     return ActingExecutor(inner, rank, acts.get(str(rank), ""), pause)
 
 

@@ -17,9 +17,7 @@ from triolet.nurseries.processes.process import open_process
 from triolet.nurseries.tasks.background import start_background_task
 from triolet.tests.leaks import check_no_leaks
 from triolet.tests.nurseries.child_programs import PATIENT, receive_ready, spec_of
-from triolet.transports.control.channel import (
-    ControlChannel,
-)
+from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import (
     ChildHandshake,
     Hello,
@@ -28,9 +26,7 @@ from triolet.transports.control.handshake import (
     Ready,
     perform_child_handshake,
 )
-from triolet.transports.control.passed_fds import (
-    close_fds,
-)
+from triolet.transports.control.passed_fds import close_fds
 
 DEADLINE_S = 60.0
 LOAD, HASH = "load weights", "hash files"

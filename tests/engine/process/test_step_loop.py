@@ -123,6 +123,17 @@ async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
     server.core.check_invariants()
 
 
+async def test_workers_lost_before_it_began_are_replaced_first() -> None:
+    async with open_engine(FakeExecutor(generation=1)) as engine:
+        engine.add("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert (engine.executor.losses, engine.executor.steps) == ([0], [])
+        engine.executor.replace()
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.tokens("a") == [1, 2, 3]
+        assert engine.server.core.statistics().worker_restarts == 1
+
+
 async def test_idle_it_asks_for_nothing_and_says_what_it_waits_for() -> None:
     async with open_engine(FakeExecutor()) as engine:
         assert engine.executor.steps == []

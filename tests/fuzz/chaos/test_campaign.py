@@ -12,6 +12,7 @@ import trio.testing
 
 from triolet.command_line import app
 from triolet.engine.errors import InvalidParameter
+from triolet.engine.messages import BootPhase
 from triolet.engine.worker.null.executor import null_token
 from triolet.fuzz.__main__ import app as fuzz_app
 from triolet.fuzz.chaos.campaign import QUIET_S, log_violations, settled
@@ -20,6 +21,7 @@ from triolet.fuzz.chaos.clients import Lost
 from triolet.fuzz.chaos.fault_plan import (
     DECK,
     KILLS,
+    ON_WORKER,
     SLOW,
     SPARE_ENGINE,
     STOPS,
@@ -28,6 +30,7 @@ from triolet.fuzz.chaos.fault_plan import (
     digest,
     make_plan,
 )
+from triolet.fuzz.chaos.fault_run import has_reached
 from triolet.fuzz.chaos.load import PROBES, check_null_tokens
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.served_run import is_serving, open_served_run
@@ -36,7 +39,7 @@ from triolet.runtime.processes.control_server import ControlCallFailed
 
 from .test_faults import DEADLINE_S
 
-SHAPE = {"engines": 2, "frontends": 3, "scripts": 3}
+SHAPE: dict[str, Any] = {"engines": 2, "frontends": 3, "scripts": 3}
 
 
 def test_a_seed_gives_the_same_plan_and_another_seed_another() -> None:
@@ -65,8 +68,9 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.transport is Transport.SOCKET
         if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
             assert fault.token >= 1, "an id to cancel by is known from the first event on"
-        assert bool(fault.deaths) == (fault.kind in KILLS - {FaultKind.KILL_WORKER})
-        assert not fault.also or fault.also != fault.place
+        assert bool(fault.deaths) == (fault.kind in KILLS - ON_WORKER)
+        assert fault.place not in fault.also
+        assert bool(fault.phase) == (fault.kind is FaultKind.KILL_BOOT)
         assert bool(fault.place) == (fault.kind in KILLS | STOPS)
 
 
@@ -74,17 +78,60 @@ def test_two_may_die_in_one_moment() -> None:
     plan = make_plan(3, 60, **SHAPE)
     for kind, also in ((FaultKind.KILL_ENGINES, "engine"), (FaultKind.KILL_PAIR, "frontend")):
         fault = next(each for each in plan if each.kind is kind)
-        assert fault.also.startswith(also)
-        assert fault.deaths == {fault.place: 1, fault.also: 1}
+        (second,) = fault.also
+        assert second.startswith(also)
+        assert fault.deaths == {fault.place: 1, second: 1}
 
 
 def test_a_spare_may_die_with_the_engine_and_is_no_life() -> None:
     fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_SPARE)
-    assert fault.also == SPARE_ENGINE
+    assert fault.also == (SPARE_ENGINE,)
     assert fault.deaths == {fault.place: 1}
 
 
-OPTIONS = ChaosOptions(seed=7, faults=10, frontends=1, executor="torch")
+def test_all_engines_may_die_with_what_would_succeed_them() -> None:
+    fault = next(f for f in make_plan(3, 60, **SHAPE) if f.kind is FaultKind.KILL_ALL)
+    assert {fault.place, *fault.also} == {"engine 0", "engine 1", SPARE_ENGINE}
+    assert fault.deaths == {"engine 0": 1, "engine 1": 1}
+
+
+def test_each_rank_of_workers_has_its_turn() -> None:
+    plan = make_plan(1, 6, **SHAPE, workers=3, kinds=[FaultKind.KILL_WORKER])
+    assert [fault.place.partition("/")[2] for fault in plan] == [
+        f"worker {rank}" for rank in (0, 1, 2, 0, 1, 2)
+    ]
+
+
+def test_a_boot_is_killed_in_each_of_its_phases() -> None:
+    plan = make_plan(1, 40, **SHAPE, kinds=[FaultKind.KILL_BOOT])
+    assert {fault.phase for fault in plan} == set(BootPhase)
+    assert all(fault.deaths == {fault.place: 2} for fault in plan)
+
+
+@pytest.mark.parametrize(
+    ("facts", "reached"),
+    [
+        ({"phase": "start"}, False),
+        ({"phase": "KV memory"}, True),
+        ({"phase": "hash files"}, True),
+        ({"epoch": 4}, True),  # it serves: the phase took no time to be seen
+    ],
+)
+def test_a_phase_is_reached_when_a_later_one_is(
+    facts: dict[str, str | int | float], reached: bool
+) -> None:
+    assert has_reached(ProcessTree("engine 0", 1, facts), BootPhase.KV_MEMORY) is reached
+    assert has_reached(ProcessTree("engine 0", 1, facts), "")
+
+
+OPTIONS = ChaosOptions(
+    seed=7,
+    faults=10,
+    frontends=1,
+    executor="native",
+    kv_blocks=64,
+    only=(FaultKind.KILL_ALL, FaultKind.LEAVE),
+)
 
 
 def test_the_server_is_that_of_a_user_but_for_its_patience() -> None:
@@ -110,6 +157,9 @@ def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
         {"faults": 0},
         {"engines": 0},
         {"frontends": -1},
+        {"workers": 0},
+        {"kv_blocks": -1},
+        {"only": (FaultKind.KILL_ROOT,)},
         {"step": -1.0},
         {"step": math.inf},
         {"patience": 0.5},

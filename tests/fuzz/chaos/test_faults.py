@@ -3,7 +3,9 @@
 Over the server's edge on a real port; both transports of the clients give the same events.
 """
 
+import contextlib
 import pathlib
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -145,8 +147,8 @@ FAULT = Fault(
 ENDLESS = [Say("a"), Say("b", after_s=2 * DEADLINE_S)]
 
 
-@pytest.fixture
-def pid() -> Iterator[int]:
+@contextlib.contextmanager
+def waiting_process() -> Iterator[int]:
     """A process that waits for its input to end."""
     popen = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     try:
@@ -156,6 +158,20 @@ def pid() -> Iterator[int]:
         popen.communicate()
 
 
+@pytest.fixture
+def pid() -> Iterator[int]:
+    """One that may be killed and stopped."""
+    with waiting_process() as pid:
+        yield pid
+
+
+@pytest.fixture
+def other_pid() -> Iterator[int]:
+    """And another one."""
+    with waiting_process() as pid:
+        yield pid
+
+
 async def test_a_kill_is_proven_by_a_dead_process(pid: int) -> None:
     assert "is Z" in await faults.kill(pid)
     with pytest.raises(faults.Void, match="dead before"):
@@ -163,16 +179,29 @@ async def test_a_kill_is_proven_by_a_dead_process(pid: int) -> None:
 
 
 async def test_a_stop_is_proven_and_over(pid: int) -> None:
-    assert "was T" in await faults.stop(pid, 0.01)
+    assert ": T for" in await faults.stop(0.01, pid)
     assert state_of(pid) not in "TZ"
     assert "it was T" in await faults.kill_stopped(pid)
     with pytest.raises(faults.Void):
-        await faults.stop(pid, 0.01)
+        await faults.stop(0.01, pid)
+
+
+async def test_a_crash_is_proven_as_a_kill_is(pid: int) -> None:
+    assert "is Z" in await faults.kill(pid, by=signal.SIGSEGV)
+
+
+async def test_all_stand_still_at_once_and_go_on(pid: int, other_pid: int) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(faults.stop, 0.01, pid, other_pid)
+        with trio.fail_after(DEADLINE_S):
+            while (state_of(pid), state_of(other_pid)) != ("T", "T"):
+                await trio.lowlevel.checkpoint()
+    assert "T" not in (state_of(pid), state_of(other_pid))
 
 
 async def test_a_stop_that_is_cancelled_is_over(pid: int) -> None:
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(faults.stop, pid, DEADLINE_S)
+        nursery.start_soon(faults.stop, DEADLINE_S, pid)
         while state_of(pid) != "T":
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel("enough")

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from random import Random
 
@@ -13,6 +14,7 @@ import trio.testing
 
 from triolet.fuzz.fuzzers.simulator import FUZZER, run_campaign
 from triolet.fuzz.simulator.bugs import BUGS
+from triolet.fuzz.simulator.directed import DIRECTED
 from triolet.fuzz.simulator.kernel import SimKernel, SimProcess
 from triolet.fuzz.simulator.mutations import MODULES, PACKAGE, mutate, mutations_of
 from triolet.fuzz.simulator.network import make_network
@@ -60,6 +62,15 @@ def test_a_death_that_a_survivor_could_make_good_ends_no_stream() -> None:
     assert outcome.reached["sent again"]
     with pytest.raises(Violation):
         simulate([Setup(engines=2), *requests, kill], BUGS["a replay forgets what was delivered"])
+
+
+@pytest.mark.parametrize("name", list(DIRECTED))
+def test_a_directed_plan_holds_and_finds_its_bug(name: str) -> None:
+    ends = Counter(simulate(DIRECTED[name]).reached)
+    requests = sum(isinstance(event, Request) for event in DIRECTED[name])
+    assert sum(ends[f"stream {end}"] for end in ("finished", "left", "died")) == requests
+    with pytest.raises(Violation):
+        simulate(DIRECTED[name], BUGS[name])
 
 
 def test_quick_bugs_are_planted_by_name() -> None:
@@ -168,7 +179,7 @@ def piece(token_ids: list[int], count: int, reason: str | None = None) -> Piece:
 
 def test_a_stream_like_the_oracle_s_holds() -> None:
     stream = history()
-    tokens = stream.wanted[0].tokens
+    tokens = stream.wanted[0][0].tokens
     stream.take(piece(tokens[:2], 2))
     stream.take(piece(tokens[2:], 6, "length"))
     stream.finish("finished")
@@ -212,7 +223,7 @@ def test_any_other_stream_is_a_violation(
     go_wrong: Callable[[StreamHistory, list[int]], None],
 ) -> None:
     stream = history()
-    tokens = stream.wanted[0].tokens
+    tokens = stream.wanted[0][0].tokens
     stream.take(piece(tokens[:2], 2))
     with pytest.raises(Violation):
         go_wrong(stream, tokens[2:])

@@ -1,6 +1,7 @@
 """A worker of the null executor that aborts when it is given a prompt with POISON in it."""
 
 import os
+from collections.abc import Sequence
 from functools import partial
 
 import attrs
@@ -31,8 +32,10 @@ class PoisonedExecutor:
         return self.inner.execute(step, wait_mask)
 
 
-def make_poisoned(settings: EngineSettings, rank: int, pause: Pause) -> WorkerExecutor:
-    return PoisonedExecutor(make_executor(settings, rank, pause))
+def make_poisoned(
+    settings: EngineSettings, rank: int, pause: Pause, memory_fds: Sequence[int]
+) -> WorkerExecutor:
+    return PoisonedExecutor(make_executor(settings, rank, pause, memory_fds))
 
 
 if __name__ == "__main__":

@@ -238,6 +238,20 @@ async def test_an_engine_that_died_before_it_was_ready_is_forgotten(
     assert len(await _tokens(bed)) == 12
 
 
+async def test_a_link_that_comes_up_after_its_engine_was_replaced_is_forgotten(bed: Bed) -> None:
+    """It died before it was ready, while this frontend was stopped."""
+    late, me = Peer("engine", 1, 7), Peer("frontend", 0, 1)
+    bed.client.apply_membership(bed.directory.handle_starting(late.rank, 8))
+    spoke = bed.mesh.open_spoke(late)
+    async with running(spoke):
+        spoke.connect(me, *bed.hub.endpoints)
+        assert (await spoke.receive())[0] == PeerUp(me, 1)
+        await trio.testing.wait_all_tasks_blocked()
+        spoke.forget(me)
+    assert late not in bed.hub.links.peers
+    assert not bed.client.engines.is_met(late)
+
+
 async def test_without_an_engine_the_reason_is_told(bed: Bed) -> None:
     bed.lose_engine(0)
     with pytest.raises(NoEngine, match="engine 0 is restarting after it was killed"):

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from triolet.runtime.errors import RunNotFound
-from triolet.runtime.messages import ControlCall
+from triolet.runtime.messages import ControlCall, Place
 from triolet.runtime.processes.control_server import ControlCallFailed, ask_run, serve_control
 from triolet.runtime.processes.run_folder import (
     RunFolder,
@@ -99,7 +99,7 @@ async def folder(
 ) -> AsyncIterator[RunFolder]:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
-    async def answer(call: ControlCall) -> str:
+    async def answer(call: ControlCall, place: Place | None) -> str:
         return f"the {call}"
 
     with make_run_folder("ab", url="", model="", version="") as made:

@@ -12,10 +12,7 @@ import trio
 import trio.testing
 
 from triolet.transports.codec import CodecLimits, MalformedMessage, MessageTooLarge
-from triolet.transports.control.channel import (
-    INLINE_BYTES_MAX,
-    ControlChannel,
-)
+from triolet.transports.control.channel import INLINE_BYTES_MAX, ControlChannel
 from triolet.transports.control.handshake import Ready
 from triolet.transports.control.passed_fds import (
     PASSED_FDS_MAX,

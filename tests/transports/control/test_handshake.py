@@ -11,9 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from triolet.transports.control.channel import (
-    ControlChannel,
-)
+from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import (
     DROPPED_KEPT,
     REASON_CHARACTERS_MAX,
@@ -31,9 +29,7 @@ from triolet.transports.control.handshake import (
     perform_child_handshake,
     perform_parent_handshake,
 )
-from triolet.transports.control.passed_fds import (
-    close_fds,
-)
+from triolet.transports.control.passed_fds import close_fds
 
 from ...leaks import open_fds
 

@@ -170,6 +170,16 @@ def test_a_lost_tail_is_found_by_a_probe() -> None:
     assert OpenGeneration(2) in receiver.handle_header(decision.header, 1.0)
 
 
+def test_what_data_acknowledges_is_not_probed() -> None:
+    link = hub_up()
+    link.handle_send(1.0)
+    link.handle_send(1.0)
+    link.handle_header(header(FrameKind.DATA, 1, 1, acknowledged=2), 1.0)
+    (ack,) = link.handle_timeout(link.next_deadline())
+    assert ack == Transmit(header(FrameKind.ACK, 1, 2, 1))
+    assert link.next_deadline() == math.inf
+
+
 def test_a_probe_of_a_quiet_receiver_is_answered_at_once() -> None:
     link = spoke_up()
     link.handle_header(header(FrameKind.DATA, 1, 1), 0.0)

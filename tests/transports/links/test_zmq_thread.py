@@ -13,12 +13,7 @@ from zmq.utils import garbage
 
 from triolet.transports.array import Frame
 from triolet.transports.endpoint import abstract_endpoint
-from triolet.transports.links.zmq_sockets import (
-    HeldSockets,
-    Received,
-    Socket,
-    SocketSettings,
-)
+from triolet.transports.links.zmq_sockets import HeldSockets, Received, Socket, SocketSettings
 from triolet.transports.links.zmq_thread import (
     PATIENCE_S,
     Arrival,

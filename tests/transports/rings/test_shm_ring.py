@@ -14,9 +14,7 @@ import pytest
 import trio
 
 from triolet.transports.codec import MessageTooLarge
-from triolet.transports.control.passed_fds import (
-    close_fds,
-)
+from triolet.transports.control.passed_fds import close_fds
 from triolet.transports.rings import shm_ring
 from triolet.transports.rings.ring_memory import (
     CACHE_LINE_BYTES,

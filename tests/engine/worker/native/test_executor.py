@@ -1,20 +1,26 @@
 """The native executor: its name, numerics id and refusals, and when "auto" chooses it."""
 
 import logging
+import os
 import pathlib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from triolet.engine.errors import InvalidParameter
-from triolet.engine.kernels import library
+from triolet.engine.kernels import library, shared_memory
 from triolet.engine.kernels.library import machine_isas
+from triolet.engine.kernels.shared_memory import has_all_pages
 from triolet.engine.model_config.config import load_model_config
+from triolet.engine.step_messages import StepResult, WorkerReady
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor, native_fault
 
 from ...kernels.small_models import needs_kernels
-from ...model.tiny_models import write_config
-from ..test_executors import boot, first_step, ready, settings_of
+from ...kernels.test_shared_memory import needs_huge_pages
+from ...model.tiny_models import write_config, write_model
+from ..test_executors import boot, change_a_weight, first_step, ready, settings_of
 
 pytestmark = needs_kernels
 
@@ -67,3 +73,68 @@ def test_auto_is_torch_where_there_are_no_kernels(
     executor = make_executor(settings_of(write_config(tmp_path)), 0, lambda seconds: None)
     assert type(executor).__name__ == "TorchExecutor"
     assert "no C++ compiler was found at installation" in caplog.text
+
+
+@pytest.fixture
+def memory_fds() -> Iterator[list[int]]:
+    """Of a run, and of one place in it."""
+    fds = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("weights", "cache")]
+    yield fds
+    for fd in fds:
+        os.close(fd)
+
+
+def life(folder: pathlib.Path, fds: list[int], **changes: Any) -> tuple[WorkerReady, StepResult]:
+    """A worker's, with the memory of those before: what it promises, and its first step."""
+    executor = NativeExecutor(settings_of(folder, **changes), 0, memory_fds=fds)
+    return boot(executor), first_step(executor)
+
+
+@needs_huge_pages
+def test_the_next_life_finds_its_memory_and_computes_the_same(
+    tmp_path: pathlib.Path, memory_fds: list[int]
+) -> None:
+    folder = write_model(tmp_path)
+    alone = life(folder, [], load_format="auto")
+    first = life(folder, memory_fds, load_format="auto")
+    os.pwrite(memory_fds[1], b"\xff" * 2**20, 0)  # no numbers: what a life has left is not read
+    second = life(folder, memory_fds, load_format="auto")
+    assert first[0] == second[0] == alone[0]
+    assert first[1].token_ids == second[1].token_ids == alone[1].token_ids
+    assert all(has_all_pages(fd, os.fstat(fd).st_size) for fd in memory_fds)
+
+
+@needs_huge_pages
+def test_a_folder_that_was_exchanged_is_noticed_and_the_weights_stay(
+    tmp_path: pathlib.Path, memory_fds: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_model(tmp_path)
+    before = life(folder, memory_fds, load_format="auto")
+    change_a_weight(folder)
+    after = life(folder, memory_fds, load_format="auto")
+    assert after[0].numerics_id == before[0].numerics_id
+    assert after[1].token_ids == before[1].token_ids
+    assert "have changed since they were loaded" in caplog.text
+
+
+@needs_huge_pages
+def test_other_settings_make_a_copy_with_an_id_of_its_own(
+    tmp_path: pathlib.Path, memory_fds: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_model(tmp_path)
+    shared = life(folder, memory_fds, load_format="auto")
+    assert "a copy of this worker's own" not in caplog.text
+    copied = life(folder, memory_fds, load_format="dummy")
+    assert copied[0].numerics_id != shared[0].numerics_id
+    assert "a copy of this worker's own" in caplog.text
+    assert life(folder, memory_fds, load_format="auto")[0] == shared[0]
+
+
+def test_without_huge_pages_nothing_is_shared(
+    tmp_path: pathlib.Path, memory_fds: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_model(tmp_path)
+    monkeypatch.setattr(shared_memory, "_COLLAPSE", 1000)  # advice that no kernel knows
+    with_fds, without = life(folder, memory_fds), life(folder, [])
+    assert with_fds[0] == without[0]
+    assert [os.fstat(fd).st_size for fd in memory_fds] == [0, 0]

@@ -9,20 +9,19 @@ as spares do not last.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 import trio
 
-from ...nurseries.processes.kept_process import KeptProcess, keep_process
-from ...nurseries.processes.kernel import KERNEL, Kernel
-from ...nurseries.processes.orphans import child_pids
-from ...nurseries.processes.process import LadderTimes, ProcessSpec, ProcessStuck
-from ...nurseries.processes.spawned import Spawned
-from ...nurseries.tasks.background import waiting_for
-from ...nurseries.tasks.service import start_service_soon
-from ...nurseries.tasks.task_tree import ProcessTree
-from ..events import ChildFailed, OnEvent, ignore_event
+from ..tasks.background import waiting_for
+from ..tasks.service import start_service_soon
+from ..tasks.task_tree import ProcessTree
+from .kept_process import KeptProcess, keep_process
+from .kernel import KERNEL, Kernel
+from .orphans import child_pids
+from .process import LadderTimes, ProcessSpec, ProcessStuck
+from .spawned import Spawned
 
 # The children of a spare cannot be asked, and have no name yet.
 _CHILD_NAME = "worker"
@@ -126,7 +125,8 @@ class Spares:
     kernel: Kernel = KERNEL
     settle_s: float = SETTLE_S
     # Of a spare that is given up, since one before it hangs in the kernel: it is kept no longer.
-    on_event: OnEvent = ignore_event
+    # Called with the name of one that cannot be ended, and why.
+    on_stuck: Callable[[str, str], None] = lambda name, reason: None
     # {place: the process that is kept for it}, until it is taken over or reaped.
     _kept: dict[int, KeptProcess] = attrs.field(factory=dict, init=False)
     _policies: dict[int, SparePolicy] = attrs.field(factory=dict, init=False)
@@ -185,7 +185,7 @@ class Spares:
                 try:
                     await self._keep_one(place, policy)
                 except ProcessStuck as stuck:  # another would be left behind as well
-                    self.on_event(ChildFailed(f"spare {self.role} {place}", str(stuck)))
+                    self.on_stuck(f"spare {self.role} {place}", str(stuck))
                     await trio.sleep_forever()
 
     async def _keep_one(self, place: int, policy: SparePolicy) -> None:

@@ -1,0 +1,50 @@
+"""Plans by hand: what random ones seldom meet, each with the planted bug that it finds."""
+
+from .plan import Event, Fault, FaultKind, Request, Setup
+
+# Longer than a stream waits for an engine, with a margin.
+FOR_GOOD_S = 40.0
+
+
+def _request(number: int = 0, **fields: object) -> Request:
+    plain = {"at_s": 0.0, "frontend": 0, "prompt": [9, 8], "max_tokens": 40, **fields}
+    return Request(name=f"request-{number}", seed=number, **plain)  # type: ignore[arg-type]
+
+
+# {planted bug: the plan that finds it}; without the bug every plan holds.
+DIRECTED: dict[str, list[Event]] = {
+    # One that ends every engine that computes its third token: sent 16 times, then refused.
+    "attempts have no bound": [Setup(), _request(kills_at=2)],
+    # It waits for another engine of its numerics id, although one of another id is free.
+    "a replay goes to other numerics": [
+        Setup(unlike_from=1),
+        *[_request(number) for number in range(4)],
+        Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=20),
+        Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=60, engine=1),
+    ],
+    # No engine comes back in time: only then it ends.
+    "a stream waits for no engine": [
+        Setup(engines=1),
+        _request(),
+        Fault(kind=FaultKind.NO_SPAWN, at_s=0.0, tokens=4, count=10**6, for_s=FOR_GOOD_S),
+        Fault(kind=FaultKind.KILL_ENGINE, at_s=0.0, tokens=5),
+    ],
+    # Those that come while an engine drains are refused by it.
+    "a refusal for draining ends a stream": [
+        Setup(),
+        *[_request(number, at_s=number / 100) for number in range(20)],
+        Fault(kind=FaultKind.DRAIN, at_s=0.05, for_s=0.5),
+    ],
+    # It is lost on its way; the reply to the next RESYNC says that it is not known.
+    "unknown requests are not sent again": [
+        Setup(engines=1),
+        _request(at_s=0.05),
+        Fault(kind=FaultKind.CUT, at_s=0.0, for_s=1.0),
+    ],
+    # The abort is lost with the link; the next RESYNC says it by not naming the request.
+    "an engine keeps what is not wanted": [
+        Setup(engines=1, window_tokens=4),
+        _request(patience_s=0.4, pause_s=0.05),
+        Fault(kind=FaultKind.CUT, at_s=0.0, tokens=4, for_s=1.0),
+    ],
+}

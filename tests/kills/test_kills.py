@@ -1,0 +1,196 @@
+"""Short form of `python -m tests.kills`, and what its comparison finds when it is planted."""
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+
+from ..end_to_end.server import DEADLINE_S
+from .answers import Answer, differences
+from .campaign import KillOptions, run_kills
+from .report import STREAMS_MIN, Kill, KillReport
+from .requests import EIGHTH, chat_body, lane_event
+
+SHORT = KillOptions(kills=2, lanes=12, sockets=2, chats=6, period_s=0.5, held_s=0.5)
+
+
+@pytest.mark.chaos
+@pytest.mark.slow
+async def test_every_answer_goes_on_when_an_engine_and_a_worker_are_killed() -> None:
+    with trio.fail_after(4 * DEADLINE_S):
+        report = await run_kills(SHORT, sys.stdout.write)
+    assert report.is_green, report.lines()
+    assert len(report.counted("engine")) == len(report.counted("worker")) == 1
+    assert report.compared >= len(SHORT.load("", None).slots)
+
+
+# ---- the comparison
+
+
+def logprob(token: str, value: float) -> dict[str, Any]:
+    """An entry with one alternative."""
+    return {"token": token, "logprob": value, "top_logprobs": [{"token": "x", "logprob": -9.0}]}
+
+
+def delta(index: int, *tokens: int, number: int) -> dict[str, Any]:
+    """A delta of some tokens."""
+    return {
+        "type": "response.output_text.delta",
+        "sequence_number": number,
+        "token_index": index,
+        "token_ids": list(tokens),
+        "delta": "".join(f" {token}" for token in tokens),
+        "logprobs": [logprob(str(token), -0.5) for token in tokens],
+    }
+
+
+CREATED = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1"}}
+END = {
+    "type": "response.incomplete",
+    "sequence_number": 40,
+    "response": {
+        "id": "resp_1",
+        "status": "incomplete",
+        "incomplete_details": {"reason": "max_output_tokens"},
+        "output": [{"id": "msg_1", "type": "message"}],
+        "usage": {"output_tokens": 3, "input_tokens_details": {"cached_tokens": 0}},
+    },
+}
+LANE = [CREATED, delta(0, 7, number=8), delta(1, 8, number=16), delta(2, 9, number=24), END]
+
+
+def lane(events: list[dict[str, Any]]) -> Answer:
+    """The answer of these events."""
+    answer = Answer()
+    for event in events:
+        answer.see_event(event)
+    return answer
+
+
+def test_how_tokens_came_together_and_what_was_cached_is_no_difference() -> None:
+    end = copy.deepcopy(END)
+    end["response"]["usage"]["input_tokens_details"]["cached_tokens"] = 96  # type: ignore[index]
+    end["response"]["id"] = end["response"]["output"][0]["id"] = "other"  # type: ignore[index]
+    merged = [CREATED, delta(0, 7, number=8), delta(1, 8, 9, number=24), end]
+    assert differences(lane(merged), lane(LANE)) == []
+
+
+FAILED = {
+    "type": "response.failed",
+    "sequence_number": 40,
+    "response": {"error": {"code": "engine_died", "message": "engine 0 died"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        ([*LANE[:2], delta(1, 5, number=16), *LANE[3:]], "token_ids differ from 1 on"),
+        ([*LANE[:2], *LANE[1:]], "event number 8 came after 8"),
+        ([*LANE[:2], delta(2, 9, number=24), END], "token index 2 where 1 is next"),
+        ([*LANE[:3], END], "token_ids differ from 2 on"),
+        ([*LANE[:-1], {**END, "sequence_number": 41}], "last_number"),
+        ([*LANE, LANE[1]], "came after the end"),
+        ([*LANE[:-1], FAILED], "response.failed: engine_died: engine 0 died"),
+        ([*LANE[:-1], {**END, "type": "response.completed"}], "kinds differ"),
+        ([CREATED, {**CREATED, "type": "x", "sequence_number": 1}, *LANE[1:]], "kinds differ"),
+        ([*LANE[:2], {**LANE[2], "delta": " 3"}, *LANE[3:]], "text differ from 3 on"),
+        ([*LANE[:2], {**LANE[2], "logprobs": [logprob("8", -0.6)]}, *LANE[3:]], "logprobs"),
+        ([*LANE[:-1], {**END, "response": {"status": "incomplete"}}], "usage"),
+    ],
+    ids=str,
+)
+def test_what_differs_in_a_lane_is_found(events: list[dict[str, Any]], said: str) -> None:
+    assert said in "; ".join(differences(lane(events), lane(LANE)))
+
+
+def chunk(index: int = 0, *, finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A chunk of one choice."""
+    names = ("token_ids", "logprobs")
+    outside = {name: fields.pop(name) for name in names if name in fields}
+    return {"choices": [{"index": index, "delta": fields, "finish_reason": finish, **outside}]}
+
+
+def call(name: str | None, arguments: str) -> dict[str, Any]:
+    """A piece of a call."""
+    return {"index": 0, "function": {"name": name, "arguments": arguments}}
+
+
+CHAT = [
+    chunk(content="a", token_ids=[1]),
+    chunk(1, tool_calls=[call("tell", "{")], token_ids=[3]),
+    chunk(content="b", token_ids=[2], logprobs={"content": [logprob("b", -0.1)]}),
+    chunk(1, tool_calls=[call(None, "}")], token_ids=[4]),
+    chunk(finish="stop"),
+    chunk(1, finish="tool_calls"),
+    {"choices": [], "usage": {"completion_tokens": 4}},
+]
+
+
+def chat(chunks: list[dict[str, Any]]) -> Answer:
+    """The answer of these chunks, and then the stream's end."""
+    answer = Answer()
+    for each in chunks:
+        answer.see_chunk(each)
+    answer.end_chat()
+    return answer
+
+
+def test_choices_are_compared_each_in_its_own_order() -> None:
+    assert differences(chat([CHAT[1], CHAT[0], *CHAT[2:]]), chat(CHAT)) == []
+    assert chat(CHAT).choices[1].calls == {0: ["tell", "{}"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda chunks: chunks[:-1], "over before its end"),
+        (lambda chunks: [*chunks[:5], chunks[6]], "over before its end"),
+        (lambda chunks: [*chunks[:3], *chunks[4:]], "choice 1: token_ids differ from 1 on"),
+        (lambda chunks: [*chunks[:4], chunk(finish="length"), *chunks[5:]], "finish"),
+        (lambda chunks: [*chunks[:5], chunks[0], *chunks[5:]], "went on after its end"),
+        (lambda chunks: [chunks[0], chunks[2], chunks[4], chunks[6]], "choices [0], not [0, 1]"),
+        (lambda chunks: [*chunks, {"error": {"code": "engine_died"}}], "error chunk"),
+        (lambda chunks: [*chunks[:6], {"choices": [], "usage": {"completion_tokens": 3}}], "usage"),
+    ],
+)
+def test_what_differs_in_a_chat_is_found(
+    change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]], said: str
+) -> None:
+    assert said in "; ".join(differences(chat(change(CHAT)), chat(CHAT)))
+
+
+def test_of_every_eight_requests_some_have_a_form() -> None:
+    chats = [chat_body(number, 200) for number in range(2 * EIGHTH)]
+    assert sum("response_format" in body for body in chats) == 2
+    assert sum("tools" in body for body in chats) == 2
+    assert sum(body.get("n") == 2 for body in chats) == 2
+    lanes = [lane_event(number, 200) for number in range(8 * EIGHTH)]
+    assert sum("text" in event for event in lanes) == 8
+    assert sum("tools" in event for event in lanes) == 8
+    assert len({event["runtime"]["seed"] for event in lanes}) == len(lanes)
+
+
+# ---- the report
+
+
+def test_a_kill_that_meets_few_streams_does_not_count() -> None:
+    met = Kill("engine 0", "", STREAMS_MIN, 3, {"a": 0.3, "b": 0.01, "c": 0.2, "d": 0.02}, 0.5)
+    missed = Kill("engine 0/worker 0", "", STREAMS_MIN - 1, 9)
+    report = KillReport(2, [met, missed], compared=4)
+    assert report.counted() == [met]
+    assert met.interrupted == 3
+    assert met.interrupted_gaps_s == [0.3, 0.2, 0.02], "those hit cannot be worse than these"
+    assert met.bystander_gaps_s == [0.01]
+    assert report.as_json()["kills"]["engine"]["gaps"]["bars"]["<= 250 ms"] == 1
+    assert report.lines()[-1].startswith("green")
+
+
+def test_one_answer_that_is_another_makes_it_red() -> None:
+    report = KillReport(2, compared=4, wrong=["chat 1: it is another"])
+    assert not report.is_green
+    assert not KillReport(2).is_green, "nothing was compared"
+    assert "chat 1" in report.lines()[-2]
