@@ -27,9 +27,9 @@ def test_what_is_shown_is_read() -> None:
             worker.show_awaits(0)
             first, empty, last = page.read()
     pid = os.getpid()
-    assert first == SlotState(pid=pid, change=1, step=7, predicted_s=0.25, passes=1)
+    assert first == SlotState(pid=pid, change=2, step=7, predicted_s=0.25, passes=1)
     assert empty.pid == 0
-    assert last == SlotState(pid=pid, change=1, step=6, awaits=0, passes=2)
+    assert last == SlotState(pid=pid, change=2, step=6, awaits=0, passes=2)
     assert last.is_busy
     assert not first.is_busy
 
@@ -46,10 +46,10 @@ def test_every_pass_shows() -> None:
 def test_a_change_that_is_under_way_is_torn() -> None:
     with open_page(1) as page, open_slot(page.fd, 0) as slot:
         slot.show_step(1)
-        os.pwrite(page.fd, (2).to_bytes(8, "little"), 8)  # the first store of the next change
+        os.pwrite(page.fd, (3).to_bytes(8, "little"), 8)  # the first store of the next change
         (torn,) = page.read()
         assert torn.is_torn
-        assert torn.change == 2
+        assert torn.change == 3
         slot.show_step(2)
         assert not page.read()[0].is_torn
 
