@@ -113,7 +113,7 @@ class Programs:
         handshake = await self._handshake(process, control, "engine")
         init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
         me = _become(process, "engine", init.rank, init.epoch)
-        process.on_cut += [partial(self.network.remove, me), partial(close_fds, handshake.fds)]
+        process.on_cut.append(partial(self.network.remove, me))
         make_executor = partial(
             SimExecutor,
             ready=self.worker_ready(init.rank),

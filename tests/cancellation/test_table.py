@@ -59,7 +59,7 @@ def _tasks_of(tree: ProcessTree) -> set[tuple[str, str]]:
     """(kind of process, task) of everything that has a name."""
     found = set()
     for place, process in places(tree):
-        if place.startswith("spare"):
+        if "spare " in place:
             continue  # it comes a second after all is ready, and cannot be asked
         assert process.tasks is not None, place
         kind = place.rpartition("/")[2].split()[0]
