@@ -18,6 +18,7 @@ from ..engine.messages import Drain, TreeReply, TreeRequest
 from ..nurseries.logs import open_log
 from ..nurseries.processes.child import ChildFds, run_child
 from ..nurseries.processes.heap import settle_heap
+from ..nurseries.processes.progress_page import open_slot
 from ..nurseries.tasks.background import waiting_for
 from ..nurseries.tasks.service import open_service
 from ..nurseries.tasks.task_tree import ProcessTree, task_tree
@@ -64,6 +65,7 @@ async def main(child: ChildFds) -> None:
         await handshake.refuse(str(error))
     me = Peer("frontend", init.rank, init.epoch)
     name = f"frontend {me.rank}"
+    page_fd = handshake.fds[0] if handshake.fds else None
     async with (
         open_log(settings.runtime.logs, process=name, epoch=me.epoch),
         open_frontend_hub(init.run_id, me) as channel,
@@ -75,14 +77,19 @@ async def main(child: ChildFds) -> None:
         foreign = ForeignResponses(me.rank, settings.runtime.frontends, me.epoch, control.send)
         root = RootCalls(control.send)
         application = Application(frontend, settings.serve, foreign, root)
-        async with (
-            open_frontend_services(channel, frontend.client),
-            open_queue_source() as source,
-        ):
-            process = FrontendProcess(init, control, frontend, application, source)
-            input_endpoint, output_endpoint = channel.endpoints
-            where = FrontendReady(input_endpoint=input_endpoint, output_endpoint=output_endpoint)
-            await process.run(handshake, where)
+        # Its place alone: what its loop does in one pass may take long, so only a stop is a hang.
+        with open_slot(page_fd, 0):
+            close_fds(handshake.fds)
+            async with (
+                open_frontend_services(channel, frontend.client),
+                open_queue_source() as source,
+            ):
+                input_endpoint, output_endpoint = channel.endpoints
+                where = FrontendReady(
+                    input_endpoint=input_endpoint, output_endpoint=output_endpoint
+                )
+                process = FrontendProcess(init, control, frontend, application, source)
+                await process.run(handshake, where)
 
 
 @attrs.define(eq=False)

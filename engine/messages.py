@@ -98,6 +98,8 @@ class AddRequest:
     replayed: bool = False
     # For the frontend alone: another numerics id may go on with it.
     inexact_ok: bool = False
+    # It is suspected of an engine's death at so many tokens: up to there it runs alone.
+    solo_tokens: int = 0
 
 
 @attrs.frozen
@@ -363,6 +365,17 @@ class WorkersChanged:
 
 
 @attrs.frozen
+class Failing:
+    """An engine is about to end for `cause`; ending its workers in order may take seconds.
+
+    `is_own_fault`: what it computed may have ended it, unlike a SIGKILL from outside.
+    """
+
+    cause: str
+    is_own_fault: bool = True
+
+
+@attrs.frozen
 class Drain:
     """Serve what is in flight, accept nothing."""
 
@@ -383,4 +396,4 @@ class TreeReply:
 
 
 ROOT_TO_ENGINE = (FrontendMembership, Drain, TreeRequest)
-ENGINE_TO_ROOT = (WorkersChanged, TreeReply)
+ENGINE_TO_ROOT = (WorkersChanged, TreeReply, Failing)

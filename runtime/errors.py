@@ -5,6 +5,7 @@
      |    +-- RequestIdInUse          another live request has this id
      |    +-- PromptRefused           an engine takes less than we believed
      |    +-- ChatTemplateMissing     the model has no chat template: send text or token ids
+     |    +-- RequestQuarantined     engines died of this prompt; refused for a while
      |    +-- ChatTemplateRefused     the template refused these messages
      +-- ModelFolderError
      |    +-- ChatTemplateBroken      the model's template does not compile
@@ -51,6 +52,18 @@ class PromptRefused(InvalidRequest):
     code: ClassVar[str] = PromptTooLong.code
     sentence: ClassVar[str] = "{self.reason}"
     reason: str
+
+
+@attrs.frozen
+class RequestQuarantined(InvalidRequest):
+    """Engines died of this prompt of this principal; it is refused until that is forgotten."""
+
+    code: ClassVar[str] = "request_quarantined"
+    sentence: ClassVar[str] = (
+        "engines died while they computed this prompt, so it is refused for"
+        " {self.seconds:.0f} s; do not send it again before, and report it to the operator"
+    )
+    seconds: float
 
 
 @attrs.frozen

@@ -44,6 +44,15 @@ class ChildReady:
 
 
 @attrs.frozen
+class ChildHung:
+    """A process, or a worker of it, stands still and is killed; `cause` says which and how."""
+
+    child: str
+    epoch: int
+    cause: str
+
+
+@attrs.frozen
 class EngineDiffers:
     """An engine is ready whose numerics id is not that of the engine before it.
 
@@ -82,6 +91,14 @@ class ChildFailed:
 
 
 @attrs.frozen
+class RequestRefused:
+    """What `child` died of last is a request's fault: its content is refused for a while."""
+
+    child: str
+    content: str
+
+
+@attrs.frozen
 class Serving:
     """The run accepts connections at `url`."""
 
@@ -107,10 +124,12 @@ RunEvent = (
     | ChildProgress
     | ChildPhaseEnded
     | ChildReady
+    | ChildHung
     | EngineDiffers
     | ChildGone
     | ChildStopped
     | ChildFailed
+    | RequestRefused
     | Serving
     | Draining
     | Stopped

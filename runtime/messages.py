@@ -22,12 +22,16 @@ class EngineState(enum.StrEnum):
 
 @attrs.frozen
 class EngineHealth:
-    """One engine rank. `reason` is a sentence whenever the state is not READY."""
+    """One engine rank. `reason` is a sentence whenever the state is not READY.
+
+    `last_death` says how its process before this one ended, if there was any.
+    """
 
     rank: int
     epoch: int
     state: EngineState
     reason: str = ""
+    last_death: str = ""
 
 
 class Role(enum.StrEnum):
@@ -81,6 +85,10 @@ class EngineMembership:
 
     number: int
     engines: list[EngineMember]
+    # {content: its tokens when an engine died of it, perhaps}: it runs alone up to there.
+    suspects: dict[bytes, int] = attrs.field(factory=dict)
+    # {content: until when in CLOCK_MONOTONIC it is refused}.
+    refused: dict[bytes, float] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)

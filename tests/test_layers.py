@@ -27,8 +27,8 @@ ROOMS = {
     "transports": ["array", "endpoint", "codec", "links", "control", "rings"],
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
-        "sampling_params", "model_config", "config", "messages", "step_messages", "step_recorder",
-        "model", "kernels", "worker", "core",
+        "sampling_params", "model_config", "config", "messages", "batch_table", "step_messages",
+        "step_recorder", "model", "kernels", "worker", "core",
         "process",
     ],
     "engine.worker": [
@@ -52,7 +52,7 @@ ROOMS = {
 }  # fmt: skip
 ENGINE_FACE = {
     "config", "messages", "parameter_bounds", "sampling_params", "model_config", "errors",
-    "structured_outputs", "grammar", "embeddings", "host",
+    "structured_outputs", "grammar", "embeddings", "host", "batch_table",
 }  # fmt: skip
 # What a machine that decides must not touch: clocks, sockets, processes, loops, devices.
 IMPURE = {

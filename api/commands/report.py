@@ -19,6 +19,7 @@ from ...nurseries.logs import HUMAN
 from ...runtime.events import (
     ChildFailed,
     ChildGone,
+    ChildHung,
     ChildPhaseEnded,
     ChildProgress,
     ChildReady,
@@ -27,6 +28,7 @@ from ...runtime.events import (
     Draining,
     EngineDiffers,
     OnEvent,
+    RequestRefused,
     RunEvent,
     Serving,
     Stopped,
@@ -60,10 +62,14 @@ def sentence(event: RunEvent) -> str:
                 f" not {before}): its model folder or code was exchanged; what was begun before"
                 " does not go on there"
             )
+        case ChildHung(child=child, cause=cause):
+            return f"{child}: {cause}; it is killed"
         case ChildGone(child=child, cause=cause):
             return f"{child}: {cause}"
         case ChildFailed(child=child, cause=cause):
             return f"{child}: given up: {cause}"
+        case RequestRefused(child=child, content=content):
+            return f"{child}: died of request content {content}; it is refused from now on"
         case Serving(url=url, boot_s=boot_s):
             return f"serving on {url} after {boot_s:.1f} s"
         case Draining(open_streams=open_streams, grace_s=grace_s):
@@ -109,7 +115,7 @@ def log_event(event: RunEvent) -> None:
 
 def _level(event: RunEvent) -> int:
     match event:
-        case ChildGone() | EngineDiffers():
+        case ChildGone() | ChildHung() | EngineDiffers() | RequestRefused():
             return logging.WARNING
         case ChildFailed():
             return logging.ERROR

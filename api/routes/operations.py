@@ -88,6 +88,7 @@ async def get_health(call: Call) -> None:
         "ready": not reasons,
         "reasons": reasons,
         "engines": [attrs.asdict(engine) for engine in health.engines],
+        "refused": health.refused,
         "failed_frontends": [
             {"rank": rank, "reason": f"frontend {rank} is failed: {why}"}
             for rank, why in sorted(call.application.failed_frontends.items())

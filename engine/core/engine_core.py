@@ -43,6 +43,7 @@ from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
 from .request_store import FinishedRequest, RequestStore
 from .scheduler import Scheduler
+from .step_builder import ScheduledStep
 from .step_time import StepPace
 
 
@@ -106,8 +107,8 @@ class EngineCore:
     def add(self, frontend: Frontend, request: AddRequest) -> None:
         """Take a request in. One that cannot be served gets an ERROR output (`take_outputs`).
 
-        A newer attempt ends the one that lives; the same or an older one is dropped and counted.
-        A replay that already meets a stop rule finishes at once (`take_outputs`).
+        A newer attempt ends the one that lives; the same or an older one is dropped and counted. A
+        replay that already meets a stop rule finishes at once.
         """
         if not self._takes_place(frontend, request.request_id, request.attempt):
             return
@@ -252,10 +253,9 @@ class EngineCore:
     def schedule(self, now: float) -> Step | None:
         """The next step, to be given to the workers and answered with `finish_step`, in order.
 
-        None while enough are in flight (`EngineSettings.steps_in_flight`), for want of work, and
-        before `schedule_at`, as long as a step is in flight.
-        What it does to requests that want events is in `take_outputs`, to be sent before the step
-        brings them tokens.
+        None while enough are in flight, for want of work, and before `schedule_at`, as long as a
+        step is in flight. What it does to requests that want events is in `take_outputs`, to be
+        sent before the step brings them tokens.
         """
         in_flight = self._scheduler.in_flight
         if in_flight and self._pace.holds(now):
@@ -266,12 +266,22 @@ class EngineCore:
             return None
         scheduled.began_s = now
         if len(in_flight) == 1:
-            self._pace.begin(self._scheduler.predict(scheduled), now)
+            self._pace.begin(self._scheduler.step_times.predict(scheduled.chunk_tokens), now)
         return scheduled.step
 
     def schedule_at(self) -> float:
         """When to call `schedule` again if no result comes before; inf: not without one."""
         return self._pace.next_deadline()
+
+    @property
+    def newest_step(self) -> ScheduledStep:
+        """What `schedule` returned last, with its requests."""
+        return self._scheduler.in_flight[-1]
+
+    @property
+    def predicted_s(self) -> float:
+        """Seconds that the oldest step in flight takes; 0: not known."""
+        return self._pace.predicted_s
 
     def take_mask(self) -> Mask | None:
         """The mask of the oldest step in flight, once, if it has masked rows.
@@ -296,12 +306,12 @@ class EngineCore:
         token_ids = match_result(step, result, vocab_size=self.limits.vocab_size)
         logprobs = match_logprobs(step, result)
         scheduled = self._scheduler.complete()
-        self._scheduler.learn(scheduled, result.compute_s)
+        times = self._scheduler.step_times
+        times.learn(scheduled.chunk_tokens, result.compute_s)
         self._statistics.step_s_last = now - max(scheduled.began_s, self._finished_at_s)
         self._finished_at_s = now
-        self._pace.begin(self._scheduler.predict(in_flight[0]) if in_flight else 0.0, now)
-        failed = result.failed_rows
-        outputs = self._applier.apply(scheduled, token_ids, logprobs, failed, now=now)
+        self._pace.begin(times.predict(in_flight[0].chunk_tokens) if in_flight else 0.0, now)
+        outputs = self._applier.apply(scheduled, token_ids, logprobs, result.failed_rows, now=now)
         if self._windows:  # what is due before the next result comes must not wait for it
             self._applier.add_due(outputs, now + self._statistics.step_s_last)
         return self._messages(outputs)
@@ -309,10 +319,8 @@ class EngineCore:
     def undo_steps(self, times: int = 1) -> int:
         """The workers were lost, so many times; others take their place, which hold nothing.
 
-        Steps in flight are as if they had never been scheduled, what ran waits to be computed again
-        from all its tokens, and no block can be found. Requests, grammars, logprobs and tokens that
-        were not sent yet stay. Returns in how many losses some request was in flight without a new
-        token in between: it may be what ends the workers.
+        Steps in flight were never scheduled, what ran is computed again from all its tokens, no
+        block can be found. Returns in how many losses a request was without a new token between.
         """
         undone = self._scheduler.undo_steps()
         self._pace = StepPace()

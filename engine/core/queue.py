@@ -131,6 +131,12 @@ class WaitingQueue:
             request.check_invariants()
 
 
+def next_solo(runnable: list[Request], first: Request | None) -> Request | None:
+    """The first that has to run alone: of those that run, or the first that waits."""
+    solo = next((request for request in runnable if request.is_solo), None)
+    return first if solo is None and first is not None and first.is_solo else solo
+
+
 def next_victim(running: Sequence[Request], runnable: list[Request]) -> Request:
     """Who is preempted for a running request: the last paused one, else the last of `runnable`.
 
@@ -233,6 +239,13 @@ class SharedPrompts:
                 assert _key(request) == key
                 assert not request.is_finished
                 assert request not in running
+
+
+def shares_prompt(request: Request, hit: list[int], kv_cache: KVCacheManager) -> bool:
+    """Whether its siblings want what it has yet to compute of its prompt."""
+    if not (request.parent and request.takes_hits):
+        return False
+    return len(hit) < kv_cache.shareable_blocks(request)
 
 
 def _key(request: Request) -> PromptKey:

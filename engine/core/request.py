@@ -18,6 +18,7 @@ from collections.abc import Hashable
 import attrs
 
 from ...transports.array import Array
+from ..batch_table import content_hash
 from ..messages import AddRequest, RequestOutput
 from ..sampling_params import SamplingParams
 from ..step_messages import RowLogprobs, RowSampling
@@ -134,6 +135,10 @@ class Request:
     block_ids: list[int] = attrs.field(factory=list)
     # The worker's place for it; changed by `Scheduler` alone. NO_ROW like the above.
     row: int = NO_ROW
+    # What it is known by when it is sent again (`batch_table`).
+    content: bytes = b""
+    # So many tokens it computes alone in its steps, as a step of it may have ended an engine.
+    solo_tokens: int = 0
     # What its first block follows in the prefix cache (`root_hash`); empty: it shares no blocks.
     cache_root: bytes = b""
     # Hashes of its first full blocks, as far as they were asked for.
@@ -212,6 +217,11 @@ class Request:
         """Change the status; an illegal move is a bug of ours and fails an assertion."""
         assert status in TRANSITIONS[self.status], (self.request_id, self.status, status)
         self.status = status
+
+    @property
+    def is_solo(self) -> bool:
+        """Whether its next step must have no other request in it."""
+        return self.computed_tokens < self.solo_tokens
 
     def grant(self, credit: int | None) -> None:
         """Raise the credit; a smaller value than before is ignored, None means to the end."""
@@ -360,4 +370,6 @@ def make_request(
         logprobs=None if sampling.logprobs is None else LogprobLog(len(add.output_token_ids)),
         prompt_logprobs=None if sampling.prompt_logprobs is None else LogprobLog(1),
         cache_root=cache_root,
+        content=content_hash(add),
+        solo_tokens=add.solo_tokens,
     )

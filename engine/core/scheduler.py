@@ -19,6 +19,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
   that needs its blocks waits, and none after it is served, until the victim has no step in flight.
 - *Lost workers*: steps in flight are taken back; all that ran is computed again, in order.
+- *Suspects* of a death run alone, with no other step in flight, until they are past it.
 - *Progress*: checks let in only requests that fit when alone, none but a paused one is preempted
   for a younger, none overtakes the first of those ready to run. So the oldest with credit computes
   in every step (or the one after the next, if it waits for blocks in flight), or is admitted next.
@@ -34,8 +35,10 @@ from .queue import (
     SharedPrompts,
     WaitingQueue,
     insert_ordered,
+    next_solo,
     next_victim,
     remove_ordered,
+    shares_prompt,
     victims_for_admission,
 )
 from .request import NEVER, NO_ROW, Request, RequestStatus
@@ -77,6 +80,8 @@ class Scheduler:
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
     # How many of those that run are interactive.
     _interactive: int = attrs.field(default=0, init=False)
+    # How many have to run alone, or had.
+    _suspects: int = attrs.field(default=0, init=False)
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
@@ -94,6 +99,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Take in a new request that fits the KV cache when alone."""
         self.waiting.add(request)
+        self._suspects += request.solo_tokens > 0
 
     def update(self, request: Request) -> None:
         """Its credit has grown or its grammar has come."""
@@ -102,6 +108,7 @@ class Scheduler:
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
+        self._suspects -= request.solo_tokens > 0
         self._release_siblings(request)
         if request.status is RequestStatus.RUNNING:
             self._leave_running(request)
@@ -142,6 +149,10 @@ class Scheduler:
         if len(self.in_flight) >= self.steps_in_flight_max:
             return None
         runnable = self._runnable()
+        solo = self._next_solo(runnable) if self._suspects else None
+        if solo is not None and self.in_flight:
+            return None
+        runnable = runnable if solo is None else [solo] if solo.row >= 0 else []
         time = TimeBudget(self.step_times, self.step_time_target_s)
         budget = self.max_num_batched_tokens
         if not (self._interactive or time.is_unmeasured(self._completed)):
@@ -149,7 +160,7 @@ class Scheduler:
         step = StepBuilder(budget)
         # What was preempted in this step does not come back in the same one, and no other takes the
         # blocks before the requests that run have had theirs in the next.
-        if self._schedule_running(step, runnable, time):
+        if self._schedule_running(step, runnable, time) and (solo is None or not runnable):
             self._admit_waiting(step, time)
         if not step.requests:
             return None
@@ -197,15 +208,6 @@ class Scheduler:
         self.kv_cache.pool.clear()
         self._rows = RowPool(self.max_num_seqs)
         return [request for request in undone if not request.is_finished]
-
-    def learn(self, scheduled: ScheduledStep, seconds: float) -> None:
-        """The step, which is complete, took the workers so long."""
-        if seconds > 0.0:
-            self.step_times.learn(scheduled.chunk_tokens, seconds)
-
-    def predict(self, scheduled: ScheduledStep) -> float:
-        """Seconds that the step will take; 0 if nothing is known of steps."""
-        return self.step_times.predict(scheduled.chunk_tokens)
 
     def _runnable(self) -> list[Request]:
         """Those that run and have a token to compute that is in no step yet, in order."""
@@ -262,10 +264,11 @@ class Scheduler:
             request = self.waiting.first()
             if request is None:
                 return
-            if request.is_interactive and step.tokens >= self.max_num_batched_tokens:
-                return  # a larger step than it may be in
+            is_larger = request.is_interactive and step.tokens >= self.max_num_batched_tokens
+            if is_larger or (request.is_solo and (step.requests or self.in_flight)):
+                return  # a larger step than it may be in, or it runs alone, when there is room
             hit = self.kv_cache.find_hit(request)
-            shares = self._shares_prompt(request, hit)
+            shares = shares_prompt(request, hit, self.kv_cache)
             if shares and self._shared_prompts.wait_for_sibling(request):
                 self.waiting.park(request)
                 continue
@@ -281,6 +284,13 @@ class Scheduler:
             uncomputed = request.total_tokens - request.scheduled_tokens
             count = time.cut(min(uncomputed, step.budget))
             step.compute(request, count)
+            if request.is_solo:
+                return
+
+    def _next_solo(self, runnable: list[Request]) -> Request | None:
+        solo = next_solo(runnable, self.waiting.first())
+        fits = solo and (solo.row >= 0 or self._make_room(solo, self.kv_cache.find_hit(solo)))
+        return solo if fits else None
 
     def _admit(self, request: Request, hit: list[int]) -> None:
         """It runs from now on; there is room."""
@@ -314,14 +324,6 @@ class Scheduler:
             self._preempt(victim)
         return True
 
-    def _shares_prompt(self, request: Request, hit: list[int]) -> bool:
-        """Whether its siblings want what it has yet to compute of its prompt."""
-        return (
-            request.parent != ""
-            and request.takes_hits
-            and len(hit) < self.kv_cache.shareable_blocks(request)
-        )
-
     def _release_siblings(self, request: Request) -> None:
         """Let its siblings go on, if any wait for it."""
         if not request.parent:
@@ -330,8 +332,8 @@ class Scheduler:
             self.waiting.update(sibling)
 
     def _preempt(self, request: Request) -> None:
-        self._take_back(request)
         self.preemptions += 1
+        self._take_back(request)
 
     def _take_back(self, request: Request) -> None:
         """Take row and blocks away; all its tokens will be computed again."""
@@ -393,8 +395,6 @@ class Scheduler:
         self._rows.check_invariants([request.row for request in holders])
         assert self._interactive == sum(request.is_interactive for request in self.running)
         for scheduled in self.in_flight:
-            interactive = any(request.is_interactive for request in scheduled.requests)
-            larger = 0 if interactive else self.large_step_tokens
-            budget = max(self.max_num_batched_tokens, larger)
-            assert scheduled.chunk_tokens <= sum(scheduled.step.token_counts) <= budget
-            assert all(count > 0 for count in scheduled.step.token_counts)
+            scheduled.check_invariants(self.max_num_batched_tokens, self.large_step_tokens)
+            solo = any(request.is_solo for request in scheduled.requests)
+            assert not solo or len(scheduled.requests) == len(self.in_flight) == 1

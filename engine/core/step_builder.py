@@ -37,6 +37,13 @@ class ScheduledStep:
             return self.step.rows
         return [request.row for request in self.sampling]
 
+    def check_invariants(self, tokens_max: int, tokens_max_alone: int) -> None:
+        """Fails an assertion if it has more tokens than it may; `Scheduler` has both bounds."""
+        if any(request.is_interactive for request in self.requests):
+            tokens_max_alone = 0
+        assert self.chunk_tokens <= sum(self.step.token_counts) <= max(tokens_max, tokens_max_alone)
+        assert all(count > 0 for count in self.step.token_counts)
+
 
 @attrs.define(eq=False)
 class StepBuilder:

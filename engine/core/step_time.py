@@ -94,8 +94,11 @@ class StepTimes:
         self._token.add(of_chunks / chunk_tokens)
 
     def predict(self, chunk_tokens: int) -> float:
-        """Seconds that such a step takes; 0 before it `is_ready`."""
-        return self._decode.value + self.of_chunk(chunk_tokens) if self.is_ready else 0.0
+        """Seconds that such a step takes; 0 where too few steps, or none of its kind, were seen."""
+        kind = self._token if chunk_tokens else self._decode
+        if not (self.is_ready and kind.count):
+            return 0.0
+        return self._decode.value + self.of_chunk(chunk_tokens)
 
     def of_chunk(self, tokens: int) -> float:
         """What a step takes longer for so many tokens of a prompt."""
@@ -151,11 +154,17 @@ class TimeBudget:
 class StepPace:
     """When the step that computes was begun, and so when to plan the next."""
 
+    # Seconds that it takes, as far as is known; 0: not known, or none computes.
+    predicted_s: float = attrs.field(default=0.0, init=False)
     _hold_until: float = attrs.field(default=-math.inf, init=False)
     _holds: bool = attrs.field(default=False, init=False)
+    _has_begun: bool = attrs.field(default=False, init=False)
 
     def begin(self, predicted_s: float, now: float) -> None:
         """The workers begin a step, as far as is known here, which takes so long; 0: not known."""
+        # The first step of new workers may take longer than any other.
+        self.predicted_s = predicted_s if self._has_begun else 0.0
+        self._has_begun = True
         wait_s = SHARE * predicted_s - LEAD_S
         self._hold_until = now + wait_s if wait_s >= HOLD_MIN_S else -math.inf
         self._holds = False

@@ -3,8 +3,9 @@
 A worker that dies takes the pool down, and a new one takes its place: the next *generation*, with
 rings of its own, begun when every process of the last one is gone. The step loop then undoes what
 was in flight. The engine ends where that does not help: when the workers cannot be ended, or begun
-again with what READY has promised, or die again and again. A step that fails or is late ends it,
-too, because the workers' state is then unknown. Workers are reached by module name.
+again with what READY has promised, or die again and again, or by their own fault: the root then
+decides whether it was a request's. A step that fails or is late ends it, too, because the workers'
+state is then unknown. Workers are reached by module name.
 """
 
 import logging
@@ -26,7 +27,7 @@ from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import PeerRefused, perform_parent_handshake
 from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
-from ..errors import BootRefused, PromiseBroken, WorkersDisagree
+from ..errors import BootRefused, PromiseBroken, StepTimeout, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
 from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
@@ -87,7 +88,8 @@ class Executor:
     It computes steps (`step_loop.StepExecutor`) while `run` runs. `on_workers` is awaited with all
     workers so far whenever one was spawned, before that one gets its INIT: who must outwait it
     knows it before it takes a device. `on_progress` gets each rank's reports: rank, phase and
-    fraction.
+    fraction. `on_failing` gets what will end `run`, before the workers are ended for it, which
+    takes the ladder's time where one does not listen.
     """
 
     settings: EngineSettings
@@ -97,9 +99,11 @@ class Executor:
     worker_module: str = WORKER_MODULE
     # The first workers, where they were started with this process.
     ahead: Sequence[Spawned] = ()
+    on_failing: Callable[[Exception], None] = lambda error: None
     recorder: StepRecorder = NO_RECORDER
-    # Memfds that each worker gets, for what outlives it: see `worker.native.executor`.
-    memory_fds: Sequence[int] = ()
+    # What each worker gets as its engine did: the progress page, on which it has a slot, and
+    # memfds for what outlives it (`worker.native.executor`).
+    engine_fds: Sequence[int] = ()
     # Whose readiness hears of the workers'; a worker is one of these where it can be.
     spares: Spares | None = None
     # Called at each loss.
@@ -160,7 +164,8 @@ class Executor:
                     run_pool = partial(run_process_pool, specs, ready=begin)
                     pool = await start_service(nursery, run_pool, name="worker-pool")
                     rings.close_workers_ends()
-                    await start_service(nursery, rings.run_deadline, name="step-deadline")
+                    watch = partial(self._run_deadline, rings)
+                    await start_service(nursery, watch, name="step-deadline")
                     self._workers = [worker for _, worker in pool.value]
                     self._take_over(rings, task_status)
         finally:
@@ -170,6 +175,15 @@ class Executor:
                 self._ready = trio.Event()
             self._workers, self._spawned = [], []
 
+    async def _run_deadline(
+        self, rings: StepRings, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        try:
+            await rings.run_deadline(task_status=task_status)
+        except StepTimeout as error:
+            self.on_failing(error)
+            raise
+
     def _take_over(self, rings: StepRings, task_status: trio.TaskStatus[WorkerReady]) -> None:
         """All workers are ready: steps go to them from now on. Raises `PromiseBroken`."""
         agreed = self._agreed()
@@ -178,7 +192,11 @@ class Executor:
             self._promised = agreed
             task_status.started(agreed)
         else:
-            _check_promise(self._promised, agreed)
+            try:
+                _check_promise(self._promised, agreed)
+            except PromiseBroken as error:
+                self.on_failing(error)
+                raise
             logger.info("workers of generation %d are ready", self.generation)
         self._ready.set()
         if self.spares is not None:
@@ -188,7 +206,8 @@ class Executor:
         """The pool is gone; raises the death where no other one shall take its place."""
         self.death = death
         self._losses += 1
-        if self._promised is None or self._losses > LOSSES_MAX:
+        if self._promised is None or self._losses > LOSSES_MAX or death.exit.is_own_fault:
+            self.on_failing(death)
             raise death
         logger.warning("%s; others take the place of all workers", str(death).partition("\n")[0])
         self.on_loss()
@@ -232,7 +251,7 @@ class Executor:
                 msgspec.msgpack.encode(init),
                 who=process.spec.name,
                 role="worker",
-                fds=[*rings.worker_fds(rank), *self.memory_fds],
+                fds=[*rings.worker_fds(rank), *self.engine_fds],
                 pid=process.pid,
                 boot_timeout_s=self.settings.boot_timeout_s,
                 on_progress=partial(self.on_progress, rank),

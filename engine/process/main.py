@@ -15,7 +15,8 @@ import trio
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
 from ...nurseries.processes.kept_process import keep_while
-from ...nurseries.processes.process import LadderTimes
+from ...nurseries.processes.process import LadderTimes, ProcessDied
+from ...nurseries.processes.progress_page import SLOT_BYTES, ProgressSlot, open_slot, passes_shown
 from ...nurseries.processes.spares import Readiness, Spares
 from ...nurseries.processes.spawned import Spawned
 from ...nurseries.tasks.background import (
@@ -31,9 +32,10 @@ from ...transports.control.handshake import ChildHandshake, perform_child_handsh
 from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
+from ..batch_table import BatchTable, open_batch_table
 from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
-from ..errors import EngineError
+from ..errors import EngineError, PromiseBroken
 from ..messages import (
     ENGINE_TO_FRONTEND,
     ENGINE_TO_ROOT,
@@ -41,6 +43,7 @@ from ..messages import (
     ROOT_TO_ENGINE,
     Drain,
     EngineInit,
+    Failing,
     FrontendMembership,
     TreeReply,
     TreeRequest,
@@ -66,12 +69,20 @@ async def main(child: ChildFds) -> None:
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
     )
+    page_fd = handshake.fds[0] if handshake.fds else None
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
+    after_slots = SLOT_BYTES * (1 + init.settings.workers)
     try:
-        with open_recorder(init.settings.record_steps, "engine") as recorder:
+        with (
+            open_recorder(init.settings.record_steps, "engine") as recorder,
+            open_slot(page_fd, 0) as progress,
+            open_batch_table(page_fd, after_slots, init.settings.max_num_seqs) as batches,
+        ):
             async with open_spoke(me, *codecs) as channel:
-                engine = EngineProcess(init, control, handshake, channel, recorder, ahead)
+                engine = EngineProcess(
+                    init, control, handshake, channel, recorder, progress, batches, ahead
+                )
                 await engine.run()
     except* EngineError as errors:
         if not handshake.booting:
@@ -109,6 +120,8 @@ class EngineProcess:
     handshake: ChildHandshake
     channel: SpokeChannel
     recorder: StepRecorder
+    progress: ProgressSlot
+    batches: BatchTable
     ahead: Sequence[Spawned] = ()  # workers that were started with this process
     make_executor: Callable[..., Executor] = Executor
     make_spares: Callable[[EngineSettings], Spares] = spare_workers
@@ -134,7 +147,8 @@ class EngineProcess:
             on_workers=reports.workers,
             recorder=self.recorder,
             ahead=self.ahead,
-            memory_fds=self.handshake.fds,
+            on_failing=self._show_failing,
+            engine_fds=self.handshake.fds,
             spares=self._spares,
         )
         async with (
@@ -153,11 +167,25 @@ class EngineProcess:
         self._server = EngineServer(core, self.channel, self._tree_text)
         self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
-        async with open_engine_services(self._server, self._executor, self.recorder):
-            settle_heap()
-            await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
-            async with open_service(self._run_control, name="control"):
-                await trio.sleep_forever()
+        parts = self._server, self._executor, self.recorder, self.progress
+        try:
+            async with open_engine_services(*parts, batches=self.batches):
+                settle_heap()
+                await self.handshake.ready(msgspec.msgpack.encode(describe_engine(core)))
+                with passes_shown(self.progress):
+                    async with open_service(self._run_control, name="control"):
+                        await trio.sleep_forever()
+        except (EngineError, ProcessDied) as error:
+            self._show_failing(error)
+            raise
+
+    def _show_failing(self, error: Exception) -> None:
+        """Tell the root that we will end, before the workers are ended: frontends go elsewhere."""
+        if not self.handshake.booting:
+            is_own_fault = not isinstance(error, PromiseBroken)
+            if isinstance(error, ProcessDied):
+                is_own_fault = error.exit.is_own_fault
+            self.control.send_nowait(Failing(str(error).partition("\n")[0], is_own_fault))
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

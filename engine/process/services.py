@@ -15,7 +15,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
+from ...nurseries.processes.progress_page import ProgressSlot
 from ...nurseries.tasks.service import open_service
+from ..batch_table import BatchTable
 from ..core.engine_core import EngineCore
 from ..messages import EngineReady
 from ..step_recorder import NO_RECORDER, StepRecorder
@@ -26,7 +28,12 @@ from .step_loop import StepExecutor, run_step_loop
 
 @asynccontextmanager
 async def open_engine_services(
-    server: EngineServer, executor: StepExecutor, recorder: StepRecorder = NO_RECORDER
+    server: EngineServer,
+    executor: StepExecutor,
+    recorder: StepRecorder = NO_RECORDER,
+    progress: ProgressSlot | None = None,
+    *,
+    batches: BatchTable | None = None,
 ) -> AsyncIterator[None]:
     """Serve the peers of the server's channel for the body of the block.
 
@@ -40,7 +47,17 @@ async def open_engine_services(
         open_service(server.run_statistics, name="statistics"),
         open_service(server.run_utilities, name="utilities"),
         open_service(partial(run_grammar_compiler, server), name="grammar-compiler"),
-        open_service(partial(run_step_loop, server, executor, recorder=recorder), name="step-loop"),
+        open_service(
+            partial(
+                run_step_loop,
+                server,
+                executor,
+                recorder=recorder,
+                progress=progress,
+                batches=batches,
+            ),
+            name="step-loop",
+        ),
     ):
         yield
 

@@ -6,13 +6,17 @@ flight is undone, and goes on with the new ones.
 """
 
 import math
+import time
 from collections import deque
 from typing import Protocol
 
 import trio
 
+from ...nurseries.processes.progress_page import ProgressSlot, private_slot
 from ...nurseries.tasks.background import waiting_for
+from ..batch_table import BatchTable
 from ..core.engine_core import EngineCore
+from ..core.step_builder import ScheduledStep
 from ..step_messages import Mask, Step, StepResult
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .server import EngineServer
@@ -49,6 +53,8 @@ async def run_step_loop(
     executor: StepExecutor,
     *,
     recorder: StepRecorder = NO_RECORDER,
+    progress: ProgressSlot | None = None,
+    batches: BatchTable | None = None,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Background task `step-loop`; never returns unless cancelled.
@@ -58,17 +64,18 @@ async def run_step_loop(
     by their own owner, and the blocks of the step die with the process.
     """
     core = server.core
+    progress, batches = progress or private_slot(), batches or BatchTable(None, 0)
     in_flight: deque[int] = deque()  # numbers of steps; bounded by the core
     generation = 0  # workers may have been lost already
     task_status.started()
     while True:
         if executor.generation != generation:
             in_flight.clear()
+            _show_step(progress, 0, 0.0)  # new workers owe nothing
             losses = core.undo_steps(executor.generation - generation)
             generation = executor.generation
             server.deliver(core.take_outputs())
-            with waiting_for("new workers"):
-                await executor.replaced(losses)
+            await _wait_replaced(executor, batches, losses)
             continue
         began = recorder.now()
         step = core.schedule(trio.current_time())
@@ -76,8 +83,11 @@ async def run_step_loop(
             recorder.note(Span.SCHEDULE, step.number, began)
         server.deliver(core.take_outputs())
         if step is not None:
+            _write_batch(batches, core.newest_step)
             executor.submit(step)
             in_flight.append(step.number)
+            if len(in_flight) == 1:  # after it was handed over: the workers owe it from now on
+                _show_step(progress, step.number, core.predicted_s)
             _submit_mask(core, executor)
             continue  # the next one, while this one computes
         if not in_flight:
@@ -87,15 +97,23 @@ async def run_step_loop(
         number, due = in_flight[0], core.schedule_at()
         with waiting_for(f"step {number}"):
             result = await _result(executor, number, due)
-        if result is None:
-            continue  # it is time for the next one, or the step is lost
+        if result is None:  # it is time for the next one, or the step is lost
+            continue
         in_flight.popleft()
+        batches.end_step(number)
         began = recorder.now()
         outputs = core.finish_step(result, trio.current_time())
+        _show_step(progress, in_flight[0] if in_flight else 0, core.predicted_s)
         _submit_mask(core, executor)
         began = recorder.note(Span.APPLY, number, began)
         server.deliver(outputs)
         recorder.note(Span.DELIVER, number, began)
+
+
+async def _wait_replaced(executor: StepExecutor, batches: BatchTable, losses: int) -> None:
+    with waiting_for("new workers"):
+        await executor.replaced(losses)
+    batches.clear()  # not before: a loss that ends us is judged by what it says
 
 
 async def _result(executor: StepExecutor, number: int, deadline: float) -> StepResult | None:
@@ -105,6 +123,24 @@ async def _result(executor: StepExecutor, number: int, deadline: float) -> StepR
     with trio.move_on_at(deadline):
         return await executor.result(number)
     return None
+
+
+def _write_batch(batches: BatchTable, scheduled: ScheduledStep) -> None:
+    """Before the step is handed over: whom to suspect if it ends us."""
+    if batches.memory is None:
+        return
+    step, requests = scheduled.step, scheduled.requests
+    if step.new:
+        new = {each.row for each in step.new}
+        for row, request in zip(step.rows, requests, strict=True):
+            if row in new:
+                batches.name_row(row, request.content, request.attempt)
+    batches.write_step(step.number, step.rows, [each.scheduled_tokens for each in requests])
+
+
+def _show_step(progress: ProgressSlot, number: int, predicted_s: float) -> None:
+    """The oldest step in flight, whose result is waited for next."""
+    progress.show_step(number, time.monotonic_ns(), int(predicted_s * 1e9))
 
 
 def _submit_mask(core: EngineCore, executor: StepExecutor) -> None:

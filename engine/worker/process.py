@@ -18,6 +18,7 @@ import trio
 
 from ...nurseries.processes.child import ChildFds, run_child
 from ...nurseries.processes.heap import settle_heap
+from ...nurseries.processes.progress_page import open_slot
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import open_service
 from ...nurseries.tasks.task_tree import ProcessTree, task_tree
@@ -25,7 +26,7 @@ from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import ChildHandshake, perform_child_handshake
 from ...transports.control.passed_fds import close_fds
-from ...transports.rings.ring_memory import READER_FDS
+from ...transports.rings.ring_memory import READER_FDS, WRITER_FDS
 from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
 from ..errors import EngineError
@@ -37,14 +38,15 @@ from .executors import make_executor
 from .step_loop import StepLoop, StopSignal
 
 T = TypeVar("T")
+# Beside INIT: the steps' ring, the results' ring; then what its engine got, where it did: the
+# progress page, and the memory.
+RING_FDS = READER_FDS + WRITER_FDS
 # Between two reports of how far a phase is: each wakes this loop, the engine's and the root's, and
 # a small model has a tensor every millisecond. A person sees no more.
 REPORT_S = 0.05
 # Called with the settings, our rank, a way to pause until the worker is stopped, and memory that
 # outlives us, which stays open.
 MakeExecutor = Callable[[EngineSettings, int, Pause, Sequence[int]], WorkerExecutor]
-# Beside INIT: the steps' ring, the results' ring, then the memory.
-RINGS_FDS = 2 * READER_FDS
 
 
 async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
@@ -55,17 +57,19 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
         handshake = await perform_child_handshake(control, "worker")
         owned.callback(close_fds, handshake.fds)
         init = msgspec.msgpack.decode(handshake.init, type=WorkerInit)
+        fds, engine_fds = handshake.fds[:RING_FDS], handshake.fds[RING_FDS:]
+        page_fd = engine_fds[0] if engine_fds else None
         stop = owned.enter_context(closing(StopSignal()))
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
-        memory_fds = handshake.fds[RINGS_FDS:]
-        make_ours = partial(make, init.settings, init.rank, stop.pause, memory_fds)
+        make_ours = partial(make, init.settings, init.rank, stop.pause, engine_fds[1:])
         executor = await run_or_refuse(handshake, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,
             rank=init.rank,
             output_rank=OUTPUT_RANK,
-            steps=owned.enter_context(RingReader.attach(handshake.fds[:READER_FDS], init.rank)),
-            results=owned.enter_context(RingWriter.attach(handshake.fds[READER_FDS:RINGS_FDS])),
+            steps=owned.enter_context(RingReader.attach(fds[:READER_FDS], init.rank)),
+            results=owned.enter_context(RingWriter.attach(fds[READER_FDS:])),
+            progress=owned.enter_context(open_slot(page_fd, 1 + init.rank)),
             stop=stop,
             recorder=owned.enter_context(open_recorder(init.settings.record_steps, "worker")),
             generation=init.generation,

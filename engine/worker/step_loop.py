@@ -13,11 +13,15 @@ from functools import partial
 import attrs
 import trio
 
+from ...nurseries.processes.progress_page import ProgressSlot, private_slot
 from ...transports.codec import Codec
 from ...transports.rings.shm_ring import RingClosed, RingReader, RingWriter
 from ..step_messages import Mask, Step, StepFailure, StepResult, make_ring_codecs
 from ..step_recorder import NO_RECORDER, Span, StepRecorder
 from .executor_interface import WorkerExecutor
+
+# Of its engine on the progress page.
+ENGINE_PLACE = 0
 
 
 @attrs.define(eq=False)
@@ -55,6 +59,7 @@ class StepLoop:
     results: RingWriter
     stop: StopSignal
     recorder: StepRecorder = NO_RECORDER
+    progress: ProgressSlot = attrs.field(factory=private_slot)
     generation: int = 0
     step: int = attrs.field(default=0, init=False)
     rows: int = attrs.field(default=0, init=False)
@@ -91,6 +96,8 @@ class StepLoop:
                 message = self._read()
                 # A mask here is that of a step which failed before it asked for it.
                 if isinstance(message, Step):
+                    self.progress.show_step(message.number)
+                    self.progress.show_busy()
                     answer = self._answer(message)
                     answer.generation = self.generation
                     began = self.recorder.now()
@@ -98,6 +105,7 @@ class StepLoop:
                     assert isinstance(frame, bytearray)
                     self.results.write(frame)
                     self.recorder.note(Span.ANSWER, message.number, began)
+                    self.progress.show_waiting()
         except RingClosed:
             return
 
@@ -132,7 +140,9 @@ class StepLoop:
         return result
 
     def _wait_mask(self, number: int) -> Mask:
+        self.progress.show_awaits(ENGINE_PLACE)
         mask = self._read()
+        self.progress.show_awaits(None)
         assert isinstance(mask, Mask)
         assert mask.number == number, "masks come in the order of their steps"
         return mask

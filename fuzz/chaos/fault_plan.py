@@ -61,6 +61,9 @@ class FaultKind(enum.StrEnum):
     KILL_BOOT = "kill in boot"  # an engine, then its successor, in a phase of its boot
     CRASH_WORKER = "crash worker"  # by SIGSEGV, which is the step's fault
     FREEZE_TREE = "freeze tree"  # all processes, root and spares too
+    HANG_WORKER = "stop worker for ever"
+    HANG_ENGINE = "stop engine for ever"
+    HANG_FRONTEND = "stop frontend for ever"
 
 
 # The root dies once, as the last act.
@@ -79,16 +82,28 @@ ON_ENGINE = frozenset(
         FaultKind.CRASH_WORKER,
         FaultKind.STOP_WORKER,
         FaultKind.STOP_ENGINE,
+        FaultKind.HANG_WORKER,
+        FaultKind.HANG_ENGINE,
     }
 )
 # The others are of an engine itself, or of a frontend.
-ON_WORKER = frozenset({FaultKind.KILL_WORKER, FaultKind.CRASH_WORKER, FaultKind.STOP_WORKER})
+ON_WORKER = frozenset(
+    {
+        FaultKind.KILL_WORKER,
+        FaultKind.CRASH_WORKER,
+        FaultKind.STOP_WORKER,
+        FaultKind.HANG_WORKER,
+    }
+)
+# What stands still must be ended by whoever watches it.
+HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_FRONTEND})
 # Two lives end: that of an engine, and its successor's.
 TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT})
 ON_ROOT = frozenset({FaultKind.KILL_ROOT, FaultKind.STOP_ROOT, FaultKind.FREEZE_TREE})
-ON_FRONTEND = frozenset({FaultKind.KILL_FRONTEND, FaultKind.STOP_FRONTEND})
+ON_FRONTEND = frozenset({FaultKind.KILL_FRONTEND, FaultKind.STOP_FRONTEND, FaultKind.HANG_FRONTEND})
 KILLS = frozenset(
     {
+        *HANGS,
         FaultKind.KILL_WORKER,
         FaultKind.KILL_ENGINE,
         FaultKind.KILL_SUCCESSOR,

@@ -23,6 +23,7 @@ from .checkers import Disturbance, judge_epochs, judge_health
 from .clients import EventConnection, Lost, open_events
 from .fault_plan import (
     CANCELS,
+    HANGS,
     KILLS,
     ON_FRONTEND,
     ON_WORKER,
@@ -42,6 +43,8 @@ from .served_run import ServedRun, epochs_of
 RECOVERY_S = 60.0
 # From a client's end to the server's own end of the connection.
 NOTICE_S = 10.0
+# A hang is noticed by the deadline of a step, 0.5 s at least; long steps and busy cores have more.
+HANG_S = 5.0
 # For /health to tell of a death at all; how late it may be is the checkers' affair.
 HEALTH_S = 5.0
 # A fault that another one got in the way of is made again, so often and so much later: what is
@@ -135,7 +138,11 @@ class FaultRunner:
                 )
                 self.remember(disturbance, fault.kind)
         after = epochs_of(await self.served.processes())
-        outcome.violations += judge_epochs(epochs_of(before), after, fault.deaths)
+        judged = judge_epochs(epochs_of(before), after, fault.deaths)
+        if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
+            engine = fault.place.partition("/")[0]
+            judged = judged and judge_epochs(epochs_of(before), after, {engine: 1})
+        outcome.violations += judged
         self.checks.update(["I7", "I10", "I11"])
 
     async def _wait_there(self, fault: Fault) -> dict[str, ProcessTree]:
@@ -159,12 +166,21 @@ class FaultRunner:
             outcome.proof = await faults.kill_stopped(*pids)
         elif fault.kind is FaultKind.CRASH_WORKER:
             outcome.proof = f"SIGSEGV: {await faults.kill(*pids, by=signal.SIGSEGV)}"
+        elif fault.kind in HANGS:
+            await self._hang(fault, outcome, *pids)
         else:
             outcome.proof = await faults.kill(*pids)
         if fault.kind in TWICE:  # before all else: a successor boots in some tenths of a second
             outcome.proof += f", {await self._kill_successor(fault, pids)}"
         elif fault.kind not in ON_FRONTEND | ON_WORKER:  # a worker may be replaced unseen
             await self._check_health(fault, outcome, before)
+
+    async def _hang(self, fault: Fault, outcome: FaultOutcome, pid: int) -> None:
+        bound_s = HANG_S * self.patience
+        outcome.proof, ended_s = await faults.hang(pid, bound_s)
+        if ended_s is None:
+            evidence = f"{fault.place} stood still for {bound_s:g} s, and nothing ended it"
+            outcome.violations.append(Violation("I8", evidence))
 
     async def _kill_successor(self, fault: Fault, pids: list[int]) -> str:
         """Kill the process that took this one's place: in a phase of its boot, or so long after it

@@ -102,6 +102,26 @@ async def stop(seconds: float, *pids: int) -> str:
     return f"pid {names}: T for {seconds:g} s"
 
 
+async def hang(pid: int, seconds: float) -> tuple[str, float | None]:
+    """SIGSTOP for ever; proven when /proc shows T, and how long it took others to end it.
+
+    None: nobody had after so many seconds. Then it is ended here.
+    """
+    started = start_ticks(pid)
+    try:
+        os.kill(pid, signal.SIGSTOP)
+    except ProcessLookupError:
+        raise Void(f"pid {pid} is gone") from None
+    await _prove(lambda: state_of(pid) == "T" or _is_dead(pid, started), f"pid {pid} is stopped")
+    try:
+        ended_s = await wait_until(
+            lambda: _is_dead(pid, started), "it is ended", seconds=seconds, look_s=LOOK_S
+        )
+    except NotInTime:
+        return f"T for {seconds:g} s, then {await kill(pid)}", None
+    return f"pid {pid} was T, and ended after {ended_s:.2f} s", ended_s
+
+
 async def _prove(condition: Callable[[], bool], what: str) -> None:
     try:
         await wait_until(condition, what, seconds=PROOF_S, look_s=LOOK_S)

@@ -16,6 +16,7 @@ from ...api.application import Application
 from ...api.responses.foreign import ForeignResponses, RootCalls
 from ...api.serving.server import open_queue_source
 from ...api.settings import ServeSettings
+from ...engine.batch_table import BatchTable
 from ...engine.config import EngineSettings
 from ...engine.core.engine_core import EngineCore
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit
@@ -24,6 +25,7 @@ from ...engine.process.server import EngineServer
 from ...engine.step_messages import WorkerReady
 from ...engine.step_recorder import NO_RECORDER
 from ...nurseries.processes.process import LadderTimes
+from ...nurseries.processes.progress_page import private_slot
 from ...nurseries.processes.spares import Readiness, Spares
 from ...runtime.config import RuntimeSettings
 from ...runtime.frontend.core_client import CoreClient
@@ -111,7 +113,7 @@ class Programs:
         handshake = await self._handshake(process, control, "engine")
         init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
         me = _become(process, "engine", init.rank, init.epoch)
-        process.on_cut += [partial(self.network.remove, me), partial(close_fds, handshake.fds)]
+        process.on_cut.append(partial(self.network.remove, me))
         make_executor = partial(
             SimExecutor,
             ready=self.worker_ready(init.rank),
@@ -126,6 +128,8 @@ class Programs:
             handshake,
             self.network.open_spoke(me),  # type: ignore[arg-type]  # a spoke of another carrier
             NO_RECORDER,
+            private_slot(),
+            BatchTable(None, init.settings.max_num_seqs),
             make_executor=make_executor,  # type: ignore[arg-type]
             make_spares=_no_spare_workers,
         )

@@ -47,7 +47,8 @@ class SimExecutor:
     on_workers: Any = None
     recorder: Any = None
     ahead: Sequence[Any] = ()
-    memory_fds: Sequence[int] = ()
+    on_failing: Callable[[Exception], None] = lambda error: None
+    engine_fds: Sequence[int] = ()
     spares: Any = None
     worker: CheckingWorker = attrs.field(init=False)
     # {step: (when it is answered, the answer)}; of those in flight.
@@ -89,7 +90,9 @@ class SimExecutor:
         late = min(self._answers, default=0)
         if self._fault == "hang":
             await trio.sleep(self.settings.step_timeout_s)
-            raise StepTimeout(late, self.settings.step_timeout_s, (0,))
+            late_step = StepTimeout(late, self.settings.step_timeout_s, (0,))
+            self.on_failing(late_step)
+            raise late_step
         raise StepFailed(late, 0, "simulated")
 
     async def _replace_worker(self) -> None:

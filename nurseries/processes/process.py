@@ -25,6 +25,7 @@ from .last_words import LastWords
 from .spawned import Spawned
 
 T = TypeVar("T")
+_FAULT_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 # Of a process that ends because one of its own was killed from outside: neither is at fault.
 EXIT_CHILD_KILLED = 72
 
@@ -77,6 +78,12 @@ class ProcessExit:
         """Whether it was killed from outside, or a process of its own was: no fault of it."""
         killed = self.signal == signal.SIGKILL and not self.out_of_memory
         return killed or self.code == EXIT_CHILD_KILLED
+
+    @property
+    def is_own_fault(self) -> bool:
+        """Whether what it did ended it; a plain SIGKILL comes from outside."""
+        is_fault = bool(self.code) or self.signal in _FAULT_SIGNALS or self.out_of_memory
+        return is_fault and not self.was_killed
 
     def describe(self) -> str:
         """What happened, as the predicate of a sentence: "was killed by SIGKILL"."""

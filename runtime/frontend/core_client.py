@@ -91,7 +91,7 @@ class CoreClient:
     def submit(self, requests: Sequence[tuple[AddRequest, RequestSink]]) -> None:
         """Write requests down and send them, all to the one engine that has least to do.
 
-        Raises `NoEngine`, `RequestIdInUse`, and what encoding raises; then nothing has happened.
+        All or none. Raises `NoEngine`, `RequestIdInUse`, `RequestQuarantined`, or as encoding does.
         """
         if self.draining:
             raise NoEngine("this server is draining")
@@ -100,6 +100,7 @@ class CoreClient:
         added: list[tuple[AddRequest, RequestSink]] = []
         try:
             for request, sink in requests:
+                self.engines.judge(request, admitted_ns / 1e9)
                 request.admitted_ns = admitted_ns
                 message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
                 added.append((message, sink))
@@ -167,13 +168,12 @@ class CoreClient:
     def place_waiting(self) -> None:
         """Send what waits to engines that fit, and end what has waited too long."""
         now, placed, failed = trio.current_time(), Counter[Peer](), 0
-        # Choices of one request share their prompt.
-        of_parents: dict[str, Peer] = {}
+        of_parents: dict[str, Peer] = {}  # choices of one request share their prompt
         for decision in self.ledger.replays.decide(now):
             entry = decision.entry
             if self.ledger.get(entry.request.request_id) is not entry:
                 continue  # the end of another one took it along
-            match decision:
+            match self.engines.judged(decision, self.clock_ns() / 1e9):
                 case PlaceOn(peers=peers, exact=exact):
                     parent = entry.request.parent
                     peer = of_parents.get(parent)
@@ -183,16 +183,16 @@ class CoreClient:
                     self._replay(entry, peer, now, exact=exact)
                     placed[peer] += 1
                 case Fail(error=error):
+                    failed += 1
                     self.ledger.handle_give_up(entry, now)
                     if entry.sink is not None:
                         entry.sink.fail(error)
-                    failed += 1
                 case _:
                     assert_never(decision)
         for peer, count in placed.items():
             logger.info("%d requests go on at %s", count, peer)
         if failed:
-            logger.warning("%d requests ended, as no engine went on with them", failed)
+            logger.warning("%d requests ended, as no engine goes on with them", failed)
 
     def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
         ready = self._taking[peer]

@@ -11,9 +11,13 @@ import math
 
 import attrs
 
-from ...engine.messages import EngineReady
+from ...engine.batch_table import content_hash
+from ...engine.messages import AddRequest, EngineReady
 from ...transports.links.channel import Peer
+from ..errors import RequestQuarantined
 from ..messages import EngineHealth, EngineMember, EngineMembership, EngineState
+from .ledger_entry import Fail
+from .replay_policy import ReplayDecision
 
 
 @attrs.define(eq=False)
@@ -81,6 +85,28 @@ class EngineView:
         """Whether its link has been up and it was not forgotten since."""
         return peer in self._met
 
+    def judge(self, request: AddRequest, now_s: float) -> None:
+        """Have it run alone as far as it is suspected of an engine's death.
+
+        Raises `RequestQuarantined`.
+        """
+        suspects, refused = self.membership.suspects, self.membership.refused
+        if not (suspects or refused):
+            return
+        content = content_hash(request)
+        left_s = refused.get(content, 0.0) - now_s
+        if left_s > 0.0:
+            raise RequestQuarantined(left_s)
+        request.solo_tokens = suspects.get(content, 0)
+
+    def judged(self, decision: ReplayDecision, now_s: float) -> ReplayDecision:
+        """The decision, or that the request ends because it is refused by now."""
+        try:
+            self.judge(decision.entry.request, now_s)
+        except RequestQuarantined as error:
+            return Fail(decision.entry, error)
+        return decision
+
     def is_over(self, peer: Peer) -> bool:
         """Whether this epoch of an engine will not be ready any more; it may never have been."""
         member = self._member_of(peer)
@@ -113,7 +139,7 @@ class EngineView:
                 reason += f" after it {member.cause}" if member.cause else ""
             elif peer in self._draining:
                 reason = f"engine {member.rank} is draining"
-            found.append(EngineHealth(member.rank, member.epoch, state, reason))
+            found.append(EngineHealth(member.rank, member.epoch, state, reason, member.cause))
         return found
 
     def _member_of(self, peer: Peer) -> EngineMember | None:

@@ -165,7 +165,8 @@ class Frontend:
         reasons = [engine.reason for engine in engines if engine.reason]
         if self.client.draining:
             reasons.append("this server is draining")
-        return Health(live=True, ready=ready, engines=engines, reasons=reasons)
+        refused = [content.hex() for content in self.client.engines.membership.refused]
+        return Health(live=True, ready=ready, engines=engines, reasons=reasons, refused=refused)
 
     def statistics(self) -> RuntimeStatistics:
         """The latest known counts of every engine, and this frontend's own."""

@@ -18,6 +18,8 @@ class Health:
     ready: bool
     engines: list[EngineHealth] = attrs.field(factory=list)
     reasons: list[str] = attrs.field(factory=list)
+    # Contents that are refused, as engines died of them; as the log names them.
+    refused: list[str] = attrs.field(factory=list)
 
 
 @attrs.frozen(kw_only=True)

@@ -185,7 +185,7 @@ class Fail:
     """Tell the client: the request ended with this error."""
 
     entry: LedgerEntry
-    error: EngineError
+    error: Exception
 
 
 @attrs.frozen

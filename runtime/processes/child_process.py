@@ -7,15 +7,18 @@ reported are gone by pidfd: a successor may then take its devices.
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 import attrs
 import trio
 
 from ...engine.errors import BootRefused
-from ...engine.messages import BootPhase, TreeReply, TreeRequest, WorkersChanged
+from ...engine.messages import Failing, TreeReply, TreeRequest, WorkersChanged
 from ...nurseries.processes.death_watch import wait_process_gone
+from ...nurseries.processes.hang_watch import Hang, ProcessHung
 from ...nurseries.processes.process import (
     LadderTimes,
     Process,
@@ -25,6 +28,7 @@ from ...nurseries.processes.process import (
     open_process,
     shut_down_process,
 )
+from ...nurseries.processes.progress_page import ProgressPage, open_page
 from ...nurseries.tasks.background import waiting_for
 from ...nurseries.tasks.service import single_errors_unwrapped
 from ...nurseries.tasks.task_tree import ProcessTree
@@ -32,71 +36,17 @@ from ...transports.codec import MalformedMessage
 from ...transports.control.channel import ControlChannel
 from ...transports.control.handshake import HandshakeError, PeerRefused, perform_parent_handshake
 from ...transports.control.passed_fds import close_fds
-from ..events import ChildGone, ChildPhaseEnded, ChildProgress, ChildStarting, ChildStopped, OnEvent
-
-
-@attrs.frozen
-class EndedPhase:
-    """`phase` is over; it took `seconds`."""
-
-    phase: str
-    seconds: float
-
-
-@attrs.define(eq=False)
-class BootProgress:
-    """Boot progress of one child, from its spawn at `began_s` on the caller's clock: which phase,
-    how much of it, since when.
-
-    Sans-IO: reports and `now` in, ended phases out. Phases follow each other without a gap, so the
-    times of all add up to the time of the start, however late or rarely a child reports.
-    """
-
-    began_s: float
-    # The last report; before there is any, the child is starting its process.
-    phase: str = attrs.field(default=str(BootPhase.START), init=False)
-    fraction: float = attrs.field(default=0.0, init=False)
-    # Phases that are over, each once; the last may be `phase`, when its fraction is 1.
-    _ended: list[str] = attrs.field(factory=list, init=False)
-    # When the phase before the one that goes on ended.
-    _since_s: float = attrs.field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._since_s = self.began_s
-
-    def handle_report(self, phase: str, fraction: float, now: float) -> list[EndedPhase]:
-        """The child is at `fraction` of `phase`; returns which phases are over by that.
-
-        A phase that is over stays over, whatever is said of it later.
-        """
-        if phase in self._ended:
-            return []
-        ended = [] if phase == self.phase else self._end_phase(now)
-        self.phase, self.fraction = phase, fraction
-        return ended + (self._end_phase(now) if fraction >= 1 else [])
-
-    def handle_ready(self, now: float) -> list[EndedPhase]:
-        """The child is ready: its phase is over. That it started goes without saying."""
-        return [] if self.phase == BootPhase.START else self._end_phase(now)
-
-    def phase_s(self, now: float) -> float:
-        """For how long the phase goes on that it is in, in seconds."""
-        return now - self._since_s
-
-    def _end_phase(self, now: float) -> list[EndedPhase]:
-        if self.phase in self._ended:
-            return []
-        ended = EndedPhase(self.phase, now - self._since_s)
-        self._ended.append(self.phase)
-        self._since_s = now
-        return [ended]
-
-    def check_invariants(self) -> None:
-        """No phase ends twice, and time does not go back."""
-        assert len(set(self._ended)) == len(self._ended)
-        assert self._since_s >= self.began_s
-        assert self.phase not in self._ended[:-1]
-
+from ..events import (
+    ChildGone,
+    ChildHung,
+    ChildPhaseEnded,
+    ChildProgress,
+    ChildStarting,
+    ChildStopped,
+    OnEvent,
+)
+from .boot_progress import BootProgress, EndedPhase
+from .hang_watcher import run_hang_watcher
 
 # A child's sockets close some milliseconds before its pidfd is readable.
 DEATH_AFTER_SILENCE_S = 0.5
@@ -118,6 +68,13 @@ class ChildProcess:
     control: ControlChannel
     on_message: Callable[[object, Sequence[int]], None]
     epoch: int = 0
+    # Gets a cause, and whether what it computed is one: see `_fail`.
+    on_failing: Callable[..., None] = attrs.field(default=lambda *_, **__: None, init=False)
+    # The latest hang that was found, and how it is told.
+    hung: Hang | None = attrs.field(default=None, init=False)
+    hung_cause: str = attrs.field(default="", init=False)
+    # Its owner knows that it is going, and the batches of its steps.
+    is_failing: bool = attrs.field(default=False, init=False)
     # From the spawn on; it has ended when `ready` is set.
     boot: BootProgress = attrs.field(factory=lambda: BootProgress(trio.current_time()), init=False)
     ready: bool = attrs.field(default=False, init=False)
@@ -207,14 +164,24 @@ class ChildProcess:
                 self._close_pidfds()
                 self._worker_pids = pids
                 self._worker_pidfds = list(fds)
+                if self.hung is not None and self.hung.pid not in (self.process.pid, *pids):
+                    self.hung = None  # another has its place
             case TreeReply(call_id=call_id, tree=tree):
                 close_fds(fds)
                 if call_id in self._trees:
                     arrived, answered = self._trees[call_id]
                     answered.append(tree)
                     arrived.set()
+            case Failing(cause=cause, is_own_fault=is_own_fault):
+                close_fds(fds)
+                self.on_failing(cause, is_own_fault=is_own_fault)
             case _:
                 self.on_message(message, fds)
+
+    def worker_pidfd(self, pid: int) -> int | None:
+        """The pidfd of the worker with this pid, if the child has reported one."""
+        pairs = zip(self._worker_pids, self._worker_pidfds, strict=False)
+        return next((pidfd for each, pidfd in pairs if each == pid), None)
 
     async def wait_workers_gone(self, within_s: float) -> None:
         """Wait until every reported worker process is gone.
@@ -244,7 +211,11 @@ class ChildPlan:
     """What to run as one child, and its callbacks.
 
     `on_spawned` gets the child, `on_ready` also READY's payload; `on_gone` the cause, as soon as
-    the death is seen, which may be before its workers are gone. `on_message`: see `ChildProcess`.
+    the death is seen, which may be before its workers are gone; `on_failing` as soon as it can be
+    known, and `on_fault` before that the page's table, of a death that may be a step's fault;
+    `on_hung` the cause where only a worker is killed. `on_message`: see `ChildProcess`. The child
+    and its workers have `slots` on its progress page; a step of which nothing is predicted may take
+    `patience_s`.
     """
 
     spec: ProcessSpec
@@ -258,15 +229,22 @@ class ChildPlan:
     fds: Sequence[int] = ()
     on_spawned: Callable[[ChildProcess], None] = lambda child: None
     on_ready: Callable[[ChildProcess, bytes], None]
+    on_failing: Callable[[str], None] = lambda cause: None
+    on_fault: Callable[[bytes], None] = lambda table: None
+    on_hung: Callable[[str], None] = lambda cause: None
     on_gone: Callable[[str], None]
     on_message: Callable[[object, Sequence[int]], None]
     on_event: OnEvent
+    slots: int = 1
+    table_bytes: int = 0
+    patience_s: float = 60.0
 
 
 async def run_child_process(plan: ChildPlan, init: bytes) -> None:
     """Run one child from its spawn to its end; always ends by raising.
 
-    Raises `ProcessDied` when the process ended, in whatever phase, with its last words;
+    Raises `ProcessDied` when the process ended, in whatever phase, with its last words, and
+    `ProcessHung` instead if it or a worker was killed because it stood still;
     `BootRefused` when it says that it can never come up, `HandshakeError` when it does not;
     `OSError` when it cannot be spawned, `ProcessStuck` when it or a worker of it cannot be ended.
     Cancellation: the child is stopped by the ladder and reaped, its workers are waited for.
@@ -276,18 +254,19 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
     cause = "was stopped"
     on_end: ChildGone | ChildStopped | None = ChildStopped(name, plan.epoch)
     try:
-        async with open_process(plan.spec, ladder=plan.ladder) as process:
+        async with _open_child(plan) as (process, page):
             control = ControlChannel(process.control, sends=plan.sends, receives=plan.receives)
             child = ChildProcess(process, control, plan.on_message, plan.epoch)
+            child.on_failing = partial(_fail, child, plan, page)
             plan.on_spawned(child)
             plan.on_event(ChildStarting(name, plan.epoch))
             try:
                 with waiting_for(f"{name} to be ready"):
-                    ready = await _handshake(child, plan, init)
+                    ready = await _handshake(child, plan, init, page)
                 child.ready = True
                 _report_ended(plan, child.boot.handle_ready(trio.current_time()))
                 plan.on_ready(child, ready)
-                await _serve(child)
+                await _serve(child, plan, page)
             finally:
                 await _end(child, plan.ladder)
     except Exception as error:
@@ -305,11 +284,20 @@ async def run_child_process(plan: ChildPlan, init: bytes) -> None:
                 plan.on_event(on_end)
 
 
+@contextlib.asynccontextmanager
+async def _open_child(plan: ChildPlan) -> AsyncIterator[tuple[Process, ProgressPage]]:
+    with open_page(plan.slots, plan.table_bytes) as page:
+        async with open_process(plan.spec, ladder=plan.ladder) as process:
+            yield process, page
+
+
 def _predicate(error: Exception) -> str:
     """What the child did, as the end of a sentence about it."""
     match error:
         case ProcessDied():
             return error.exit.cause
+        case ProcessHung():
+            return error.cause
         case BootRefused():
             return f"refused to start: {error}"
         case HandshakeError():
@@ -326,7 +314,9 @@ async def _end(child: ChildProcess, ladder: LadderTimes) -> None:
             await child.read_control()
 
 
-async def _handshake(child: ChildProcess, plan: ChildPlan, init: bytes) -> bytes:
+async def _handshake(
+    child: ChildProcess, plan: ChildPlan, init: bytes, page: ProgressPage
+) -> bytes:
     def progress(phase: str, fraction: float) -> None:
         ended = child.boot.handle_report(phase, fraction, trio.current_time())
         plan.on_event(ChildProgress(plan.spec.name, phase, fraction))
@@ -340,7 +330,7 @@ async def _handshake(child: ChildProcess, plan: ChildPlan, init: bytes) -> bytes
             role=plan.role,
             pid=child.process.pid,
             boot_timeout_s=plan.boot_timeout_s,
-            fds=plan.fds,
+            fds=[page.fd, *plan.fds],
             on_progress=progress,
             on_other=child.handle_message,
         )
@@ -358,13 +348,53 @@ def _report_ended(plan: ChildPlan, phases: Sequence[EndedPhase]) -> None:
         plan.on_event(ChildPhaseEnded(plan.spec.name, ended.phase, ended.seconds))
 
 
-async def _serve(child: ChildProcess) -> NoReturn:
+async def _serve(child: ChildProcess, plan: ChildPlan, page: ProgressPage) -> NoReturn:
     name = child.process.spec.name
+    watcher = partial(
+        run_hang_watcher,
+        page,
+        patience_s=plan.patience_s,
+        on_hang=partial(_handle_hang, child, plan, page),
+    )
     with single_errors_unwrapped():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(child.read_control, name=f"{name}/control")
             nursery.start_soon(child.send_snapshots, name=f"{name}/membership")
+            nursery.start_soon(watcher, name=f"{name}/hang-watcher")
             with waiting_for(f"{name} to end"):
                 how = await child.process.wait_exited()
             nursery.cancel_scope.cancel(f"{name} ended")
+    _fail(child, plan, page, how.cause, is_own_fault=how.is_own_fault)
+    if child.hung is not None:
+        raise ProcessHung(name, child.hung_cause) from ProcessDied(how)
     raise ProcessDied(how)
+
+
+def _handle_hang(child: ChildProcess, plan: ChildPlan, page: ProgressPage, hang: Hang) -> None:
+    """Kill who stands still. A worker that was stopped alone: its engine gets another. One that
+    hangs by its own fault takes the engine along: what it computed must run alone from now on."""
+    pidfd = child.worker_pidfd(hang.pid) if hang.place else None
+    cause = f"worker {hang.place - 1} {hang.reason}" if hang.place else hang.reason
+    child.hung, child.hung_cause = hang, cause
+    plan.on_event(ChildHung(child.process.spec.name, child.epoch, cause))
+    if pidfd is not None:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        if not hang.is_own_fault:
+            plan.on_hung(cause)
+            return
+    _fail(child, plan, page, cause, is_own_fault=hang.is_own_fault)
+    child.process.kill_group()
+
+
+def _fail(
+    child: ChildProcess, plan: ChildPlan, page: ProgressPage, cause: str, *, is_own_fault: bool
+) -> None:
+    """It is going, or gone; whom to suspect must be known before its requests go elsewhere."""
+    if child.is_failing:
+        return
+    child.is_failing = True
+    if child.hung is not None:  # what it says of a worker is that this was killed
+        cause, is_own_fault = child.hung_cause, child.hung.is_own_fault
+    if is_own_fault:
+        plan.on_fault(page.read_table())
+    plan.on_failing(cause)

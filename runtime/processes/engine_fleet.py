@@ -8,6 +8,7 @@ Embedded, the caller's process holds the fleet; under `serve` the root does.
 
 import os
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
@@ -15,6 +16,7 @@ import attrs
 import msgspec
 import trio
 
+from ...engine.batch_table import read_batches, table_bytes
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
@@ -25,11 +27,12 @@ from ...nurseries.tasks.supervisor import RestartLimitExceeded
 from ...transports.control.passed_fds import close_fds
 from ..config import RuntimeSettings
 from ..errors import NoEngineLeft
-from ..events import ChildFailed, EngineDiffers, OnEvent
+from ..events import ChildFailed, EngineDiffers, OnEvent, RequestRefused
 from ..messages import EngineMembership
 from .child_process import ChildProcess, run_child_process
 from .membership import EngineDirectory, FrontendDirectory
 from .process_supervisor import ProcessSupervisor, RunChild
+from .quarantine import Quarantine
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process.main"
@@ -59,6 +62,7 @@ class EngineFleet:
     # Spreads the delays of restarts.
     chance: random.Random = attrs.field(factory=random.Random)
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
+    quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
     # The run's weights, then each rank's keys and values: memfds that engines fill, and that
     # outlive them; a successor finds its memory there. Empty before `run`.
@@ -80,6 +84,8 @@ class EngineFleet:
             settings=self.settings,
             epochs=self.epochs,
             on_event=self.on_event,
+            table_bytes=table_bytes(self.settings.engine.max_num_seqs),
+            slots=1 + self.settings.engine.workers,
             spares_count=self.settings.spare_engines,
             fds_of=self._fds_of,
             readiness=self.readiness,
@@ -160,6 +166,29 @@ class EngineFleet:
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
         """Engines say nothing else to the root yet."""
         close_fds(fds)
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        """A step may have ended an engine: its requests are suspects, told with the next snapshot.
+
+        Those of two steps that were in flight died together: which of them is not known.
+        """
+        positions: dict[bytes, int] = {}
+        for batch in read_batches(table, self.settings.engine.max_num_seqs):
+            for row in batch:
+                positions[row.content] = max(row.position, positions.get(row.content, 0))
+        for content in self.quarantine.handle_death(positions, time.monotonic()):
+            self.on_event(RequestRefused(f"engine {rank}", content.hex()))
+        self.directory.handle_quarantine(self.quarantine.suspects, self.quarantine.refused)
+
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """An engine has another worker soon; people hear of why."""
+        self.on_membership(self.directory.handle_hung(rank, cause))
+
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """An engine is as good as gone; what it had comes free when it is."""
+        membership = self.directory.handle_failing(rank, cause)
+        if membership is not None:
+            self.on_membership(membership)
 
 
 @contextmanager

@@ -306,6 +306,16 @@ class FrontendFleet:
         )
         self.notify()
 
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """A frontend hangs, or has ended: it gets no more connections."""
+        self.balancer.handle_gone(rank)
+
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """A frontend has no workers."""
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        """A frontend computes no steps."""
+
     def handle_gone(self, rank: int, cause: str) -> None:
         """A frontend is gone, its connections with it; engines abort what it asked for."""
         self.balancer.handle_gone(rank)

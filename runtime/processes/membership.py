@@ -18,6 +18,7 @@ from ..messages import (
     ForeignOutcome,
     ForeignReply,
 )
+from .quarantine import Suspect
 
 
 @attrs.define(eq=False)
@@ -26,6 +27,8 @@ class EngineDirectory:
 
     _members: dict[int, EngineMember] = attrs.field(factory=dict, init=False)
     _number: int = attrs.field(default=0, init=False)
+    _suspects: dict[bytes, int] = attrs.field(factory=dict, init=False)
+    _refused: dict[bytes, float] = attrs.field(factory=dict, init=False)
 
     def handle_starting(self, rank: int, epoch: int) -> EngineMembership:
         """A new epoch is about to be spawned. Epochs of one rank only grow."""
@@ -46,13 +49,32 @@ class EngineDirectory:
         """The engine died, for `cause`; frontends end or move its streams."""
         return self._change(rank, state=EngineState.RESTARTING, ready=None, cause=cause)
 
+    def handle_failing(self, rank: int, cause: str) -> EngineMembership | None:
+        """The engine will die, for `cause`; None if it does not take work anyway."""
+        if self._members[rank].state is not EngineState.READY:
+            return None
+        return self.handle_gone(rank, cause)
+
+    def handle_hung(self, rank: int, cause: str) -> EngineMembership:
+        """A worker of the engine stood still, which will have another."""
+        member = self._members[rank]
+        return self._change(rank, state=member.state, ready=member.ready, cause=cause)
+
     def handle_failed(self, rank: int, cause: str = "") -> EngineMembership:
         """The engine is given up; `cause` if that is not its last death. It may be revived."""
         return self._change(rank, state=EngineState.FAILED, ready=None, cause=cause or None)
 
+    def handle_quarantine(
+        self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]
+    ) -> None:
+        """Requests are suspected or refused; for the next snapshot, that of the death."""
+        self._suspects = {content: each.position for content, each in suspects.items()}
+        self._refused = dict(refused)
+
     def snapshot(self) -> EngineMembership:
         """All engines as they are now."""
-        return EngineMembership(self._number, [self._members[r] for r in sorted(self._members)])
+        engines = [self._members[rank] for rank in sorted(self._members)]
+        return EngineMembership(self._number, engines, self._suspects, self._refused)
 
     def any_left(self) -> bool:
         """Whether any engine is up or may come up again."""

@@ -37,6 +37,15 @@ class ProcessOwner(Protocol):
     def handle_ready(self, rank: int, child: ChildProcess, payload: bytes) -> None:
         """It is READY, with this payload."""
 
+    def handle_failing(self, rank: int, cause: str) -> None:
+        """It hangs, says that it fails, or has ended; once."""
+
+    def handle_hung(self, rank: int, cause: str) -> None:
+        """A worker of it was killed, as it stood still; it lives on."""
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        """What it computed may have ended it; `table` follows the slots of its progress page."""
+
     def handle_gone(self, rank: int, cause: str) -> None:
         """It has ended, in whatever phase; its workers may not be gone yet."""
 
@@ -89,6 +98,8 @@ class ProcessSupervisor:
     chance: random.Random = attrs.field(factory=random.Random)
     ahead: tuple[str, ...] = ()  # what each starts before its own imports: see `ProcessSpec`
     spares_count: int = 0
+    table_bytes: int = 0
+    slots: int = 1  # see `ChildPlan`
     # Of a rank: what is sent beside its INIT, and stays the owner's.
     fds_of: Callable[[int], Sequence[int]] = lambda rank: ()
     readiness: Readiness = attrs.field(factory=Readiness)
@@ -212,9 +223,15 @@ class ProcessSupervisor:
             fds=self.fds_of(rank),
             on_spawned=partial(self.booting.__setitem__, rank),
             on_ready=handle_ready,
+            on_failing=partial(self.owner.handle_failing, rank),
+            on_fault=partial(self.owner.handle_fault, rank),
+            on_hung=partial(self.owner.handle_hung, rank),
             on_gone=handle_gone,
             on_message=partial(self.owner.handle_message, rank),
             on_event=self.on_event,
+            slots=self.slots,
+            table_bytes=self.table_bytes,
+            patience_s=self.settings.engine.step_timeout_s,
         )
         await self.run_child(plan, init)
 

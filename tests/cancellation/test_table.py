@@ -21,8 +21,10 @@ from .requests import EXCHANGES, open_request_bed, tasks_of
 PARTS = {
     ("root", "engine 0/control"): "engine-0",
     ("root", "engine 0/membership"): "engine-0",
+    ("root", "engine 0/hang-watcher"): "engine-0",
     ("root", "frontend 0/control"): "frontend-0",
     ("root", "frontend 0/membership"): "frontend-0",
+    ("root", "frontend 0/hang-watcher"): "frontend-0",
     ("worker", "step-thread"): "step-loop",
 }
 # May be seen in a server that is ready, but need not; its readiness was asked for by a request.
@@ -57,7 +59,7 @@ def _tasks_of(tree: ProcessTree) -> set[tuple[str, str]]:
     """(kind of process, task) of everything that has a name."""
     found = set()
     for place, process in places(tree):
-        if place.startswith("spare"):
+        if "spare " in place:
             continue  # it comes a second after all is ready, and cannot be asked
         assert process.tasks is not None, place
         kind = place.rpartition("/")[2].split()[0]

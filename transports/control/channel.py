@@ -60,6 +60,7 @@ class ControlChannel:
             raise ValueError("a control channel needs a SOCK_SEQPACKET socket")
         self._codec_out = Codec(*HANDSHAKE_MESSAGES, *sends, limits=limits)
         self._codec_in = Codec(*HANDSHAKE_MESSAGES, *receives, limits=limits)
+        self._plain_sock = sock
         self._sock = trio.socket.from_stdlib_socket(sock)
         self._send_lock = trio.Lock()
 
@@ -83,6 +84,18 @@ class ControlChannel:
                 await self._send_datagram([_IN_MEMFD], [memfd, *fds])
             finally:
                 os.close(memfd)
+
+    def send_nowait(self, message: object) -> bool:
+        """Send one small message at once; False if there is no room, or nobody to take it.
+
+        For the last words of a process: it needs no task, and works in one that is cancelled. It
+        may overtake messages that still wait for room.
+        """
+        try:
+            self._plain_sock.sendmsg([_INLINE, *pack_frames(self._codec_out.encode(message))])
+        except OSError:  # full, left, closed, or too large for a datagram
+            return False
+        return True
 
     async def receive(self) -> tuple[object, list[int]]:
         """The next message and its descriptors, which the caller now owns.

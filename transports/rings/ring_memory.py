@@ -33,6 +33,8 @@ SLOTS_MAX = 4096
 _SIZE_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 # How many descriptors `RingParts.reader_fds` lists: memory, eventfd, side socket.
 READER_FDS = 3
+# The same of `writer_fds`, with one reader.
+WRITER_FDS = 3
 
 
 @attrs.frozen

@@ -24,6 +24,10 @@ EVENTS: list[tuple[events.RunEvent, str]] = [
         " model folder or code was exchanged; what was begun before does not go on there",
     ),
     (events.ChildGone("engine 0", 3, "was killed by SIGKILL"), "engine 0: was killed by SIGKILL"),
+    (
+        events.ChildHung("engine 0", 3, "worker 1 hung: stopped for 0.5 s"),
+        "engine 0: worker 1 hung: stopped for 0.5 s; it is killed",
+    ),
     (events.ChildStopped("engine 0", 3), ""),
     (events.ChildFailed("engine 0", "exited with code 1"), "engine 0: given up"),
     (events.Serving("http://127.0.0.1:8000", 2.0), "serving on http://127.0.0.1:8000"),

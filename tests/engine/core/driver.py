@@ -68,6 +68,7 @@ def add_request(
     seed: int | None = 7,
     stop_token_ids: tuple[int, ...] = (),
     events: bool = False,
+    solo_tokens: int = 0,
 ) -> AddRequest:
     return AddRequest(
         request_id=request_id,
@@ -77,6 +78,7 @@ def add_request(
         eos_token_ids=eos or [],
         credit=credit,
         events=events,
+        solo_tokens=solo_tokens,
         sampling=SamplingParams(
             max_tokens=max_tokens,
             min_tokens=min_tokens,

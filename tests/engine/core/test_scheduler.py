@@ -494,3 +494,44 @@ def test_parents_of_two_frontends_are_two() -> None:
     prompts.begin(make_choice(0))
     assert not prompts.wait_for_sibling(make_choice(1, frontend="f1"))
     assert not prompts.wait_for_sibling(make_choice(1, parent="q"))
+
+
+@pytest.mark.parametrize("steps_in_flight", [1, 2])
+def test_a_suspect_runs_alone_until_it_is_past_its_position(steps_in_flight: int) -> None:
+    core = make_core(steps_in_flight=steps_in_flight, kv_blocks=16, max_num_batched_tokens=8)
+    driver = Driver(core)
+    requests = [
+        add_request("a", max_tokens=8, seed=1),
+        add_request("b", max_tokens=8, seed=2, output=[1, 2], solo_tokens=7),
+        add_request("c", max_tokens=8, seed=3),
+    ]
+    rows: list[list[int]] = []
+    core.add("f0", requests[0])
+    assert driver.step()
+    for request in requests[1:]:
+        core.add("f0", request)
+    worker = driver.worker
+    while core.has_work():
+        step = core.schedule(0.0)
+        core.check_invariants()
+        if step is None:
+            continue
+        rows.append(step.rows)
+        for frontend, message in core.finish_step(worker.execute(step), 0.0).items():
+            driver.heard += [(frontend, output) for output in message.outputs]
+    # Its prompt and both tokens; one more; one more, and it is past the seventh.
+    assert rows[:3] == [[1]] * 3
+    assert sorted(rows[3]) == [0, 1, 2]
+    for request in requests:
+        tokens = tokens_alone(attrs.evolve(request, solo_tokens=0))
+        assert driver.tokens(request.request_id) == tokens
+
+
+def test_a_suspect_waits_for_the_step_in_flight_and_for_room() -> None:
+    core = make_core(steps_in_flight=2, kv_blocks=4)
+    core.add("f0", add_request("a", prompt=8, max_tokens=4))
+    assert core.schedule(0.0) is not None
+    core.add("f0", add_request("b", prompt=[7] * 8, max_tokens=1, solo_tokens=8))
+    step = core.schedule(0.0)
+    core.check_invariants()
+    assert step is None or step.rows == [0], "there is no room for it: the other goes on"

@@ -119,7 +119,7 @@ def test_the_scheduler_learns_from_steps_and_cuts_by_it() -> None:
             assert scheduled is not None
             assert scheduler.complete() is scheduled
             tokens = sum(scheduled.step.token_counts)
-            scheduler.learn(scheduled, TOKEN_S * tokens)
+            scheduler.step_times.learn(scheduled.chunk_tokens, TOKEN_S * tokens)
             if scheduled.sampling:
                 request.token_ids.append(1)
                 scheduler.end(request, FinishReason.LENGTH)

@@ -21,6 +21,7 @@ from triolet.engine.messages import (
     Drain,
     EngineInit,
     EngineReady,
+    Failing,
     FrontendAddress,
     FrontendMembership,
     TreeReply,
@@ -196,6 +197,20 @@ async def test_workers_that_cannot_be_replaced_take_the_engine_along_and_are_nam
         assert "was killed by SIGKILL" in exit_of_engine.cause
         assert "worker-" in exit_of_engine.cause
         await root.wait_workers_gone()
+
+
+async def test_the_root_hears_of_a_lost_worker_before_the_others_are_ended(
+    tmp_path: pathlib.Path,
+) -> None:
+    async with open_engine(write_sizes(tmp_path), workers=3) as root:
+        signal.pidfd_send_signal(root.worker_pidfds[1], signal.SIGSTOP)  # takes the whole ladder
+        signal.pidfd_send_signal(root.worker_pidfds[0], signal.SIGABRT)
+        failing, _ = await root.control.receive()
+        assert root.process.exit is None
+        assert isinstance(failing, Failing)
+        assert "was killed by SIGABRT" in failing.cause
+        assert failing.is_own_fault
+        await root.process.wait_exited()
 
 
 async def test_an_engine_that_is_killed_takes_its_workers_along(tmp_path: pathlib.Path) -> None:

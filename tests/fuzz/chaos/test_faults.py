@@ -190,6 +190,25 @@ async def test_a_crash_is_proven_as_a_kill_is(pid: int) -> None:
     assert "is Z" in await faults.kill(pid, by=signal.SIGSEGV)
 
 
+async def test_what_stands_still_for_ever_is_ended_by_others_or_told(
+    pid: int, other_pid: int
+) -> None:
+    async def end_it() -> None:
+        while state_of(pid) != "T":
+            await trio.lowlevel.checkpoint()
+        await faults.kill(pid)
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_it)
+            proof, ended_s = await faults.hang(pid, DEADLINE_S)
+        assert "was T" in proof
+        assert ended_s is not None
+        proof, ended_s = await faults.hang(other_pid, 0.01)
+    assert ended_s is None
+    assert state_of(other_pid) == "Z", "it is not left stopped"
+
+
 async def test_all_stand_still_at_once_and_go_on(pid: int, other_pid: int) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(faults.stop, 0.01, pid, other_pid)

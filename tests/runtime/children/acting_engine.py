@@ -7,6 +7,8 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 "ready"          READY, then tells what it heard when its tree is asked for
 "workers PID"    says that PID is its worker, then as "ready"
 "late PID"       READY, and at SIGUSR1 says that PID is its worker
+"failing"        READY, and at SIGUSR1 says that it is about to end, which it is not
+"shown PID"      as "workers PID", and both have a slot on the progress page
 "raise"          raises before READY
 "refuse"         says that it can never start
 "hang"           neither READY nor progress
@@ -17,6 +19,7 @@ first life has epoch 1, the next epoch 2, … (so lives are counted for a single
 import json
 import os
 import signal
+import struct
 from typing import Any
 
 import attrs
@@ -29,12 +32,14 @@ from triolet.engine.messages import (
     Drain,
     EngineInit,
     EngineReady,
+    Failing,
     FrontendMembership,
     TreeReply,
     TreeRequest,
     WorkersChanged,
 )
 from triolet.nurseries.processes.child import ChildFds, run_child
+from triolet.nurseries.processes.progress_page import SLOT_BYTES
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.transports.control.channel import ControlChannel
 from triolet.transports.control.handshake import ChildHandshake, perform_child_handshake
@@ -58,18 +63,21 @@ async def main(fds: ChildFds) -> None:
     acts = json.loads(init.settings.model)[str(init.rank)]
     act, _, argument = acts[min(init.epoch, len(acts)) - 1].partition(" ")
     await boot(act, argument, control, handshake)
-    if act != "late":
-        ready = attrs.evolve(READY, numerics_id="other") if act == "other" else READY
+    ready = attrs.evolve(READY, numerics_id="other") if act == "other" else READY
+    if act not in ("late", "failing"):
         await handshake.ready(msgspec.msgpack.encode(ready))
     if act == "noise":
         fds.control.send(b"\xffnoise")
     if act == "deaf":
         await trio.sleep_forever()
-    if act == "late":
+    if act in ("late", "failing"):
         with trio.open_signal_receiver(signal.SIGUSR1) as signals:
             await handshake.ready(msgspec.msgpack.encode(READY))
             await anext(signals)
+    if act == "late":
         await tell_worker(control, int(argument))
+    if act == "failing":
+        assert control.send_nowait(Failing("a worker died"))
     await serve(control, init)
 
 
@@ -84,6 +92,11 @@ async def boot(act: str, argument: str, control: ControlChannel, handshake: Chil
             await trio.sleep_forever()
         case "workers":
             await tell_worker(control, int(argument))
+        case "shown":
+            await tell_worker(control, int(argument))
+            for place, pid in enumerate((os.getpid(), int(argument))):
+                words = (pid, 0, 0, 0, 0, 0, 1)  # its loop waits
+                os.pwrite(handshake.fds[0], struct.pack("<7Q", *words), SLOT_BYTES * place)
 
 
 async def tell_worker(control: ControlChannel, pid: int) -> None:

@@ -103,6 +103,7 @@ def end_of(
     ledger.handle_give_up(decision.entry, now)
     ledger.check_invariants()
     assert len(ledger) == len(ledger.replays) == 0
+    assert isinstance(decision.error, EngineError)
     return decision.error
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from triolet.runtime.processes.child_process import BootProgress, EndedPhase
+from triolet.runtime.processes.boot_progress import BootProgress, EndedPhase
 
 Report = tuple[str, float, float]
 

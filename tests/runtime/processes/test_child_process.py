@@ -1,5 +1,6 @@
 """A child from its spawn to its end, with a real process that acts as it is told."""
 
+import os
 import select
 import signal
 import socket
@@ -22,9 +23,11 @@ from triolet.engine.messages import (
     TreeRequest,
     WorkersChanged,
 )
+from triolet.nurseries.processes.hang_watch import ProcessHung
 from triolet.nurseries.processes.process import LadderTimes, ProcessDied, ProcessSpec, ProcessStuck
 from triolet.runtime.events import (
     ChildGone,
+    ChildHung,
     ChildPhaseEnded,
     ChildProgress,
     ChildStarting,
@@ -60,6 +63,7 @@ class Owner:
     environment: dict[str, str] = attrs.field(factory=dict)
     diary: Diary = attrs.field(factory=Diary)
     gone: list[str] = attrs.field(factory=list)
+    failing: list[str] = attrs.field(factory=list)
     spawned: list[ChildProcess] = attrs.field(factory=list)
 
     async def run(self) -> None:
@@ -74,7 +78,9 @@ class Owner:
             ladder=LadderTimes(kill_s=self.kill_s),
             on_spawned=self.spawned.append,
             on_ready=lambda child, _: self.diary(child),
+            on_failing=self.failing.append,
             on_gone=self.gone.append,
+            slots=2,
             on_message=self._refuse_message,
             on_event=self.diary,
         )
@@ -190,6 +196,54 @@ async def test_a_life_ends_only_when_every_reported_worker_is_gone() -> None:
                 assert owner.diary.of(ChildGone) == []
                 worker.kill()
                 await trio.sleep_forever()
+
+
+async def test_a_child_that_is_stopped_for_ever_is_killed_for_it() -> None:
+    with dummy_process() as worker:
+        owner = Owner(f"shown {worker.pid}")
+        with pytest.RaisesGroup(ProcessHung):
+            async with owner.running():
+                child = await owner.wait_ready()
+                child.process.send_signal(signal.SIGSTOP)
+                await owner.wait_gone()
+                worker.kill()
+                await trio.sleep_forever()
+    cause = "hung: stopped for 0.5 s"
+    assert owner.failing == owner.gone == [cause]
+    assert owner.diary.of(ChildHung) == [ChildHung("engine 0", 1, cause)]
+    assert owner.diary.of(ChildGone) == [ChildGone("engine 0", 1, cause)]
+
+
+async def test_of_a_worker_that_hangs_the_engine_is_to_hear_by_its_death() -> None:
+    with dummy_process() as worker:
+        owner = Owner(f"shown {worker.pid}")
+        with pytest.RaisesGroup(ProcessHung):
+            async with owner.running():
+                child = await owner.wait_ready()
+                worker.send_signal(signal.SIGSTOP)
+                await owner.diary.wait_for(ChildHung)
+                assert worker.wait() == -signal.SIGKILL
+                assert owner.gone == owner.failing == []
+                child.process.send_signal(signal.SIGKILL)  # as an engine that dies of it
+                await trio.sleep_forever()
+    assert owner.gone == ["worker 0 hung: stopped for 0.5 s"]
+
+
+async def test_a_worker_that_was_replaced_is_not_what_a_later_death_is_for() -> None:
+    with dummy_process() as worker, dummy_process() as successor:
+        owner = Owner(f"shown {worker.pid}")
+        with pytest.RaisesGroup(ProcessDied):
+            async with owner.running():
+                child = await owner.wait_ready()
+                worker.send_signal(signal.SIGSTOP)
+                await owner.diary.wait_for(ChildHung)
+                pidfd = os.pidfd_open(successor.pid)
+                child.handle_message(WorkersChanged([successor.pid]), [pidfd])
+                child.process.send_signal(signal.SIGKILL)
+                await owner.wait_gone()
+                successor.kill()
+                await trio.sleep_forever()
+    assert owner.gone == ["was killed by SIGKILL"]
 
 
 async def test_a_cancelled_life_waits_for_workers_too_then_leaves_nothing() -> None:

@@ -97,6 +97,17 @@ async def test_a_dead_engine_is_restarted_under_a_new_epoch() -> None:
     assert bed.diary.of(ChildStopped) == [ChildStopped("engine 0", 2)]  # at the end, in order
 
 
+async def test_an_engine_that_says_it_is_failing_gets_no_more_work() -> None:
+    async with open_bed(acting_settings(["failing"])) as bed:
+        await bed.wait_ready(1)
+        bed.fleet.processes.ready[0].process.send_signal(signal.SIGUSR1)
+        await bed.diary.wait_for(EngineMembership, 3)
+        assert bed.states() == [(1, STARTING), (1, READY), (1, RESTARTING)]
+        assert bed.fleet.directory.snapshot().engines[0].cause == "a worker died"
+        assert 0 in bed.fleet.processes.ready  # its end is told by its pidfd
+    assert bed.diary.of(ChildGone) == []
+
+
 async def test_one_that_computes_otherwise_is_reported() -> None:
     async with open_bed(acting_settings(["ready", "ready", "other"])) as bed:
         for epoch in (1, 2, 3):

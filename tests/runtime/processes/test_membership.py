@@ -36,6 +36,18 @@ def test_an_engine_lives_dies_and_is_given_up() -> None:
     assert directory.any_failed()
 
 
+def test_an_engine_that_is_failing_is_gone_for_frontends_once() -> None:
+    directory = EngineDirectory()
+    directory.handle_starting(0, 1)
+    assert directory.handle_failing(0, "a worker died") is None, "it takes no work yet"
+    directory.handle_ready(0, READY)
+    failing = directory.handle_failing(0, "a worker died")
+    assert failing is not None
+    assert (failing.engines[0].state, failing.engines[0].ready) == (EngineState.RESTARTING, None)
+    assert directory.handle_failing(0, "again") is None
+    assert directory.snapshot().engines[0].cause == "a worker died"
+
+
 def test_epochs_only_grow() -> None:
     directory = EngineDirectory()
     directory.handle_starting(0, 2)

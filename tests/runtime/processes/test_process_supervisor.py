@@ -75,6 +75,15 @@ class Owner:
         assert self.processes.present() == {}
         self.told.append((cause, self.told[-1][1]))
 
+    def handle_failing(self, rank: int, cause: str) -> None:
+        raise AssertionError("a simulated process does not hang")
+
+    def handle_hung(self, rank: int, cause: str) -> None:
+        raise AssertionError("a simulated process does not hang")
+
+    def handle_fault(self, rank: int, table: bytes) -> None:
+        raise AssertionError("a simulated process computes nothing")
+
     def handle_given_up(self, rank: int, error: RestartLimitExceeded) -> None:
         raise error
 

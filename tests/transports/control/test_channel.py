@@ -184,6 +184,16 @@ async def test_late_handshake_messages_are_dropped_with_their_descriptors(pair: 
     assert open_fds() == before
 
 
+async def test_last_words_never_wait(pair: Pair) -> None:
+    parent, child = pair
+    assert child.send_nowait(Report("one"))
+    assert (await parent.receive())[0] == Report("one")
+    while child.send_nowait(Report("x" * 1000)):
+        pass  # until the socket is full
+    parent.close()
+    assert not child.send_nowait(Report("two"))
+
+
 async def test_the_end(pair: Pair) -> None:
     parent, child = pair
     await parent.send(Order(1))

@@ -1,0 +1,126 @@
+"""Batch table: on an engine's progress page, the requests of the steps that are in flight.
+
+Written before a step is handed over, so that the root can say of a death which requests were
+computed. A place for each row names its request; a step lists its rows with their positions. Two
+steps may be in flight: one of even and one of odd number. A half that is torn belongs to a step
+that was not handed over.
+"""
+
+import hashlib
+import mmap
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+
+from .messages import AddRequest
+
+_ROW = struct.Struct("=16sQ")  # content, attempt
+_STEP = struct.Struct("=4Q")  # change begun, step number, rows, change ended
+_CELL = struct.Struct("=2I")  # row, position
+CONTENT_BYTES = 16
+# Of a prompt of embeddings so many tell it from others; all may be 48 MiB.
+EMBEDS_BYTES = 65_536
+
+
+def content_hash(request: AddRequest) -> bytes:
+    """What a request is known by when it is sent again: whose it is, and its prompt."""
+    ids = array("q", request.prompt_token_ids)
+    digest = hashlib.blake2b(ids.tobytes(), digest_size=CONTENT_BYTES)
+    digest.update(b"\0" + request.principal.encode() + b"\0")
+    if request.prompt_embeds is not None:
+        digest.update(bytes(request.prompt_embeds.data[:EMBEDS_BYTES]))
+    return digest.digest()
+
+
+def table_bytes(rows: int) -> int:
+    """The size of a table for an engine with so many rows."""
+    return rows * _ROW.size + 2 * (_STEP.size + rows * _CELL.size)
+
+
+@attrs.frozen
+class BatchRow:
+    """One request of a step: at how many tokens it would have been after it."""
+
+    content: bytes
+    attempt: int
+    position: int
+
+
+@attrs.define(eq=False)
+class BatchTable:
+    """The writer's side; `memory` is the table alone, or None where there is none."""
+
+    memory: memoryview | None
+    rows: int
+    _changes: int = attrs.field(default=0, init=False)
+
+    def name_row(self, row: int, content: bytes, attempt: int) -> None:
+        """This request has the row from the next step on."""
+        if self.memory is not None:
+            _ROW.pack_into(self.memory, row * _ROW.size, content, attempt)
+
+    def write_step(self, number: int, rows: Sequence[int], positions: Sequence[int]) -> None:
+        """These rows are computed by the step that is about to be handed over."""
+        if self.memory is None:
+            return
+        self._changes += 1
+        head, cells = _places(self.rows, number)
+        _STEP.pack_into(self.memory, head, self._changes, number, len(rows), 0)
+        struct.pack_into(f"={len(rows)}I", self.memory, cells, *rows)
+        struct.pack_into(f"={len(rows)}I", self.memory, cells + 4 * self.rows, *positions)
+        struct.pack_into("=Q", self.memory, head + 24, self._changes)
+
+    def end_step(self, number: int) -> None:
+        """Its result has come: nobody dies of it any more."""
+        if self.memory is not None:
+            _STEP.pack_into(self.memory, _places(self.rows, number)[0], 0, 0, 0, 0)
+
+    def clear(self) -> None:
+        """No step is in flight."""
+        self.end_step(0)
+        self.end_step(1)
+
+
+@contextmanager
+def open_batch_table(page_fd: int | None, offset: int, rows: int) -> Iterator[BatchTable]:
+    """The table that begins at `offset` of the page; one that keeps nothing without a page."""
+    if page_fd is None:
+        yield BatchTable(None, rows)
+        return
+    with mmap.mmap(page_fd, 0) as memory, memoryview(memory) as view:
+        if len(view) < offset + table_bytes(rows):
+            yield BatchTable(None, rows)
+            return
+        with view[offset:] as own:
+            yield BatchTable(own, rows)
+
+
+def read_batches(table: bytes, rows: int) -> list[list[BatchRow]]:
+    """The steps that are whole, the older one first."""
+    if len(table) < table_bytes(rows):
+        return []
+    found = []
+    for half in (0, 1):
+        head, cells = _places(rows, half)
+        begun, number, count, ended = _STEP.unpack_from(table, head)
+        if not begun or begun != ended or count > rows:
+            continue
+        places = struct.unpack_from(f"={count}I", table, cells)
+        positions = struct.unpack_from(f"={count}I", table, cells + 4 * rows)
+        batch = [
+            BatchRow(content, attempt, position)
+            for row, position in zip(places, positions, strict=True)
+            if row < rows
+            for content, attempt in [_ROW.unpack_from(table, row * _ROW.size)]
+        ]
+        found.append((number, batch))
+    return [batch for _, batch in sorted(found, key=lambda each: each[0])]
+
+
+def _places(rows: int, number: int) -> tuple[int, int]:
+    """Where the half of this step begins, and its cells."""
+    head = rows * _ROW.size + (number % 2) * (_STEP.size + rows * _CELL.size)
+    return head, head + _STEP.size

@@ -1,0 +1,222 @@
+"""Hang watch: decides from its progress page when a process, or a child of it, stands still.
+
+Sans-IO: slots, what /proc says, and `now` in; hangs out. The caller reads both, and kills.
+
+A process that moves on, or has nothing to do, is never suspected. Of others time is counted against
+a deadline:
+
+    runnable        CPU time of the thread that used most: a small quota makes none late
+    asleep          wall time in which no thread of it ran
+    D, unkillable   the same
+    stopped         wall time, also of one that has nothing to do; begins anew when it runs
+
+Wall time is counted between two looks that saw the same, and never more than was planned between
+them: a watcher that is late, or was stopped with all others, knows nothing of the time between. It
+forgets nothing either: on a machine where it is always late, hangs are found late.
+
+Place 0 is the process, the others its children, by rank. A child owes the step that the process
+shows. It has max(500 ms, 5 × predicted); `patience_s` where nothing is predicted, as of the first
+steps, which load and measure. The process itself computes nothing: its loop has 500 ms for a pass.
+"""
+
+import enum
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from .progress_page import SlotState
+
+# A pause of a machine, a page from a disk: nothing in order takes so long.
+DEADLINE_MIN_S = 0.5
+# Steps of one kind vary by less; contexts grow slowly enough for predictions to follow.
+PREDICTED_FACTOR = 5.0
+# Between two looks, while something moves or is suspected, and else.
+PERIOD_BUSY_S = 0.05
+PERIOD_IDLE_S = 0.25
+
+
+class ProcessState(enum.Enum):
+    """Of a process with its threads, the first that is true of any."""
+
+    GONE = "gone"
+    TRACED = "traced"  # someone debugs it: nothing is counted
+    STOPPED = "stopped"
+    RUNNABLE = "computing"
+    UNINTERRUPTIBLE = "in uninterruptible sleep"
+    ASLEEP = "asleep"
+
+
+@attrs.frozen
+class ProcessLook:
+    """What /proc says of a process: the CPU seconds of each thread, and how often any ran."""
+
+    state: ProcessState
+    cpu_s: Mapping[int, float] = attrs.field(factory=dict)
+    runs: int = 0
+
+
+@attrs.frozen
+class Hang:
+    """The process of this place and pid stands still; `reason` ends a sentence about it.
+
+    `is_own_fault`: unlike one that was stopped.
+    """
+
+    place: int
+    pid: int
+    reason: str
+    is_own_fault: bool = True
+
+
+@attrs.frozen
+class ProcessHung(Exception):
+    """A process stood still and was killed for it; `cause` says which and how."""
+
+    process: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.process} was killed: {self.cause}"
+
+
+_Mark = tuple[int, int, int, int]
+
+
+@attrs.define(eq=False)
+class _Account:
+    """What is known of one place since it moved last."""
+
+    # Its pid, changes and passes, and the step that it may owe: if one differs, it has moved.
+    mark: _Mark = (0, 0, 0, 0)
+    slot: SlotState = attrs.field(factory=SlotState)
+    look: ProcessLook | None = None
+    owed_s: float = 0.0
+    stopped_s: float = 0.0
+    # It hangs, and was reported.
+    is_reported: bool = False
+
+    def restart(self, mark: _Mark) -> None:
+        self.is_reported &= mark[0] == self.mark[0]
+        self.mark, self.look = mark, None
+        self.owed_s = self.stopped_s = 0.0
+
+
+@attrs.define(eq=False)
+class HangWatch:
+    """Call `handle_page`, look at the places that it returns, call `handle_looks`; then wait for
+    `period_s`, and again."""
+
+    places: int
+    patience_s: float = attrs.field(validator=attrs.validators.gt(0))
+    period_s: float = attrs.field(default=PERIOD_BUSY_S, init=False)
+    # Most wall time that counts now.
+    _wall_s: float = attrs.field(default=0.0, init=False)
+    _seen_at: float | None = attrs.field(default=None, init=False)
+    _accounts: list[_Account] = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._accounts = [_Account() for _ in range(self.places)]
+
+    def handle_page(self, slots: Sequence[SlotState], now: float) -> dict[int, int]:
+        """The slots as they are; returns {place: pid} of those that have not moved."""
+        elapsed_s = 0.0 if self._seen_at is None else now - self._seen_at
+        self._wall_s = min(elapsed_s, self.period_s)
+        self._seen_at = now
+        still: dict[int, int] = {}
+        for place, (slot, account) in enumerate(zip(slots, self._accounts, strict=True)):
+            if not slot.is_torn:
+                account.slot = slot
+            if not slot.pid:
+                continue
+            owed = self._accounts[0].slot.step if place else 0
+            mark = slot.pid, slot.change, slot.passes, owed
+            if mark == account.mark:
+                still[place] = slot.pid
+            else:
+                account.restart(mark)
+        is_moving = len(still) < sum(slot.pid > 0 for slot in slots)
+        is_busy = is_moving or self._accounts[0].slot.step > 0
+        self.period_s = PERIOD_BUSY_S if is_busy else PERIOD_IDLE_S
+        return still
+
+    def handle_looks(self, looks: Mapping[int, ProcessLook]) -> list[Hang]:
+        """What the places of `handle_page` do; returns who hangs, each once."""
+        hangs = []
+        for place, look in looks.items():
+            account = self._accounts[place]
+            self._count(place, account, look)
+            if look.state is ProcessState.STOPPED or self._owes(place, account.slot):
+                self.period_s = PERIOD_BUSY_S
+            spent_s, deadline_s = self._most(place, account)
+            if spent_s >= deadline_s:
+                hangs += self._report(place, account, look.state, spent_s)
+        return hangs
+
+    def _count(self, place: int, account: _Account, look: ProcessLook) -> None:
+        before, account.look = account.look, look
+        owes = self._owes(place, account.slot)
+        if look.state in (ProcessState.GONE, ProcessState.TRACED):
+            account.owed_s = account.stopped_s = 0.0
+            return
+        if not owes:
+            account.owed_s = 0.0
+        if before is None:
+            return
+        has_run = look.runs != before.runs
+        if look.state is not ProcessState.STOPPED or has_run:
+            account.stopped_s = 0.0
+        elif before.state is look.state:
+            account.stopped_s += self._wall_s
+            return
+        if owes:
+            idle_s = self._wall_s if before.state is look.state else 0.0
+            is_run = has_run or look.state is ProcessState.RUNNABLE
+            account.owed_s += _cpu_used(before, look) if is_run else idle_s
+
+    def _owes(self, place: int, slot: SlotState) -> bool:
+        """Whether it has something to do, and waits for no other process that has to do first."""
+        if place == 0:
+            return slot.is_busy
+        step = self._accounts[0].slot.step
+        owes = slot.is_busy or (step > 0 and slot.step < step)
+        return owes and slot.awaits is None
+
+    def _most(self, place: int, account: _Account) -> tuple[float, float]:
+        """What was counted of it, and the deadline of that."""
+        predicted_s = PREDICTED_FACTOR * self._accounts[0].slot.predicted_s if place else 0.0
+        deadline_s = max(DEADLINE_MIN_S, predicted_s)
+        if account.stopped_s or not place or account.is_reported:
+            return max(account.stopped_s, account.owed_s), deadline_s
+        return account.owed_s, deadline_s if predicted_s else self.patience_s
+
+    def _report(
+        self, place: int, account: _Account, state: ProcessState, spent_s: float
+    ) -> list[Hang]:
+        step = self._accounts[0].slot.step
+        where = f" in step {step}" if step else ""
+        reason = f"hung{where}: {state.value} for {spent_s:.1f} s"
+        is_own_fault = state is not ProcessState.STOPPED
+        pid, was_reported = account.mark[0], account.is_reported
+        account.is_reported = True
+        account.owed_s = account.stopped_s = 0.0
+        if not was_reported:
+            return [Hang(place, pid, reason, is_own_fault)]
+        if place and not self._accounts[0].is_reported:
+            # It was killed, and is still there: what it belongs to must not wait for it.
+            self._accounts[0].is_reported = True
+            reason = f"waits for rank {place - 1}, which {reason}"
+            return [Hang(0, self._accounts[0].mark[0], reason, is_own_fault)]
+        return []
+
+    def check_invariants(self) -> None:
+        """Nothing negative is counted, and of what has just moved nothing."""
+        for account in self._accounts:
+            assert account.owed_s >= 0.0 <= account.stopped_s
+            assert account.look is not None or account.owed_s == account.stopped_s == 0.0
+        assert 0.0 <= self._wall_s <= PERIOD_IDLE_S
+
+
+def _cpu_used(before: ProcessLook, look: ProcessLook) -> float:
+    """CPU seconds of the thread that used most between two looks."""
+    used = [cpu_s - before.cpu_s.get(thread, cpu_s) for thread, cpu_s in look.cpu_s.items()]
+    return max(used, default=0.0)

@@ -1,0 +1,75 @@
+"""Hang watcher of one child: reads its progress page and /proc, and reports what stands still.
+
+The shell over `HangWatch`. Nothing else in a run declares a process lost that is still there.
+"""
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import trio
+
+from ...nurseries.processes.hang_watch import Hang, HangWatch, ProcessLook, ProcessState
+from ...nurseries.processes.progress_page import ProgressPage
+from ...nurseries.tasks.background import always_waits_for
+
+# Letters of /proc/<pid>/stat. A process is what the first of these is that any thread is: one that
+# is stopped is so with all its threads.
+_LETTERS = (
+    ("t", ProcessState.TRACED),
+    ("T", ProcessState.STOPPED),
+    ("R", ProcessState.RUNNABLE),
+    ("D", ProcessState.UNINTERRUPTIBLE),
+    ("SI", ProcessState.ASLEEP),
+)
+_UTIME, _STIME = 11, 12  # from the state on
+
+
+async def run_hang_watcher(
+    page: ProgressPage, *, patience_s: float, on_hang: Callable[[Hang], None]
+) -> NoReturn:
+    """Watch the processes that have a slot on the page; never returns unless cancelled.
+
+    `on_hang` has to kill, and must not raise. Holds nothing.
+    """
+    always_waits_for("a process that stands still")
+    watch = HangWatch(page.slots, patience_s)
+    while True:
+        await trio.sleep(watch.period_s)
+        still = watch.handle_page(page.read(), trio.current_time())
+        looks = {place: look_at_process(pid) for place, pid in still.items()}
+        for hang in watch.handle_looks(looks):
+            on_hang(hang)
+
+
+def look_at_process(pid: int) -> ProcessLook:
+    """What its threads do now. Never waits; one that is dead, reaped or not, is GONE."""
+    letters: set[str] = set()
+    cpu_s: dict[int, float] = {}
+    runs = 0
+    for thread in _threads(pid):
+        folder = Path(f"/proc/{pid}/task/{thread}")
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it may end meanwhile
+            # The second field is the name in brackets and may hold blanks and brackets itself.
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            ticks = int(fields[_UTIME]) + int(fields[_STIME])
+            used_s = ticks / os.sysconf("SC_CLK_TCK")
+            with contextlib.suppress(OSError):  # not every kernel keeps these
+                ran_ns, _, slices = map(int, (folder / "schedstat").read_text().split())
+                runs += slices
+                used_s = ran_ns / 1e9 or used_s
+            letters.add(fields[0])
+            cpu_s[thread] = used_s
+    for of_state, state in _LETTERS:
+        if letters & set(of_state):
+            return ProcessLook(state, cpu_s, runs or round(sum(cpu_s.values()) * 1e9))
+    return ProcessLook(ProcessState.GONE)
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []

@@ -1,0 +1,120 @@
+"""A prompt that ends its engine, with real processes: it is refused, those beside it are served."""
+
+import itertools
+import pathlib
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import attrs
+import pytest
+import trio
+
+from triolet.engine.messages import FrontendAddress
+from triolet.engine.sampling_params import SamplingParams
+from triolet.nurseries.tasks.service import open_service
+from triolet.runtime.errors import RequestQuarantined
+from triolet.runtime.events import ChildGone, RequestRefused
+from triolet.runtime.processes.engine_fleet import EngineFleet
+from triolet.runtime.processes.membership import FrontendDirectory
+from triolet.runtime.runtime import (
+    Runtime,
+    make_frontend,
+    make_settings,
+    open_frontend_hub,
+    open_frontend_services,
+    wait_engines,
+)
+from triolet.runtime.text.input_processor import InputProcessor
+from triolet.transports.links.channel import Peer
+
+from ..leaks import check_no_leaks
+from .acting import DEADLINE_S, HASTY, Diary
+from .children.poisoned_worker import POISON
+
+pytestmark = pytest.mark.slow
+
+INNOCENT = ((1, 2), (1, 3))
+POISONED_WORKER = "triolet.tests.runtime.children.poisoned_worker"
+
+
+@attrs.define(eq=False)
+class Bed:
+    """A runtime whose engine's worker aborts at a certain token."""
+
+    runtime: Runtime
+    fleet: EngineFleet
+    diary: Diary
+
+    async def send(self, *prompt: int, tokens: int = 8) -> list[int]:
+        """All tokens of a request; sent when the engine is there."""
+        await wait_engines(self.runtime.client, 1, DEADLINE_S)
+        params = SamplingParams(max_tokens=tokens, seed=7, ignore_eos=True)
+        async with self.runtime.generate(list(prompt), params) as stream:
+            return (await stream.collect()).token_ids
+
+
+@asynccontextmanager
+async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
+    settings = make_settings(str(folder), executor="null", null_step_s=0.01)
+    settings = attrs.evolve(settings, supervision=attrs.evolve(HASTY, restart_limit=100))
+    epochs, diary = itertools.count(1), Diary()
+    me = Peer("frontend", 0, next(epochs))
+    with check_no_leaks(), trio.fail_after(DEADLINE_S):
+        async with open_frontend_hub("poison", me) as channel:
+            inputs = InputProcessor.load(settings)
+            runtime = make_frontend(Runtime, settings, channel, inputs, epoch=me.epoch)
+            directory = FrontendDirectory()
+            directory.handle_ready(FrontendAddress(me.rank, me.epoch, *channel.endpoints))
+            fleet = EngineFleet(
+                settings=settings,
+                run_id="poison",
+                epochs=epochs,
+                frontends=directory,
+                on_membership=runtime.client.apply_membership,
+                on_event=diary,
+            )
+            fleet.processes.ahead = (POISONED_WORKER,)
+            async with (
+                open_frontend_services(channel, runtime.client),
+                open_service(fleet.processes.run, name="engines"),
+            ):
+                yield Bed(runtime, fleet, diary)
+
+
+async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        undisturbed = [await bed.send(*prompt, tokens=60) for prompt in INNOCENT]
+        beside: dict[int, list[int]] = {}
+
+        async def send(place: int) -> None:
+            beside[place] = await bed.send(*INNOCENT[place], tokens=60)
+
+        async with trio.open_nursery() as nursery:
+            for place in range(len(INNOCENT)):
+                nursery.start_soon(send, place)
+            statistics = bed.runtime.client.statistics
+            while not any(counts.running == 2 for counts in statistics.values()):
+                await trio.lowlevel.checkpoint()
+            with pytest.raises(RequestQuarantined):
+                await bed.send(5, POISON)
+        assert [beside[place] for place in range(len(INNOCENT))] == undisturbed
+        deaths = bed.diary.of(ChildGone)
+        assert len(deaths) == 2
+        assert all("SIGABRT" in death.cause for death in deaths)
+
+        with pytest.raises(RequestQuarantined) as caught:
+            await bed.send(5, POISON)
+        assert not caught.value.retryable
+        (refused,) = bed.diary.of(RequestRefused)
+        assert bed.runtime.health().refused == [refused.content]
+        suspects = len(bed.fleet.quarantine.suspects)
+
+        engine = bed.fleet.processes.ready[0]
+        engine.process.send_signal(signal.SIGKILL)
+        await bed.diary.wait_for(ChildGone, 3)
+        assert await bed.send(1, 3)
+        assert len(bed.fleet.quarantine.refused) == 1
+        assert len(bed.fleet.quarantine.suspects) == suspects, "an external SIGKILL suspects nobody"
