@@ -1,6 +1,7 @@
 """Kills engines and workers of `triolet serve` under load, and compares every answer.
 
     python -m tests.kills [--engines N] [--kills N] [--victims engine worker] [--json FILE] …
+    python -m tests.kills --layers 4      a model as slow as its clients: kills hit whole batches
 
 The load is the unmodified `openai` SDK: 64 lanes on 4 sockets and 16 chats, 200 tokens each,
 sampled with seeds, with penalties, logprobs, stop strings, schemas, functions and choices. Each
@@ -35,7 +36,7 @@ def main() -> None:
     defaults = KillOptions()
     for name, kind in (("engines", int), ("kills", int), ("lanes", int), ("sockets", int)):
         parser.add_argument(f"--{name}", type=kind, default=getattr(defaults, name))
-    for name in ("chats", "tokens", "seed"):
+    for name in ("chats", "tokens", "seed", "layers"):
         parser.add_argument(f"--{name}", type=int, default=getattr(defaults, name))
     parser.add_argument("--period", dest="period_s", type=float, default=defaults.period_s)
     parser.add_argument("--victims", nargs="+", choices=(ENGINE, WORKER), default=defaults.victims)

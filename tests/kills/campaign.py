@@ -26,6 +26,7 @@ from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.processes.control_server import ControlCallFailed
 
 from .answers import Answer
+from .larger_model import write_larger_model
 from .load import Load, make_load
 from .prefix import check_prefix
 from .report import STREAMS_MIN, TOKEN_MAX, TOKEN_MIN, Kill, KillReport
@@ -59,6 +60,8 @@ class KillOptions:
     chats: int = 16
     tokens: int = 200
     seed: int = 1
+    # Of a model of random weights in place of the bundled one; 0: the bundled one.
+    layers: int = 0
     # More words for the server, beyond how many engines it has.
     serve: tuple[str, ...] = ()
 
@@ -110,6 +113,8 @@ async def _open_run(options: KillOptions) -> AsyncIterator[tuple[ServedRun, list
     """A server, whole, and the places of its tree; spares and what they started are no part."""
     words = ["--engines", str(options.engines), *options.serve]
     with tempfile.TemporaryDirectory(prefix="triolet-kills-") as folder:
+        if options.layers:
+            words += write_larger_model(pathlib.Path(folder) / "model", options.layers)
         async with open_served_run(pathlib.Path(folder), words) as served:
             places: list[str] = []
 
