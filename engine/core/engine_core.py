@@ -181,9 +181,8 @@ class EngineCore:
     ) -> tuple[list[RequestOutput], list[RequestKey]]:
         """All that this frontend still wants: tokens to send again, and what is unknown here.
 
-        All else that runs for it is aborted, and what has ended and is not asked for is forgotten.
-        Outputs that `take_outputs` still holds for it are in the answer instead. A request of
-        which the frontend has more tokens than we is not the same one: ended here, and unknown.
+        All else that runs for it is aborted, what has ended and is not asked for is forgotten. A
+        request of which the frontend has more tokens than we is another: ended here, and unknown.
         """
         self._drop_outputs(frontend)
         wanted = {entry.request_id: entry for entry in live}
@@ -218,10 +217,7 @@ class EngineCore:
         self._drop_outputs(frontend)
 
     def take_grammar_orders(self) -> list[Request]:
-        """Requests whose grammar the shell compiles, each once, in the order of arrival.
-
-        Answered by `grammar_compiled` or `grammar_refused`; of one that has ended neither counts.
-        """
+        """Requests whose grammar the shell compiles, each once; see the next two methods."""
         orders, self.grammar_orders = self.grammar_orders, []
         return orders
 
@@ -317,16 +313,20 @@ class EngineCore:
         return self._messages(outputs)
 
     def undo_steps(self, times: int = 1) -> int:
-        """The workers were lost, so many times; others take their place, which hold nothing.
+        """The workers were lost, so many times; others take their place, which know no request.
 
-        Steps in flight were never scheduled, what ran is computed again from all its tokens, no
-        block can be found. Returns in how many losses a request was without a new token between.
+        Steps in flight were never scheduled, what ran waits with all its tokens. Returns in how
+        many losses a request was without a new token between.
         """
         undone = self._scheduler.undo_steps()
         self._pace = StepPace()
         self._statistics.worker_restarts += times
         self._pending.put_events(self._scheduler)
         return max((request.note_loss() for request in undone), default=0)
+
+    def forget_blocks(self) -> None:
+        """After `undo_steps`: the KV memory of the new workers is empty."""
+        self._scheduler.kv_cache.pool.clear()
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events.

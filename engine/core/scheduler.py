@@ -192,9 +192,10 @@ class Scheduler:
         return scheduled
 
     def undo_steps(self) -> list[Request]:
-        """The workers are gone with all they held: take back what is in flight and what runs.
+        """The workers are gone with their rows: take back what is in flight and what runs.
 
-        Returns the requests that were in flight and go on.
+        Blocks of steps that are complete can still be found. Returns the requests that were in
+        flight and go on.
         """
         undone = list(dict.fromkeys(one for step in self.in_flight for one in step.requests))
         self.in_flight.clear()
@@ -205,7 +206,6 @@ class Scheduler:
                 self._end_release(request)
         for request in self.running.copy():
             self._take_back(request)
-        self.kv_cache.pool.clear()
         self._rows = RowPool(self.max_num_seqs)
         return [request for request in undone if not request.is_finished]
 

@@ -37,6 +37,7 @@ class FakeExecutor:
     generation: int = 0
     # What `replaced` was asked, and where it waits.
     losses: list[int] = attrs.field(factory=list)
+    is_kept: bool = False
     _released: trio.Event = attrs.field(factory=trio.Event)
     _lost: trio.Event = attrs.field(factory=trio.Event)
     _replaced: trio.Event = attrs.field(factory=trio.Event)
@@ -49,9 +50,10 @@ class FakeExecutor:
         self._replaced.set()
         self._lost, self._replaced = trio.Event(), trio.Event()
 
-    async def replaced(self, losses: int) -> None:
+    async def replaced(self, losses: int) -> bool:
         self.losses.append(losses)
         await self._replaced.wait()
+        return self.is_kept
 
     def submit(self, step: Step) -> None:
         self.steps.append(step)
@@ -234,8 +236,11 @@ async def test_lost_steps_are_submitted_anew_when_there_are_other_workers() -> N
         assert engine.server.core.statistics().worker_restarts == 2
 
 
-async def test_a_loss_without_work_empties_the_prefix_cache_at_once() -> None:
-    async with open_engine(FakeExecutor()) as engine:
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_what_is_cached_is_found_after_a_loss_only_where_memory_is_kept(
+    is_kept: bool,
+) -> None:
+    async with open_engine(FakeExecutor(is_kept=is_kept)) as engine:
         core = engine.server.core
         engine.add("a", tokens=20)
         await trio.testing.wait_all_tasks_blocked()
@@ -243,8 +248,9 @@ async def test_a_loss_without_work_empties_the_prefix_cache_at_once() -> None:
         engine.executor.lose()
         engine.server.notify()  # as the executor does
         await trio.testing.wait_all_tasks_blocked()
-        assert not core._scheduler.kv_cache.pool._cached
         engine.executor.replace()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bool(core._scheduler.kv_cache.pool._cached) == is_kept
         engine.add("b")
         await trio.testing.wait_all_tasks_blocked()
         assert len(engine.tokens("b")) == 3
