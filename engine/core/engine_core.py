@@ -9,8 +9,7 @@ Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) call
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives: its rank rather than its epoch, where a successor
-shall be able to adopt the requests with a RESYNC.
+A *frontend* is any hashable name the shell gives; by its rank a successor can adopt its requests.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -21,6 +20,7 @@ import math
 
 import attrs
 
+from ..block_names import BlockNames
 from ..config import EngineSettings
 from ..embeddings import EmbeddingLimits
 from ..errors import EngineDraining, EngineError, InvalidParameter
@@ -57,7 +57,7 @@ class EngineCore:
 
     settings: EngineSettings
     ready: WorkerReady
-
+    names: BlockNames | None = None
     # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
     _scheduler: Scheduler = attrs.field(init=False)
@@ -93,7 +93,7 @@ class EngineCore:
         self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks)),
+            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks, self.names)),
             steps_in_flight_max=settings.steps_in_flight,
             step_time_target_s=settings.step_time_target_s,
             large_step_tokens=settings.step_tokens_max,

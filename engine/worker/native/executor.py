@@ -13,6 +13,7 @@ from functools import partial
 
 import attrs
 
+from ...block_names import drop_names
 from ...config import BLOCK_TOKENS, EngineSettings
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
@@ -56,7 +57,8 @@ class NativeExecutor:
     settings: EngineSettings
     rank: int
     _pause: Pause = no_pause
-    # Memory that outlives this process, where there is: for weights, for keys and values.
+    # Memory that outlives this process, where there is: for weights, for keys and values, and for
+    # the names of their blocks.
     _memory_fds: Sequence[int] = ()
     _runner: NativeRunner | None = attrs.field(default=None, init=False)
     _isa: str = attrs.field(default="", init=False)
@@ -149,6 +151,7 @@ def _take_cache(
         return None
     fd, whole = memory_fds[1], whole_pages(size)
     if not has_all_pages(fd, whole):
+        drop_names(memory_fds[2])
         os.ftruncate(fd, 0)
         os.ftruncate(fd, whole)
     mapping = SharedMapping.of(fd, whole, writable=True)

@@ -66,10 +66,10 @@ async def test_others_take_the_place_of_all_and_know_nothing(
 
 @contextmanager
 def open_memory() -> Iterator[list[int]]:
-    """What an engine gets: its progress page, and memfds for weights and for the cache."""
+    """What an engine gets: its progress page, and memfds for weights, the cache and its names."""
     with check_no_leaks(), ExitStack() as owned:
         fds = [owned.enter_context(open_page(2)).fd]
-        for name in ("weights", "cache"):
+        for name in ("weights", "cache", "names"):
             fds.append(os.memfd_create(name, os.MFD_ALLOW_SEALING))
             owned.callback(os.close, fds[-1])
         yield fds
@@ -81,7 +81,7 @@ async def test_memory_that_outlives_workers_is_kept_unless_it_was_lost_between(
     losses_before_it_is_asked: int,
 ) -> None:
     with open_memory() as fds:
-        cache, folder = fds[-1], bundled_model_folder()
+        cache, folder = fds[2], bundled_model_folder()
         opened = open_pool(folder, executor="native", kv_blocks=64, engine_fds=fds)
         async with opened as pool:
             executor = pool.executor

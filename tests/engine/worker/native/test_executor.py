@@ -79,7 +79,7 @@ def test_auto_is_torch_where_there_are_no_kernels(
 @pytest.fixture
 def memory_fds() -> Iterator[list[int]]:
     """Of a run, and of one place in it."""
-    fds = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("weights", "cache")]
+    fds = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("weights", "cache", "names")]
     yield fds
     for fd in fds:
         os.close(fd)
@@ -141,4 +141,4 @@ def test_without_huge_pages_nothing_is_shared(
     monkeypatch.setattr(shared_memory, "_COLLAPSE", 1000)  # advice that no kernel knows
     with_fds, without = life(folder, memory_fds), life(folder, [])
     assert with_fds[0] == without[0]
-    assert [os.fstat(fd).st_size for fd in memory_fds] == [0, 0]
+    assert [os.fstat(fd).st_size for fd in memory_fds] == [0, 0, 0]
