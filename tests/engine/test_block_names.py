@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import Any
 
 import attrs
 import pytest
@@ -71,7 +72,7 @@ def test_a_pool_writes_down_what_can_be_found_and_nothing_else(fd: int) -> None:
     ],
     ids=str,
 )
-def test_names_of_another_memory_are_cleared(fd: int, change: dict[str, object]) -> None:
+def test_names_of_another_memory_are_cleared(fd: int, change: dict[str, Any]) -> None:
     with open_block_names(fd, READY, 16) as names:
         assert names is not None
         names.put(2, A)
