@@ -59,7 +59,7 @@ class FaultKind(enum.StrEnum):
     KILL_SPARE = "kill engine, spare"  # and the one that waits to succeed it, at once
     KILL_ALL = "kill engines, spare"  # the engine, the other one, and what waits to succeed them
     KILL_BOOT = "kill in boot"  # an engine, then its successor, in a phase of its boot
-    CRASH_WORKER = "crash worker"  # by SIGSEGV, which is the step's fault
+    CRASH_WORKER = "crash worker"  # by SIGSEGV, a fault of its own: its engine dies with it
     FREEZE_TREE = "freeze tree"  # all processes, root and spares too
     HANG_WORKER = "stop worker for ever"
     HANG_ENGINE = "stop engine for ever"
@@ -173,8 +173,13 @@ class Fault:
 
     @property
     def deaths(self) -> dict[str, int]:
-        """{supervised process: lives that it ends}; a worker's death stays inside its engine, and a
-        spare's ends no life."""
+        """{supervised process: lives that it ends}; a spare's death ends no life.
+
+        That of a worker stays inside its engine, unless it dies by a fault of its own: so the root
+        learns of it, and suspects what was in the step.
+        """
+        if self.kind is FaultKind.CRASH_WORKER:
+            return {f"engine {self.rank}": 1}
         if self.kind not in KILLS or self.kind in ON_WORKER:
             return {}
         also = dict.fromkeys((place for place in self.also if place != SPARE_ENGINE), 1)
