@@ -34,6 +34,7 @@ from triolet.fuzz.chaos.fault_run import has_reached
 from triolet.fuzz.chaos.load import PROBES, check_null_tokens
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.served_run import is_serving, open_served_run
+from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.processes.control_server import ControlCallFailed
 
@@ -64,6 +65,8 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.rank < 3
         if fault.kind in STOPS | SLOW:
             assert fault.seconds > 0
+        if fault.kind in STOPS and fault.place != "root":
+            assert fault.seconds < DEADLINE_MIN_S, "it would be ended, and no stop be proven"
         if fault.kind in (FaultKind.CANCEL_SOCKET, FaultKind.LEAVE):
             assert fault.transport is Transport.SOCKET
         if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
