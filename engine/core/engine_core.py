@@ -41,10 +41,11 @@ from .kv_cache_manager import BlockPool, KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
-from .request_store import FinishedRequest, RequestStore
+from .request_store import FinishedRequest, RequestStore, is_continued
 from .scheduler import Scheduler
 from .step_builder import ScheduledStep
 from .step_time import StepPace
+from .suspects import Suspects
 
 
 @attrs.define(eq=False)
@@ -60,6 +61,8 @@ class EngineCore:
     names: BlockNames | None = None
     # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
+    # Of engines' deaths; the shell tells the root who has passed.
+    suspects: Suspects = attrs.field(factory=Suspects, init=False)
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
@@ -98,6 +101,7 @@ class EngineCore:
             step_time_target_s=settings.step_time_target_s,
             large_step_tokens=settings.step_tokens_max,
             waiting=WaitingQueue(ORDERS[settings.scheduling_policy]),
+            suspects=self.suspects,
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics)
         self._applier = TokenApplier(self._endings, self._statistics, self._windows)
@@ -188,7 +192,7 @@ class EngineCore:
         wanted = {entry.request_id: entry for entry in live}
         for request in self._store.live(frontend):
             entry = wanted.get(request.request_id)
-            if entry is None or not _is_continued(request, entry):
+            if entry is None or not is_continued(request, entry):
                 self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set(wanted))
 
@@ -393,8 +397,3 @@ class EngineCore:
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)
         self._scheduler.update(request)
-
-
-def _is_continued(request: Request, entry: LiveRequest) -> bool:
-    """Whether what the frontend wants is what runs here, as far as both say."""
-    return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count

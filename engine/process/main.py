@@ -46,6 +46,7 @@ from ..messages import (
     EngineInit,
     Failing,
     FrontendMembership,
+    Passed,
     TreeReply,
     TreeRequest,
 )
@@ -172,7 +173,7 @@ class EngineProcess:
             await self._serve_core(EngineCore(settings, workers, names))
 
     async def _serve_core(self, core: EngineCore) -> None:
-        self._server = EngineServer(core, self.channel, self._tree_text)
+        self._server = EngineServer(core, self.channel, self._tree_text, self._tell_passed)
         self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
         parts = self._server, self._executor, self.recorder, self.progress
@@ -194,6 +195,10 @@ class EngineProcess:
             if isinstance(error, ProcessDied):
                 is_own_fault = error.exit.is_own_fault
             self.control.send_nowait(Failing(str(error).partition("\n")[0], is_own_fault))
+
+    def _tell_passed(self, passed: dict[bytes, int]) -> None:
+        """If there is no room, the next of the same content tells it."""
+        self.control.send_nowait(Passed(passed))
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.engine.batch_table import content_hash
 from triolet.engine.errors import StepFailed
 from triolet.engine.messages import FinishReason, Resync
 from triolet.engine.process.server import EngineServer
@@ -99,9 +100,12 @@ class Engine:
     server: EngineServer
     channel: RecordingChannel
     executor: FakeExecutor
+    # What `on_passed` was told.
+    passed: list[dict[bytes, int]] = attrs.field(factory=list)
 
-    def add(self, request_id: str, tokens: int = 3) -> None:
-        self.server.handle_event(Received(FRONTEND, add(request_id, tokens)))
+    def add(self, request_id: str, tokens: int = 3, *, solo_tokens: int = 0) -> None:
+        request = attrs.evolve(add(request_id, tokens), solo_tokens=solo_tokens)
+        self.server.handle_event(Received(FRONTEND, request))
 
     def tokens(self, request_id: str) -> list[int]:
         return [
@@ -115,12 +119,14 @@ class Engine:
 @asynccontextmanager
 async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
     server, channel = make_server()
+    engine = Engine(server, channel, executor)
+    server.on_passed = engine.passed.append
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, run_step_loop, server, executor, name="step-loop")
         server.handle_event(PeerUp(FRONTEND, 1))
         server.handle_event(Received(FRONTEND, Resync([])))
         await trio.testing.wait_all_tasks_blocked()
-        yield Engine(server, channel, executor)
+        yield engine
         nursery.cancel_scope.cancel("the test is over")
     server.core.check_invariants()
 
@@ -254,3 +260,23 @@ async def test_what_is_cached_is_found_after_a_loss_only_where_memory_is_kept(
         engine.add("b")
         await trio.testing.wait_all_tasks_blocked()
         assert len(engine.tokens("b")) == 3
+
+
+async def test_suspects_that_have_passed_are_told_once_their_step_is_there() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a", solo_tokens=1)
+        engine.add("b", solo_tokens=1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [step.rows for step in engine.executor.steps] == [[0]]
+        engine.executor.lose()
+        await trio.testing.wait_all_tasks_blocked()
+        engine.executor.replace()
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.passed == [], "lost steps say nothing"
+        engine.executor.release()
+        await trio.testing.wait_all_tasks_blocked()
+        (passed,) = engine.passed
+        request = add("a", 3)
+        assert passed == {content_hash(request): len(request.prompt_token_ids)}
+        # Both have the same prompt: as soon as the first has passed, the other joins it.
+        assert [step.rows for step in engine.executor.steps][:4] == [[0], [0], [0, 1], [0, 1]]
