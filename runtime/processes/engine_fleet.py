@@ -20,7 +20,7 @@ from ...engine.batch_table import read_batches, table_bytes
 from ...engine.block_names import drop_names
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
-from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
@@ -166,8 +166,15 @@ class EngineFleet:
         self.processes.restart(rank)
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """Engines say nothing else to the root yet."""
+        """Suspects have passed: frontends need not have the same ones run alone any more."""
         close_fds(fds)
+        if not isinstance(message, Passed):
+            return  # engines say nothing else to a fleet
+        quarantine = self.quarantine
+        if quarantine.handle_passed(message.positions, time.monotonic()):
+            self.on_membership(
+                self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
+            )
 
     def handle_fault(self, rank: int, table: bytes) -> None:
         """A step may have ended an engine: its requests are suspects, told with the next snapshot.
