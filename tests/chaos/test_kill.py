@@ -30,8 +30,8 @@ STEP_S = 0.02
 # Half a minute of stream: nothing ends by itself before it is killed.
 ENDLESS_TOKENS = 1500
 LANES = ("a", "b", "c")
-# Some seconds of stream: it is killed in the midst of them, and ends by itself.
-TOKENS = 150
+# Two seconds of stream: it is killed in the midst of them, and ends by itself.
+TOKENS = 90
 
 
 async def pids_of(server: Server) -> dict[str, int]:
