@@ -22,7 +22,7 @@ EARLY_TOKENS = (0, 1, 2, 3)
 LATE_TOKENS_MAX = 40
 # Stops of the root, or of all: up to what the shortest wait of the server (2 s) outlasts.
 STOPS_S = (0.01, 0.1, 0.5, 1.0, 2.0)
-# The others are watched: what is stopped for 0.5 s is ended, and that is a fault of its own (HANGS).
+# The others are watched: stopped for 0.5 s they are ended, which is a fault of its own (HANGS).
 WATCHED_STOPS_S = (0.01, 0.05, 0.1, 0.2, 0.3)
 # A slow reader stays so long, over several of the faults that follow.
 SLOW_S = (1.0, 2.0, 4.0)

@@ -338,9 +338,7 @@ class FaultRunner:
         return history
 
 
-def judge_lives(
-    fault: Fault, before: Mapping[str, int], now: Mapping[str, int]
-) -> list[Violation]:
+def judge_lives(fault: Fault, before: Mapping[str, int], now: Mapping[str, int]) -> list[Violation]:
     """The epochs before and after this fault: those of what it ends are new, and no others."""
     judged = judge_epochs(before, now, fault.deaths)
     if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
