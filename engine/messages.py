@@ -62,9 +62,8 @@ class AddRequest:
     A request for several choices is one of these for each, of which `parent` is the common name and
     `choice` the number; all have the same prompt. `bad_words` are `sampling.bad_words`, as tokens.
 
-    Merging is the engine's (`core.outputs`): it lets tokens wait for up to `merge_s`, so
-    that one message brings several; the first, the last, and those near the credit do not wait. A
-    frontend has no such clock: it merges what its reader has not taken yet, and no more.
+    Merging is the engine's (`core.outputs`): it lets most tokens wait for up to `merge_s`, so that
+    one message brings several. A frontend merges what its reader has not taken yet, and no more.
 
     `prompt_embeds`, one row for each token of the prompt, takes the place of looking them up; the
     ids are then `embeddings.PLACEHOLDER_ID`.
@@ -84,8 +83,7 @@ class AddRequest:
     priority: int = 0
     principal: str = ""
     cache_salt: str = ""
-    # Send what happens to it (`RequestEvent`) between its tokens.
-    events: bool = False
+    events: bool = False  # send what happens to it (`RequestEvent`) between its tokens
     # No other request of this frontend ever has this attempt: columns may name it by that alone.
     in_columns: bool = False
     bad_words: list[list[int]] = attrs.field(factory=list)
@@ -94,10 +92,8 @@ class AddRequest:
     prompt_embeds: Array | None = None
     # When a frontend took it, by the host's monotonic clock: engines order requests by it.
     admitted_ns: int = 0
-    # Sent before, to this engine or another: it goes before those that are new.
-    replayed: bool = False
-    # For the frontend alone: another numerics id may go on with it.
-    inexact_ok: bool = False
+    replayed: bool = False  # sent before, here or elsewhere: it goes before those that are new
+    inexact_ok: bool = False  # for the frontend alone: another numerics id may go on with it
     # It is suspected of an engine's death at so many tokens: up to there it runs alone.
     solo_tokens: int = 0
 
@@ -171,8 +167,7 @@ class RequestEventKind(enum.StrEnum):
     SCHEDULED = "scheduled"  # its prompt is computed from now on
     PREEMPTED = "preempted"  # it gave its place to others and waits
     RESUMED = "resumed"  # scheduled again after a preemption; what it had is computed once more
-    # Said by frontends alone: another engine goes on with it.
-    MIGRATED = "migrated"
+    MIGRATED = "migrated"  # said by frontends alone: another engine goes on with it
 
 
 @attrs.frozen
@@ -181,8 +176,7 @@ class RequestEvent:
 
     kind: RequestEventKind
     detail: int = 0
-    # Of MIGRATED: the tokens are those that the first engine would have given.
-    exact: bool = True
+    exact: bool = True  # of MIGRATED: the tokens are those that the first engine would have given
 
 
 @attrs.frozen
@@ -376,6 +370,13 @@ class Failing:
 
 
 @attrs.frozen
+class Passed:
+    """Suspects that ran alone past their position: {content: tokens computed by then}."""
+
+    positions: dict[bytes, int]
+
+
+@attrs.frozen
 class Drain:
     """Serve what is in flight, accept nothing."""
 
@@ -396,4 +397,4 @@ class TreeReply:
 
 
 ROOT_TO_ENGINE = (FrontendMembership, Drain, TreeRequest)
-ENGINE_TO_ROOT = (WorkersChanged, TreeReply, Failing)
+ENGINE_TO_ROOT = (WorkersChanged, TreeReply, Failing, Passed)

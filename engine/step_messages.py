@@ -8,6 +8,8 @@ Every message has the *generation* of the workers that it is to or from: how oft
 replaced. It is set and checked where messages enter and leave the rings.
 """
 
+import enum
+
 import attrs
 
 from ..transports.codec import Codec, CodecLimits
@@ -173,6 +175,14 @@ class WorkerInit:
     generation: int = 0
 
 
+class KVMemory(enum.StrEnum):
+    """Whose memory a worker's keys and values are in."""
+
+    OWN = "own"  # it ends with the worker
+    FRESH = "fresh"  # it outlives the worker, and was empty
+    FOUND = "found"  # it outlives the worker, and has what the last one wrote
+
+
 @attrs.frozen(kw_only=True)
 class WorkerReady:
     """READY's payload of a worker: what the engine core plans with.
@@ -186,6 +196,7 @@ class WorkerReady:
     numerics_id: str
     bitwise: bool
     hidden_size: int = 0
+    kv_memory: KVMemory = KVMemory.OWN
 
 
 CORE_TO_WORKER = (Step, Mask)

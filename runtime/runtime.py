@@ -38,7 +38,8 @@ from .config import RuntimeSettings
 from .errors import NoEngine, RuntimeClosed
 from .events import OnEvent, ignore_event
 from .frontend.admission import Admission, Ticket
-from .frontend.core_client import CoreClient, run_output_handler, run_replay_deadlines
+from .frontend.client_tasks import run_output_handler, run_replay_deadlines
+from .frontend.core_client import CoreClient
 from .frontend.frontend import Frontend
 from .frontend.inproc import check_inproc, make_mesh, open_inproc_engines
 from .frontend.ledger import Ledger

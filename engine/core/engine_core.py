@@ -9,8 +9,7 @@ Sans-IO: no clock, links, workers or tasks. The shell (`process.step_loop`) call
         for frontend, outputs in core.finish_step(result, now).items(): ...   # -> frontends
     for frontend, outputs in core.take_outputs().items(): ...     # refused or ended without a step
 
-A *frontend* is any hashable name the shell gives: its rank rather than its epoch, where a successor
-shall be able to adopt the requests with a RESYNC.
+A *frontend* is any hashable name the shell gives; by its rank a successor can adopt its requests.
 
 A message about a request that is unknown, or about another attempt of it, changes nothing. No
 input from a frontend raises: a bad request gets an ERROR output, alone. What a worker says must be
@@ -21,6 +20,7 @@ import math
 
 import attrs
 
+from ..block_names import BlockNames
 from ..config import EngineSettings
 from ..embeddings import EmbeddingLimits
 from ..errors import EngineDraining, EngineError, InvalidParameter
@@ -41,10 +41,11 @@ from .kv_cache_manager import BlockPool, KVCacheManager, root_hash
 from .outputs import FrontendOutputs, OutputWindows, PendingOutputs, TokenApplier
 from .queue import ORDERS, WaitingQueue
 from .request import Frontend, Request, RequestStatus, make_request
-from .request_store import FinishedRequest, RequestStore
+from .request_store import FinishedRequest, RequestStore, is_continued
 from .scheduler import Scheduler
 from .step_builder import ScheduledStep
 from .step_time import StepPace
+from .suspects import Suspects
 
 
 @attrs.define(eq=False)
@@ -57,9 +58,11 @@ class EngineCore:
 
     settings: EngineSettings
     ready: WorkerReady
-
+    names: BlockNames | None = None
     # READY must bring frontends its `max_model_len`, so that they refuse what this engine refuses.
     limits: RequestLimits = attrs.field(init=False)
+    # Of engines' deaths; the shell tells the root who has passed.
+    suspects: Suspects = attrs.field(factory=Suspects, init=False)
     _scheduler: Scheduler = attrs.field(init=False)
     _store: RequestStore = attrs.field(factory=RequestStore, init=False)
     # Outputs that no step brings; the shell takes them.
@@ -93,11 +96,12 @@ class EngineCore:
         self._scheduler = Scheduler(
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
-            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks)),
+            kv_cache=KVCacheManager(settings.block_tokens, BlockPool(ready.kv_blocks, self.names)),
             steps_in_flight_max=settings.steps_in_flight,
             step_time_target_s=settings.step_time_target_s,
             large_step_tokens=settings.step_tokens_max,
             waiting=WaitingQueue(ORDERS[settings.scheduling_policy]),
+            suspects=self.suspects,
         )
         self._endings = Endings(self._scheduler, self._store, self._statistics)
         self._applier = TokenApplier(self._endings, self._statistics, self._windows)
@@ -181,15 +185,14 @@ class EngineCore:
     ) -> tuple[list[RequestOutput], list[RequestKey]]:
         """All that this frontend still wants: tokens to send again, and what is unknown here.
 
-        All else that runs for it is aborted, and what has ended and is not asked for is forgotten.
-        Outputs that `take_outputs` still holds for it are in the answer instead. A request of
-        which the frontend has more tokens than we is not the same one: ended here, and unknown.
+        All else that runs for it is aborted, what has ended and is not asked for is forgotten. A
+        request of which the frontend has more tokens than we is another: ended here, and unknown.
         """
         self._drop_outputs(frontend)
         wanted = {entry.request_id: entry for entry in live}
         for request in self._store.live(frontend):
             entry = wanted.get(request.request_id)
-            if entry is None or not _is_continued(request, entry):
+            if entry is None or not is_continued(request, entry):
                 self._endings.abort(request)
         self._store.forget_finished(frontend, keep=set(wanted))
 
@@ -218,10 +221,7 @@ class EngineCore:
         self._drop_outputs(frontend)
 
     def take_grammar_orders(self) -> list[Request]:
-        """Requests whose grammar the shell compiles, each once, in the order of arrival.
-
-        Answered by `grammar_compiled` or `grammar_refused`; of one that has ended neither counts.
-        """
+        """Requests whose grammar the shell compiles, each once; see the next two methods."""
         orders, self.grammar_orders = self.grammar_orders, []
         return orders
 
@@ -317,16 +317,20 @@ class EngineCore:
         return self._messages(outputs)
 
     def undo_steps(self, times: int = 1) -> int:
-        """The workers were lost, so many times; others take their place, which hold nothing.
+        """The workers were lost, so many times; others take their place, which know no request.
 
-        Steps in flight were never scheduled, what ran is computed again from all its tokens, no
-        block can be found. Returns in how many losses a request was without a new token between.
+        Steps in flight were never scheduled, what ran waits with all its tokens. Returns in how
+        many losses a request was without a new token between.
         """
         undone = self._scheduler.undo_steps()
         self._pace = StepPace()
         self._statistics.worker_restarts += times
         self._pending.put_events(self._scheduler)
         return max((request.note_loss() for request in undone), default=0)
+
+    def forget_blocks(self) -> None:
+        """After `undo_steps`: the KV memory of the new workers is empty."""
+        self._scheduler.kv_cache.pool.clear()
 
     def take_outputs(self) -> dict[Frontend, StepOutputs]:
         """Outputs that no step has brought: refusals, replays that had already ended, events.
@@ -393,8 +397,3 @@ class EngineCore:
     def _grant(self, request: Request, credit: int | None) -> None:
         request.grant(credit)
         self._scheduler.update(request)
-
-
-def _is_continued(request: Request, entry: LiveRequest) -> bool:
-    """Whether what the frontend wants is what runs here, as far as both say."""
-    return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count

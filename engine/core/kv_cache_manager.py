@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence, Set
 
 import attrs
 
+from ..block_names import NAME_BYTES, BlockNames
 from .request import NEVER, Request
 
 
@@ -46,6 +47,8 @@ class BlockPool:
     """
 
     blocks: int = attrs.field(validator=attrs.validators.ge(1))
+    # Where the hashes are for whoever comes after us; what is there already is cached.
+    names: BlockNames | None = None
 
     # Free blocks that are not cached; the next to take is the last.
     _free: list[int] = attrs.field(init=False)
@@ -59,8 +62,12 @@ class BlockPool:
     _hashes: dict[int, bytes] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._free = list(range(self.blocks - 1, -1, -1))
         self._references = [0] * self.blocks
+        if self.names is not None:
+            self._hashes = self.names.found()
+            self._cached = {block_hash: block_id for block_id, block_hash in self._hashes.items()}
+        self._evictable.update(dict.fromkeys(self._hashes))
+        self._free = [each for each in reversed(range(self.blocks)) if each not in self._hashes]
 
     @property
     def free_count(self) -> int:
@@ -106,14 +113,15 @@ class BlockPool:
         if block_hash not in self._cached and block_id not in self._hashes:
             self._cached[block_hash] = block_id
             self._hashes[block_id] = block_hash
+            if self.names is not None:
+                self.names.put(block_id, block_hash)
 
     def forget(self, block_ids: Sequence[int]) -> None:
         """The content of these blocks is not what it should be: they cannot be found any more."""
         for block_id in block_ids:
             assert self._references[block_id] > 0, block_id
-            block_hash = self._hashes.pop(block_id, None)
-            if block_hash is not None:
-                del self._cached[block_hash]
+            if block_id in self._hashes:
+                self._unname(block_id)
 
     def clear(self) -> None:
         """The memory is gone, and another one takes its place: every block is free and empty."""
@@ -121,6 +129,8 @@ class BlockPool:
         self._free = list(range(self.blocks - 1, -1, -1))
         for index in (self._evictable, self._cached, self._hashes):
             index.clear()
+        if self.names is not None:
+            self.names.clear()
 
     def find(self, block_hash: bytes) -> int | None:
         """The block with this content; `share` it before anything is taken."""
@@ -132,8 +142,13 @@ class BlockPool:
 
     def _evict(self) -> int:
         block_id, _ = self._evictable.popitem(last=False)
-        del self._cached[self._hashes.pop(block_id)]
+        self._unname(block_id)
         return block_id
+
+    def _unname(self, block_id: int) -> None:
+        del self._cached[self._hashes.pop(block_id)]
+        if self.names is not None:
+            self.names.remove(block_id)
 
     def check_invariants(self) -> None:
         """Fails an assertion if a block is lost, free twice, or free and referenced."""
@@ -148,10 +163,11 @@ class BlockPool:
         assert {block: each for each, block in self._cached.items()} == self._hashes
         assert self._evictable.keys() <= self._hashes.keys()
         assert not free & self._hashes.keys()
+        assert self.names is None or self.names.found() == self._hashes
 
 
 # 256 bits: finding a collision is out of reach.
-HASH_BYTES = 32
+HASH_BYTES = NAME_BYTES
 
 
 def root_hash(numerics_id: str, principal: str, cache_salt: str, group: str = "") -> bytes:

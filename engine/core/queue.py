@@ -131,12 +131,6 @@ class WaitingQueue:
             request.check_invariants()
 
 
-def next_solo(runnable: list[Request], first: Request | None) -> Request | None:
-    """The first that has to run alone: of those that run, or the first that waits."""
-    solo = next((request for request in runnable if request.is_solo), None)
-    return first if solo is None and first is not None and first.is_solo else solo
-
-
 def next_victim(running: Sequence[Request], runnable: list[Request]) -> Request:
     """Who is preempted for a running request: the last paused one, else the last of `runnable`.
 

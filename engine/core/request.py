@@ -137,7 +137,8 @@ class Request:
     row: int = NO_ROW
     # What it is known by when it is sent again (`batch_table`).
     content: bytes = b""
-    # So many tokens it computes alone in its steps, as a step of it may have ended an engine.
+    # So many tokens it computes alone in its steps, as a step of it may have ended an engine; 0
+    # from then on (`Suspects`).
     solo_tokens: int = 0
     # What its first block follows in the prefix cache (`root_hash`); empty: it shares no blocks.
     cache_root: bytes = b""
@@ -220,8 +221,8 @@ class Request:
 
     @property
     def is_solo(self) -> bool:
-        """Whether its next step must have no other request in it."""
-        return self.computed_tokens < self.solo_tokens
+        """Whether its steps must have no other request in them."""
+        return self.solo_tokens > 0
 
     def grant(self, credit: int | None) -> None:
         """Raise the credit; a smaller value than before is ignored, None means to the end."""

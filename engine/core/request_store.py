@@ -10,7 +10,7 @@ that still needs it is answered that it is unknown, sends it again, and gets the
 
 import attrs
 
-from ..messages import FinishReason, RequestKey, RequestOutput
+from ..messages import FinishReason, LiveRequest, RequestKey, RequestOutput
 from .logprob_log import Logs, logprobs_from
 from .request import Frontend, Request
 
@@ -149,3 +149,8 @@ class RequestStore:
                 assert (request.frontend, request.request_id) == (frontend, request_id)
                 assert not request.is_finished
                 assert (frontend, request_id) not in self._finished
+
+
+def is_continued(request: Request, entry: LiveRequest) -> bool:
+    """Whether what the frontend wants is what runs here, as far as both say."""
+    return request.attempt == entry.attempt and 0 <= entry.next_index <= request.output_count

@@ -19,7 +19,7 @@ as the budget allows, in order; then waiting ones are admitted in order.
   flight holds row and blocks until its last step is complete, so it cannot be a victim: a request
   that needs its blocks waits, and none after it is served, until the victim has no step in flight.
 - *Lost workers*: steps in flight are taken back; all that ran is computed again, in order.
-- *Suspects* of a death run alone, with no other step in flight, until they are past it.
+- *Suspects* of a death run alone, with no other step in flight, until past it (`Suspects`).
 - *Progress*: checks let in only requests that fit when alone, none but a paused one is preempted
   for a younger, none overtakes the first of those ready to run. So the oldest with credit computes
   in every step (or the one after the next, if it waits for blocks in flight), or is admitted next.
@@ -35,7 +35,6 @@ from .queue import (
     SharedPrompts,
     WaitingQueue,
     insert_ordered,
-    next_solo,
     next_victim,
     remove_ordered,
     shares_prompt,
@@ -44,6 +43,7 @@ from .queue import (
 from .request import NEVER, NO_ROW, Request, RequestStatus
 from .step_builder import RowPool, ScheduledStep, StepBuilder
 from .step_time import StepTimes, TimeBudget
+from .suspects import Suspects, holds_suspect
 
 _E = RequestEventKind
 
@@ -63,6 +63,7 @@ class Scheduler:
     large_step_tokens: int = 0
     waiting: WaitingQueue = attrs.field(factory=WaitingQueue)
     step_times: StepTimes = attrs.field(factory=StepTimes)
+    suspects: Suspects = attrs.field(factory=Suspects)
 
     # Ordered as the waiting queue is; each holds a row and blocks.
     running: list[Request] = attrs.field(factory=list, init=False)
@@ -80,8 +81,6 @@ class Scheduler:
     _events: list[tuple[Request, RequestEventKind]] = attrs.field(factory=list, init=False)
     # How many of those that run are interactive.
     _interactive: int = attrs.field(default=0, init=False)
-    # How many have to run alone, or had.
-    _suspects: int = attrs.field(default=0, init=False)
     # Steps that are complete.
     _completed: int = attrs.field(default=0, init=False)
     _rows: RowPool = attrs.field(init=False)
@@ -99,7 +98,7 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Take in a new request that fits the KV cache when alone."""
         self.waiting.add(request)
-        self._suspects += request.solo_tokens > 0
+        self.suspects.add(request)
 
     def update(self, request: Request) -> None:
         """Its credit has grown or its grammar has come."""
@@ -108,7 +107,7 @@ class Scheduler:
 
     def end(self, request: Request, reason: FinishReason) -> None:
         """It ends now. Row and blocks return at once, or when no step in flight holds it."""
-        self._suspects -= request.solo_tokens > 0
+        self.suspects.remove(request)
         self._release_siblings(request)
         if request.status is RequestStatus.RUNNING:
             self._leave_running(request)
@@ -146,10 +145,10 @@ class Scheduler:
 
         None also while enough steps are in flight, and where only what they hold is wanted.
         """
-        if len(self.in_flight) >= self.steps_in_flight_max:
+        if len(self.in_flight) >= self.steps_in_flight_max or holds_suspect(self.in_flight):
             return None
         runnable = self._runnable()
-        solo = self._next_solo(runnable) if self._suspects else None
+        solo = self._next_solo(runnable) if self.suspects else None
         if solo is not None and self.in_flight:
             return None
         runnable = runnable if solo is None else [solo] if solo.row >= 0 else []
@@ -185,6 +184,7 @@ class Scheduler:
                     self._release_siblings(request)
             if request.status is not RequestStatus.RUNNING:
                 ended.append(request)
+        self.suspects.handle_computed(scheduled.requests[0])
         self._completed += 1
         for request in ended:
             if not request.in_flight:
@@ -192,9 +192,10 @@ class Scheduler:
         return scheduled
 
     def undo_steps(self) -> list[Request]:
-        """The workers are gone with all they held: take back what is in flight and what runs.
+        """The workers are gone with their rows: take back what is in flight and what runs.
 
-        Returns the requests that were in flight and go on.
+        Blocks of steps that are complete can still be found. Returns the requests that were in
+        flight and go on.
         """
         undone = list(dict.fromkeys(one for step in self.in_flight for one in step.requests))
         self.in_flight.clear()
@@ -205,7 +206,6 @@ class Scheduler:
                 self._end_release(request)
         for request in self.running.copy():
             self._take_back(request)
-        self.kv_cache.pool.clear()
         self._rows = RowPool(self.max_num_seqs)
         return [request for request in undone if not request.is_finished]
 
@@ -288,7 +288,7 @@ class Scheduler:
                 return
 
     def _next_solo(self, runnable: list[Request]) -> Request | None:
-        solo = next_solo(runnable, self.waiting.first())
+        solo = self.suspects.next(runnable, self.waiting.first())
         fits = solo and (solo.row >= 0 or self._make_room(solo, self.kv_cache.find_hit(solo)))
         return solo if fits else None
 
@@ -382,6 +382,7 @@ class Scheduler:
         assert keys == sorted(set(keys))
         assert len(self.running) <= self._running_max
         self.waiting.check_invariants()
+        self.suspects.check_invariants(self.running + self.waiting.requests(), self.in_flight)
         self._shared_prompts.check_invariants(self.running)
         assert len(self.in_flight) <= self.steps_in_flight_max
         in_flight = {request for step in self.in_flight for request in step.requests}
@@ -396,5 +397,3 @@ class Scheduler:
         assert self._interactive == sum(request.is_interactive for request in self.running)
         for scheduled in self.in_flight:
             scheduled.check_invariants(self.max_num_batched_tokens, self.large_step_tokens)
-            solo = any(request.is_solo for request in scheduled.requests)
-            assert not solo or len(scheduled.requests) == len(self.in_flight) == 1

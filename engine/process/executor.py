@@ -29,7 +29,7 @@ from ...transports.control.passed_fds import close_fds
 from ..config import WORKER_MODULE, EngineSettings
 from ..errors import BootRefused, PromiseBroken, StepTimeout, WorkersDisagree
 from ..messages import TreeReply, TreeRequest
-from ..step_messages import OUTPUT_RANK, Mask, Step, StepResult, WorkerInit, WorkerReady
+from ..step_messages import OUTPUT_RANK, KVMemory, Mask, Step, StepResult, WorkerInit, WorkerReady
 from ..step_recorder import NO_RECORDER, StepRecorder
 from .step_rings import StepRings, open_step_rings
 
@@ -116,6 +116,10 @@ class Executor:
     _promised: WorkerReady | None = attrs.field(default=None, init=False)
     # Losses since a step was complete.
     _losses: int = attrs.field(default=0, init=False)
+    # Of the workers that were ready last.
+    _latest: WorkerReady | None = attrs.field(default=None, init=False)
+    # Whether the KV memory is what it was when `replaced` returned last.
+    _is_kept: bool = attrs.field(default=True, init=False)
     # Set when workers are ready; a new one after each loss.
     _ready: trio.Event = attrs.field(factory=trio.Event, init=False)
     _rings: StepRings = attrs.field(init=False)
@@ -197,7 +201,9 @@ class Executor:
             except PromiseBroken as error:
                 self.on_failing(error)
                 raise
+            self._is_kept &= _keeps_memory(self._latest, agreed)
             logger.info("workers of generation %d are ready", self.generation)
+        self._latest = agreed
         self._ready.set()
         if self.spares is not None:
             self.spares.readiness.handle_ready(WORKERS)
@@ -229,11 +235,16 @@ class Executor:
             self._losses = 0
         return result
 
-    async def replaced(self, losses: int) -> None:
-        """Wait for workers that are ready. Raises the last death after more than `LOSSES_MAX`."""
+    async def replaced(self, losses: int) -> bool:
+        """Wait for workers that are ready; returns whether the KV memory is as it was.
+
+        Raises the last death after more than `LOSSES_MAX`.
+        """
         if losses > LOSSES_MAX and self.death is not None:
             raise self.death
         await self._ready.wait()
+        is_kept, self._is_kept = self._is_kept, True
+        return is_kept
 
     # ---- workers
 
@@ -271,6 +282,7 @@ class Executor:
             kv_blocks=min(ready.kv_blocks for ready in all_ready),
             max_model_len=min(ready.max_model_len for ready in all_ready),
             bitwise=all(ready.bitwise for ready in all_ready),
+            kv_memory=all_ready[OUTPUT_RANK].kv_memory if len(all_ready) == 1 else KVMemory.OWN,
         )
 
     async def trees(self) -> list[ProcessTree]:
@@ -288,10 +300,18 @@ class Executor:
         return [found[rank] for rank in sorted(found)]
 
 
+def _keeps_memory(before: WorkerReady | None, ready: WorkerReady) -> bool:
+    """Whether the keys and values of the workers before are where they were."""
+    if before is None or before.kv_memory is KVMemory.OWN:
+        return False
+    return ready.kv_memory is KVMemory.FOUND and ready.kv_blocks == before.kv_blocks
+
+
 def _check_promise(promised: WorkerReady, ready: WorkerReady) -> None:
     """Raises `PromiseBroken` unless all else is equal, and there are as many blocks or more."""
     blocks = min(promised.kv_blocks, ready.kv_blocks)
-    before, now = attrs.asdict(promised), attrs.asdict(attrs.evolve(ready, kv_blocks=blocks))
+    ready = attrs.evolve(ready, kv_blocks=blocks, kv_memory=promised.kv_memory)
+    before, now = attrs.asdict(promised), attrs.asdict(ready)
     names = [name for name in before if before[name] != now[name]]
     changed = [f"{name} was {before[name]} and is {now[name]}" for name in names]
     if changed:

@@ -33,6 +33,7 @@ from ...transports.control.passed_fds import close_fds
 from ...transports.links.channel import Peer
 from ...transports.links.zmq_channel import SpokeChannel, open_spoke
 from ..batch_table import BatchTable, open_batch_table
+from ..block_names import open_block_names
 from ..config import EngineSettings, worker_module_ahead
 from ..core.engine_core import EngineCore
 from ..errors import EngineError, PromiseBroken
@@ -45,6 +46,7 @@ from ..messages import (
     EngineInit,
     Failing,
     FrontendMembership,
+    Passed,
     TreeReply,
     TreeRequest,
 )
@@ -57,6 +59,8 @@ from .services import describe_engine, open_engine_services
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
+# Beside INIT: the progress page, the memory of weights and of the cache, the blocks' names.
+PAGE_FD, NAMES_FD = 0, 3
 # After new workers are ready: what was interrupted goes on first.
 SPARE_SETTLE_S = 0.5
 
@@ -69,7 +73,7 @@ async def main(child: ChildFds) -> None:
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
     )
-    page_fd = handshake.fds[0] if handshake.fds else None
+    page_fd = handshake.fds[PAGE_FD] if handshake.fds else None
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
     after_slots = SLOT_BYTES * (1 + init.settings.workers)
@@ -163,8 +167,13 @@ class EngineProcess:
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:
-        core = EngineCore(self.init.settings, workers)
-        self._server = EngineServer(core, self.channel, self._tree_text)
+        settings, fds = self.init.settings, self.handshake.fds
+        names_fd = fds[NAMES_FD] if len(fds) > NAMES_FD else None
+        with open_block_names(names_fd, workers, settings.block_tokens) as names:
+            await self._serve_core(EngineCore(settings, workers, names))
+
+    async def _serve_core(self, core: EngineCore) -> None:
+        self._server = EngineServer(core, self.channel, self._tree_text, self._tell_passed)
         self._executor.on_loss = self._server.notify
         self._apply_membership(self.init.membership)
         parts = self._server, self._executor, self.recorder, self.progress
@@ -186,6 +195,10 @@ class EngineProcess:
             if isinstance(error, ProcessDied):
                 is_own_fault = error.exit.is_own_fault
             self.control.send_nowait(Failing(str(error).partition("\n")[0], is_own_fault))
+
+    def _tell_passed(self, passed: dict[bytes, int]) -> None:
+        """If there is no room, the next of the same content tells it."""
+        self.control.send_nowait(Passed(passed))
 
     async def _run_control(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -112,6 +112,8 @@ class EngineServer:
     core: EngineCore
     channel: Channel
     tree: TreeSource
+    # Hears which suspects a step has computed past their position (`Suspects`).
+    on_passed: Callable[[dict[bytes, int]], None] = lambda passed: None
     sends_dropped: int = attrs.field(default=0, init=False)
     _orphans: OrphanWatch = attrs.field(init=False)
     _begun: dict[Peer, _Begun] = attrs.field(factory=dict, init=False)
@@ -228,6 +230,8 @@ class EngineServer:
                 continue
             for part in split_outputs(message):
                 self.send(peer, part)
+        if passed := self.core.suspects.take_passed():
+            self.on_passed(passed)
 
     def report_statistics(self) -> None:
         """Send all counts to each frontend that has begun its link, if they are news to it."""

@@ -41,10 +41,11 @@ class StepExecutor(Protocol):
         Raises `StepFailed`; that ends the engine.
         """
 
-    async def replaced(self, losses: int) -> None:
+    async def replaced(self, losses: int) -> bool:
         """Wait for workers in the place of those that were lost; `losses`: see `undo_steps`.
 
-        Raises how the last ones ended if that is too many, which ends the engine.
+        Returns whether they have the KV memory of those, as it was. Raises how the last ones ended
+        if that is too many, which ends the engine.
         """
 
 
@@ -75,7 +76,7 @@ async def run_step_loop(
             losses = core.undo_steps(executor.generation - generation)
             generation = executor.generation
             server.deliver(core.take_outputs())
-            await _wait_replaced(executor, batches, losses)
+            await _wait_replaced(core, executor, batches, losses)
             continue
         began = recorder.now()
         step = core.schedule(trio.current_time())
@@ -110,9 +111,13 @@ async def run_step_loop(
         recorder.note(Span.DELIVER, number, began)
 
 
-async def _wait_replaced(executor: StepExecutor, batches: BatchTable, losses: int) -> None:
+async def _wait_replaced(
+    core: EngineCore, executor: StepExecutor, batches: BatchTable, losses: int
+) -> None:
     with waiting_for("new workers"):
-        await executor.replaced(losses)
+        is_kept = await executor.replaced(losses)
+    if not is_kept:
+        core.forget_blocks()
     batches.clear()  # not before: a loss that ends us is judged by what it says
 
 

@@ -20,8 +20,10 @@ from ...engine.messages import BootPhase
 # Half of the moments are at the beginning, where requests change state most.
 EARLY_TOKENS = (0, 1, 2, 3)
 LATE_TOKENS_MAX = 40
-# Stops: from far below a step's deadline to what the shortest wait of the server (2 s) outlasts.
+# Stops of the root, or of all: up to what the shortest wait of the server (2 s) outlasts.
 STOPS_S = (0.01, 0.1, 0.5, 1.0, 2.0)
+# The others are watched: stopped for 0.5 s they are ended, which is a fault of its own (HANGS).
+WATCHED_STOPS_S = (0.01, 0.05, 0.1, 0.2, 0.3)
 # A slow reader stays so long, over several of the faults that follow.
 SLOW_S = (1.0, 2.0, 4.0)
 # A successor dies so long after it was seen: while it is spawned, forks its worker, boots, serves.
@@ -59,7 +61,7 @@ class FaultKind(enum.StrEnum):
     KILL_SPARE = "kill engine, spare"  # and the one that waits to succeed it, at once
     KILL_ALL = "kill engines, spare"  # the engine, the other one, and what waits to succeed them
     KILL_BOOT = "kill in boot"  # an engine, then its successor, in a phase of its boot
-    CRASH_WORKER = "crash worker"  # by SIGSEGV, which is the step's fault
+    CRASH_WORKER = "crash worker"  # by SIGSEGV, a fault of its own: its engine dies with it
     FREEZE_TREE = "freeze tree"  # all processes, root and spares too
     HANG_WORKER = "stop worker for ever"
     HANG_ENGINE = "stop engine for ever"
@@ -173,8 +175,13 @@ class Fault:
 
     @property
     def deaths(self) -> dict[str, int]:
-        """{supervised process: lives that it ends}; a worker's death stays inside its engine, and a
-        spare's ends no life."""
+        """{supervised process: lives that it ends}; a spare's death ends no life.
+
+        That of a worker stays inside its engine, unless it dies by a fault of its own: so the root
+        learns of it, and suspects what was in the step.
+        """
+        if self.kind is FaultKind.CRASH_WORKER:
+            return {f"engine {self.rank}": 1}
         if self.kind not in KILLS or self.kind in ON_WORKER:
             return {}
         also = dict.fromkeys((place for place in self.also if place != SPARE_ENGINE), 1)
@@ -217,7 +224,8 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
     token = early if chance.random() < 0.5 else late
     stopped_s, slow_s, boot_s = map(chance.choice, (STOPS_S, SLOW_S, BOOTS_S))
     seconds = {
-        **dict.fromkeys(STOPS, stopped_s),
+        **dict.fromkeys(STOPS - ON_ROOT, WATCHED_STOPS_S[STOPS_S.index(stopped_s)]),
+        FaultKind.STOP_ROOT: stopped_s,
         **dict.fromkeys(SLOW, slow_s),
         FaultKind.KILL_SUCCESSOR: boot_s,
         FaultKind.FREEZE_TREE: FROZEN_TIMES * stopped_s,

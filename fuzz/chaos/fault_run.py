@@ -8,7 +8,7 @@ gone on the server's side.
 import math
 import signal
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import attrs
@@ -25,8 +25,6 @@ from .fault_plan import (
     CANCELS,
     HANGS,
     KILLS,
-    ON_FRONTEND,
-    ON_WORKER,
     SLOW,
     STOPS,
     TWICE,
@@ -138,11 +136,7 @@ class FaultRunner:
                 )
                 self.remember(disturbance, fault.kind)
         after = epochs_of(await self.served.processes())
-        judged = judge_epochs(epochs_of(before), after, fault.deaths)
-        if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
-            engine = fault.place.partition("/")[0]
-            judged = judged and judge_epochs(epochs_of(before), after, {engine: 1})
-        outcome.violations += judged
+        outcome.violations += judge_lives(fault, epochs_of(before), after)
         self.checks.update(["I7", "I10", "I11"])
 
     async def _wait_there(self, fault: Fault) -> dict[str, ProcessTree]:
@@ -172,7 +166,7 @@ class FaultRunner:
             outcome.proof = await faults.kill(*pids)
         if fault.kind in TWICE:  # before all else: a successor boots in some tenths of a second
             outcome.proof += f", {await self._kill_successor(fault, pids)}"
-        elif fault.kind not in ON_FRONTEND | ON_WORKER:  # a worker may be replaced unseen
+        elif any(each.startswith("engine") for each in fault.deaths):  # a worker's may be unseen
             await self._check_health(fault, outcome, before)
 
     async def _hang(self, fault: Fault, outcome: FaultOutcome, pid: int) -> None:
@@ -342,6 +336,15 @@ class FaultRunner:
         if is_victim:
             self._victims[name] = fault.kind
         return history
+
+
+def judge_lives(fault: Fault, before: Mapping[str, int], now: Mapping[str, int]) -> list[Violation]:
+    """The epochs before and after this fault: those of what it ends are new, and no others."""
+    judged = judge_epochs(before, now, fault.deaths)
+    if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
+        engine = fault.place.partition("/")[0]
+        judged = judged and judge_epochs(before, now, {engine: 1})
+    return judged
 
 
 def has_reached(process: ProcessTree, phase: str) -> bool:

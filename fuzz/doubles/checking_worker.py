@@ -87,6 +87,14 @@ class CheckingWorker:
     # {(block, slot): fingerprint of the context that ends there}; never cleared, as real memory.
     _kv: dict[tuple[int, int], int] = attrs.field(factory=dict, init=False)
 
+    def successor(self, number: int, *, is_kept: bool) -> "CheckingWorker":
+        """The worker in its place, for steps after `number`: it knows no row; `is_kept`: its KV
+        memory is this one's, with whatever steps in flight have written."""
+        new = CheckingWorker(self.kv_blocks, self.block_tokens, self.rows, self.vocab_size)
+        new.number, new.shared_most = number, self.shared_most
+        new._kv = self._kv if is_kept else {}
+        return new
+
     def execute(self, step: Step) -> StepResult:
         """Compute one step, as `Step` says: forget, take, append, compute, sample."""
         assert step.number == self.number + 1

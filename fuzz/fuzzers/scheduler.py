@@ -188,16 +188,17 @@ class _World:
         assert request is None or request.output_count == wanted.received
 
     def lose(self) -> None:
-        """The next worker knows no row and has no KV."""
+        """The next worker knows no row; each second one has no KV either."""
         live = any(
             not one.is_finished for s in self.core._scheduler.in_flight for one in s.requests
         )
         self.reached[f"lost {len(self.steps)} steps"] += 1
         self.steps.clear()
         assert bool(self.core.undo_steps()) == live
-        old = self.worker
-        self.worker = CheckingWorker(old.kv_blocks, old.block_tokens, old.rows, old.vocab_size)
-        self.worker.number, self.worker.shared_most = self.core.statistics().step, old.shared_most
+        is_kept = self.core.statistics().worker_restarts % 2 == 0
+        if not is_kept:
+            self.core.forget_blocks()
+        self.worker = self.worker.successor(self.core.statistics().step, is_kept=is_kept)
 
     def half_step(self, *, ahead: bool) -> None:
         """Schedule a step or finish the oldest; `ahead` prefers the first."""

@@ -38,6 +38,7 @@ def _core_with(
             old.step_time_target_s,
             old.large_step_tokens,
             waiting=old.waiting,
+            suspects=old.suspects,
         )
         return core
 

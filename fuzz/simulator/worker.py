@@ -63,16 +63,15 @@ class SimExecutor:
     _lost: trio.Event = attrs.field(factory=trio.Event, init=False)
     _replaced: trio.Event = attrs.field(factory=trio.Event, init=False)
 
-    def __attrs_post_init__(self) -> None:
-        self._take_worker()
-        self.on_made(self)
+    # Whether the worker that was taken last has the KV memory of the one before.
+    _is_kept: bool = attrs.field(default=True, init=False)
 
-    def _take_worker(self) -> None:
-        """A worker that knows no request, and whose KV memory is empty."""
+    def __attrs_post_init__(self) -> None:
         ready, settings = self.ready, self.settings
         self.worker = CheckingWorker(
             ready.kv_blocks, settings.block_tokens, settings.max_num_seqs, ready.vocab_size
         )
+        self.on_made(self)
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
@@ -104,15 +103,19 @@ class SimExecutor:
         self._lost, self._replaced = trio.Event(), trio.Event()
         self.on_loss()
         await trio.sleep(self.chance.choice(BOOT_S))
-        self._take_worker()
+        is_kept = self.chance.random() < 0.5
+        self._is_kept &= is_kept
+        self.worker = self.worker.successor(0, is_kept=is_kept)
         self._free_at = 0.0
         self._replaced.set()
 
-    async def replaced(self, losses: int) -> None:
+    async def replaced(self, losses: int) -> bool:
         """See `step_loop.StepExecutor`."""
         if losses > LOSSES_MAX:
             raise ProcessDied(ProcessExit("worker-0", 0, None, int(signal.SIGKILL)))
         await self._replaced.wait()
+        is_kept, self._is_kept = self._is_kept, True
+        return is_kept
 
     def fail(self, how: str) -> None:
         """One of `FAULTS`."""

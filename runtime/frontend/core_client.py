@@ -31,9 +31,7 @@ from ...engine.messages import (
     UtilityCall,
     UtilityReply,
 )
-from ...nurseries.tasks.background import always_waits_for
 from ...transports.links.channel import (
-    Channel,
     ChannelEvent,
     HubEnd,
     Misread,
@@ -89,28 +87,35 @@ class CoreClient:
     # ---- requests
 
     def submit(self, requests: Sequence[tuple[AddRequest, RequestSink]]) -> None:
-        """Write requests down and send them, all to the one engine that has least to do.
+        """Write requests down and send them, all to the one engine that has least to do. Where none
+        takes work now but one is expected back, they wait for it, as those that it had do.
 
         All or none. Raises `NoEngine`, `RequestIdInUse`, `RequestQuarantined`, or as encoding does.
         """
         if self.draining:
             raise NoEngine("this server is draining")
         peer = self._choose()
-        ready, now, admitted_ns = self._taking[peer], trio.current_time(), self.clock_ns()
-        added: list[tuple[AddRequest, RequestSink]] = []
+        now, admitted_ns = trio.current_time(), self.clock_ns()
+        added: list[RequestSink] = []
+        waiting: list[LedgerEntry] = []
         try:
             for request, sink in requests:
                 self.engines.judge(request, admitted_ns / 1e9)
                 request.admitted_ns = admitted_ns
+                if isinstance(peer, NoEngine):
+                    waiting.append(self.ledger.handle_add_waiting(request, peer, now, sink))
+                    added.append(sink)
+                    continue
+                ready = self._taking[peer]
                 message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
-                added.append((message, sink))
-            for message, _ in added:
+                added.append(sink)
                 self._send(peer, message)
         except BaseException:
             # A request that cannot be encoded must not wait here for the next RESYNC.
-            for _, sink in added:
+            for sink in added:
                 self.abort(sink)
             raise
+        self._announce_waiting(waiting)
 
     def abort(self, sink: RequestSink) -> None:
         """End a request wherever it is; harmless when it has ended. Works in a cancelled task."""
@@ -197,7 +202,7 @@ class CoreClient:
     def _replay(self, entry: LedgerEntry, peer: Peer, now: float, *, exact: bool) -> None:
         ready = self._taking[peer]
         self._send(peer, self.ledger.handle_replay(entry, peer, now, ready=ready, exact=exact))
-        if entry.request.events or not exact:
+        if (entry.request.events and entry.is_replayed) or not exact:
             self._announce(entry, RequestEvent(RequestEventKind.MIGRATED, exact=exact))
 
     def _announce_waiting(self, entries: Iterable[LedgerEntry]) -> None:
@@ -223,13 +228,19 @@ class CoreClient:
         )
         self.deliver(entry, output)
 
-    def _choose(self) -> Peer:
-        """The engine of the next request. Raises `NoEngine`, saying what all of them do."""
+    def _choose(self) -> Peer | NoEngine:
+        """The engine of the next request, or the error of one that waits for an engine in vain.
+
+        Raises that error where none is expected.
+        """
         try:
             return self.balancer.choose(self.ledger.in_flight)
         except NoEngine:
             reasons = [health.reason for health in self.engines.health() if health.reason]
-            raise NoEngine("; ".join(reasons) or "no engine has started yet") from None
+            error = NoEngine("; ".join(reasons) or "no engine has started yet")
+            if self.engines.expected() and self.ledger.replays.settings.replay_wait_s > 0.0:
+                return error
+            raise error from None
 
     # ---- what engines say
 
@@ -345,56 +356,3 @@ class CoreClient:
             self.channel.send(peer, message)
         except PeerNotConnected:
             pass  # the RESYNC that begins the link's next generation repeats what is wanted
-
-
-# vLLM's slice: about a millisecond of work between two checkpoints.
-SLICE_OUTPUTS = 128
-
-
-async def run_output_handler(
-    client: CoreClient,
-    channel: Channel,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Background task `output-handler`: receives outputs and delivers them; never returns.
-
-    One task for all engines and requests: it never waits for a client (collectors do not block),
-    and works in slices, so that it does not keep the loop from others.
-    Cancellation: between slices; outputs that were written down and not yet delivered are with the
-    ledger, and their requests end with the frontend.
-    """
-    always_waits_for("outputs from engines")
-    task_status.started()
-    done = 0
-    while True:
-        for event in await channel.receive():
-            accepted = client.handle_event(event)
-            for start in range(0, len(accepted.tokens), SLICE_OUTPUTS):
-                tokens = accepted.tokens[start : start + SLICE_OUTPUTS]
-                client.deliver_tokens(tokens)
-                done += len(tokens)
-                if done >= SLICE_OUTPUTS:
-                    await trio.lowlevel.checkpoint()
-                    done = 0
-            for entry, output in accepted.outputs:
-                client.deliver(entry, output)
-                done += 1
-                if done >= SLICE_OUTPUTS:
-                    await trio.lowlevel.checkpoint()
-                    done = 0
-
-
-async def run_replay_deadlines(
-    client: CoreClient, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-) -> None:
-    """Background task `replay-deadlines`: ends requests that no engine took in time; never returns.
-
-    Cancellation: what waits ends with the frontend.
-    """
-    always_waits_for("requests that wait for an engine too long")
-    task_status.started()
-    while True:
-        with trio.move_on_at(client.ledger.replays.next_deadline()):
-            await client.replays_changed.wait()
-        client.place_waiting()

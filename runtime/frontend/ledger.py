@@ -24,7 +24,7 @@ from typing import Final
 
 import attrs
 
-from ...engine.errors import EngineDied, EngineDraining
+from ...engine.errors import EngineDied, EngineDraining, EngineError
 from ...engine.messages import (
     AbortRequests,
     AddRequest,
@@ -50,6 +50,7 @@ from .ledger_entry import (
     RequestSink,
     RequestState,
     Send,
+    judge,
 )
 from .replay_policy import ReplayPolicy
 
@@ -72,7 +73,7 @@ class Ledger:
 
     # Of this frontend: engines know frontends by rank, so a successor must not repeat attempts.
     epoch: int = attrs.field(default=0, kw_only=True)
-    # Requests between two engines.
+    # Requests between two engines, or before the first.
     replays: ReplayPolicy = attrs.field(factory=ReplayPolicy, kw_only=True)
 
     # How many outputs were refused, by reason.
@@ -128,6 +129,20 @@ class Ledger:
 
         A replay must match `ready`. The attempt is numbered here. Raises `RequestIdInUse`.
         """
+        entry = self._write_down(request, now, sink)
+        self._place(entry, peer, ready)
+        return self._message(entry)
+
+    def handle_add_waiting(
+        self, request: AddRequest, error: EngineError, now: float, sink: RequestSink | None = None
+    ) -> LedgerEntry:
+        """As `handle_add`, without an engine: it waits for one, or ends with the error."""
+        entry = self._write_down(request, now, sink)
+        entry.state.handle_lost(now)
+        self.replays.handle_lost(entry, error, now)
+        return entry
+
+    def _write_down(self, request: AddRequest, now: float, sink: RequestSink | None) -> LedgerEntry:
         if request.request_id in self._entries:
             raise RequestIdInUse(request.request_id)
         entry = LedgerEntry(
@@ -141,8 +156,7 @@ class Ledger:
         )
         assert entry.token_ids == request.output_token_ids
         self._entries[request.request_id] = entry
-        self._place(entry, peer, ready)
-        return self._message(entry)
+        return entry
 
     def handle_outputs(self, peer: Peer, outputs: StepOutputs, now: float) -> Accepted:
         """Write new tokens down and return what counts, in order, for delivery.
@@ -241,7 +255,7 @@ class Ledger:
         """A request without engine goes to this one; returns the message for it."""
         assert entry.peer is None
         self.replays.handle_gone(entry)
-        self.migrated += 1
+        self.migrated += entry.attempt > 0
         self.migrated_inexactly += not exact
         return self._send_again(entry, peer, now, ready)
 
@@ -280,7 +294,7 @@ class Ledger:
             for peer, entries in self._placed.items()
             for attempt, entry in entries.items()
         }
-        attempts = [entry.attempt for entry in self._entries.values()]
+        attempts = [entry.attempt for entry in self._entries.values() if entry.attempt]
         assert len(set(attempts)) == len(attempts)
         assert all(0 < attempt <= self._attempts for attempt in attempts)
         assert all(self._placed.values()), "an engine without requests is kept"
@@ -301,29 +315,7 @@ class Ledger:
     def _judge(
         self, entry: LedgerEntry | None, peer: Peer, output: RequestOutput
     ) -> Refusal | None:
-        """Why an output does not count; None if it does. The cases, in this order:
-
-        - no such request: it has ended here, as after every abort;
-        - another attempt: said before the request was sent again;
-        - another engine: the request has moved on;
-        - exactly next: it counts;
-        - beyond that: something between was lost;
-        - below that: it came before. An early end without tokens counts all the same: where we have
-          more tokens than the engine, the request is over at the engine nevertheless.
-        """
-        if entry is None:
-            return Refusal.UNKNOWN_REQUEST
-        if entry.attempt != output.attempt:
-            return Refusal.OLD_ATTEMPT
-        if entry.peer is not peer and entry.peer != peer:
-            return Refusal.OTHER_ENGINE
-        next_index, first = len(entry.token_ids), output.first_index
-        if first == next_index:
-            return None
-        if first > next_index:
-            return Refusal.GAP
-        is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
-        return None if is_early and not output.token_ids else Refusal.REPEATED
+        return judge(entry, peer, output)
 
     def _judge_row(self, attempt: int, entry: LedgerEntry | None, index: int) -> Refusal:
         """Why a row is not exactly next. Without entry its request may live on elsewhere."""
@@ -333,20 +325,7 @@ class Ledger:
         return Refusal.REPEATED if index < len(entry.token_ids) else Refusal.GAP
 
     def _message(self, entry: LedgerEntry) -> AddRequest:
-        """The ADD of the present attempt, with the tokens and the credit so far."""
-        sampling = entry.request.sampling
-        if entry.token_ids and sampling.prompt_logprobs is not None:
-            # They came with the first token.
-            sampling = attrs.evolve(sampling, prompt_logprobs=None)
-        return attrs.evolve(
-            entry.request,
-            attempt=entry.attempt,
-            output_token_ids=list(entry.token_ids),
-            credit=entry.credit,
-            sampling=sampling,
-            replayed=entry.is_replayed,
-            in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
-        )
+        return entry.message()
 
     def _place(self, entry: LedgerEntry, peer: Peer, ready: EngineReady | None = None) -> None:
         """A new attempt of this request, on this engine."""
@@ -358,7 +337,7 @@ class Ledger:
     def _send_again(
         self, entry: LedgerEntry, peer: Peer, now: float, ready: EngineReady | None = None
     ) -> AddRequest:
-        self.sent_again += 1
+        self.sent_again += entry.attempt > 0
         self._place(entry, peer, ready)
         entry.state.handle_placed(now)
         return self._message(entry)

@@ -26,6 +26,7 @@ from ...engine.messages import (
     AbortRequests,
     AddRequest,
     EngineReady,
+    FinishReason,
     GrantCredit,
     RequestOutput,
 )
@@ -37,7 +38,7 @@ class LedgerStatus(enum.Enum):
 
     PLACED = "placed"  # sent to an engine, no token since
     STREAMING = "streaming"  # tokens come
-    UNPLACED = "unplaced"  # between two engines
+    UNPLACED = "unplaced"  # between two engines, or before the first
     FINISHED = "finished"  # ran to an end that the client asked for: stop or length
     FAILED = "failed"  # ended by an error
     ABORTED = "aborted"  # ended early, by its client or by a drain
@@ -135,15 +136,16 @@ class LedgerEntry:
     # As it was added; attempt, tokens and credit have moved on since.
     request: AddRequest
     state: RequestState
-    attempt: int
-    # None between two engines.
+    attempt: int  # 0 before the first
+    # None between two engines, and before the first.
     peer: Peer | None
     credit: int | None
     # All output tokens that count, those the request began with included; the sink's own list.
     token_ids: list[int]
     # None where the ledger is used alone, and once the sink has failed.
     sink: RequestSink | None = None
-    # What its tokens are computed with, and whether that gives the same ones again.
+    # What its tokens are computed with, "" before the first engine has it, and whether that gives
+    # the same ones again.
     numerics_id: str = ""
     is_bitwise: bool = True
     is_replayed: bool = False
@@ -167,6 +169,22 @@ class LedgerEntry:
         self.state.handle_tokens(now)
         self.attempts, self.lost_at, self.lost_by = 1, math.inf, None
 
+    def message(self) -> AddRequest:
+        """The ADD of the present attempt, with the tokens and the credit so far."""
+        sampling = self.request.sampling
+        if self.token_ids and sampling.prompt_logprobs is not None:
+            # They came with the first token.
+            sampling = attrs.evolve(sampling, prompt_logprobs=None)
+        return attrs.evolve(
+            self.request,
+            attempt=self.attempt,
+            output_token_ids=list(self.token_ids),
+            credit=self.credit,
+            sampling=sampling,
+            replayed=self.is_replayed,
+            in_columns=sampling.logprobs is None and sampling.prompt_logprobs is None,
+        )
+
 
 class Refusal(enum.StrEnum):
     """Why an output was not accepted."""
@@ -178,6 +196,32 @@ class Refusal(enum.StrEnum):
     # two are faults of an engine; a new generation of the link makes up for them.
     REPEATED = "repeated"  # begins below the next index
     GAP = "gap"  # begins above it: something between was lost
+
+
+def judge(entry: LedgerEntry | None, peer: Peer, output: RequestOutput) -> Refusal | None:
+    """Why an output does not count; None if it does. The cases, in this order:
+
+    - no such request: it has ended here, as after every abort;
+    - another attempt: said before the request was sent again;
+    - another engine: the request has moved on;
+    - exactly next: it counts;
+    - beyond that: something between was lost;
+    - below that: it came before. An early end without tokens counts all the same: where we have
+      more tokens than the engine, the request is over at the engine nevertheless.
+    """
+    if entry is None:
+        return Refusal.UNKNOWN_REQUEST
+    if entry.attempt != output.attempt:
+        return Refusal.OLD_ATTEMPT
+    if entry.peer is not peer and entry.peer != peer:
+        return Refusal.OTHER_ENGINE
+    next_index, first = len(entry.token_ids), output.first_index
+    if first == next_index:
+        return None
+    if first > next_index:
+        return Refusal.GAP
+    is_early = output.finish_reason in (FinishReason.ERROR, FinishReason.ABORT)
+    return None if is_early and not output.token_ids else Refusal.REPEATED
 
 
 @attrs.frozen

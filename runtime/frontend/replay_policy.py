@@ -1,8 +1,8 @@
 """Replay policy: which engine goes on with a request whose engine is gone, when, or why none does.
 
-- *Where to*: an engine of the numerics id that the request began with, which computes bitwise (or
-  the request has no token yet) and holds it. With `inexact_ok` any that holds it, once no engine of
-  that id can come back, or the wait is over.
+- *Where to*: an engine of the numerics id that the request began with (if it did), which computes
+  bitwise (or the request has no token yet) and holds it. With `inexact_ok` any that holds it, once
+  no engine of that id can come back, or the wait is over.
 - *When*: at once, or with the next engine that comes up, up to `replay_wait_s` after the loss. They
   are asked for in the order in which engines serve: priority, then admission.
 - *Why not*: the wait is over, the request was sent `replay_attempts_max` times without a new token,
@@ -102,7 +102,7 @@ class ReplayPolicy:
             exact = [peer for peer, ready in holding.items() if is_exact(ready, entry)]
             if exact:
                 return PlaceOn(entry, exact, True)
-            may_return = is_reproducible(entry) and entry.numerics_id in self._expected
+            may_return = is_reproducible(entry) and entry.numerics_id in {"", *self._expected}
             if entry.request.inexact_ok and holding and (is_late or not may_return):
                 return PlaceOn(entry, list(holding), False)
         return Fail(entry, self._error_of(entry)) if is_late else None
@@ -149,7 +149,7 @@ def holds(ready: EngineReady, entry: LedgerEntry) -> bool:
 
 def is_exact(ready: EngineReady, entry: LedgerEntry) -> bool:
     """Whether the engine gives the very tokens that the request's first one would have given."""
-    return ready.numerics_id == entry.numerics_id and is_reproducible(entry)
+    return entry.numerics_id in ("", ready.numerics_id) and is_reproducible(entry)
 
 
 def is_reproducible(entry: LedgerEntry) -> bool:

@@ -17,9 +17,10 @@ import msgspec
 import trio
 
 from ...engine.batch_table import read_batches, table_bytes
+from ...engine.block_names import drop_names
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
-from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady
+from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
@@ -37,7 +38,7 @@ from .quarantine import Quarantine
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process.main"
 # What people see of the memory, in `/proc/PID/smaps`.
-WEIGHTS_MEMORY, CACHE_MEMORY = "triolet-weights", "triolet-cache"
+WEIGHTS_MEMORY, CACHE_MEMORY, NAMES_MEMORY = "triolet-weights", "triolet-cache", "triolet-names"
 
 
 @attrs.define(eq=False)
@@ -64,8 +65,8 @@ class EngineFleet:
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    # The run's weights, then each rank's keys and values: memfds that engines fill, and that
-    # outlive them; a successor finds its memory there. Empty before `run`.
+    # The run's weights, then of each rank its keys and values and their names: memfds that engines
+    # fill, and that outlive them; a successor finds its memory there. Empty before `run`.
     _memory_fds: list[int] = attrs.field(factory=list, init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
@@ -109,7 +110,8 @@ class EngineFleet:
             await self.processes.run(task_status=task_status)
 
     def _fds_of(self, rank: int) -> Sequence[int]:
-        return [self._memory_fds[0], self._memory_fds[1 + rank]] if self._memory_fds else ()
+        weights, own = self._memory_fds[:1], self._memory_fds[1 + 2 * rank : 3 + 2 * rank]
+        return [*weights, *own]
 
     # ---- as the owner of its processes
 
@@ -121,7 +123,7 @@ class EngineFleet:
         """
         last = error.__cause__ or error
         if self._memory_fds:
-            os.ftruncate(self._memory_fds[1 + rank], 0)
+            os.ftruncate(self._memory_fds[1 + 2 * rank], 0)
         stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
         self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.directory.any_left()
@@ -164,14 +166,24 @@ class EngineFleet:
         self.processes.restart(rank)
 
     def handle_message(self, rank: int, message: object, fds: Sequence[int]) -> None:
-        """Engines say nothing else to the root yet."""
+        """Suspects have passed: frontends need not have the same ones run alone any more."""
         close_fds(fds)
+        if not isinstance(message, Passed):
+            return  # engines say nothing else to a fleet
+        quarantine = self.quarantine
+        if quarantine.handle_passed(message.positions, time.monotonic()):
+            self.on_membership(
+                self.directory.handle_quarantine(quarantine.suspects, quarantine.refused)
+            )
 
     def handle_fault(self, rank: int, table: bytes) -> None:
         """A step may have ended an engine: its requests are suspects, told with the next snapshot.
 
-        Those of two steps that were in flight died together: which of them is not known.
+        Those of two steps that were in flight died together: which of them is not known. What is
+        cached may have been written wild: the next engine finds none of it.
         """
+        if self._memory_fds:
+            drop_names(self._memory_fds[2 + 2 * rank])
         positions: dict[bytes, int] = {}
         for batch in read_batches(table, self.settings.engine.max_num_seqs):
             for row in batch:
@@ -193,10 +205,10 @@ class EngineFleet:
 
 @contextmanager
 def _open_memory(engines: int) -> Iterator[list[int]]:
-    """Empty memfds: one for weights, and one for each engine's keys and values."""
+    """Empty memfds: for weights, and for each engine's keys and values, and their names."""
     with ExitStack() as owned:
         fds = []
-        for name in (WEIGHTS_MEMORY, *[CACHE_MEMORY] * engines):
+        for name in (WEIGHTS_MEMORY, *[CACHE_MEMORY, NAMES_MEMORY] * engines):
             fds.append(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
             owned.callback(os.close, fds[-1])
         yield fds

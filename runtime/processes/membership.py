@@ -66,10 +66,12 @@ class EngineDirectory:
 
     def handle_quarantine(
         self, suspects: Mapping[bytes, Suspect], refused: Mapping[bytes, float]
-    ) -> None:
-        """Requests are suspected or refused; for the next snapshot, that of the death."""
-        self._suspects = {content: each.position for content, each in suspects.items()}
+    ) -> EngineMembership:
+        """Requests are suspected or refused, or passed; that of a death may wait for the next."""
+        self._suspects = {c: each.position for c, each in suspects.items() if each.position}
         self._refused = dict(refused)
+        self._number += 1
+        return self.snapshot()
 
     def snapshot(self) -> EngineMembership:
         """All engines as they are now."""

@@ -7,7 +7,8 @@ principal, however often it is sent.
 A death that was a step's fault makes suspects of all in the steps in flight. A suspect runs alone
 until it is past the position at which it died. If it dies alone, that is a strike, and what it was
 suspected of is confirmed, and one more: two strikes end it. Those that pass alone are innocent of
-what was suspected; a group in which the same ones died three times, never alone, is ended as well.
+what was suspected: they need not run alone any more. Their deaths are remembered: a group in which
+the same ones died three times, never alone, is ended as well.
 """
 
 import attrs
@@ -23,7 +24,7 @@ CONTENTS_MAX = 4096
 
 @attrs.frozen
 class Suspect:
-    """It may have ended an engine when it had `position` tokens."""
+    """It may have ended an engine when it had `position` tokens; 0: it has passed since."""
 
     position: int
     strikes: int = 0
@@ -64,6 +65,18 @@ class Quarantine:
                 del table[content]
         return ended
 
+    def handle_passed(self, positions: dict[bytes, int], now: float) -> bool:
+        """These ran alone up to these positions; whether any was suspected of no more than that."""
+        self.handle_timeout(now)
+        found = {content: self.suspects.get(content, Suspect(0)) for content in positions}
+        passed = {
+            content: attrs.evolve(suspect, position=0)
+            for content, suspect in found.items()
+            if 0 < suspect.position <= positions[content]
+        }
+        self.suspects |= passed
+        return bool(passed)
+
     def handle_timeout(self, now: float) -> None:
         """Forget what has expired. Harmless when called early."""
         self.suspects = {c: each for c, each in self.suspects.items() if each.until > now}
@@ -73,6 +86,7 @@ class Quarantine:
         """Nothing is both suspected and refused, and no suspect should be."""
         assert not set(self.suspects) & set(self.refused)
         for suspect in self.suspects.values():
+            assert suspect.position >= 0
             assert suspect.strikes < STRIKES_MAX
             assert suspect.deaths_in_company < DEATHS_IN_COMPANY_MAX
         assert max(len(self.suspects), len(self.refused)) <= CONTENTS_MAX

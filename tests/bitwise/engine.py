@@ -190,6 +190,7 @@ def run(
         if variation.lost_once_in and not chance.randrange(variation.lost_once_in):
             in_flight.clear()
             core.undo_steps()
+            core.forget_blocks()
             worker, again = _load(settings)
             assert again == ready
         least, most = variation.budget

@@ -30,8 +30,8 @@ STEP_S = 0.02
 # Half a minute of stream: nothing ends by itself before it is killed.
 ENDLESS_TOKENS = 1500
 LANES = ("a", "b", "c")
-# Some seconds of stream: it is killed in the midst of them, and ends by itself.
-TOKENS = 150
+# Two seconds of stream: it is killed in the midst of them, and ends by itself.
+TOKENS = 90
 
 
 async def pids_of(server: Server) -> dict[str, int]:
@@ -202,8 +202,10 @@ async def test_nothing_outlives_the_root(tmp_path: pathlib.Path, streaming: bool
     with trio.fail_after(2 * DEADLINE_S):
         async with opened as server, trio.open_nursery() as nursery:
             streams = await start_streams(nursery, server) if streaming else []
+            expected = await pids_of(server)
             processes = marked_processes(server.mark)
-            assert len(processes) == 4, "root, frontend, engine, worker"
+            assert len(expected) == 4, "root, frontend, engine, worker"
+            assert set(expected.values()) <= set(processes), "a spare worker may be there, too"
             os.kill(server.popen.pid, signal.SIGKILL)
             await wait_until(
                 lambda: not (remains(server.mark, server.run_id) or living(processes)),

@@ -11,7 +11,8 @@ import trio
 from ..end_to_end.server import DEADLINE_S, open_server, wait_until
 from ..end_to_end.streams import check_serves
 
-KILLS = 20
+# None is granted: the first that counted would give it up.
+KILLS = 10
 
 
 @pytest.mark.chaos

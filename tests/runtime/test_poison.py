@@ -1,9 +1,10 @@
 """A prompt that ends its engine, with real processes: it is refused, those beside it are served."""
 
 import itertools
+import os
 import pathlib
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import attrs
@@ -34,7 +35,11 @@ from .children.poisoned_worker import POISON
 
 pytestmark = pytest.mark.slow
 
-INNOCENT = ((1, 2), (1, 3))
+# With the poison they fill the engine's rows.
+INNOCENT = [(1, 100 + number) for number in range(63)]
+TOKENS = 60
+# From outside, under load.
+KILLS = int(os.environ.get("TRIOLET_POISON_KILLS", "3"))
 POISONED_WORKER = "triolet.tests.runtime.children.poisoned_worker"
 
 
@@ -46,6 +51,10 @@ class Bed:
     fleet: EngineFleet
     diary: Diary
 
+    async def kill(self) -> None:
+        """As an operator or a host short of memory might."""
+        self.fleet.processes.ready[0].process.send_signal(signal.SIGKILL)
+
     async def send(self, *prompt: int, tokens: int = 8) -> list[int]:
         """All tokens of a request; sent when the engine is there."""
         await wait_engines(self.runtime.client, 1, DEADLINE_S)
@@ -56,7 +65,7 @@ class Bed:
 
 @asynccontextmanager
 async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
-    settings = make_settings(str(folder), executor="null", null_step_s=0.01)
+    settings = make_settings(str(folder), executor="null", null_step_s=0.01, max_num_seqs=64)
     settings = attrs.evolve(settings, supervision=attrs.evolve(HASTY, restart_limit=100))
     epochs, diary = itertools.count(1), Diary()
     me = Peer("frontend", 0, next(epochs))
@@ -82,25 +91,36 @@ async def open_bed(folder: pathlib.Path) -> AsyncIterator[Bed]:
                 yield Bed(runtime, fleet, diary)
 
 
+async def send_innocents(bed: Bed, *others: Callable[[], Awaitable[object]]) -> list[list[int]]:
+    """The tokens of all innocents, sent at once; `others` begin when all of them run."""
+    tokens: dict[int, list[int]] = {}
+
+    async def send(place: int) -> None:
+        tokens[place] = await bed.send(*INNOCENT[place], tokens=TOKENS)
+
+    async with trio.open_nursery() as nursery:
+        for place in range(len(INNOCENT)):
+            nursery.start_soon(send, place)
+        statistics = bed.runtime.client.statistics
+        while not any(counts.running == len(INNOCENT) for counts in statistics.values()):
+            assert len(tokens) < len(INNOCENT), "they were never all there"
+            await trio.lowlevel.checkpoint()
+        for other in others:
+            nursery.start_soon(other)
+    return [tokens[place] for place in range(len(INNOCENT))]
+
+
 async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
     null_folder: pathlib.Path,
 ) -> None:
     async with open_bed(null_folder) as bed:
-        undisturbed = [await bed.send(*prompt, tokens=60) for prompt in INNOCENT]
-        beside: dict[int, list[int]] = {}
+        undisturbed = await send_innocents(bed)
 
-        async def send(place: int) -> None:
-            beside[place] = await bed.send(*INNOCENT[place], tokens=60)
-
-        async with trio.open_nursery() as nursery:
-            for place in range(len(INNOCENT)):
-                nursery.start_soon(send, place)
-            statistics = bed.runtime.client.statistics
-            while not any(counts.running == 2 for counts in statistics.values()):
-                await trio.lowlevel.checkpoint()
+        async def send_poison() -> None:
             with pytest.raises(RequestQuarantined):
                 await bed.send(5, POISON)
-        assert [beside[place] for place in range(len(INNOCENT))] == undisturbed
+
+        assert await send_innocents(bed, send_poison) == undisturbed
         deaths = bed.diary.of(ChildGone)
         assert len(deaths) == 2
         assert all("SIGABRT" in death.cause for death in deaths)
@@ -110,11 +130,15 @@ async def test_a_prompt_that_ends_its_engine_is_refused_after_two_deaths(
         assert not caught.value.retryable
         (refused,) = bed.diary.of(RequestRefused)
         assert bed.runtime.health().refused == [refused.content]
-        suspects = len(bed.fleet.quarantine.suspects)
+        quarantine = bed.fleet.quarantine
+        client = bed.runtime.client
+        while client.engines.membership.suspects:
+            await client.engines_changed.wait()
+        assert quarantine.suspects, "that they died in company is remembered"
+        assert {each.position for each in quarantine.suspects.values()} == {0}
 
-        engine = bed.fleet.processes.ready[0]
-        engine.process.send_signal(signal.SIGKILL)
-        await bed.diary.wait_for(ChildGone, 3)
-        assert await bed.send(1, 3)
-        assert len(bed.fleet.quarantine.refused) == 1
-        assert len(bed.fleet.quarantine.suspects) == suspects, "an external SIGKILL suspects nobody"
+        for killed in range(1, KILLS + 1):
+            assert await send_innocents(bed, bed.kill) == undisturbed
+            await bed.diary.wait_for(ChildGone, 2 + killed)
+            assert len(quarantine.refused) == 1
+            assert client.engines.membership.suspects == {}, "nobody, for a SIGKILL"

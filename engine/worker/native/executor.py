@@ -13,6 +13,7 @@ from functools import partial
 
 import attrs
 
+from ...block_names import drop_names
 from ...config import BLOCK_TOKENS, EngineSettings
 from ...errors import InvalidParameter, ModelFolderError
 from ...host import cores, memory_bytes
@@ -23,7 +24,7 @@ from ...kernels.model import NativeModel, cache_bytes
 from ...kernels.shared_memory import SharedMapping, has_all_pages, whole_pages
 from ...messages import BootPhase
 from ...model_config.config import ModelConfig, load_model_config
-from ...step_messages import Step, StepResult, WorkerReady
+from ...step_messages import KVMemory, Step, StepResult, WorkerReady
 from ..executor_interface import Pause, Progress, WaitMask, boot_phase, no_pause
 from ..kv_plan import plan_kv
 from .runner import NativeRunner
@@ -56,7 +57,8 @@ class NativeExecutor:
     settings: EngineSettings
     rank: int
     _pause: Pause = no_pause
-    # Memory that outlives this process, where there is: for weights, for keys and values.
+    # Memory that outlives this process, where there is: for weights, for keys and values, and for
+    # the names of their blocks.
     _memory_fds: Sequence[int] = ()
     _runner: NativeRunner | None = attrs.field(default=None, init=False)
     _isa: str = attrs.field(default="", init=False)
@@ -92,7 +94,9 @@ class NativeExecutor:
             loaded = loader.load(self._memory_fds[:1], self._pause)
         with boot_phase(progress, BootPhase.KV_MEMORY):
             report = partial(progress, BootPhase.KV_MEMORY)
-            cache = _take_cache(self._memory_fds, cache_bytes(config, plan.blocks), report)
+            size = cache_bytes(config, plan.blocks)
+            is_found = _has_cache(self._memory_fds, size)
+            cache = _take_cache(self._memory_fds, size, report)
             model = NativeModel.of(
                 config,
                 functions,
@@ -118,12 +122,21 @@ class NativeExecutor:
             )
         with boot_phase(progress, BootPhase.HASH_FILES):
             identity = loaded.numerics_id or loader.numerics_id()
-        return plan.ready(config, identity)
+        kv_memory = KVMemory.FOUND if is_found else KVMemory.FRESH
+        return attrs.evolve(
+            plan.ready(config, identity),
+            kv_memory=KVMemory.OWN if cache is None else kv_memory,
+        )
 
     def execute(self, step: Step, wait_mask: WaitMask) -> StepResult:
         """One forward pass and its samples; the time includes the wait for a mask."""
         assert self._runner is not None, "load comes first"
         return self._runner.run(step, wait_mask)
+
+
+def _has_cache(memory_fds: Sequence[int], size: int) -> bool:
+    """Whether there are keys and values of another worker of this size."""
+    return bool(memory_fds) and has_all_pages(memory_fds[1], whole_pages(size))
 
 
 def _take_cache(
@@ -132,12 +145,13 @@ def _take_cache(
     """Memory for keys and values that the next worker finds with all its pages; None: no such.
 
     What the last one has left in it is no harm: a token that nothing was written to is not read
-    as anything but its weight zero, in a life as after it.
+    as anything but its weight zero, in a life as after it. The engine knows what may be read.
     """
     if not memory_fds:
         return None
     fd, whole = memory_fds[1], whole_pages(size)
     if not has_all_pages(fd, whole):
+        drop_names(memory_fds[2])
         os.ftruncate(fd, 0)
         os.ftruncate(fd, whole)
     mapping = SharedMapping.of(fd, whole, writable=True)

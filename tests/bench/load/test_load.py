@@ -268,6 +268,10 @@ def figures(path: pathlib.Path) -> Any:
     return json.loads(path.read_text())
 
 
+# It comes a second after all is ready: on a busy machine before the end, else not at all.
+SPARE_WORKER = "worker 2"
+
+
 @pytest.mark.slow
 async def test_a_server_is_started_pressed_and_stopped(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
@@ -279,7 +283,7 @@ async def test_a_server_is_started_pressed_and_stopped(
     assert any(isinstance(event, Serving) for event in events)
     found = figures(path)
     assert (found["completed"], found["output_tokens"]) == (20, 160)
-    names = [row["name"] for row in found["processes"]]
+    names = [row["name"] for row in found["processes"] if row["name"] != SPARE_WORKER]
     assert sorted(names) == ["client", "engine", "frontend", "server", "worker"]
     assert "20 of 20 completed" in capsys.readouterr().out
 

@@ -15,7 +15,6 @@ from triolet.tests.engine.core.driver import (
     add_request,
     add_structured,
     make_core,
-    make_worker,
     tokens_alone,
 )
 from triolet.tests.engine.core.test_engine_core import Overlapped
@@ -25,11 +24,13 @@ from triolet.tests.engine.core.test_engine_core import Overlapped
 class Engine(Overlapped):
     """Two steps in flight, over workers that come and go."""
 
-    def lose(self) -> int:
+    def lose(self, *, is_kept: bool = False) -> int:
         self.steps.clear()
         losses = self.core.undo_steps()
-        self.driver.worker = make_worker(self.core)
-        self.driver.worker.number = self.core.statistics().step
+        if not is_kept:
+            self.core.forget_blocks()
+        step = self.core.statistics().step
+        self.driver.worker = self.driver.worker.successor(step, is_kept=is_kept)
         self.driver.take()
         return losses
 
@@ -39,8 +40,9 @@ def engine() -> Engine:
     return Engine(Driver(make_core(steps_in_flight=2)))
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
 @pytest.mark.parametrize("finished", range(6))
-def test_a_loss_between_any_two_steps_changes_no_token(finished: int) -> None:
+def test_a_loss_between_any_two_steps_changes_no_token(finished: int, is_kept: bool) -> None:
     engine = Engine(Driver(make_core(kv_blocks=16, steps_in_flight=2)))
     sizes = {"a": 3, "b": 9, "c": 5}
     requests = [add_request(name, prompt=size, max_tokens=8) for name, size in sizes.items()]
@@ -51,7 +53,7 @@ def test_a_loss_between_any_two_steps_changes_no_token(finished: int) -> None:
         engine.finish()
         engine.fill()
     assert len(engine.steps) == 2
-    assert engine.lose() == 1
+    assert engine.lose(is_kept=is_kept) == 1
     assert engine.core.statistics().kv_blocks_free == engine.core.statistics().kv_blocks
     engine.run()
     for request in requests:
@@ -125,6 +127,22 @@ def test_no_block_is_found_and_what_the_first_admission_found_is_still_said(
     first_of_b = next(o for _, o in engine.driver.heard if o.request_id == "b" and o.token_ids)
     assert first_of_b.cached_tokens == 8
     assert engine.core.statistics().prefix_queries == 18
+
+
+def test_memory_that_is_kept_is_computed_again_but_for_the_last_block(engine: Engine) -> None:
+    request = add_request("a", prompt=9, max_tokens=12)
+    engine.core.add("f0", request)
+    engine.fill()
+    for _ in range(5):
+        engine.finish()
+        engine.fill()
+    has = len(engine.driver.tokens("a"))
+    engine.lose(is_kept=True)
+    engine.fill()
+    (row,) = engine.steps[0].new
+    assert row.computed_tokens == (9 + has - 1) // 4 * 4 > 9
+    engine.run()
+    assert engine.driver.tokens("a") == tokens_alone(request)
 
 
 def test_events_say_that_it_waited_before_others_are_ready(engine: Engine) -> None:

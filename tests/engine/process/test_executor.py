@@ -62,7 +62,11 @@ class Pool:
 
 @asynccontextmanager
 async def open_pool(
-    folder: pathlib.Path, *, module: str = WORKER_MODULE, **settings: Any
+    folder: pathlib.Path,
+    *,
+    module: str = WORKER_MODULE,
+    engine_fds: Sequence[int] = (),
+    **settings: Any,
 ) -> AsyncIterator[Pool]:
     """Nothing is left afterwards, whatever happened."""
 
@@ -72,8 +76,15 @@ async def open_pool(
     async def workers(processes: Sequence[Process]) -> None:
         pool.told.append(list(processes))
 
-    engine = EngineSettings(model=str(folder), executor="null", max_num_seqs=2, **settings)
-    executor = Executor(engine, 5, on_progress=progress, on_workers=workers, worker_module=module)
+    given = {"executor": "null", "max_num_seqs": 2, **settings}
+    executor = Executor(
+        EngineSettings(model=str(folder), **given),
+        5,
+        on_progress=progress,
+        on_workers=workers,
+        worker_module=module,
+        engine_fds=engine_fds,
+    )
     pool = Pool(executor)
     with trio.fail_after(DEADLINE_S):
         async with open_service(executor.run, name="executor") as service:

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from triolet.engine.batch_table import content_hash
 from triolet.engine.errors import StepFailed
 from triolet.engine.messages import FinishReason, Resync
 from triolet.engine.process.server import EngineServer
@@ -37,6 +38,7 @@ class FakeExecutor:
     generation: int = 0
     # What `replaced` was asked, and where it waits.
     losses: list[int] = attrs.field(factory=list)
+    is_kept: bool = False
     _released: trio.Event = attrs.field(factory=trio.Event)
     _lost: trio.Event = attrs.field(factory=trio.Event)
     _replaced: trio.Event = attrs.field(factory=trio.Event)
@@ -49,9 +51,10 @@ class FakeExecutor:
         self._replaced.set()
         self._lost, self._replaced = trio.Event(), trio.Event()
 
-    async def replaced(self, losses: int) -> None:
+    async def replaced(self, losses: int) -> bool:
         self.losses.append(losses)
         await self._replaced.wait()
+        return self.is_kept
 
     def submit(self, step: Step) -> None:
         self.steps.append(step)
@@ -97,9 +100,12 @@ class Engine:
     server: EngineServer
     channel: RecordingChannel
     executor: FakeExecutor
+    # What `on_passed` was told.
+    passed: list[dict[bytes, int]] = attrs.field(factory=list)
 
-    def add(self, request_id: str, tokens: int = 3) -> None:
-        self.server.handle_event(Received(FRONTEND, add(request_id, tokens)))
+    def add(self, request_id: str, tokens: int = 3, *, solo_tokens: int = 0) -> None:
+        request = attrs.evolve(add(request_id, tokens), solo_tokens=solo_tokens)
+        self.server.handle_event(Received(FRONTEND, request))
 
     def tokens(self, request_id: str) -> list[int]:
         return [
@@ -113,12 +119,14 @@ class Engine:
 @asynccontextmanager
 async def open_engine(executor: FakeExecutor) -> AsyncIterator[Engine]:
     server, channel = make_server()
+    engine = Engine(server, channel, executor)
+    server.on_passed = engine.passed.append
     async with trio.open_nursery() as nursery:
         await start_background_task(nursery, run_step_loop, server, executor, name="step-loop")
         server.handle_event(PeerUp(FRONTEND, 1))
         server.handle_event(Received(FRONTEND, Resync([])))
         await trio.testing.wait_all_tasks_blocked()
-        yield Engine(server, channel, executor)
+        yield engine
         nursery.cancel_scope.cancel("the test is over")
     server.core.check_invariants()
 
@@ -234,8 +242,11 @@ async def test_lost_steps_are_submitted_anew_when_there_are_other_workers() -> N
         assert engine.server.core.statistics().worker_restarts == 2
 
 
-async def test_a_loss_without_work_empties_the_prefix_cache_at_once() -> None:
-    async with open_engine(FakeExecutor()) as engine:
+@pytest.mark.parametrize("is_kept", [False, True])
+async def test_what_is_cached_is_found_after_a_loss_only_where_memory_is_kept(
+    is_kept: bool,
+) -> None:
+    async with open_engine(FakeExecutor(is_kept=is_kept)) as engine:
         core = engine.server.core
         engine.add("a", tokens=20)
         await trio.testing.wait_all_tasks_blocked()
@@ -243,8 +254,29 @@ async def test_a_loss_without_work_empties_the_prefix_cache_at_once() -> None:
         engine.executor.lose()
         engine.server.notify()  # as the executor does
         await trio.testing.wait_all_tasks_blocked()
-        assert not core._scheduler.kv_cache.pool._cached
         engine.executor.replace()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bool(core._scheduler.kv_cache.pool._cached) == is_kept
         engine.add("b")
         await trio.testing.wait_all_tasks_blocked()
         assert len(engine.tokens("b")) == 3
+
+
+async def test_suspects_that_have_passed_are_told_once_their_step_is_there() -> None:
+    async with open_engine(FakeExecutor(held=True)) as engine:
+        engine.add("a", solo_tokens=1)
+        engine.add("b", solo_tokens=1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [step.rows for step in engine.executor.steps] == [[0]]
+        engine.executor.lose()
+        await trio.testing.wait_all_tasks_blocked()
+        engine.executor.replace()
+        await trio.testing.wait_all_tasks_blocked()
+        assert engine.passed == [], "lost steps say nothing"
+        engine.executor.release()
+        await trio.testing.wait_all_tasks_blocked()
+        (passed,) = engine.passed
+        request = add("a", 3)
+        assert passed == {content_hash(request): len(request.prompt_token_ids)}
+        # Both have the same prompt: as soon as the first has passed, the other joins it.
+        assert [step.rows for step in engine.executor.steps][:4] == [[0], [0], [0, 1], [0, 1]]

@@ -4,7 +4,8 @@ import os
 import pathlib
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from itertools import count
 
 import attrs
@@ -13,9 +14,12 @@ import trio
 
 from triolet.engine.config import WORKER_MODULE, EngineSettings
 from triolet.engine.errors import BootRefused, PromiseBroken, StepTimeout
+from triolet.engine.model.bundled import bundled_model_folder
 from triolet.engine.process.executor import LOSSES_MAX, Executor
-from triolet.engine.step_messages import Step, StepResult
+from triolet.engine.step_messages import KVMemory, Step, StepResult
 from triolet.nurseries.processes.process import Process, ProcessDied
+from triolet.nurseries.processes.progress_page import open_page
+from triolet.tests.engine.kernels.test_shared_memory import needs_huge_pages
 from triolet.tests.engine.process.test_executor import ACTING_WORKER, DEADLINE_S, open_pool
 from triolet.tests.engine.steps import expected_token, first_step, next_step, write_sizes
 from triolet.tests.leaks import check_no_leaks, process_exists
@@ -24,14 +28,14 @@ pytestmark = pytest.mark.slow
 LONG_STEP_S = 0.3
 
 
-async def lose(executor: Executor, victim: Process) -> None:
-    """Kill a worker; return when others are in its place."""
+async def lose(executor: Executor, victim: Process) -> bool:
+    """Kill a worker; when others are in its place, whether they have its KV memory."""
     before = executor.generation
     victim.send_signal(signal.SIGKILL)
     while executor.generation == before:
         assert await executor.result(1) is None  # as the step loop waits
         await trio.lowlevel.checkpoint()
-    await executor.replaced(1)
+    return await executor.replaced(1)
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -58,6 +62,38 @@ async def test_others_take_the_place_of_all_and_know_nothing(
                 assert (exit_.process, exit_.signal) == (f"worker-{generation}", signal.SIGKILL)
             assert lost == list(range(1, workers + 1))
             assert len(await executor.trees()) == workers
+
+
+@contextmanager
+def open_memory() -> Iterator[list[int]]:
+    """What an engine gets: its progress page, and memfds for weights, the cache and its names."""
+    with check_no_leaks(), ExitStack() as owned:
+        fds = [owned.enter_context(open_page(2)).fd]
+        for name in ("weights", "cache", "names"):
+            fds.append(os.memfd_create(name, os.MFD_ALLOW_SEALING))
+            owned.callback(os.close, fds[-1])
+        yield fds
+
+
+@needs_huge_pages
+@pytest.mark.parametrize("losses_before_it_is_asked", [1, 2])
+async def test_memory_that_outlives_workers_is_kept_unless_it_was_lost_between(
+    losses_before_it_is_asked: int,
+) -> None:
+    with open_memory() as fds:
+        cache, folder = fds[2], bundled_model_folder()
+        opened = open_pool(folder, executor="native", kv_blocks=64, engine_fds=fds)
+        async with opened as pool:
+            executor = pool.executor
+            assert pool.ready.kv_memory is KVMemory.FRESH
+            assert await lose(executor, pool.processes[0])
+            os.ftruncate(cache, 0)
+            for _ in range(losses_before_it_is_asked):
+                generation = executor.generation
+                pool.processes[0].send_signal(signal.SIGKILL)
+                while executor.generation == generation or not executor._ready.is_set():
+                    await trio.lowlevel.checkpoint()
+            assert not await executor.replaced(1)
 
 
 async def test_a_step_under_way_is_lost_and_those_submitted_meanwhile(

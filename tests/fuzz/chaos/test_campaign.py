@@ -34,6 +34,7 @@ from triolet.fuzz.chaos.fault_run import has_reached
 from triolet.fuzz.chaos.load import PROBES, check_null_tokens
 from triolet.fuzz.chaos.options import ChaosOptions
 from triolet.fuzz.chaos.served_run import is_serving, open_served_run
+from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.processes.control_server import ControlCallFailed
 
@@ -64,11 +65,14 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.rank < 3
         if fault.kind in STOPS | SLOW:
             assert fault.seconds > 0
+        if fault.kind in STOPS and fault.place != "root":
+            assert fault.seconds < DEADLINE_MIN_S, "it would be ended, and no stop be proven"
         if fault.kind in (FaultKind.CANCEL_SOCKET, FaultKind.LEAVE):
             assert fault.transport is Transport.SOCKET
         if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
             assert fault.token >= 1, "an id to cancel by is known from the first event on"
-        assert bool(fault.deaths) == (fault.kind in KILLS - ON_WORKER)
+        inside = ON_WORKER - {FaultKind.CRASH_WORKER}
+        assert bool(fault.deaths) == (fault.kind in KILLS - inside)
         assert fault.place not in fault.also
         assert bool(fault.phase) == (fault.kind is FaultKind.KILL_BOOT)
         assert bool(fault.place) == (fault.kind in KILLS | STOPS)
@@ -100,6 +104,13 @@ def test_each_rank_of_workers_has_its_turn() -> None:
     assert [fault.place.partition("/")[2] for fault in plan] == [
         f"worker {rank}" for rank in (0, 1, 2, 0, 1, 2)
     ]
+
+
+def test_a_worker_that_crashes_takes_its_engine_along_one_that_is_killed_does_not() -> None:
+    kinds = (FaultKind.CRASH_WORKER, FaultKind.KILL_WORKER)
+    for fault in make_plan(1, 20, **SHAPE, workers=3, kinds=kinds):
+        crashes = fault.kind is FaultKind.CRASH_WORKER
+        assert fault.deaths == ({f"engine {fault.rank}": 1} if crashes else {})
 
 
 def test_a_boot_is_killed_in_each_of_its_phases() -> None:

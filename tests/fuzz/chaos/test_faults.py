@@ -21,7 +21,7 @@ from triolet.fuzz.chaos import faults
 from triolet.fuzz.chaos.checkers import Disturbance
 from triolet.fuzz.chaos.clients import Event, EventConnection, Lost, ask, open_events
 from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
-from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner
+from triolet.fuzz.chaos.fault_run import ATTEMPTS_MAX, FaultRunner, judge_lives
 from triolet.fuzz.chaos.history import Ending, StreamHistory
 from triolet.fuzz.chaos.load import PROBES, start_history
 from triolet.fuzz.chaos.report import FaultOutcome
@@ -334,6 +334,32 @@ KILL = Fault(
     token=0,
     seconds=0.0,
 )
+
+
+EPOCHS = {"frontend 0": 1, "engine 0": 2, "engine 1": 3}
+IN_PLACE, WITH_ITS_ENGINE = EPOCHS, {**EPOCHS, "engine 0": 4}
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "invariants"),
+    [
+        (FaultKind.CRASH_WORKER, WITH_ITS_ENGINE, []),
+        (FaultKind.CRASH_WORKER, IN_PLACE, ["I11", "I10"]),  # the root suspects nobody
+        (FaultKind.CRASH_WORKER, {**EPOCHS, "engine 0": 5}, ["I10"]),
+        (FaultKind.CRASH_WORKER, {**EPOCHS, "engine 1": 4}, ["I7", "I11"]),
+        (FaultKind.KILL_WORKER, IN_PLACE, []),
+        (FaultKind.KILL_WORKER, WITH_ITS_ENGINE, ["I7", "I10"]),
+        (FaultKind.STOP_WORKER, WITH_ITS_ENGINE, ["I7", "I10"]),
+        (FaultKind.HANG_WORKER, IN_PLACE, []),
+        (FaultKind.HANG_WORKER, WITH_ITS_ENGINE, []),
+        (FaultKind.HANG_WORKER, {**EPOCHS, "engine 0": 5}, ["I10"]),
+    ],
+)
+def test_whom_the_death_of_a_worker_takes_along(
+    kind: FaultKind, now: dict[str, int], invariants: list[str]
+) -> None:
+    found = judge_lives(attrs.evolve(KILL, kind=kind), EPOCHS, now)
+    assert [violation.invariant for violation in found] == invariants
 
 
 @pytest.fixture

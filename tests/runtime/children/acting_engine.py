@@ -34,6 +34,7 @@ from triolet.engine.messages import (
     EngineReady,
     Failing,
     FrontendMembership,
+    Passed,
     TreeReply,
     TreeRequest,
     WorkersChanged,
@@ -70,6 +71,8 @@ async def main(fds: ChildFds) -> None:
         fds.control.send(b"\xffnoise")
     if act == "deaf":
         await trio.sleep_forever()
+    if act == "passed":
+        assert control.send_nowait(Passed({argument.encode(): 7}))
     if act in ("late", "failing"):
         with trio.open_signal_receiver(signal.SIGUSR1) as signals:
             await handshake.ready(msgspec.msgpack.encode(READY))

@@ -25,7 +25,8 @@ from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, is_quiet, open_bed
 from triolet.fuzz.doubles.link_faults import FaultKind, NthFault
 from triolet.runtime.errors import NoEngine, ProcessingFailed, RequestIdInUse, UtilityFailed
-from triolet.runtime.frontend.core_client import SLICE_OUTPUTS, CoreClient
+from triolet.runtime.frontend.client_tasks import SLICE_OUTPUTS
+from triolet.runtime.frontend.core_client import CoreClient
 from triolet.runtime.messages import EngineMembership
 from triolet.tests.contracts.channel import running
 from triolet.transports.links.channel import Peer, PeerDown, PeerNotConnected, PeerUp, Received
@@ -169,6 +170,42 @@ async def test_it_waits_no_longer_than_it_should(
         assert bed.frontend.statistics().frontend.requests_failed_total == 1
 
 
+async def test_a_request_that_comes_while_no_engine_is_there_waits_for_one(
+    null_folder: pathlib.Path,
+) -> None:
+    async with open_bed(null_folder) as bed:
+        wanted = (await bed.answer("hello", ENDLESS)).token_ids
+        (peer,) = bed.client.balancer.engines
+        bed.client.handle_event(PeerDown(peer, "a test"))
+        async with bed.frontend.generate("hello", ENDLESS, events=True) as stream:
+            await trio.testing.wait_all_tasks_blocked()
+            assert bed.frontend.statistics().frontend.requests_waiting == 1
+            bed.client.handle_event(PeerUp(peer, 2))
+            told = [event.kind for output in [o async for o in stream] for event in output.events]
+        assert told[:2] == [RequestEventKind.QUEUED, RequestEventKind.SCHEDULED]
+        assert stream.token_ids == wanted
+        counts = bed.frontend.statistics().frontend
+        assert (counts.requests_waiting, counts.requests_migrated_total) == (0, 0)
+
+
+async def test_one_that_waits_for_its_first_engine_in_vain_says_what_engines_do(
+    null_folder: pathlib.Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    autojump_clock.autojump_threshold = 0.05  # steps run in a thread
+    async with open_bed(null_folder) as bed:
+        await bed.answer("hello", ENDLESS)
+        bed.lose_engine(0)
+        assert not bed.frontend.health().ready
+        began = trio.current_time()
+        with pytest.raises(NoEngine, match="engine 0 is restarting after it was killed"):
+            await bed.answer("hello", ENDLESS)
+        assert 29.9 < trio.current_time() - began < 32
+        bed.client.apply_membership(bed.directory.handle_failed(0))
+        with pytest.raises(NoEngine, match="engine 0 is failed"):
+            await bed.answer("hello", ENDLESS)
+        assert trio.current_time() - began < 32, "none will come"
+
+
 @pytest.mark.parametrize("given_up", [True, False])
 @pytest.mark.parametrize("inexact_ok", [True, False])
 async def test_only_who_allows_it_goes_on_with_other_numerics(
@@ -250,13 +287,6 @@ async def test_a_link_that_comes_up_after_its_engine_was_replaced_is_forgotten(b
         spoke.forget(me)
     assert late not in bed.hub.links.peers
     assert not bed.client.engines.is_met(late)
-
-
-async def test_without_an_engine_the_reason_is_told(bed: Bed) -> None:
-    bed.lose_engine(0)
-    with pytest.raises(NoEngine, match="engine 0 is restarting after it was killed"):
-        await _tokens(bed)
-    assert not bed.frontend.health().ready
 
 
 async def test_an_id_in_use_is_refused_and_the_first_goes_on(null_folder: pathlib.Path) -> None:

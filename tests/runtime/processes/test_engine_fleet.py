@@ -3,6 +3,7 @@
 import importlib.util
 import itertools
 import signal
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -25,7 +26,14 @@ from triolet.runtime.messages import EngineMembership, EngineState
 from triolet.runtime.processes.child_process import ChildPlan, run_child_process
 from triolet.runtime.processes.engine_fleet import ENGINE_MODULE
 
-from ..acting import EngineBed, acting_settings, dummy_process, running, wait_waits_for
+from ..acting import (
+    EngineBed,
+    acting_settings,
+    dummy_process,
+    facts_of,
+    running,
+    wait_waits_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -106,6 +114,22 @@ async def test_an_engine_that_says_it_is_failing_gets_no_more_work() -> None:
         assert bed.fleet.directory.snapshot().engines[0].cause == "a worker died"
         assert 0 in bed.fleet.processes.ready  # its end is told by its pidfd
     assert bed.diary.of(ChildGone) == []
+
+
+async def test_suspects_that_have_passed_are_cleared_for_frontends_once() -> None:
+    bed = Bed(acting_settings(["passed x", "passed x", "passed y"]))
+    bed.fleet.quarantine.handle_death({b"x": 7, b"y": 8}, time.monotonic())
+    async with running(bed.fleet):
+        for epoch in (1, 2, 3):
+            await bed.wait_ready(epoch)
+            await facts_of(bed.fleet.processes.ready[0])  # what it said before has been heard
+            assert bed.fleet.directory.snapshot().suspects == {b"y": 8}
+            if epoch < 3:
+                bed.kill()
+    # The same again, and one that is suspected at a later position, are no news.
+    members = [snapshot.engines[0] for snapshot in bed.diary.of(EngineMembership)]
+    up = [member.epoch for member in members if member.state is READY]
+    assert up == [1, 1, 2, 3]
 
 
 async def test_one_that_computes_otherwise_is_reported() -> None:

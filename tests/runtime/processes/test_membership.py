@@ -14,6 +14,7 @@ from triolet.runtime.processes.membership import (
     deliver,
     reply_to,
 )
+from triolet.runtime.processes.quarantine import Suspect
 
 from ..children.acting_engine import READY
 
@@ -60,6 +61,15 @@ def test_snapshots_are_whole_and_numbered() -> None:
     numbers = [directory.handle_starting(1, 1).number, directory.handle_starting(0, 2).number]
     assert numbers == [1, 2]
     assert [member.rank for member in directory.snapshot().engines] == [0, 1]
+
+
+def test_suspects_that_have_passed_are_not_listed() -> None:
+    directory = EngineDirectory()
+    number = directory.handle_starting(0, 1).number
+    suspects = {b"x": Suspect(7), b"y": Suspect(0, deaths_in_company=1)}
+    membership = directory.handle_quarantine(suspects, {b"z": 9.0})
+    assert membership.number == number + 1
+    assert (membership.suspects, membership.refused) == ({b"x": 7}, {b"z": 9.0})
 
 
 def test_a_frontend_replaces_its_predecessor() -> None:

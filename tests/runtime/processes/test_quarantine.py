@@ -1,5 +1,6 @@
 """Quarantine: one that kills alone is refused after two deaths, company is not enough."""
 
+import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,20 +52,67 @@ def test_all_is_forgotten_in_time() -> None:
     assert quarantine.refused == {}
 
 
-DEATHS = st.lists(
-    st.tuples(
-        st.dictionaries(st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 9), max_size=4),
-        st.floats(0.0, EXPIRY_S / 2),
-    ),
+def test_those_that_pass_alone_need_not_run_alone_any_more() -> None:
+    quarantine = Quarantine()
+    quarantine.handle_death({POISON: 7, b"x": 5, b"y": 5}, 0.0)
+    assert quarantine.handle_passed({b"x": 9, b"y": 5, b"unknown": 5}, 1.0)
+    left = {content: each.position for content, each in quarantine.suspects.items()}
+    assert left == {POISON: 7, b"x": 0, b"y": 0}
+    assert not quarantine.handle_passed({b"x": 9, b"y": 5}, 2.0), "nothing is news in it"
+    assert quarantine.handle_death({b"x": 5}, 3.0) == [], "what it was suspected of was not so"
+    assert quarantine.suspects[b"x"].position == 5
+
+
+def test_what_passed_before_a_later_position_became_suspect_clears_nothing() -> None:
+    quarantine = Quarantine()
+    quarantine.handle_death({b"x": 5, b"y": 5}, 0.0)
+    quarantine.handle_death({b"x": 9, b"y": 9}, 1.0)
+    assert not quarantine.handle_passed({b"x": 8}, 2.0)
+    assert quarantine.suspects[b"x"].position == 9
+
+
+def test_a_group_that_passes_alone_and_dies_in_company_is_ended_all_the_same() -> None:
+    quarantine = Quarantine()
+    group = {b"a": 5, b"b": 5}
+    for now in (0.0, 1.0):
+        assert quarantine.handle_death(group, now) == []
+        assert quarantine.handle_passed(group, now)
+    assert sorted(quarantine.handle_death(group, 2.0)) == [b"a", b"b"]
+
+
+def test_that_it_passed_does_not_prolong_what_is_remembered() -> None:
+    quarantine = Quarantine()
+    quarantine.handle_death({b"x": 5, b"y": 5}, 0.0)
+    assert quarantine.handle_passed({b"x": 5}, EXPIRY_S - 1.0)
+    assert not quarantine.handle_passed({b"y": 5}, EXPIRY_S)
+    assert quarantine.suspects == {}
+
+
+POSITIONS = st.dictionaries(
+    st.sampled_from([b"a", b"b", b"c", b"d"]), st.integers(1, 9), max_size=4
+)
+EVENTS = st.lists(
+    st.tuples(st.booleans(), POSITIONS, st.floats(0.0, EXPIRY_S / 2)),
     max_size=30,
 )
 
 
-@given(DEATHS)
-def test_whatever_dies(deaths: list[tuple[dict[bytes, int], float]]) -> None:
+@given(EVENTS)
+def test_whatever_dies_and_passes(events: list[tuple[bool, dict[bytes, int], float]]) -> None:
     quarantine, now = Quarantine(), 0.0
-    for positions, passed_s in deaths:
+    for is_death, positions, passed_s in events:
         now += passed_s
+        quarantine.handle_timeout(now)
+        before = dict(quarantine.suspects)
+        if not is_death:
+            changed = quarantine.handle_passed(positions, now)
+            quarantine.check_invariants()
+            assert changed == (quarantine.suspects != before)
+            for content, suspect in before.items():
+                after = quarantine.suspects[content]
+                is_past = suspect.position <= positions.get(content, 0)
+                assert after == attrs.evolve(suspect, position=0 if is_past else suspect.position)
+            continue
         refused = quarantine.handle_death(positions, now)
         quarantine.check_invariants()
         assert set(refused) <= set(positions)

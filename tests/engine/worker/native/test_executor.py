@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
 import pytest
 
 from triolet.engine.errors import InvalidParameter
@@ -13,7 +14,7 @@ from triolet.engine.kernels import library, shared_memory
 from triolet.engine.kernels.library import machine_isas
 from triolet.engine.kernels.shared_memory import has_all_pages
 from triolet.engine.model_config.config import load_model_config
-from triolet.engine.step_messages import StepResult, WorkerReady
+from triolet.engine.step_messages import KVMemory, StepResult, WorkerReady
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor, native_fault
 
@@ -78,7 +79,7 @@ def test_auto_is_torch_where_there_are_no_kernels(
 @pytest.fixture
 def memory_fds() -> Iterator[list[int]]:
     """Of a run, and of one place in it."""
-    fds = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("weights", "cache")]
+    fds = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("weights", "cache", "names")]
     yield fds
     for fd in fds:
         os.close(fd)
@@ -99,7 +100,9 @@ def test_the_next_life_finds_its_memory_and_computes_the_same(
     first = life(folder, memory_fds, load_format="auto")
     os.pwrite(memory_fds[1], b"\xff" * 2**20, 0)  # no numbers: what a life has left is not read
     second = life(folder, memory_fds, load_format="auto")
-    assert first[0] == second[0] == alone[0]
+    assert [each[0].kv_memory for each in (alone, first, second)] == list(KVMemory)
+    promises = [attrs.evolve(each[0], kv_memory=KVMemory.OWN) for each in (alone, first, second)]
+    assert promises[0] == promises[1] == promises[2]
     assert first[1].token_ids == second[1].token_ids == alone[1].token_ids
     assert all(has_all_pages(fd, os.fstat(fd).st_size) for fd in memory_fds)
 
@@ -127,7 +130,8 @@ def test_other_settings_make_a_copy_with_an_id_of_its_own(
     copied = life(folder, memory_fds, load_format="dummy")
     assert copied[0].numerics_id != shared[0].numerics_id
     assert "a copy of this worker's own" in caplog.text
-    assert life(folder, memory_fds, load_format="auto")[0] == shared[0]
+    again = life(folder, memory_fds, load_format="auto")[0]
+    assert again == attrs.evolve(shared[0], kv_memory=KVMemory.FOUND)
 
 
 def test_without_huge_pages_nothing_is_shared(
@@ -137,4 +141,4 @@ def test_without_huge_pages_nothing_is_shared(
     monkeypatch.setattr(shared_memory, "_COLLAPSE", 1000)  # advice that no kernel knows
     with_fds, without = life(folder, memory_fds), life(folder, [])
     assert with_fds[0] == without[0]
-    assert [os.fstat(fd).st_size for fd in memory_fds] == [0, 0]
+    assert [os.fstat(fd).st_size for fd in memory_fds] == [0, 0, 0]

@@ -1,0 +1,96 @@
+"""Engines of another numerics id: a stream never goes on there without a word.
+
+The first engine computes with the best instruction set, the second with `plain`. The first one is
+killed while streams of both run; those that had it may not go on at the second as if nothing were.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from triolet.engine.kernels.library import machine_isas
+
+from .server import DEADLINE_S, Server, wait_until
+from .streams import SeenStream, body, read_sse
+
+pytestmark = [
+    pytest.mark.end_to_end,
+    pytest.mark.slow,
+    pytest.mark.skipif(len(machine_isas()) < 2, reason="one instruction set alone"),
+]
+
+PROGRAM = pathlib.Path(__file__).parent / "programs" / "serve_unlike.py"
+STREAMS, TOKENS = 8, 400
+# Before they are disturbed.
+BEGUN = 20
+INEXACT = "inexact"
+
+
+@asynccontextmanager
+async def open_unlike(folder: pathlib.Path, *options: str) -> AsyncIterator[Server]:
+    """Two engines that differ, both linked."""
+    words = ["serve", "--port", "0", "--engines", "2", "--threads", "1", *options]
+    server = Server([sys.executable, str(PROGRAM), *words], folder)
+    server.spawn()
+    try:
+        await server.wait_ready()
+        await server.wait_linked(1, 2)
+        yield server
+    finally:
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + DEADLINE_S):
+            await server.stop()
+
+
+async def disturbed(server: Server) -> dict[str, SeenStream]:
+    """Streams of which every second allows it to go on inexactly; engine 0 is killed under them."""
+    streams = {f"{number} {INEXACT if number % 4 > 1 else ''}": SeenStream() for number in range(8)}
+    async with server.client() as client, trio.open_nursery() as nursery:
+        for name, seen in streams.items():
+            request = body(TOKENS)
+            request["runtime"] |= {"inexact_ok": INEXACT in name}
+            nursery.start_soon(read_sse, client, request, seen)
+        await wait_until(
+            lambda: all(len(seen.token_ids) >= BEGUN for seen in streams.values()),
+            "all streams are under way",
+        )
+        os.kill((await server.pids())["engine 0"], signal.SIGKILL)
+    return streams
+
+
+def moved(seen: SeenStream) -> list[object]:
+    """Whether each of its migrations was exact."""
+    return [event["exact"] for event in seen.events if event["type"] == "runtime.migrated"]
+
+
+async def test_without_time_to_wait_it_is_an_error_or_told(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_unlike(tmp_path, "--replay-wait", "0.001") as server:
+            streams = await disturbed(server)
+    failed = [name for name, seen in streams.items() if seen.error]
+    told = [name for name, seen in streams.items() if moved(seen)]
+    assert failed, "some that had the first engine do not allow it"
+    assert told, "some that had it do"
+    assert not any(INEXACT in name for name in failed)
+    assert all(INEXACT in name for name in told)
+    for name in failed:
+        assert streams[name].error["code"] == "engine_died"
+        assert "exactly" in streams[name].error["message"]
+    for name in told:
+        assert moved(streams[name]) == [False]
+        assert len(streams[name].token_ids) == TOKENS
+    rest = [seen for name, seen in streams.items() if name not in (*failed, *told)]
+    assert {tuple(seen.token_ids) for seen in rest} == {tuple(rest[0].token_ids)}, "the second's"
+
+
+async def test_with_time_it_waits_for_its_own(tmp_path: pathlib.Path) -> None:
+    with trio.fail_after(3 * DEADLINE_S):
+        async with open_unlike(tmp_path) as server:
+            streams = await disturbed(server)
+    assert not any(seen.error or moved(seen) for seen in streams.values())
+    assert {len(seen.token_ids) for seen in streams.values()} == {TOKENS}
