@@ -133,6 +133,16 @@ def _memory() -> Iterator[Finding]:
     yield Finding("descriptors", f"{soft} (at most {hard})", remedy)
 
 
+def _shared_memory() -> Iterator[Finding]:
+    from ...engine.kernels.shared_memory import has_huge_pages
+
+    if has_huge_pages():
+        fact = "huge pages: weights once for all engines, and a KV cache that outlives them"
+    else:
+        fact = "no huge pages (Linux 6.1 has them): each worker has its own weights and KV cache"
+    yield Finding("shared memory", fact)
+
+
 def _accelerator() -> Iterator[Finding]:
     driver = pathlib.Path("/proc/driver/nvidia/version")
     fact = driver.read_text().splitlines()[0] if driver.exists() else "none"
@@ -180,6 +190,7 @@ _LOOKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "processor": _processor,
     "native kernels": _kernels,
     "memory": _memory,
+    "shared memory": _shared_memory,
     "accelerator": _accelerator,
     "death signal": _child_ends_with_parent,
     "folders": _folders,

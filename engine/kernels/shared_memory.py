@@ -111,6 +111,20 @@ class SharedMapping:
         return False
 
 
+def has_huge_pages() -> bool:
+    """Whether this kernel gives shared memory huge pages where it is asked to. Raises `OSError`."""
+    fd = os.memfd_create("triolet-huge-pages", os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(fd, HUGE_PAGE_BYTES)
+        mapping = SharedMapping.of(fd, HUGE_PAGE_BYTES, writable=True)
+        try:
+            return mapping.take_huge_pages(lambda fraction: None)
+        finally:
+            mapping.close()
+    finally:
+        os.close(fd)
+
+
 def whole_pages(size: int) -> int:
     """The least number of bytes in whole huge pages that holds `size`."""
     return -(-size // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES

@@ -9,7 +9,7 @@ import pytest
 
 from triolet.api.commands import doctor
 from triolet.command_line import run_words
-from triolet.engine.kernels import library
+from triolet.engine.kernels import library, shared_memory
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[object, str]:
@@ -53,6 +53,18 @@ def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(doctor._LOOKS, "memory", broken)
     found = [finding for finding in doctor.all_findings() if finding.topic == "memory"]
     assert found[0].fact.startswith("could not be read: ")
+
+
+@pytest.mark.parametrize(("advice", "fact"), [(25, "huge pages: weights once"), (1000, "no huge")])
+def test_shared_memory_says_whether_weights_and_cache_outlive_a_worker(
+    advice: int, fact: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if advice == shared_memory._COLLAPSE and not shared_memory.has_huge_pages():
+        pytest.skip("the kernel merges none")
+    monkeypatch.setattr(shared_memory, "_COLLAPSE", advice)  # 1000: no kernel knows it
+    (found,) = [each for each in doctor.all_findings() if each.topic == "shared memory"]
+    assert found.fact.startswith(fact)
+    assert not found.remedy
 
 
 def test_kernels_that_are_not_there_are_no_fault_and_say_why(

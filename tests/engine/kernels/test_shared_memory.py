@@ -13,6 +13,7 @@ from triolet.engine.kernels.binding import HUGE_PAGE_BYTES, take_memory
 from triolet.engine.kernels.shared_memory import (
     SharedMapping,
     has_all_pages,
+    has_huge_pages,
     protect,
     whole_pages,
 )
@@ -26,20 +27,6 @@ def fd() -> Iterator[int]:
     os.ftruncate(memory, SIZE)
     yield memory
     os.close(memory)
-
-
-def has_huge_pages() -> bool:
-    """Whether this kernel merges pages of shared memory where it is asked to."""
-    memory = os.memfd_create("test")
-    try:
-        os.ftruncate(memory, HUGE_PAGE_BYTES)
-        mapping = SharedMapping.of(memory, HUGE_PAGE_BYTES, writable=True)
-        try:
-            return mapping.take_huge_pages(lambda fraction: None)
-        finally:
-            mapping.close()
-    finally:
-        os.close(memory)
 
 
 needs_huge_pages = pytest.mark.skipif(not has_huge_pages(), reason="the kernel merges none")
