@@ -38,6 +38,7 @@ BENCHMARKS = {
     "experts": 10,
     "sampling": 3,
     "worker_steps": 20,
+    "worker_death": 8,
     "walks": 2,
     "offline": 20,
     "peers": 20,

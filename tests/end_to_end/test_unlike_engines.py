@@ -26,7 +26,8 @@ pytestmark = [
 ]
 
 PROGRAM = pathlib.Path(__file__).parent / "programs" / "serve_unlike.py"
-STREAMS, TOKENS = 8, 400
+# So many that no engine has those of one kind alone.
+STREAMS, TOKENS = 16, 800
 # Before they are disturbed.
 BEGUN = 20
 INEXACT = "inexact"
@@ -49,7 +50,8 @@ async def open_unlike(folder: pathlib.Path, *options: str) -> AsyncIterator[Serv
 
 async def disturbed(server: Server) -> dict[str, SeenStream]:
     """Streams of which every second allows it to go on inexactly; engine 0 is killed under them."""
-    streams = {f"{number} {INEXACT if number % 4 > 1 else ''}": SeenStream() for number in range(8)}
+    streams = {f"{n} {INEXACT if n % 2 else ''}": SeenStream() for n in range(STREAMS)}
+    victim = (await server.pids())["engine 0"]
     async with server.client() as client, trio.open_nursery() as nursery:
         for name, seen in streams.items():
             request = body(TOKENS)
@@ -59,7 +61,7 @@ async def disturbed(server: Server) -> dict[str, SeenStream]:
             lambda: all(len(seen.token_ids) >= BEGUN for seen in streams.values()),
             "all streams are under way",
         )
-        os.kill((await server.pids())["engine 0"], signal.SIGKILL)
+        os.kill(victim, signal.SIGKILL)
     return streams
 
 
