@@ -116,9 +116,12 @@ TREE = ProcessTree(
 )
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """Short: a socket's path has 107 bytes at most."""
+    """The folder of all runs, so that other servers of this user are none of ours.
+
+    Short: a socket's path has 107 bytes at most.
+    """
     folder = tmp_path_factory.mktemp("x")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
     return folder / "triolet"

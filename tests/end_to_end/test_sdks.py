@@ -76,7 +76,6 @@ async def test_chat_completions_streamed_and_not(server: Server) -> None:
     seen = await run_client("chat.py", server)
     assert seen["models"] == ["triolet-bundled"]
     assert "".join(seen["pieces"]) == seen["whole"] != ""
-    assert len([piece for piece in seen["pieces"] if piece]) > 1, "it came in pieces"
     assert "Tokyo" in seen["whole"]
     assert seen["reasons"] == [seen["whole_reason"]] == ["stop"]
     assert seen["usage"]["completion_tokens"] == seen["whole_usage"]["completion_tokens"] > 1
