@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from ...engine.block_names import BlockNames
 from ...engine.core.engine_core import EngineCore
 from ...engine.core.kv_cache_manager import KVCacheManager
 from ...engine.messages import LiveRequest
@@ -225,6 +226,8 @@ _ROWS: tuple[tuple[str, type | ModuleType, str, Broken], ...] = (
     ("an engine keeps what is not wanted", EngineCore, "resync", _keep_unwanted),
     ("an engine sends all again", EngineCore, "resync", _resend_all),
     ("a block is leaked", KVCacheManager, "free", _leak_block),
+    ("a block keeps its name", BlockNames, "remove", _nothing),
+    ("names of another memory are believed", BlockNames, "clear", _nothing),
     ("a dead frontend's requests run on", EngineServer, "give_up", _give_up_link_alone),
     ("a new frontend is not connected", EngineProcess, "_apply_membership", _connect_once),
     ("a duplicate is delivered", Link, "_handle_data", _deliver_twice),

@@ -102,6 +102,8 @@ class Programs:
     kills_at: dict[int, int]
     prepare: Callable[[Frontend], None]
     on_up: Callable[[SimProcess], None]
+    # {rank: the latest}, whose memory outlives it.
+    _executors: dict[int, SimExecutor] = attrs.field(factory=dict, init=False)
 
     def mains(self) -> dict[str, Main]:
         """By the modules that the fleets are given."""
@@ -114,13 +116,20 @@ class Programs:
         init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
         me = _become(process, "engine", init.rank, init.epoch)
         process.on_cut.append(partial(self.network.remove, me))
+
+        def keep(executor: SimExecutor) -> None:
+            self._executors[init.rank] = executor
+            assert isinstance(process.parts, EngineParts)
+            process.parts.executor = executor
+
         make_executor = partial(
             SimExecutor,
             ready=self.worker_ready(init.rank),
             family=self.family(init.rank),
             kills_at=self.kills_at,
             chance=self.chance,
-            on_made=lambda executor: setattr(process.parts, "executor", executor),
+            before=self._executors.get(init.rank),
+            on_made=keep,
         )
         engine = engine_process.EngineProcess(
             init,
@@ -170,7 +179,7 @@ class Programs:
         self, process: SimProcess, control: ControlChannel, role: str
     ) -> ChildHandshake:
         handshake = await perform_child_handshake(_Channel(control, process.pid), role)
-        close_fds(handshake.fds)
+        process.on_cut.append(partial(close_fds, handshake.fds))
         return handshake
 
 

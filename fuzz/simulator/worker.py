@@ -13,11 +13,13 @@ from typing import Any
 import attrs
 import trio
 
+from ...engine.block_names import drop_names
 from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.messages import BootPhase
 from ...engine.process.executor import LOSSES_MAX
-from ...engine.step_messages import Mask, NewRow, Step, StepResult, WorkerReady
+from ...engine.process.main import NAMES_FD
+from ...engine.step_messages import KVMemory, Mask, NewRow, Step, StepResult, WorkerReady
 from ...engine.worker.null.executor import null_rows
 from ...nurseries.processes.process import ProcessDied, ProcessExit
 from ...nurseries.tasks.task_tree import ProcessTree
@@ -26,6 +28,8 @@ from ..doubles.checking_worker import CheckingWorker
 # A stream of forty tokens takes about as long as a successor needs to come up.
 STEP_S = (0.002, 0.01, 0.02, 0.05)
 BOOT_S = (0.005, 0.02, 0.02, 0.2)
+# Of new workers, those that find the KV memory of the last one.
+FOUND_SHARE = 0.7
 # What faults of a worker do to its engine.
 FAULTS = ("die", "fail", "hang")
 
@@ -43,6 +47,8 @@ class SimExecutor:
     kills_at: dict[int, int] = attrs.field(kw_only=True)
     chance: Random = attrs.field(kw_only=True)
     on_made: Callable[["SimExecutor"], None] = attrs.field(kw_only=True)
+    # The last one of this place: its KV memory may be found.
+    before: "SimExecutor | None" = attrs.field(default=None, kw_only=True)
     on_progress: Callable[[int, str, float], None]
     on_workers: Any = None
     recorder: Any = None
@@ -71,7 +77,20 @@ class SimExecutor:
         self.worker = CheckingWorker(
             ready.kv_blocks, settings.block_tokens, settings.max_num_seqs, ready.vocab_size
         )
+        is_found = self.before is not None and self._finds_memory()
+        if is_found and self.before is not None:
+            self.worker = self.before.worker.successor(0, is_kept=True)
+        kv_memory = KVMemory.FOUND if is_found else KVMemory.FRESH
+        self.ready = attrs.evolve(ready, kv_memory=kv_memory)
+        self.before = None
         self.on_made(self)
+
+    def _finds_memory(self) -> bool:
+        """Whether a new worker finds the KV memory of the last one; if not, it drops the names."""
+        is_found = self.chance.random() < FOUND_SHARE
+        if not is_found:
+            drop_names(self.engine_fds[NAMES_FD])
+        return is_found
 
     async def run(
         self, *, task_status: trio.TaskStatus[WorkerReady] = trio.TASK_STATUS_IGNORED
@@ -103,7 +122,7 @@ class SimExecutor:
         self._lost, self._replaced = trio.Event(), trio.Event()
         self.on_loss()
         await trio.sleep(self.chance.choice(BOOT_S))
-        is_kept = self.chance.random() < 0.5
+        is_kept = self._finds_memory()
         self._is_kept &= is_kept
         self.worker = self.worker.successor(0, is_kept=is_kept)
         self._free_at = 0.0

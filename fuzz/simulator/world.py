@@ -39,8 +39,8 @@ class World:
             nursery.cancel_scope.cancel("the simulation is over")
 
     async def _boot(self, nursery: trio.Nursery, judge: Judge) -> None:
-        for fleet in (self.scene.root.engines, self.scene.root.frontends):
-            await nursery.start(fleet.processes.run)
+        await nursery.start(self.scene.root.engines.run)
+        await nursery.start(self.scene.root.frontends.processes.run)
         with trio.move_on_after(BOOT_S) as patience:
             await self.scene.root.frontends.wait_serving()
             if self.scene.setup.waits_for_all:
