@@ -26,6 +26,7 @@ from .fault_plan import (
     HANGS,
     KILLS,
     SLOW,
+    SPARE_ENGINE,
     STOPS,
     TWICE,
     Fault,
@@ -344,6 +345,10 @@ def judge_lives(fault: Fault, before: Mapping[str, int], now: Mapping[str, int])
     if fault.kind is FaultKind.HANG_WORKER:  # it may be ended alone, or with its engine
         engine = fault.place.partition("/")[0]
         judged = judged and judge_epochs(before, now, {engine: 1})
+    if SPARE_ENGINE in fault.also:  # it may have been a successor by then
+        for place, deaths in fault.deaths.items():
+            twice = {**fault.deaths, place: deaths + 1}
+            judged = judged and judge_epochs(before, now, twice)
     return judged
 
 

@@ -362,6 +362,17 @@ def test_whom_the_death_of_a_worker_takes_along(
     assert [violation.invariant for violation in found] == invariants
 
 
+@pytest.mark.parametrize(
+    ("epoch", "invariants"), [(4, []), (5, []), (6, ["I10"]), (1, ["I11", "I10"])]
+)
+def test_a_spare_may_have_been_a_successor_when_it_was_killed(
+    epoch: int, invariants: list[str]
+) -> None:
+    fault = attrs.evolve(KILL, kind=FaultKind.KILL_SPARE, also=("spare engine 0",))
+    found = judge_lives(fault, EPOCHS, {**EPOCHS, "engine 0": epoch})
+    assert [violation.invariant for violation in found] == invariants
+
+
 @pytest.fixture
 def runner() -> Iterator[FaultRunner]:
     popen = subprocess.Popen([sys.executable, "-c", ""])
