@@ -20,14 +20,13 @@ async def run_process_pool(
     *,
     ready: Callable[[Process], Awaitable[T]],
     ladder: LadderTimes | None = None,
-    on_death: Callable[[ProcessDied], None] = lambda death: None,
     task_status: trio.TaskStatus[list[tuple[Process, T]]] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Own one process per spec until the first one dies. They start side by side.
 
     Starts with `(process, value of ready)` of each spec, in their order, when all are ready. Each
     process has a background task called as its spec. Returns only if every process was asked to
-    stop and exited with code 0. `on_death` hears of each death before the others are ended.
+    stop and exited with code 0.
 
     *Raises* `ProcessDied` of the process that died first, what `ready` raises, or `ServiceEnded` of
     a process's task that was cancelled alone.

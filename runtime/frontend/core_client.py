@@ -97,6 +97,7 @@ class CoreClient:
         peer = self._choose()
         now, admitted_ns = trio.current_time(), self.clock_ns()
         added: list[RequestSink] = []
+        sends: list[tuple[Peer, AddRequest]] = []
         waiting: list[LedgerEntry] = []
         try:
             for request, sink in requests:
@@ -104,12 +105,13 @@ class CoreClient:
                 request.admitted_ns = admitted_ns
                 if isinstance(peer, NoEngine):
                     waiting.append(self.ledger.handle_add_waiting(request, peer, now, sink))
-                    added.append(sink)
-                    continue
-                ready = self._taking[peer]
-                message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
+                else:
+                    ready = self._taking[peer]
+                    message = self.ledger.handle_add(request, peer, now, sink, ready=ready)
+                    sends.append((peer, message))
                 added.append(sink)
-                self._send(peer, message)
+            for engine, message in sends:
+                self._send(engine, message)
         except BaseException:
             # A request that cannot be encoded must not wait here for the next RESYNC.
             for sink in added:

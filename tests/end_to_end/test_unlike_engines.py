@@ -70,7 +70,9 @@ def moved(seen: SeenStream) -> list[object]:
     return [event["exact"] for event in seen.events if event["type"] == "runtime.migrated"]
 
 
-async def test_without_time_to_wait_it_is_an_error_or_told(tmp_path: pathlib.Path) -> None:
+async def test_without_time_to_wait_it_is_an_error_or_an_event_says_it(
+    tmp_path: pathlib.Path,
+) -> None:
     with trio.fail_after(3 * DEADLINE_S):
         async with open_unlike(tmp_path, "--replay-wait", "0.001") as server:
             streams = await disturbed(server)

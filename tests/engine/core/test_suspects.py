@@ -74,7 +74,7 @@ def test_nobody_has_passed_before_the_step_is_complete_or_when_it_is_lost() -> N
     assert run(core, worker)[0][0] == ["a"], "it is alone again"
 
 
-def test_one_that_ends_with_the_step_that_passes_is_told() -> None:
+def test_one_that_ends_with_the_step_that_passes_is_reported() -> None:
     core = make_core()
     core.add("f0", add_request("a", prompt=PROMPT, max_tokens=1, solo_tokens=8))
     assert run(core) == [(["a"], {content_hash(suspect("a")): 8})]

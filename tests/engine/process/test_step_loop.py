@@ -262,7 +262,7 @@ async def test_what_is_cached_is_found_after_a_loss_only_where_memory_is_kept(
         assert len(engine.tokens("b")) == 3
 
 
-async def test_suspects_that_have_passed_are_told_once_their_step_is_there() -> None:
+async def test_suspects_that_have_passed_are_reported_once_their_step_is_there() -> None:
     async with open_engine(FakeExecutor(held=True)) as engine:
         engine.add("a", solo_tokens=1)
         engine.add("b", solo_tokens=1)
