@@ -28,7 +28,7 @@ ROOMS = {
     "engine": [
         "errors", "host", "embeddings", "structured_outputs", "grammar", "parameter_bounds",
         "sampling_params", "model_config", "config", "messages", "batch_table", "step_messages",
-        "block_names", "step_recorder", "model", "kernels", "worker", "core",
+        "block_names", "place_memory", "step_recorder", "model", "kernels", "worker", "core",
         "process",
     ],
     "engine.worker": [
@@ -53,6 +53,7 @@ ROOMS = {
 ENGINE_FACE = {
     "config", "messages", "parameter_bounds", "sampling_params", "model_config", "errors",
     "structured_outputs", "grammar", "embeddings", "host", "batch_table", "block_names",
+    "place_memory",
 }  # fmt: skip
 # What a machine that decides must not touch: clocks, sockets, processes, loops, devices.
 IMPURE = {

@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from ...engine.config import BLOCK_TOKENS, EngineSettings
+from ...engine.place_memory import open_memory_of_places
 from ...engine.process.executor import LOSSES_MAX, Executor
 from ...engine.process.main import spare_workers
 from ...nurseries.processes.process import Process
@@ -40,13 +41,9 @@ SPARE_S = 2.5
 
 @contextlib.contextmanager
 def memory() -> Iterator[list[int]]:
-    """What an engine gets beside INIT: its page, and memfds of weights, cache and names."""
-    with contextlib.ExitStack() as owned:
-        fds = [owned.enter_context(open_page(2)).fd]
-        for name in ("weights", "cache", "names"):
-            fds.append(os.memfd_create(name, os.MFD_ALLOW_SEALING))
-            owned.callback(os.close, fds[-1])
-        yield fds
+    """What an engine gets beside INIT: its page, and the memory of its place."""
+    with open_page(2) as page, open_memory_of_places() as (place,):
+        yield [page.fd, *place.fds]
 
 
 def settings_of(shape: Shape, folder: pathlib.Path) -> EngineSettings:

@@ -101,8 +101,8 @@ class Executor:
     ahead: Sequence[Spawned] = ()
     on_failing: Callable[[Exception], None] = lambda error: None
     recorder: StepRecorder = NO_RECORDER
-    # What each worker gets as its engine did: the progress page, on which it has a slot, and
-    # memfds for what outlives it (`worker.native.executor`).
+    # What each worker gets as its engine did: the progress page, on which it has a slot, and the
+    # memory of its place.
     engine_fds: Sequence[int] = ()
     # Whose readiness hears of the workers'; a worker is one of these where it can be.
     spares: Spares | None = None

@@ -50,6 +50,7 @@ from ..messages import (
     TreeReply,
     TreeRequest,
 )
+from ..place_memory import PlaceMemory
 from ..step_messages import WorkerReady
 from ..step_recorder import StepRecorder, open_recorder
 from .boot_reports import BootReports
@@ -59,8 +60,6 @@ from .services import describe_engine, open_engine_services
 
 # Trees are asked for by people; one more at a time is not answered, and its asker gives up.
 TREE_TASKS_MAX = 4
-# Beside INIT: the progress page, the memory of weights and of the cache, the blocks' names.
-PAGE_FD, NAMES_FD = 0, 3
 # After new workers are ready: what was interrupted goes on first.
 SPARE_SETTLE_S = 0.5
 
@@ -73,7 +72,7 @@ async def main(child: ChildFds) -> None:
     handshake, ahead = await keep_while(
         child.ahead, partial(perform_child_handshake, control, "engine")
     )
-    page_fd = handshake.fds[PAGE_FD] if handshake.fds else None
+    page_fd = handshake.fds[0] if handshake.fds else None
     init = msgspec.msgpack.decode(handshake.init, type=EngineInit)
     me = Peer("engine", init.rank, init.epoch)
     after_slots = SLOT_BYTES * (1 + init.settings.workers)
@@ -167,8 +166,8 @@ class EngineProcess:
                 await self._serve(executor.value)
 
     async def _serve(self, workers: WorkerReady) -> None:
-        settings, fds = self.init.settings, self.handshake.fds
-        names_fd = fds[NAMES_FD] if len(fds) > NAMES_FD else None
+        settings, memory = self.init.settings, PlaceMemory.of(self.handshake.fds[1:])
+        names_fd = memory.names if memory else None
         with open_block_names(names_fd, workers, settings.block_tokens) as names:
             await self._serve_core(EngineCore(settings, workers, names))
 

@@ -6,9 +6,9 @@ what its executor needs: one that computes nothing must not pay for torch.
 
 import logging
 import os
-from collections.abc import Sequence
 
 from ..config import EngineSettings
+from ..place_memory import PlaceMemory
 from .executor_interface import Pause, WorkerExecutor
 
 logger = logging.getLogger(__name__)
@@ -18,11 +18,11 @@ SPIN_COUNT = "2000"
 
 
 def make_executor(
-    settings: EngineSettings, rank: int, pause: Pause, memory_fds: Sequence[int] = ()
+    settings: EngineSettings, rank: int, pause: Pause, memory: PlaceMemory | None = None
 ) -> WorkerExecutor:
     """The executor that the settings name, not loaded yet.
 
-    `memory_fds` are memfds of its run and place, for who can share memory (`native.executor`).
+    `memory` is for who can share it, and stays open.
 
     Raises `ModelFolderError` where "auto" cannot read what it has to decide by.
     """
@@ -38,7 +38,7 @@ def make_executor(
         return TorchExecutor(settings, rank)
     from .native.executor import NativeExecutor
 
-    return NativeExecutor(settings, rank, pause, memory_fds)
+    return NativeExecutor(settings, rank, pause, memory)
 
 
 def _best(settings: EngineSettings) -> str:

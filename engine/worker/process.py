@@ -7,7 +7,7 @@ the first moment. Imports torch only where the executor needs it.
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TypeVar
@@ -31,6 +31,7 @@ from ...transports.rings.shm_ring import RingReader, RingWriter
 from ..config import EngineSettings
 from ..errors import EngineError
 from ..messages import BootPhase, TreeReply, TreeRequest
+from ..place_memory import PlaceMemory
 from ..step_messages import OUTPUT_RANK, WorkerInit, WorkerReady
 from ..step_recorder import open_recorder
 from .executor_interface import Pause, WorkerExecutor
@@ -46,7 +47,7 @@ RING_FDS = READER_FDS + WRITER_FDS
 REPORT_S = 0.05
 # Called with the settings, our rank, a way to pause until the worker is stopped, and memory that
 # outlives us, which stays open.
-MakeExecutor = Callable[[EngineSettings, int, Pause, Sequence[int]], WorkerExecutor]
+MakeExecutor = Callable[[EngineSettings, int, Pause, PlaceMemory | None], WorkerExecutor]
 
 
 async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
@@ -61,7 +62,8 @@ async def main(child: ChildFds, make: MakeExecutor = make_executor) -> None:
         page_fd = engine_fds[0] if engine_fds else None
         stop = owned.enter_context(closing(StopSignal()))
         # In a thread: importing a tensor library takes seconds, in which the loop must stay free.
-        make_ours = partial(make, init.settings, init.rank, stop.pause, engine_fds[1:])
+        memory = PlaceMemory.of(engine_fds[1:])
+        make_ours = partial(make, init.settings, init.rank, stop.pause, memory)
         executor = await run_or_refuse(handshake, make_ours, thread_name="import")
         loop = StepLoop(
             executor=executor,

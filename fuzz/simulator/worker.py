@@ -17,8 +17,8 @@ from ...engine.block_names import drop_names
 from ...engine.config import EngineSettings
 from ...engine.errors import StepFailed, StepTimeout
 from ...engine.messages import BootPhase
+from ...engine.place_memory import PlaceMemory
 from ...engine.process.executor import LOSSES_MAX
-from ...engine.process.main import NAMES_FD
 from ...engine.step_messages import KVMemory, Mask, NewRow, Step, StepResult, WorkerReady
 from ...engine.worker.null.executor import null_rows
 from ...nurseries.processes.process import ProcessDied, ProcessExit
@@ -89,7 +89,9 @@ class SimExecutor:
         """Whether a new worker finds the KV memory of the last one; if not, it drops the names."""
         is_found = self.chance.random() < FOUND_SHARE
         if not is_found:
-            drop_names(self.engine_fds[NAMES_FD])
+            memory = PlaceMemory.of(self.engine_fds[1:])
+            assert memory is not None
+            drop_names(memory.names)
         return is_found
 
     async def run(

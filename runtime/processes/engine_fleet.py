@@ -10,7 +10,6 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 
 import attrs
 import msgspec
@@ -21,6 +20,7 @@ from ...engine.block_names import drop_names
 from ...engine.config import worker_module_ahead
 from ...engine.errors import BootRefused
 from ...engine.messages import ENGINE_TO_ROOT, ROOT_TO_ENGINE, EngineInit, EngineReady, Passed
+from ...engine.place_memory import PlaceMemory, open_memory_of_places
 from ...nurseries.processes.kernel import KERNEL, Kernel
 from ...nurseries.processes.process import ProcessStuck
 from ...nurseries.processes.spares import Readiness
@@ -37,8 +37,6 @@ from .quarantine import Quarantine
 
 # By name, not by import: what an engine is made of is not this process's business.
 ENGINE_MODULE = "triolet.engine.process.main"
-# What people see of the memory, in `/proc/PID/smaps`.
-WEIGHTS_MEMORY, CACHE_MEMORY, NAMES_MEMORY = "triolet-weights", "triolet-cache", "triolet-names"
 
 
 @attrs.define(eq=False)
@@ -65,9 +63,8 @@ class EngineFleet:
     directory: EngineDirectory = attrs.field(factory=EngineDirectory, init=False)
     quarantine: Quarantine = attrs.field(factory=Quarantine, init=False)
     processes: ProcessSupervisor = attrs.field(init=False)
-    # The run's weights, then of each rank its keys and values and their names: memfds that engines
-    # fill, and that outlive them; a successor finds its memory there. Empty before `run`.
-    _memory_fds: list[int] = attrs.field(factory=list, init=False)
+    # By rank; a successor finds what was there. Empty before `run`.
+    _memory: list[PlaceMemory] = attrs.field(factory=list, init=False)
     # Whether any engine was ever ready: from then on a refusal is an outage, not a wrong command.
     _has_served: bool = attrs.field(default=False, init=False)
     # Of the engine that was ready last.
@@ -106,12 +103,11 @@ class EngineFleet:
 
         Raises also `OSError` where there are no descriptors. The engines' memory goes with it.
         """
-        with _open_memory(self.settings.engines) as self._memory_fds:
+        with open_memory_of_places(self.settings.engines) as self._memory:
             await self.processes.run(task_status=task_status)
 
     def _fds_of(self, rank: int) -> Sequence[int]:
-        weights, own = self._memory_fds[:1], self._memory_fds[1 + 2 * rank : 3 + 2 * rank]
-        return [*weights, *own]
+        return self._memory[rank].fds
 
     # ---- as the owner of its processes
 
@@ -122,8 +118,8 @@ class EngineFleet:
         and the last said why none can be.
         """
         last = error.__cause__ or error
-        if self._memory_fds:
-            os.ftruncate(self._memory_fds[1 + 2 * rank], 0)
+        if self._memory:
+            os.ftruncate(self._memory[rank].cache, 0)
         stuck = f"failed: {last}" if isinstance(last, ProcessStuck) else ""
         self.on_membership(self.directory.handle_failed(rank, stuck))
         any_left = self.directory.any_left()
@@ -182,8 +178,8 @@ class EngineFleet:
         Those of two steps that were in flight died together: which of them is not known. What is
         cached may have been written wild: the next engine finds none of it.
         """
-        if self._memory_fds:
-            drop_names(self._memory_fds[2 + 2 * rank])
+        if self._memory:
+            drop_names(self._memory[rank].names)
         positions: dict[bytes, int] = {}
         for batch in read_batches(table, self.settings.engine.max_num_seqs):
             for row in batch:
@@ -201,14 +197,3 @@ class EngineFleet:
         membership = self.directory.handle_failing(rank, cause)
         if membership is not None:
             self.on_membership(membership)
-
-
-@contextmanager
-def _open_memory(engines: int) -> Iterator[list[int]]:
-    """Empty memfds: for weights, and for each engine's keys and values, and their names."""
-    with ExitStack() as owned:
-        fds = []
-        for name in (WEIGHTS_MEMORY, *[CACHE_MEMORY, NAMES_MEMORY] * engines):
-            fds.append(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-            owned.callback(os.close, fds[-1])
-        yield fds

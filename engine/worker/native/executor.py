@@ -8,7 +8,7 @@ memory for keys and values from the worker before it. No torch here.
 import logging
 import os
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -24,6 +24,7 @@ from ...kernels.model import NativeModel, cache_bytes
 from ...kernels.shared_memory import SharedMapping, has_all_pages, whole_pages
 from ...messages import BootPhase
 from ...model_config.config import ModelConfig, load_model_config
+from ...place_memory import PlaceMemory
 from ...step_messages import KVMemory, Step, StepResult, WorkerReady
 from ..executor_interface import Pause, Progress, WaitMask, boot_phase, no_pause
 from ..kv_plan import plan_kv
@@ -57,9 +58,8 @@ class NativeExecutor:
     settings: EngineSettings
     rank: int
     _pause: Pause = no_pause
-    # Memory that outlives this process, where there is: for weights, for keys and values, and for
-    # the names of their blocks.
-    _memory_fds: Sequence[int] = ()
+    # Memory that outlives this process, where there is.
+    _memory: PlaceMemory | None = None
     _runner: NativeRunner | None = attrs.field(default=None, init=False)
     _isa: str = attrs.field(default="", init=False)
 
@@ -91,12 +91,12 @@ class NativeExecutor:
                 settings, config, library, functions,
                 positions=plan.max_model_len, threads=_threads(settings), progress=report,
             )  # fmt: skip
-            loaded = loader.load(self._memory_fds[:1], self._pause)
+            loaded = loader.load(self._memory, self._pause)
         with boot_phase(progress, BootPhase.KV_MEMORY):
             report = partial(progress, BootPhase.KV_MEMORY)
             size = cache_bytes(config, plan.blocks)
-            is_found = _has_cache(self._memory_fds, size)
-            cache = _take_cache(self._memory_fds, size, report)
+            is_found = _has_cache(self._memory, size)
+            cache = _take_cache(self._memory, size, report)
             model = NativeModel.of(
                 config,
                 functions,
@@ -134,24 +134,24 @@ class NativeExecutor:
         return self._runner.run(step, wait_mask)
 
 
-def _has_cache(memory_fds: Sequence[int], size: int) -> bool:
+def _has_cache(memory: PlaceMemory | None, size: int) -> bool:
     """Whether there are keys and values of another worker of this size."""
-    return bool(memory_fds) and has_all_pages(memory_fds[1], whole_pages(size))
+    return memory is not None and has_all_pages(memory.cache, whole_pages(size))
 
 
 def _take_cache(
-    memory_fds: Sequence[int], size: int, progress: Callable[[float], None]
+    memory: PlaceMemory | None, size: int, progress: Callable[[float], None]
 ) -> Bytes | None:
     """Memory for keys and values that the next worker finds with all its pages; None: no such.
 
     What the last one has left in it is no harm: a token that nothing was written to is not read
     as anything but its weight zero, in a life as after it. The engine knows what may be read.
     """
-    if not memory_fds:
+    if memory is None:
         return None
-    fd, whole = memory_fds[1], whole_pages(size)
+    fd, whole = memory.cache, whole_pages(size)
     if not has_all_pages(fd, whole):
-        drop_names(memory_fds[2])
+        drop_names(memory.names)
         os.ftruncate(fd, 0)
         os.ftruncate(fd, whole)
     mapping = SharedMapping.of(fd, whole, writable=True)

@@ -7,7 +7,7 @@ import hashlib
 import logging
 import math
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from ctypes import CDLL
 
 import attrs
@@ -22,6 +22,7 @@ from ...kernels.shared_memory import protect
 from ...kernels.weights import DummyTensors, FolderTensors, Packer, TensorSource, plan_tensors
 from ...model.weight_folder import numerics_files, open_weight_folder, rename_of
 from ...model_config.config import ModelConfig
+from ...place_memory import PlaceMemory
 from ..executor_interface import Pause
 from ..numerics import model_numerics_id
 from .shared_weights import WeightsRecord, share_weights
@@ -51,13 +52,13 @@ class WeightsLoader:
     threads: int
     progress: Callable[[float], None]
 
-    def load(self, memory_fds: Sequence[int], pause: Pause) -> LoadedWeights:
+    def load(self, place: PlaceMemory | None, pause: Pause) -> LoadedWeights:
         """The run's weights, or where they cannot be shared a copy of our own."""
         tables = math.prod(rotations_shape(self.config, self.positions)) * FLOAT_BYTES
         size = Layout.of(self.config).size + tables
-        if memory_fds:
+        if place is not None:
             shared = share_weights(
-                memory_fds[0], self._key(), size,
+                place.weights, self._key(), size,
                 fill=self._fill_shared, pause=pause, progress=self.progress,
             )  # fmt: skip
             if shared is not None:

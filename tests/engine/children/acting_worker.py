@@ -10,13 +10,13 @@ import json
 import os
 import pathlib
 import signal
-from collections.abc import Sequence
 from functools import partial
 
 import attrs
 
 from triolet.engine.config import EngineSettings
 from triolet.engine.messages import BootPhase
+from triolet.engine.place_memory import PlaceMemory
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import Pause, Progress, WaitMask, WorkerExecutor
 from triolet.engine.worker.executors import make_executor
@@ -54,10 +54,10 @@ class ActingExecutor:
 
 
 def make_acting_executor(
-    settings: EngineSettings, rank: int, pause: Pause, memory_fds: Sequence[int]
+    settings: EngineSettings, rank: int, pause: Pause, memory: PlaceMemory | None
 ) -> WorkerExecutor:
     acts = json.loads((pathlib.Path(settings.model) / "acts.json").read_text())
-    inner = make_executor(settings, rank, pause, memory_fds)
+    inner = make_executor(settings, rank, pause, memory)
     return ActingExecutor(inner, rank, acts.get(str(rank), ""), pause)
 
 

@@ -5,7 +5,7 @@ import pathlib
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import count
 
 import attrs
@@ -15,6 +15,7 @@ import trio
 from triolet.engine.config import WORKER_MODULE, EngineSettings
 from triolet.engine.errors import BootRefused, PromiseBroken, StepTimeout
 from triolet.engine.model.bundled import bundled_model_folder
+from triolet.engine.place_memory import open_memory_of_places
 from triolet.engine.process.executor import LOSSES_MAX, Executor
 from triolet.engine.step_messages import KVMemory, Step, StepResult
 from triolet.nurseries.processes.process import Process, ProcessDied
@@ -66,13 +67,9 @@ async def test_others_take_the_place_of_all_and_know_nothing(
 
 @contextmanager
 def open_memory() -> Iterator[list[int]]:
-    """What an engine gets: its progress page, and memfds for weights, the cache and its names."""
-    with check_no_leaks(), ExitStack() as owned:
-        fds = [owned.enter_context(open_page(2)).fd]
-        for name in ("weights", "cache", "names"):
-            fds.append(os.memfd_create(name, os.MFD_ALLOW_SEALING))
-            owned.callback(os.close, fds[-1])
-        yield fds
+    """What an engine gets: its progress page, and the memory of its place."""
+    with check_no_leaks(), open_page(2) as page, open_memory_of_places() as (place,):
+        yield [page.fd, *place.fds]
 
 
 @needs_huge_pages

@@ -1,12 +1,12 @@
 """A worker of the null executor that aborts when it is given a prompt with POISON in it."""
 
 import os
-from collections.abc import Sequence
 from functools import partial
 
 import attrs
 
 from triolet.engine.config import EngineSettings
+from triolet.engine.place_memory import PlaceMemory
 from triolet.engine.step_messages import Step, StepResult, WorkerReady
 from triolet.engine.worker.executor_interface import Pause, Progress, WaitMask, WorkerExecutor
 from triolet.engine.worker.executors import make_executor
@@ -33,9 +33,9 @@ class PoisonedExecutor:
 
 
 def make_poisoned(
-    settings: EngineSettings, rank: int, pause: Pause, memory_fds: Sequence[int]
+    settings: EngineSettings, rank: int, pause: Pause, memory: PlaceMemory | None
 ) -> WorkerExecutor:
-    return PoisonedExecutor(make_executor(settings, rank, pause, memory_fds))
+    return PoisonedExecutor(make_executor(settings, rank, pause, memory))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from triolet.engine.kernels import library, shared_memory
 from triolet.engine.kernels.library import machine_isas
 from triolet.engine.kernels.shared_memory import has_all_pages
 from triolet.engine.model_config.config import load_model_config
+from triolet.engine.place_memory import PlaceMemory, open_memory_of_places
 from triolet.engine.step_messages import KVMemory, StepResult, WorkerReady
 from triolet.engine.worker.executors import make_executor
 from triolet.engine.worker.native.executor import NativeExecutor, native_fault
@@ -77,44 +78,44 @@ def test_auto_is_torch_where_there_are_no_kernels(
 
 
 @pytest.fixture
-def memory_fds() -> Iterator[list[int]]:
+def memory() -> Iterator[PlaceMemory]:
     """Of a run, and of one place in it."""
-    fds = [os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("weights", "cache", "names")]
-    yield fds
-    for fd in fds:
-        os.close(fd)
+    with open_memory_of_places() as (place,):
+        yield place
 
 
-def life(folder: pathlib.Path, fds: list[int], **changes: Any) -> tuple[WorkerReady, StepResult]:
+def life(
+    folder: pathlib.Path, place: PlaceMemory | None, **changes: Any
+) -> tuple[WorkerReady, StepResult]:
     """A worker's, with the memory of those before: what it promises, and its first step."""
-    executor = NativeExecutor(settings_of(folder, **changes), 0, memory_fds=fds)
+    executor = NativeExecutor(settings_of(folder, **changes), 0, memory=place)
     return boot(executor), first_step(executor)
 
 
 @needs_huge_pages
 def test_the_next_life_finds_its_memory_and_computes_the_same(
-    tmp_path: pathlib.Path, memory_fds: list[int]
+    tmp_path: pathlib.Path, memory: PlaceMemory
 ) -> None:
     folder = write_model(tmp_path)
-    alone = life(folder, [], load_format="auto")
-    first = life(folder, memory_fds, load_format="auto")
-    os.pwrite(memory_fds[1], b"\xff" * 2**20, 0)  # no numbers: what a life has left is not read
-    second = life(folder, memory_fds, load_format="auto")
+    alone = life(folder, None, load_format="auto")
+    first = life(folder, memory, load_format="auto")
+    os.pwrite(memory.cache, b"\xff" * 2**20, 0)  # no numbers: what a life has left is not read
+    second = life(folder, memory, load_format="auto")
     assert [each[0].kv_memory for each in (alone, first, second)] == list(KVMemory)
     promises = [attrs.evolve(each[0], kv_memory=KVMemory.OWN) for each in (alone, first, second)]
     assert promises[0] == promises[1] == promises[2]
     assert first[1].token_ids == second[1].token_ids == alone[1].token_ids
-    assert all(has_all_pages(fd, os.fstat(fd).st_size) for fd in memory_fds)
+    assert all(has_all_pages(fd, os.fstat(fd).st_size) for fd in memory.fds)
 
 
 @needs_huge_pages
 def test_a_folder_that_was_exchanged_is_noticed_and_the_weights_stay(
-    tmp_path: pathlib.Path, memory_fds: list[int], caplog: pytest.LogCaptureFixture
+    tmp_path: pathlib.Path, memory: PlaceMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_model(tmp_path)
-    before = life(folder, memory_fds, load_format="auto")
+    before = life(folder, memory, load_format="auto")
     change_a_weight(folder)
-    after = life(folder, memory_fds, load_format="auto")
+    after = life(folder, memory, load_format="auto")
     assert after[0].numerics_id == before[0].numerics_id
     assert after[1].token_ids == before[1].token_ids
     assert "have changed since they were loaded" in caplog.text
@@ -122,23 +123,23 @@ def test_a_folder_that_was_exchanged_is_noticed_and_the_weights_stay(
 
 @needs_huge_pages
 def test_other_settings_make_a_copy_with_an_id_of_its_own(
-    tmp_path: pathlib.Path, memory_fds: list[int], caplog: pytest.LogCaptureFixture
+    tmp_path: pathlib.Path, memory: PlaceMemory, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_model(tmp_path)
-    shared = life(folder, memory_fds, load_format="auto")
+    shared = life(folder, memory, load_format="auto")
     assert "a copy of this worker's own" not in caplog.text
-    copied = life(folder, memory_fds, load_format="dummy")
+    copied = life(folder, memory, load_format="dummy")
     assert copied[0].numerics_id != shared[0].numerics_id
     assert "a copy of this worker's own" in caplog.text
-    again = life(folder, memory_fds, load_format="auto")[0]
+    again = life(folder, memory, load_format="auto")[0]
     assert again == attrs.evolve(shared[0], kv_memory=KVMemory.FOUND)
 
 
 def test_without_huge_pages_nothing_is_shared(
-    tmp_path: pathlib.Path, memory_fds: list[int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, memory: PlaceMemory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = write_model(tmp_path)
     monkeypatch.setattr(shared_memory, "_COLLAPSE", 1000)  # advice that no kernel knows
-    with_fds, without = life(folder, memory_fds), life(folder, [])
+    with_fds, without = life(folder, memory), life(folder, None)
     assert with_fds[0] == without[0]
-    assert [os.fstat(fd).st_size for fd in memory_fds] == [0, 0, 0]
+    assert [os.fstat(fd).st_size for fd in memory.fds] == [0, 0, 0]
