@@ -60,15 +60,14 @@ def _one_process() -> Iterator[None]:
         (trio.to_thread, "run_sync", _run_inline),
         (GrammarCompiler, "load", lambda compiler: None),
     )
-    was_enabled = gc.isenabled()
-    gc.disable()  # finalizers run when a simulation is over
     with ExitStack() as restored:
+        if gc.isenabled():
+            gc.disable()  # finalizers run when a simulation is over
+            restored.callback(gc.enable)
         for where, name, value in replaced:
             restored.callback(setattr, where, name, vars(where)[name])
             setattr(where, name, value)
         yield
-    if was_enabled:
-        gc.enable()
 
 
 async def _run_inline(sync_fn: Callable[..., Any], *args: Any, **_: Any) -> Any:

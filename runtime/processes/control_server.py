@@ -66,7 +66,8 @@ async def serve_control(
     """
     limiter = trio.CapacityLimiter(CONNECTIONS_MAX)
     with trio.socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        await listener.bind(os.fspath(folder.socket_path))
+        with folder.socket_address() as address:
+            await listener.bind(address)
         folder.socket_path.chmod(0o600)
         listener.listen(CONNECTIONS_MAX)
         async with trio.open_nursery() as nursery:
@@ -133,7 +134,9 @@ async def ask_run(folder: RunFolder, call: ControlCall, place: Place | None = No
     question = msgspec.json.encode(ControlQuestion(call, place))
     with trio.move_on_after(REPLY_TIMEOUT_S):
         try:
-            async with await trio.open_unix_socket(folder.socket_path) as stream:
+            with folder.socket_address() as address:
+                stream = await trio.open_unix_socket(address)
+            async with stream:
                 await stream.send_all(question + b"\n")
                 reply = json.loads(await _receive_line(stream, ANSWER_BYTES_MAX) or b"{}")
         except (OSError, ValueError, trio.BrokenResourceError) as error:

@@ -47,6 +47,18 @@ class RunFolder:
         """Where the control socket is bound."""
         return self.path / SOCKET_FILE
 
+    @contextlib.contextmanager
+    def socket_address(self) -> Iterator[str]:
+        """The same place, short: an address has 107 bytes, a path of people's may have more.
+
+        Valid inside the block. Raises `OSError` if the folder is gone.
+        """
+        folder = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield f"/proc/self/fd/{folder}/{SOCKET_FILE}"
+        finally:
+            os.close(folder)
+
 
 def base_folder() -> pathlib.Path:
     """The folder of all runs of this user."""

@@ -119,6 +119,7 @@ async def test_a_small_storm(press: Press, count: int) -> None:
 async def test_a_server_that_does_not_serve_is_hurt() -> None:
     async with open_served() as served:
         served.bed.lose_engine(0)
+        served.bed.client.apply_membership(served.bed.directory.handle_failed(0))
         with pytest.raises(ServerHurt, match="503"):
             await make_storm(served.address, 1).run(press_handshake)
 

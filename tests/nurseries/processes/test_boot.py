@@ -113,10 +113,11 @@ def test_a_parent_that_died_before_the_arming_is_noticed() -> None:
 
 @pytest.fixture(autouse=True)
 def collector_restored() -> Iterator[None]:
-    """Leave this process as it was."""
+    """Begin with nothing frozen, and leave this process as it was."""
     thresholds = gc.get_threshold()
-    yield
     gc.unfreeze()
+    yield
+    gc.freeze()
     gc.set_threshold(*thresholds)
 
 

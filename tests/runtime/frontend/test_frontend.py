@@ -24,6 +24,7 @@ from triolet.engine.messages import (
 )
 from triolet.engine.sampling_params import SamplingParams
 from triolet.fuzz.doubles.bed import Bed, open_bed
+from triolet.runtime.config import ReplaySettings
 from triolet.runtime.errors import ProcessingFailed, PromptRefused, RequestFailed
 from triolet.runtime.frontend.frontend import (
     CHOICE_TOKENS_MAX,
@@ -137,6 +138,7 @@ async def test_refusals_name_the_fault_and_charge_nothing(bed: Bed) -> None:
 
 
 async def test_an_error_of_the_engine_fails_the_request_alone(bed: Bed) -> None:
+    bed.client.ledger.replays.settings = ReplaySettings(replay_wait_s=0.0)
     bed.servers[0].core.start_drain()
     async with bed.frontend.generate("the cat", PARAMS) as stream:
         with pytest.raises(EngineDraining):

@@ -97,7 +97,9 @@ def test_a_link_is_not_followed(tmp_path: pathlib.Path) -> None:
 async def folder(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, nursery: trio.Nursery
 ) -> AsyncIterator[RunFolder]:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    deep = tmp_path / ("deep" * 30)  # more than the address of a socket has room for
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
 
     async def answer(call: ControlCall, place: Place | None) -> str:
         return f"the {call}"
@@ -117,7 +119,9 @@ async def test_a_question_is_answered(folder: RunFolder) -> None:
     "question", [b"\n", b"nonsense\n", b'{"call": "rm"}\n', b"[]\n", b"[" * 4090 + b"\n", b"\xff\n"]
 )
 async def test_nonsense_is_refused_and_the_server_stays(folder: RunFolder, question: bytes) -> None:
-    async with await trio.open_unix_socket(folder.socket_path) as stream:
+    with folder.socket_address() as address:
+        connection = await trio.open_unix_socket(address)
+    async with connection as stream:
         await stream.send_all(question)
         reply = json.loads(await stream.receive_some())
     assert "call" in reply["error"]

@@ -183,6 +183,7 @@ async def test_noise_neither_ends_nor_prolongs_the_wait(
 @pytest.mark.parametrize(
     ("options", "found"),
     [({"role": "engine"}, "a process of role 'worker'"), ({"pid": 1}, f"process {os.getpid()}")],
+    ids=["role", "pid"],
 )
 async def test_the_wrong_child_is_refused_at_once(
     pair: Pair, options: dict[str, object], found: str
