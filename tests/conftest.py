@@ -103,7 +103,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _spent_s[_tier(TESTS.parent / report.location[0])] += report.duration
+    path, _, _ = report.nodeid.partition("::")
+    _spent_s[_tier(TESTS.parent / path)] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
