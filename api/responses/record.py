@@ -149,7 +149,9 @@ class ResponseRecord:
             self._parse(self._parser, output.parts, len(token_ids))
             return
         # Each is a delta with the number 8 x tokens: the event before is at most three behind its.
-        if output.texts is None and len(token_ids) == 1:  # nearly all
+        if output.texts is not None:
+            self._texts += output.texts
+        elif len(token_ids) == 1:
             self._texts.append(output.text)
         else:
             self._texts += output.parts
@@ -314,7 +316,7 @@ class ResponseRecord:
     def delta(self, first: int, stop: int) -> Delta | None:
         """One delta of the deltas `[first, stop)`, all of one item; None if all are silent."""
         items, text = self.items, self.text_between(first, stop)
-        if stop - first > 1 or not text:
+        if not (self._has_tokens or self._read[stop - 1]):
             while self.is_silent(stop - 1):
                 stop -= 1
                 if stop == first:

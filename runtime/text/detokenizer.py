@@ -57,13 +57,18 @@ class ByteLevelDetokenizer:
     def push(self, token_ids: Sequence[int]) -> list[str]:
         """A look-up for each id that is a text by itself; the others' bytes one by one."""
         texts, size, count = self.table.texts, len(self.table.texts), len(token_ids)
-        found = [texts[token_id] if 0 <= token_id < size else None for token_id in token_ids]
-        found.append(None)  # where the search ends
-        place = 0
-        while (place := place if self._unfinished else found.index(None, place)) < count:
-            found[place] = self._push_bytes(token_ids[place])
-            place += 1
-        found.pop()
+        found: list[str | None]
+        if count and min(token_ids) >= 0 and max(token_ids) < size:
+            found = list(map(texts.__getitem__, token_ids))
+        else:
+            found = [texts[token_id] if 0 <= token_id < size else None for token_id in token_ids]
+        if self._unfinished or None in found:
+            found.append(None)  # where the search ends
+            place = 0
+            while (place := place if self._unfinished else found.index(None, place)) < count:
+                found[place] = self._push_bytes(token_ids[place])
+                place += 1
+            found.pop()
         return cast("list[str]", found)
 
     def push_one(self, token_id: int) -> str:
