@@ -217,7 +217,10 @@ def simulate(*, seeds: Seeds = 1000, seed: Seed = SMOKE_SEED, bugs: Bugs = False
             for line in simulator.find_bugs(seed):
                 print(line, flush=True)
         else:
-            print("\n".join(simulator.run_campaign(seeds, seed).lines()))
+            campaign = simulator.run_campaign(
+                seeds, seed, show=lambda so_far: print(so_far, flush=True)
+            )
+            print("\n".join(campaign.lines()))
 
 
 @app.command

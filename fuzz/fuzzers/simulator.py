@@ -8,7 +8,7 @@ import gc
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 
 import attrs
@@ -21,6 +21,8 @@ from ..simulator.simulation import Bug, simulate
 
 # Garbage is collected after so many seeds, and not while one runs.
 COLLECTED_AFTER = 50
+# A long campaign says where it is after so many: some five minutes.
+SHOWN_AFTER = 5000
 # Planted bugs that are found within a few seeds; `simulate --bugs` has them all.
 QUICK = (
     "a replay forgets what was delivered",
@@ -70,12 +72,15 @@ class Campaign:
     digest: str
     cpu_s: float
 
-    def lines(self) -> list[str]:
-        """For people."""
+    def __str__(self) -> str:
         crashes = self.reached["crash"]
         pace = crashes / max(self.cpu_s, 1e-9)
+        return f"{self.seeds} seeds, {crashes} crashes, {pace:.0f} a second and core"
+
+    def lines(self) -> list[str]:
+        """For people."""
         return [
-            f"{self.seeds} seeds, {crashes} crashes, {pace:.0f} a second and core",
+            str(self),
             *(f"  {count:9} {name}" for name, count in sorted(self.reached.items())),
             f"trace {self.digest}",
         ]
@@ -91,8 +96,13 @@ class NotRepeatable(Exception):
         return f"seed {self.seed} failed, and held when it was run again"
 
 
-def run_campaign(seeds: int, first: int) -> Campaign:
-    """Simulate each seed from `first` on. Raises `Finding`, shrunk, of the first that fails."""
+def run_campaign(
+    seeds: int, first: int, show: Callable[[Campaign], object] = lambda so_far: None
+) -> Campaign:
+    """Simulate each seed from `first` on. Raises `Finding`, shrunk, of the first that fails.
+
+    `show` gets the campaign so far, now and then.
+    """
     reached: Counter[str] = Counter()
     whole = hashlib.sha256()
     began_s = time.process_time()
@@ -106,6 +116,9 @@ def run_campaign(seeds: int, first: int) -> Campaign:
         whole.update(outcome.digest.encode())
         if seed % COLLECTED_AFTER == 0:
             gc.collect()
+        count, spent_s = seed - first + 1, time.process_time() - began_s
+        if count % SHOWN_AFTER == 0 and count < seeds:
+            show(Campaign(count, reached, whole.hexdigest()[:16], spent_s))
     return Campaign(seeds, reached, whole.hexdigest()[:16], time.process_time() - began_s)
 
 
