@@ -149,12 +149,10 @@ class ResponseRecord:
             self._parse(self._parser, output.parts, len(token_ids))
             return
         # Each is a delta with the number 8 x tokens: the event before is at most three behind its.
-        if output.texts is not None:
-            self._texts += output.texts
-        elif len(token_ids) == 1:
+        if output.texts is None and len(token_ids) == 1:  # nearly all
             self._texts.append(output.text)
         else:
-            self._texts += output.parts
+            self._texts += output.texts or output.parts
         self.token_count += len(token_ids)
         self.delta_count = len(self._texts)
         self.size += len(output.text)

@@ -107,7 +107,7 @@ class EngineFleet:
             await self.processes.run(task_status=task_status)
 
     def _fds_of(self, rank: int) -> Sequence[int]:
-        return self._memory[rank].fds
+        return self._memory[rank].fds if self._memory else ()
 
     # ---- as the owner of its processes
 

@@ -149,21 +149,23 @@ async def ask_all(runtime: triolet.Runtime, on_token: Callable[[int], None]) -> 
     ("executor", "victim"), [("native", "worker"), ("torch", "worker"), ("native", "engine")]
 )
 async def test_every_kind_of_request_is_the_same_bits(executor: str, victim: str) -> None:
-    killed: list[int] = []
+    killed: list[int] = []  # each once: one that is killed may be shown until its successor is
     kills = trio.Event()
 
     def kill(tokens: int) -> None:
         if len(killed) < len(KILLS) and tokens >= KILLS[len(killed)]:
-            killed.append(tokens)
             kills.set()
 
     async def run_kills(runtime: triolet.Runtime) -> None:
         nonlocal kills
         while True:
             await kills.wait()
-            kills = trio.Event()
             tree = await engine_tree(runtime, 1)
-            os.kill(tree.pid if victim == "engine" else tree.processes[0].pid, signal.SIGKILL)
+            pid = tree.pid if victim == "engine" else tree.processes[0].pid
+            if pid not in killed:
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+                kills = trio.Event()
 
     with trio.fail_after(4 * DEADLINE_S):
         async with triolet.open_runtime(executor=executor, threads=1) as runtime:
