@@ -242,6 +242,7 @@ async def test_one_that_was_given_up_is_revived() -> None:
         assert bed.fleet.processes.failed == {}
         while (await facts_of(bed.fleet.processes.ready[1]))["failed"] != "":
             pass
+        await facts_of(bed.fleet.processes.ready[0])  # its first report has come before
         assert {(await bed.passed())[0] for _ in range(4)} == {"0", "1"}
 
 
