@@ -64,7 +64,7 @@ TREE_TASKS_MAX = 4
 SPARE_SETTLE_S = 0.5
 
 
-async def main(child: ChildFds) -> None:
+async def main(child: ChildFds, make: "Callable[..., EngineProcess] | None" = None) -> None:
     """Run one engine until a stop is ordered. Whatever fails in it, fails it."""
     control = ControlChannel(child.control, sends=ENGINE_TO_ROOT, receives=ROOT_TO_ENGINE)
     codecs = Codec(*FRONTEND_TO_ENGINE), Codec(*ENGINE_TO_FRONTEND)  # before the root waits for us
@@ -83,7 +83,7 @@ async def main(child: ChildFds) -> None:
             open_batch_table(page_fd, after_slots, init.settings.max_num_seqs) as batches,
         ):
             async with open_spoke(me, *codecs) as channel:
-                engine = EngineProcess(
+                engine = (make or EngineProcess)(
                     init, control, handshake, channel, recorder, progress, batches, ahead
                 )
                 await engine.run()

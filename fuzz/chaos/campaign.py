@@ -19,15 +19,12 @@ from rich.console import Console
 
 from ...api.commands.exits import until_terminated
 from ...api.commands.figures import check_target, shows_table, write_figures
-from ...engine.model.bundled import bundled_model_folder
-from ...engine.model_config.config import load_model_limits
 from ...nurseries.tasks.service import single_error
 from ...runtime.processes.control_server import ControlCallFailed
 from ..observers import NotInTime, wait_until
 from . import faults
 from .checkers import (
     Disturbance,
-    Expected,
     QuietLook,
     judge_abort,
     judge_free,
@@ -39,17 +36,10 @@ from .clients import open_events
 from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
-from .load import (
-    PROBES,
-    SCRIPTS,
-    STREAM_DEADLINE_S,
-    Bystanders,
-    check_null_tokens,
-    read_history,
-    run_script,
-    start_history,
-)
+from .learning import Answers, answers_of, judge_null, learn_apart, run_scripts
+from .load import PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
 from .options import ChaosOptions
+from .own_faults import run_fault
 from .report import FaultOutcome, Report
 from .served_run import ServedRun, open_served_run
 
@@ -89,8 +79,11 @@ async def run_campaign(options: ChaosOptions) -> Report:
     report = Report(options.seed, digest(plan), options.words_of_replay())
     began_s = trio.current_time()
     with tempfile.TemporaryDirectory(prefix="triolet-chaos-") as folder:
-        async with open_served_run(pathlib.Path(folder), options.words_of_serve()) as run:
-            campaign = Campaign(options, run, report)
+        path = pathlib.Path(folder)
+        answers = await learn_apart(options, path) if options.unlike else []
+        words, program = options.words_of_serve(), options.program()
+        async with open_served_run(path, words, program) as run:
+            campaign = Campaign(options, run, report, answers)
             try:
                 await campaign.run(plan)
             except* NotInTime as group:  # what did not come back ends the campaign, in red
@@ -134,8 +127,9 @@ class Campaign:
     options: ChaosOptions
     served: ServedRun
     report: Report
+    # Of each script; learnt where it is empty.
+    answers: Answers = attrs.field(factory=list)
     disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
-    _expected: list[Expected] = attrs.field(factory=list, init=False)
     _baseline: QuietLook | None = attrs.field(default=None, init=False)
 
     async def run(self, plan: Sequence[Fault]) -> None:
@@ -155,33 +149,20 @@ class Campaign:
         await self._kill_root()
 
     async def _learn(self) -> None:
-        """The right answer of every script, from undisturbed runs of all at once."""
-        histories: dict[int, StreamHistory] = {}
-
-        async def learn(number: int, transport: Transport) -> None:
-            script = SCRIPTS[number]
-            history = await run_script(self.served.port, script, f"script {number}", transport)
-            histories[number] = history
-
-        for _ in range(2):  # the second time everything that is made lazily is there
-            async with trio.open_nursery() as nursery:
-                for number in range(len(SCRIPTS)):
-                    nursery.start_soon(learn, number, list(Transport)[number % 2])
-        for number, script in enumerate(SCRIPTS):
-            history = histories[number]
-            self.report.violations += history.violations
-            if history.ending is not Ending.FINISHED or len(history.token_ids) != script.tokens:
-                raise NotInTime(f"{history.name} gives its tokens undisturbed", 0.0)
-            self._expected.append(Expected(tuple(history.token_ids), history.text))
-            if self.options.executor == "null":
-                vocab = load_model_limits(str(bundled_model_folder())).vocab_size
-                self.report.violations += check_null_tokens(script, history.token_ids, vocab)
+        """The right answers, where they are not known, and that undisturbed streams have them."""
+        histories = await run_scripts(self.served, self.options.keys()[0])
+        self.answers = self.answers or answers_of(histories)
+        for history in histories:
+            self.report.violations += self._judge_one(history, [])
+        if self.options.executor == "null":
+            self.report.violations += judge_null(histories)
 
     # ---- a segment
 
     async def _run_segment(self, plan: Sequence[Fault]) -> None:
         chance = random.Random(f"{self.options.seed}/{plan[0].number}")
-        bystanders = Bystanders(self.served.port, chance)
+        keys = self.options.keys()
+        bystanders = Bystanders(self.served.port, chance, keys[plan[0].number])
         runner = FaultRunner(self.served, self.options.places(), self.options.patience)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bystanders.run, BYSTANDERS_HTTP, BYSTANDERS_SOCKETS)
@@ -189,7 +170,8 @@ class Campaign:
                 for fault in plan:
                     outcome = FaultOutcome(fault.number, fault.kind, fault.place)
                     self.report.outcomes.append(outcome)
-                    await runner.run(fault, outcome, slow)
+                    bystanders.key = runner.key = keys[fault.number]
+                    await run_fault(runner, fault, outcome, slow)
             bystanders.stopping = True
         self._judge([*bystanders.histories, *runner.histories], runner)
         for history in bystanders.histories:
@@ -197,20 +179,24 @@ class Campaign:
 
     def _judge(self, histories: Sequence[StreamHistory], runner: FaultRunner) -> None:
         for history in histories:
-            found = judge_stream(
-                history,
-                self._expected[history.script],
-                runner.disturbances,
-                engines=self.options.engines,
-                patience=self.options.patience,
-            )
-            self.report.violations += found
+            self.report.violations += self._judge_one(history, runner.disturbances)
             self.report.count_stream(history, runner.blame(history))
         self.report.checks.update(
             {"I1": len(histories), "I3": len(histories), "I7": len(histories)}
         )
         self.report.checks.update(runner.checks)
         self.disturbances = runner.disturbances
+
+    def _judge_one(
+        self, history: StreamHistory, disturbances: Sequence[Disturbance]
+    ) -> list[Violation]:
+        return judge_stream(
+            history,
+            self.answers[history.script],
+            disturbances,
+            engines=self.options.engines,
+            patience=self.options.patience,
+        )
 
     # ---- between segments
 
@@ -234,6 +220,7 @@ class Campaign:
         )
         outcome = FaultOutcome(fault.number, kind, "")
         runner = FaultRunner(self.served, self.options.places(), self.options.patience)
+        runner.key = self.options.keys()[-1]
         async with trio.open_nursery() as nursery:
             await runner.run(fault, outcome, nursery)
         at_end = await self._engine_steps()
@@ -273,7 +260,8 @@ class Campaign:
             history = start_history(name, PROBES[0], transport)
             histories.append(history)
             with trio.move_on_after(STREAM_DEADLINE_S):
-                async with open_events(transport, self.served.port) as connection:
+                key = self.options.keys()[-1]
+                async with open_events(transport, self.served.port, key=key) as connection:
                     await connection.create(PROBES[0].body(max_output_tokens=LAST_TOKENS))
                     await read_history(connection, history)
             history.give_up(trio.current_time())

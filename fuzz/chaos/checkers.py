@@ -14,6 +14,8 @@ from .history import Ending, StreamHistory, Violation
 
 # What a new request may be refused with while no engine is there; those under way wait.
 NO_ENGINE = "no_engine"
+# What a poison is refused with in the end, and how many lives that may cost.
+QUARANTINED, POISON_DEATHS_MAX = "request_quarantined", 2
 # Two busy cores hold everybody up for some tenths of a second; a stall of somebody else's engine
 # would last as long as its restart.
 GAP_MAX_S = 5.0
@@ -81,7 +83,7 @@ class QuietLook:
 
 def judge_stream(
     history: StreamHistory,
-    expected: Expected,
+    expected: Sequence[Expected],
     disturbances: Sequence[Disturbance],
     *,
     engines: int,
@@ -89,10 +91,12 @@ def judge_stream(
 ) -> list[Violation]:
     """All that was wrong with one stream; [] if it was as promised, its disturbances given.
 
+    It is wholly one of those `expected`: engines of different numerics have each their own.
     `engines` is how many the run has: to find none takes the death of all. With `patience` times
     may be so many times longer, here and below.
     """
-    found = [*history.violations, *_content(history, expected)]
+    wrong = min((list(_content(history, each)) for each in expected), key=len)
+    found = [*history.violations, *wrong]
     found += _ending(history, disturbances, engines)
     begun_s = history.gap_ended_s - history.gap_s
     calm = not any(d.meets(begun_s, history.gap_ended_s) for d in disturbances)
@@ -228,6 +232,34 @@ def judge_epochs(
     if max(now.values(), default=0) != top + spawns:
         found.append(Violation("I10", f"epochs {dict(now)} after {spawns} deaths above {top}"))
     return found
+
+
+def judge_poison(
+    first: StreamHistory, again: StreamHistory, epochs: Sequence[Mapping[str, int]]
+) -> list[Violation]:
+    """I10 and I13 of a poison that was sent, and sent again: typed refusals, the first after two
+    deaths of engines at most. {place: epoch} before, after the first, and at last."""
+    before, after, at_last = epochs
+    found = [
+        Violation("I13", f"{each.name}: its end was {each.code or each.ending}: {each.message}")
+        for each in (first, again)
+        if each.code != QUARANTINED
+    ]
+    deaths = max(after.values()) - max(before.values())
+    others = [p for p in before if not p.startswith("engine") and after.get(p) != before[p]]
+    if deaths > POISON_DEATHS_MAX or others:
+        found.append(Violation("I10", f"{first.name}: {dict(before)} became {dict(after)}"))
+    if at_last != after:
+        found.append(Violation("I10", f"{again.name}: {dict(after)} became {dict(at_last)}"))
+    return [*first.violations, *again.violations, *found]
+
+
+def judge_starved(
+    place: str, before: Mapping[str, int], after: Mapping[str, int]
+) -> list[Violation]:
+    """The epochs before and after want of memory: it lives, or dies once."""
+    died = judge_epochs(before, after, {place.partition("/")[0]: 1})
+    return died and judge_epochs(before, after, {})
 
 
 def judge_abort(

@@ -43,6 +43,7 @@ class EventConnection(Protocol):
     """A connection that events of responses come from."""
 
     stream: trio.SocketStream
+    key: str
 
     async def create(self, body: Event) -> None:
         """Ask for a response. Raises `Lost`."""
@@ -67,14 +68,14 @@ async def open_stream(port: int, *, tiny: bool = False) -> AsyncIterator[trio.So
 
 @asynccontextmanager
 async def open_events(
-    transport: Transport, port: int, *, tiny: bool = False
+    transport: Transport, port: int, *, key: str = "", tiny: bool = False
 ) -> AsyncIterator[EventConnection]:
-    """A connection of this transport, its handshake done. Raises `Lost`."""
+    """A connection of this transport, its handshake done, of who has this key. Raises `Lost`."""
     async with open_stream(port, tiny=tiny) as stream:
         if transport is Transport.SSE:
-            yield SseConnection(stream)
+            yield SseConnection(stream, key)
         else:
-            events = SocketConnection(stream)
+            events = SocketConnection(stream, key)
             await events.shake_hands()
             yield events
 
@@ -95,6 +96,7 @@ class SseConnection:
     """HTTP with server-sent events: one response, then the connection may be used again."""
 
     stream: trio.SocketStream
+    key: str = ""
     _http: HttpClient = attrs.field(init=False)
     # What has arrived and was not given out; at most what one read brings and one event.
     _data: bytes = attrs.field(default=b"", init=False)
@@ -107,7 +109,7 @@ class SseConnection:
     async def create(self, body: Event) -> None:
         """Ask for a response."""
         with _losses():
-            await self._http.send("POST", PATH, {**body, "stream": True})
+            await self._http.send("POST", PATH, {**body, "stream": True}, _headers(self.key))
 
     async def receive(self) -> Event:
         """The next event; a refusal is an event of type `error`."""
@@ -147,6 +149,7 @@ class SocketConnection:
     """A WebSocket; any number of responses, distinguished by their lanes."""
 
     stream: trio.SocketStream
+    key: str = ""
     _client: SocketClient = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -155,7 +158,7 @@ class SocketConnection:
     async def shake_hands(self) -> None:
         """The opening handshake. Raises `Lost` also when it is refused."""
         with _losses():
-            status = await self._client.handshake(PATH)
+            status = await self._client.handshake(PATH, _headers(self.key))
         if status != 101:
             raise Lost(f"the handshake was answered by {status}")
 
@@ -183,14 +186,18 @@ class SocketConnection:
         await trio.aclose_forcefully(self.stream)
 
 
-async def ask(port: int, method: str, path: str) -> tuple[int, Any]:
+def _headers(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"} if key else {}
+
+
+async def ask(port: int, method: str, path: str, key: str = "") -> tuple[int, Any]:
     """One HTTP request on a connection of its own: status and decoded JSON (text if it is none).
 
     Raises `Lost`.
     """
     async with open_stream(port) as stream:
         with _losses():
-            answer = await HttpClient(stream).request(method, path)
+            answer = await HttpClient(stream).request(method, path, headers=_headers(key))
     try:
         return answer.status, json.loads(answer.body)
     except ValueError:

@@ -30,6 +30,10 @@ SLOW_S = (1.0, 2.0, 4.0)
 BOOTS_S = (0.0, 0.1, 0.2, 0.3, 0.4, 0.6)
 # A frozen tree stands still so many times longer than one process that is stopped: 5 s at most.
 FROZEN_TIMES = 2.5
+# What a request has for a seed that is a poison from its n-th token on, and n is added.
+POISON_SEED = 0x706F69736F6E00
+# What gets no more memory stays so long without: over several responses.
+STARVED_S = (0.5, 1.0, 2.0)
 
 # Where a server's spare engine is in the tree.
 SPARE_ENGINE = "spare engine 0"
@@ -66,6 +70,10 @@ class FaultKind(enum.StrEnum):
     HANG_WORKER = "stop worker for ever"
     HANG_ENGINE = "stop engine for ever"
     HANG_FRONTEND = "stop frontend for ever"
+    POISON = "poison"  # a request at whose step each worker aborts
+    STARVE_WORKER = "starve worker"  # it gets no more memory than it has
+    STARVE_ENGINE = "starve engine"
+    STARVE_FRONTEND = "starve frontend"
 
 
 # The root dies once, as the last act.
@@ -86,6 +94,8 @@ ON_ENGINE = frozenset(
         FaultKind.STOP_ENGINE,
         FaultKind.HANG_WORKER,
         FaultKind.HANG_ENGINE,
+        FaultKind.STARVE_WORKER,
+        FaultKind.STARVE_ENGINE,
     }
 )
 # The others are of an engine itself, or of a frontend.
@@ -95,6 +105,7 @@ ON_WORKER = frozenset(
         FaultKind.CRASH_WORKER,
         FaultKind.STOP_WORKER,
         FaultKind.HANG_WORKER,
+        FaultKind.STARVE_WORKER,
     }
 )
 # What stands still must be ended by whoever watches it.
@@ -102,7 +113,16 @@ HANGS = frozenset({FaultKind.HANG_WORKER, FaultKind.HANG_ENGINE, FaultKind.HANG_
 # Two lives end: that of an engine, and its successor's.
 TWICE = frozenset({FaultKind.KILL_SUCCESSOR, FaultKind.KILL_BOOT})
 ON_ROOT = frozenset({FaultKind.KILL_ROOT, FaultKind.STOP_ROOT, FaultKind.FREEZE_TREE})
-ON_FRONTEND = frozenset({FaultKind.KILL_FRONTEND, FaultKind.STOP_FRONTEND, FaultKind.HANG_FRONTEND})
+ON_FRONTEND = frozenset(
+    {
+        FaultKind.KILL_FRONTEND,
+        FaultKind.STOP_FRONTEND,
+        FaultKind.HANG_FRONTEND,
+        FaultKind.STARVE_FRONTEND,
+    }
+)
+# It may live or die of it.
+STARVES = frozenset({FaultKind.STARVE_WORKER, FaultKind.STARVE_ENGINE, FaultKind.STARVE_FRONTEND})
 KILLS = frozenset(
     {
         *HANGS,
@@ -147,8 +167,9 @@ class Fault:
     of a worker in it; `also` are others that it kills in the same moment.
 
     It is made when its probe, a stream of the script with this number, has shown `token` tokens;
-    with 0, as soon as the request was sent. `seconds` is how long a stop or a slow reader lasts, or
-    how long a successor lives; `phase` is that of a boot.
+    with 0, as soon as the request was sent. A poison acts by itself, where its token of this index
+    is computed. `seconds` is how long a stop, a slow reader or want of memory lasts, or how long a
+    successor lives; `phase` is that of a boot.
     """
 
     number: int
@@ -175,7 +196,8 @@ class Fault:
 
     @property
     def deaths(self) -> dict[str, int]:
-        """{supervised process: lives that it ends}; a spare's death ends no life.
+        """{supervised process: lives that it ends}, where that is certain; a spare's death ends no
+        life.
 
         That of a worker stays inside its engine, unless it dies by a fault of its own: so the root
         learns of it, and suspects what was in the step.
@@ -227,6 +249,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         **dict.fromkeys(STOPS - ON_ROOT, WATCHED_STOPS_S[STOPS_S.index(stopped_s)]),
         FaultKind.STOP_ROOT: stopped_s,
         **dict.fromkeys(SLOW, slow_s),
+        **dict.fromkeys(STARVES, STARVED_S[SLOW_S.index(slow_s)]),
         FaultKind.KILL_SUCCESSOR: boot_s,
         FaultKind.FREEZE_TREE: FROZEN_TIMES * stopped_s,
     }

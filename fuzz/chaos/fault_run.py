@@ -9,6 +9,7 @@ import math
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import attrs
@@ -60,6 +61,8 @@ class FaultRunner:
     places: list[str]
     # So many times longer than promised all may take.
     patience: float = 1.0
+    # Of the clients of its faults.
+    key: str = ""
     histories: list[StreamHistory] = attrs.field(factory=list, init=False)
     disturbances: list[Disturbance] = attrs.field(factory=list, init=False)
     checks: Counter[str] = attrs.field(factory=Counter, init=False)
@@ -111,7 +114,7 @@ class FaultRunner:
         self, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
     ) -> None:
         before = await self._wait_there(fault)
-        await nursery.start(self._run_probe, fault)
+        await nursery.start(self.run_probe, fault)
         since_s = trio.current_time()
         is_death = fault.kind in KILLS
         pids = [before[place].pid for place in (fault.place, *fault.also)]
@@ -220,7 +223,7 @@ class FaultRunner:
         outcome.violations += judge_health(engine, noticed_s, self.patience)
         self.checks.update(["I10"])
 
-    async def _run_probe(
+    async def run_probe(
         self, fault: Fault, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """A stream that goes on to its end; started when the fault's moment has come."""
@@ -234,7 +237,9 @@ class FaultRunner:
 
         try:
             with trio.move_on_after(STREAM_DEADLINE_S):
-                async with open_events(fault.transport, self.served.port) as connection:
+                async with open_events(
+                    fault.transport, self.served.port, key=self.key
+                ) as connection:
                     await connection.create(PROBES[fault.script].body())
                     look()
                     await read_history(connection, history, look)
@@ -250,7 +255,9 @@ class FaultRunner:
         history = self.begin(fault, is_victim=True)
         try:
             with trio.move_on_after(STREAM_DEADLINE_S):
-                async with open_events(fault.transport, self.served.port) as connection:
+                async with open_events(
+                    fault.transport, self.served.port, key=self.key
+                ) as connection:
                     await self._reach(fault, connection, history)
                     if fault.kind in CANCELS:
                         await self._cancel(fault, outcome, connection, history)
@@ -318,7 +325,7 @@ class FaultRunner:
         """A slow reader, while other faults happen. Raises `Void`, `Lost`."""
         history = self.begin(fault, is_victim=True)
         try:
-            async with open_events(fault.transport, self.served.port, tiny=True) as connection:
+            async with self.open(fault, tiny=True) as connection:
                 await self._reach(fault, connection, history, metadata=BULK)
                 try:
                     outcome.proof = await faults.hold(fault, self.served.port, connection)
@@ -328,6 +335,12 @@ class FaultRunner:
         except (Lost, trio.BrokenResourceError) as lost:
             history.lose(str(lost), trio.current_time())
             raise Lost(str(lost)) from lost
+
+    def open(
+        self, fault: Fault, *, tiny: bool = False
+    ) -> AbstractAsyncContextManager[EventConnection]:
+        """A connection of a fault's own. Raises `Lost`."""
+        return open_events(fault.transport, self.served.port, key=self.key, tiny=tiny)
 
     def begin(self, fault: Fault, *, is_victim: bool = False) -> StreamHistory:
         """The history of a fault's probe; a victim is one that the fault itself will end."""

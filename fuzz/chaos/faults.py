@@ -60,14 +60,15 @@ async def kill(*pids: int, by: signal.Signals = signal.SIGKILL) -> str:
     for pid in pids:
         os.kill(pid, by)
     for pid in pids:
-        await _prove(partial(_is_dead, pid, started[pid]), f"pid {pid} is dead")
+        await _prove(partial(is_dead, pid, started[pid]), f"pid {pid} is dead")
     return ", ".join(
         f"pid {pid} is {state_of(pid) if start_ticks(pid) == started[pid] else GONE}"
         for pid in pids
     )
 
 
-def _is_dead(pid: int, ticks: int) -> bool:
+def is_dead(pid: int, ticks: int) -> bool:
+    """Whether the process that was started then is dead, reaped or not."""
     return state_of(pid) in ("Z", "X", GONE) or start_ticks(pid) != ticks
 
 
@@ -112,10 +113,10 @@ async def hang(pid: int, seconds: float) -> tuple[str, float | None]:
         os.kill(pid, signal.SIGSTOP)
     except ProcessLookupError:
         raise Void(f"pid {pid} is gone") from None
-    await _prove(lambda: state_of(pid) == "T" or _is_dead(pid, started), f"pid {pid} is stopped")
+    await _prove(lambda: state_of(pid) == "T" or is_dead(pid, started), f"pid {pid} is stopped")
     try:
         ended_s = await wait_until(
-            lambda: _is_dead(pid, started), "it is ended", seconds=seconds, look_s=LOOK_S
+            lambda: is_dead(pid, started), "it is ended", seconds=seconds, look_s=LOOK_S
         )
     except NotInTime:
         return f"T for {seconds:g} s, then {await kill(pid)}", None
@@ -140,7 +141,8 @@ async def cancel(
         await connection.send({"type": "response.cancel", "response_id": history.response_id})
         return "sent"
     try:
-        status, answer = await ask(port, "POST", f"/v1/responses/{history.response_id}/cancel")
+        path = f"/v1/responses/{history.response_id}/cancel"
+        status, answer = await ask(port, "POST", path, connection.key)
     except Lost as lost:
         raise Void(f"the cancel had no answer: {lost}") from None
     if status != 200:

@@ -104,12 +104,14 @@ async def read_history(
         history.lose(str(lost), trio.current_time())
 
 
-async def run_script(port: int, script: Script, name: str, transport: Transport) -> StreamHistory:
+async def run_script(
+    port: int, script: Script, name: str, transport: Transport, *, key: str
+) -> StreamHistory:
     """One stream on a connection of its own, from its request to its end."""
     history = start_history(name, script, transport)
     with trio.move_on_after(STREAM_DEADLINE_S):
         try:
-            async with open_events(transport, port) as connection:
+            async with open_events(transport, port, key=key) as connection:
                 await connection.create(script.body())
                 await read_history(connection, history)
         except Lost as lost:
@@ -122,11 +124,14 @@ async def run_script(port: int, script: Script, name: str, transport: Transport)
 class Bystanders:
     """Some clients on `port`, until `stopping` is set; then each ends what it has begun.
 
-    `histories` fills, one entry for each stream, and is taken by whoever judges.
+    `histories` fills, one entry for each stream, and is taken by whoever judges. A stream is of who
+    has the `key` when it begins: with one for each fault, nobody is in the company of several
+    deaths, for which he would be refused.
     """
 
     port: int
     chance: random.Random
+    key: str
     histories: list[StreamHistory] = attrs.field(factory=list, init=False)
     stopping: bool = attrs.field(default=False, init=False)
     _count: int = attrs.field(default=0, init=False)
@@ -142,7 +147,7 @@ class Bystanders:
     async def _run_http(self) -> None:
         while not self.stopping:
             script = self.chance.choice(BYSTANDERS)
-            history = await run_script(self.port, script, self._name(), Transport.SSE)
+            history = await run_script(self.port, script, self._name(), Transport.SSE, key=self.key)
             self.histories.append(history)
             if history.code or history.message:
                 await trio.sleep(BACKOFF_S)
@@ -150,7 +155,7 @@ class Bystanders:
     async def _run_socket(self) -> None:
         while not self.stopping:
             try:
-                async with open_events(Transport.SOCKET, self.port) as connection:
+                async with open_events(Transport.SOCKET, self.port, key=self.key) as connection:
                     assert isinstance(connection, SocketConnection)
                     await _Lanes(self, connection).run()
             except Lost:
@@ -171,7 +176,10 @@ class Bystanders:
 
 @attrs.define(eq=False)
 class _Lanes:
-    """The lanes of one socket: each begins anew when its stream has ended."""
+    """The lanes of one socket: each begins anew when its stream has ended.
+
+    A socket has one key for life: when there is another, its lanes end one by one.
+    """
 
     bystanders: Bystanders
     connection: SocketConnection
@@ -179,7 +187,7 @@ class _Lanes:
     _running: dict[str, StreamHistory] = attrs.field(factory=dict, init=False)
 
     async def run(self) -> None:
-        """Until all have ended and the bystanders stop; a lane that hangs is given up."""
+        """Until all have ended; a lane that hangs is given up."""
         try:
             for lane in LANES:
                 await self._begin(lane)
@@ -211,5 +219,5 @@ class _Lanes:
         del self._running[lane]
         if history.code:
             await trio.sleep(BACKOFF_S)
-        if not self.bystanders.stopping:
+        if not self.bystanders.stopping and self.bystanders.key == self.connection.key:
             await self._begin(lane)

@@ -4,14 +4,21 @@ Plain data with defaults; the command line's parser reads the annotations.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import attrs
 from cyclopts import Parameter
 
 from ...engine.errors import InvalidParameter
+from ...engine.kernels.library import machine_isas
 from .fault_plan import DECK, FaultKind
 
+# What Python runs: the server of a user, and one that differs where a campaign needs it.
+PROGRAM = ("-m", "triolet")
+CHAOS_SERVER = f"{__package__}.chaos_server"
+# Not the best of any machine that has two.
+OTHER_ISA = "plain"
 # Every place may die for ever: that a limit holds is tested elsewhere.
 _RESTARTS = ("--restart-limit", "1000000")
 
@@ -32,6 +39,10 @@ class ChaosOptions:
     kv_blocks: Annotated[
         int, Parameter(help="Of each engine, as of serve; with few, replays meet a full cache.")
     ] = 0
+    unlike: Annotated[
+        bool,
+        Parameter(help="Its engines have different instruction sets, and no stream in common."),
+    ] = False
     only: Annotated[
         tuple[FaultKind, ...], Parameter(help="Make faults of these kinds alone, not of all.")
     ] = ()
@@ -53,6 +64,10 @@ class ChaosOptions:
                 raise InvalidParameter(name, f"must be at least 1, not {attrs.asdict(self)[name]}")
         if self.kv_blocks < 0:
             raise InvalidParameter("kv_blocks", f"must be at least 0, not {self.kv_blocks}")
+        if self.unlike and (self.executor != "native" or self.engines < 2):
+            raise InvalidParameter("unlike", "needs --executor native, and two engines")
+        if self.unlike and len(machine_isas()) < 2:
+            raise InvalidParameter("unlike", "this processor runs one instruction set alone")
         if FaultKind.KILL_ROOT in self.only:
             raise InvalidParameter("only", "the root is killed last in any case")
         if not 1 <= self.patience < math.inf:
@@ -66,11 +81,35 @@ class ChaosOptions:
         """Options of `triolet serve`. One thread computes: two would wait for each other."""
         return [
             *("--engines", str(self.engines), "--frontends", str(self.frontends)),
-            *("--executor", self.executor, "--null-step", str(self.step), "--threads", "1"),
-            *("--workers", str(self.workers)),
+            *("--null-step", str(self.step), "--workers", str(self.workers)),
+            *self._words_of_each(),
+        ]
+
+    def words_of_reference(self, isa: str) -> list[str]:
+        """Of a server whose only engine has this instruction set."""
+        return ["--engines", "1", "--frontends", "1", "--isa", isa, *self._words_of_each()]
+
+    def _words_of_each(self) -> list[str]:
+        return [
+            *("--executor", self.executor, "--threads", "1"),
             *(("--kv-blocks", str(self.kv_blocks)) if self.kv_blocks else ()),
+            *(word for key in self.keys() for word in ("--api-key", key)),
             *_RESTARTS,
         ]
+
+    def program(self) -> Sequence[str]:
+        """What Python runs: `triolet` itself wherever that will do."""
+        if self.unlike or FaultKind.POISON in self.kinds():
+            return ("-m", CHAOS_SERVER, ",".join(self.isas()))
+        return PROGRAM
+
+    def isas(self) -> tuple[str, ...]:
+        """Instruction sets of its engines by rank, the last one goes on; "" is the best."""
+        return ("", OTHER_ISA) if self.unlike else ("",)
+
+    def keys(self) -> list[str]:
+        """Of its clients: during each fault others come, and at last others again."""
+        return [f"chaos-{number}" for number in range(self.faults + 1)]
 
     def kinds(self) -> tuple[FaultKind, ...]:
         """What its faults are."""
@@ -88,6 +127,7 @@ class ChaosOptions:
             *("--executor", self.executor, "--step", str(self.step)),
             *("--workers", str(self.workers)),
             *(("--kv-blocks", str(self.kv_blocks)) if self.kv_blocks else ()),
+            *(("--unlike",) if self.unlike else ()),
             *(word for kind in self.only for word in ("--only", option_name(kind))),
         ]
 

@@ -38,6 +38,7 @@ from ..observers import (
 )
 from .checkers import Look, QuietLook
 from .clients import Lost, ask
+from .options import PROGRAM
 
 MARK = "TRIOLET_CHAOS_MARK"
 # How the tree calls a process that waits to be an engine or a frontend.
@@ -161,12 +162,15 @@ class ServedRun:
 
 
 @asynccontextmanager
-async def open_served_run(folder: pathlib.Path, options: Sequence[str]) -> AsyncIterator[ServedRun]:
+async def open_served_run(
+    folder: pathlib.Path, options: Sequence[str], program: Sequence[str] = PROGRAM
+) -> AsyncIterator[ServedRun]:
     """Start `triolet serve` with these options in a runtime folder of its own, until it serves.
 
-    Raises `Lost` or `NotInTime` if it does not. Afterwards nothing of it runs.
+    `program` is what Python is told to run. Raises `Lost` or `NotInTime` if it does not serve.
+    Afterwards nothing of it runs.
     """
-    run = _spawn(folder, options)
+    run = _spawn(folder, [*program, "serve", "--port", "0", *options])
     try:
         await wait_until(run.has_begun, "the server serves", seconds=READY_S)
         yield run
@@ -174,11 +178,11 @@ async def open_served_run(folder: pathlib.Path, options: Sequence[str]) -> Async
         await run.stop()
 
 
-def _spawn(folder: pathlib.Path, options: Sequence[str]) -> ServedRun:
+def _spawn(folder: pathlib.Path, words: Sequence[str]) -> ServedRun:
     mark = secrets.token_hex(8)
     with (folder / "log").open("wb") as log:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "triolet", "serve", "--port", "0", *options],
+            [sys.executable, *words],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -22,8 +22,10 @@ from triolet.fuzz.chaos.fault_plan import (
     DECK,
     KILLS,
     ON_WORKER,
+    POISON_SEED,
     SLOW,
     SPARE_ENGINE,
+    STARVES,
     STOPS,
     FaultKind,
     Transport,
@@ -31,9 +33,13 @@ from triolet.fuzz.chaos.fault_plan import (
     make_plan,
 )
 from triolet.fuzz.chaos.fault_run import has_reached
-from triolet.fuzz.chaos.load import PROBES, check_null_tokens
+from triolet.fuzz.chaos.history import Ending, StreamHistory
+from triolet.fuzz.chaos.learning import answers_of
+from triolet.fuzz.chaos.load import PROBES, SCRIPTS, check_null_tokens
 from triolet.fuzz.chaos.options import ChaosOptions
+from triolet.fuzz.chaos.poisoned_worker import tokens_till
 from triolet.fuzz.chaos.served_run import is_serving, open_served_run
+from triolet.fuzz.observers import NotInTime
 from triolet.nurseries.processes.hang_watch import DEADLINE_MIN_S
 from triolet.nurseries.tasks.task_tree import ProcessTree
 from triolet.runtime.processes.control_server import ControlCallFailed
@@ -63,7 +69,7 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.rank < 2
         if fault.place.startswith("frontend"):
             assert fault.rank < 3
-        if fault.kind in STOPS | SLOW:
+        if fault.kind in STOPS | SLOW | STARVES:
             assert fault.seconds > 0
         if fault.kind in STOPS and fault.place != "root":
             assert fault.seconds < DEADLINE_MIN_S, "it would be ended, and no stop be proven"
@@ -71,11 +77,13 @@ def test_every_fault_can_be_made(seed: int) -> None:
             assert fault.transport is Transport.SOCKET
         if fault.kind in (FaultKind.CANCEL_HTTP, FaultKind.CANCEL_SOCKET):
             assert fault.token >= 1, "an id to cancel by is known from the first event on"
-        inside = ON_WORKER - {FaultKind.CRASH_WORKER}
+        inside = ON_WORKER - {FaultKind.CRASH_WORKER} - STARVES
         assert bool(fault.deaths) == (fault.kind in KILLS - inside)
         assert fault.place not in fault.also
         assert bool(fault.phase) == (fault.kind is FaultKind.KILL_BOOT)
-        assert bool(fault.place) == (fault.kind in KILLS | STOPS)
+        assert bool(fault.place) == (fault.kind in KILLS | STOPS | STARVES)
+        if fault.kind is FaultKind.POISON:
+            assert tokens_till(POISON_SEED + fault.token) == fault.token
 
 
 def test_two_may_die_in_one_moment() -> None:
@@ -142,6 +150,7 @@ OPTIONS = ChaosOptions(
     executor="native",
     kv_blocks=64,
     only=(FaultKind.KILL_ALL, FaultKind.LEAVE),
+    unlike=True,
 )
 
 
@@ -151,6 +160,41 @@ def test_the_server_is_that_of_a_user_but_for_its_patience() -> None:
     assert int(words[words.index("--restart-limit") + 1]) > 300
     command, _, _ = app.parse_args(["serve", *words], print_error=False, exit_on_error=False)
     assert command.__name__ == "serve"
+
+
+def test_the_program_is_that_of_a_user_wherever_it_will_do() -> None:
+    assert ChaosOptions(only=(FaultKind.KILL_ALL,)).program() == ("-m", "triolet")
+    assert ChaosOptions().program()[1:] == ("triolet.fuzz.chaos.chaos_server", "")
+    assert OPTIONS.program()[1:] == ("triolet.fuzz.chaos.chaos_server", ",plain")
+
+
+def test_each_fault_has_clients_of_its_own() -> None:
+    keys = OPTIONS.keys()
+    assert len(set(keys)) == len(keys) == OPTIONS.faults + 1
+    words = OPTIONS.words_of_serve()
+    assert [word for word in words if word.startswith("chaos-")] == keys
+
+
+def test_an_instruction_set_is_learnt_from_a_server_that_has_it_alone() -> None:
+    words = OPTIONS.words_of_reference("plain")
+    assert words[words.index("--engines") + 1] == "1"
+    assert words[words.index("--isa") + 1] == "plain"
+    app.parse_args(["serve", *words], print_error=False, exit_on_error=False)
+
+
+def whole(tokens: int, first: int = 0) -> StreamHistory:
+    history = StreamHistory("a stream", 0, Transport.SSE, 0.0)
+    history.token_ids, history.ending = list(range(first, first + tokens)), Ending.FINISHED
+    return history
+
+
+def test_an_answer_that_is_not_whole_teaches_nothing() -> None:
+    histories = [whole(script.tokens) for script in SCRIPTS]
+    answers = answers_of(histories)
+    assert [len(each.token_ids) for (each,) in answers] == [script.tokens for script in SCRIPTS]
+    histories[1].token_ids.pop()
+    with pytest.raises(NotInTime):
+        answers_of(histories)
 
 
 def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
@@ -169,6 +213,8 @@ def test_the_replay_is_a_command_that_there_is_in_two_places() -> None:
         {"engines": 0},
         {"frontends": -1},
         {"workers": 0},
+        {"unlike": True},  # the null executor knows no instruction sets
+        {"unlike": True, "executor": "native", "engines": 1},
         {"kv_blocks": -1},
         {"only": (FaultKind.KILL_ROOT,)},
         {"step": -1.0},

@@ -15,8 +15,10 @@ from triolet.fuzz.chaos.checkers import (
     judge_abort,
     judge_epochs,
     judge_health,
+    judge_poison,
     judge_quiet,
     judge_root_death,
+    judge_starved,
     judge_stream,
 )
 from triolet.fuzz.chaos.fault_plan import Transport
@@ -143,7 +145,7 @@ def test_the_longest_pause_is_known() -> None:
     assert history.gap_ended_s == 17.0
 
 
-EXPECTED = Expected(TOKENS, TEXT)
+EXPECTED = [Expected(TOKENS, TEXT)]
 WHOLE = [created(), delta(0, 4), finished()]
 DIED = "engine 1 (epoch 7) died: was killed by SIGKILL. The request may be sent again"
 ENGINE_DEATH = Disturbance(place="engine 1/worker 0", is_death=True, since_s=10.1, until_s=12.0)
@@ -166,6 +168,16 @@ def test_a_stream_may_begin_on_a_connection_that_is_dead_by_then() -> None:
     history.connected_s = 9.0
     (violation,) = judge_stream(history, EXPECTED, [death], engines=2)
     assert violation.invariant == "I7"
+
+
+def test_where_engines_differ_a_stream_is_wholly_of_one_of_them() -> None:
+    both = [*EXPECTED, Expected([21, 22, 23, 24], "u0 u1 u2 u3 ")]
+    others = [delta(0, 4, token_ids=[21, 22, 23, 24], delta="u0 u1 u2 u3 "), finished()]
+    assert judge_stream(history_of(*WHOLE), both, [], engines=2) == []
+    assert judge_stream(history_of(created(), *others), both, [], engines=2) == []
+    mixed = [delta(0), delta(1, 3, token_ids=[22, 23, 24], delta="u1 u2 u3 "), finished()]
+    found = judge_stream(history_of(created(), *mixed), both, [ENGINE_DEATH], engines=2)
+    assert {violation.invariant for violation in found} == {"I1"}
 
 
 def hanging() -> StreamHistory:
@@ -311,6 +323,55 @@ ENGINE_1, BOTH = {"engine 1": 1}, {"engine 0": 1, "engine 1": 1}
 )
 def test_epochs(now: dict[str, int], deaths: dict[str, int], invariants: list[str]) -> None:
     found = judge_epochs(BEFORE, now, deaths)
+    assert [violation.invariant for violation in found] == invariants
+
+
+QUARANTINE = {"code": "request_quarantined", "message": "engines died of it"}
+REFUSAL = {"type": "error", "error": QUARANTINE}
+ONE_DEATH, TWO_DEATHS = {**BEFORE, "engine 1": 6}, {**BEFORE, "engine 0": 7, "engine 1": 6}
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "after", "at_last", "invariants"),
+    [
+        ([REFUSAL], [REFUSAL], TWO_DEATHS, TWO_DEATHS, []),
+        ([REFUSAL], [REFUSAL], {**BEFORE, "engine 1": 7}, {**BEFORE, "engine 1": 7}, []),
+        ([created(), delta(0), REFUSAL], [REFUSAL], ONE_DEATH, ONE_DEATH, []),
+        # It had no refusal, another one, or none when it came again.
+        (WHOLE, [REFUSAL], TWO_DEATHS, TWO_DEATHS, ["I13"]),
+        ([created(), failed("died")], [REFUSAL], TWO_DEATHS, TWO_DEATHS, ["I13"]),
+        ([REFUSAL], WHOLE, TWO_DEATHS, TWO_DEATHS, ["I13"]),
+        # It cost three lives, one of a frontend, or one more when it was known.
+        ([REFUSAL], [REFUSAL], {**BEFORE, "engine 1": 8}, {**BEFORE, "engine 1": 8}, ["I10"]),
+        ([REFUSAL], [REFUSAL], {**BEFORE, "frontend 0": 6}, {**BEFORE, "frontend 0": 6}, ["I10"]),
+        ([REFUSAL], [REFUSAL], ONE_DEATH, TWO_DEATHS, ["I10"]),
+        # What the wire shows is passed on.
+        ([created(), delta(1), REFUSAL], [REFUSAL], ONE_DEATH, ONE_DEATH, ["I1", "I1"]),
+    ],
+)
+def test_a_poison_costs_two_lives_and_is_refused(
+    first: list[dict[str, Any]],
+    again: list[dict[str, Any]],
+    after: dict[str, int],
+    at_last: dict[str, int],
+    invariants: list[str],
+) -> None:
+    epochs = BEFORE, after, at_last
+    found = judge_poison(history_of(*first), history_of(*again), epochs)
+    assert [violation.invariant for violation in found] == invariants
+
+
+@pytest.mark.parametrize(
+    ("now", "invariants"),
+    [
+        (BEFORE, []),
+        (ONE_DEATH, []),
+        ({**BEFORE, "engine 1": 7}, ["I7", "I10"]),  # twice
+        ({**BEFORE, "engine 0": 6}, ["I7", "I10"]),  # another
+    ],
+)
+def test_what_is_starved_lives_or_dies_once(now: dict[str, int], invariants: list[str]) -> None:
+    found = judge_starved("engine 1/worker 0", BEFORE, now)
     assert [violation.invariant for violation in found] == invariants
 
 

@@ -1,0 +1,45 @@
+"""`triolet serve` with the arguments that follow, but for what a campaign needs of its engines.
+
+    python -m triolet.fuzz.chaos.chaos_server ISAS serve …
+
+Their workers know poisons (`poisoned_worker`). ISAS are instruction sets by rank, with commas
+between them, of which the last one goes on; an empty one is the best. With two, as on machines of
+different kinds, tokens and numerics ids differ.
+"""
+
+import runpy
+import sys
+from typing import Any
+
+import attrs
+
+from ...runtime.processes import root
+from ...runtime.processes.engine_fleet import EngineFleet
+from .poisoned_engine import WORKER_MODULE
+
+
+class ChaosFleet(EngineFleet):
+    """Engines of these instruction sets, whose workers know poisons."""
+
+    isas: tuple[str, ...] = ("",)
+
+    def __attrs_post_init__(self) -> None:
+        self.module = f"{__package__}.poisoned_engine"
+        super().__attrs_post_init__()
+
+    def _ahead(self) -> tuple[str, ...]:
+        return (WORKER_MODULE,)
+
+    def handle_starting(self, rank: int, epoch: int) -> bytes:
+        """As ever, with the settings of this rank."""
+        isa = self.isas[min(rank, len(self.isas) - 1)]
+        engine = attrs.evolve(self.settings.engine, isa=isa)
+        self.settings = attrs.evolve(self.settings, engine=engine)
+        return super().handle_starting(rank, epoch)
+
+
+if __name__ == "__main__":
+    ChaosFleet.isas = tuple(sys.argv.pop(1).split(","))
+    roots: Any = root
+    roots.EngineFleet = ChaosFleet
+    runpy.run_module("triolet", run_name="__main__")

@@ -1,0 +1,119 @@
+"""Faults whose end is the server's own affair: a poison, and want of memory.
+
+How many lives they cost is seen, not known before: at most two a poison, whose client has a typed
+refusal; none or one a process that gets no memory.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import trio
+
+from ..observers import wait_until
+from . import faults, starving
+from .checkers import Disturbance, judge_poison, judge_starved
+from .fault_plan import POISON_SEED, STARVES, Fault, FaultKind
+from .fault_run import RECOVERY_S, FaultRunner
+from .history import StreamHistory
+from .load import PROBES, STREAM_DEADLINE_S, read_history
+from .report import FaultOutcome
+from .served_run import epochs_of
+
+# A process that could not go on has said so by then; and what inherited its limit is judged too.
+SETTLE_S = 1.0
+# How a log tells of deaths by a poison, and of its refusal.
+ABORTED, REFUSED = "SIGABRT", "it is refused from now on"
+
+
+async def run_fault(
+    runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
+) -> None:
+    """Make any fault and see its recovery; see `FaultRunner.run`."""
+    if fault.kind is FaultKind.POISON:
+        await runner.make(outcome, partial(run_poison, runner, fault, outcome))
+    elif fault.kind in STARVES:
+        await runner.make(outcome, partial(run_starved, runner, fault, outcome, nursery))
+    else:
+        await runner.run(fault, outcome, nursery)
+
+
+async def run_poison(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -> None:
+    """Send one, and once more when it is refused. Raises `Void`, `Lost`, `NotInTime`."""
+    served, began_s = runner.served, trio.current_time()
+    before, log_began = epochs_of(await served.processes()), len(served.log())
+    name = f"fault {fault.number}, attempt {outcome.attempts}"
+    first = await _send_poison(runner, fault, name)
+    await _wait_whole(runner, fault)
+    after = epochs_of(await served.processes())
+    outcome.recovery_s = trio.current_time() - began_s
+    died = [place for place, epoch in before.items() if after.get(place) != epoch]
+    for place in died:
+        ended = Disturbance(
+            place=place, is_death=True, since_s=began_s, until_s=trio.current_time()
+        )
+        runner.remember(ended, fault.kind)
+    log = served.log()[log_began:].splitlines()
+    seen = [line for line in log if ABORTED in line or REFUSED in line]
+    if not any(ABORTED in line for line in seen):
+        raise faults.Void(f"nobody died of it; its end was {first.ending} {first.message}")
+    outcome.proof = "; ".join(seen)
+    again = await _send_poison(runner, fault, name)
+    at_last = epochs_of(await served.processes())
+    outcome.violations += judge_poison(first, again, (before, after, at_last))
+    runner.checks.update(["I10", "I13"])
+
+
+async def _send_poison(runner: FaultRunner, fault: Fault, name: str) -> StreamHistory:
+    """What became of it. Its stream has no right answer, but one right end."""
+    history = StreamHistory(f"poison of {name}", 0, fault.transport, trio.current_time())
+    body = PROBES[fault.script].body(input=f"I am the poison of {name}.")
+    body["runtime"]["seed"] = POISON_SEED + fault.token
+    with trio.move_on_after(STREAM_DEADLINE_S):
+        async with runner.open(fault) as connection:
+            await connection.create(body)
+            await read_history(connection, history)
+    history.give_up(trio.current_time())
+    return history
+
+
+async def run_starved(
+    runner: FaultRunner, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
+) -> None:
+    """Let a process have no more memory for a while. Raises `Void`, `NotInTime`."""
+    served = runner.served
+    found = await served.processes()
+    before, pid = epochs_of(found), found[fault.place].pid
+    await nursery.start(runner.run_probe, fault)
+    since_s, ended = trio.current_time(), False
+    try:
+        outcome.proof, ended = await starving.starve(pid, fault.seconds, served.pids)
+        resumed_s = trio.current_time()
+        await trio.sleep(SETTLE_S)
+        await _wait_whole(runner, fault, *([pid] if ended else []))
+        outcome.recovery_s = trio.current_time() - resumed_s
+    finally:
+        after = await _epochs(runner)
+        place = fault.place.partition("/")[0]
+        runner.remember(
+            Disturbance(
+                place=fault.place,
+                is_death=after.get(place) != before[place],
+                since_s=since_s,
+                until_s=trio.current_time(),
+            ),
+            fault.kind,
+        )
+    outcome.violations += judge_starved(fault.place, before, after)
+    runner.checks.update(["I7", "I10", "I11"])
+
+
+async def _epochs(runner: FaultRunner) -> Mapping[str, int]:
+    return epochs_of(await runner.served.processes())
+
+
+async def _wait_whole(runner: FaultRunner, fault: Fault, *gone: int) -> None:
+    await wait_until(
+        lambda: runner.served.is_whole(runner.places, gone),
+        f"the tree is whole after fault {fault.number} ({fault.kind} {fault.place})",
+        seconds=RECOVERY_S * runner.patience,
+    )

@@ -1,0 +1,27 @@
+"""An engine as any other, but for the module of its workers: see `poisoned_worker`."""
+
+from functools import partial
+
+from ...engine.config import EngineSettings
+from ...engine.process.executor import Executor
+from ...engine.process.main import EngineProcess, main, spare_workers
+from ...nurseries.processes.child import run_child
+from ...nurseries.processes.spares import Spares
+
+WORKER_MODULE = f"{__package__}.poisoned_worker"
+
+
+def spare_poisoned_workers(settings: EngineSettings) -> Spares:
+    """As those of other engines."""
+    spares = spare_workers(settings)
+    spares.module = WORKER_MODULE
+    return spares
+
+
+if __name__ == "__main__":
+    make = partial(
+        EngineProcess,
+        make_executor=partial(Executor, worker_module=WORKER_MODULE),
+        make_spares=spare_poisoned_workers,
+    )
+    run_child(partial(main, make=make))
