@@ -158,7 +158,7 @@ class Codec:
         """The message in `frames`, after `room` bytes of the first one that are not the codec's.
 
         Arrays of frames of their own are views of them. Frames that no array names are ignored: a
-        newer sender's field. Raises `MalformedMessage`.
+        newer sender's field. Raises `MalformedMessage`, and `MemoryError` for want of it.
         """
         if not 0 < len(frames) <= self.limits.frames_max:
             raise MalformedMessage(f"{len(frames)} frames, limit {self.limits.frames_max}")
@@ -177,6 +177,8 @@ class Codec:
                 return self._decoders[kind].decode(head[room + 1 :])
             finally:
                 _frames_in.reset(token)
+        except MemoryError:
+            raise  # ours, not the message's: dropped, nobody would send it again
         except Exception as error:  # whatever the class's own validators raise, by design
             name = self.message_types[kind].__name__
             reason = f"{name}: {error}"[:REASON_CHARACTERS_MAX]

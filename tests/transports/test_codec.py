@@ -45,6 +45,8 @@ class Inner:
     def __attrs_post_init__(self) -> None:
         if self.name == "refused":
             raise Refused
+        if self.name == "starved":
+            raise MemoryError
 
 
 @attrs.frozen(kw_only=True)
@@ -84,7 +86,7 @@ class Question:
 CODEC = Codec(Outer, Empty, Tensors)
 inners = st.builds(
     Inner,
-    st.text(max_size=8).filter(lambda name: name != "refused"),
+    st.text(max_size=8).filter(lambda name: name not in ("refused", "starved")),
     st.lists(st.floats(allow_nan=False), max_size=3),
     st.integers(0, 2**63 - 1),
 )
@@ -123,6 +125,11 @@ def test_what_is_known_comes_with_the_error(fields: object, known: object) -> No
     with pytest.raises(MalformedMessage, match="Question") as caught:
         codec.decode(_wire(1, fields))
     assert caught.value.known == known
+
+
+def test_want_of_memory_does_not_make_a_message_malformed() -> None:
+    with pytest.raises(MemoryError):
+        CODEC.decode(_wire(0, {"inner": {"name": "starved"}}))
 
 
 def test_of_bytes_that_are_no_message_nothing_is_known() -> None:

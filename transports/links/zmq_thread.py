@@ -27,7 +27,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import attrs
@@ -121,7 +121,10 @@ def _make_way() -> None:
 
 @attrs.define(eq=False)
 class Ringer(trio.abc.Instrument):
-    """What trio calls once in each turn of its loop, before it waits for descriptors."""
+    """What trio calls once in each turn of its loop, before it waits for descriptors.
+
+    Whatever it raises ends the task: trio would go on without it, and the thread sleep for ever.
+    """
 
     bridge: "SocketThread"
     # Tests have their own.
@@ -133,6 +136,13 @@ class Ringer(trio.abc.Instrument):
     _busy_since_s: float | None = attrs.field(default=None, init=False)
 
     def before_io_wait(self, timeout: float) -> None:
+        try:
+            self._look(timeout)
+        except BaseException as error:
+            self.bridge.fail(error)
+            raise
+
+    def _look(self, timeout: float) -> None:
         self.bridge.ring()
         if timeout or self._rounds != self.bridge.rounds:
             self._rounds = self.bridge.rounds
@@ -167,6 +177,7 @@ class SocketThread:
     bound: str | None = attrs.field(default=None, init=False)
     # Written by the thread: what it has come round to.
     rounds: int = attrs.field(default=0, init=False)
+    _failure: BaseException | None = attrs.field(default=None, init=False)
 
     # ---- loop
 
@@ -189,11 +200,16 @@ class SocketThread:
             self._thread_awake = True
             os.eventfd_write(self._thread_bell, 1)
 
+    def fail(self, error: BaseException) -> None:
+        """Have the task raise it; called before the loop sleeps."""
+        self._failure = error
+        os.eventfd_write(self._task_bell, 1)
+
     async def run(self, *, task_status: trio.TaskStatus[str]) -> NoReturn:
         """Background task; `started` gives the endpoint that was bound.
 
-        Never returns unless cancelled. Raises (in a group, as nurseries do) what the thread or
-        `handle` raised. Resource handling: when it is left, the thread is joined and its sockets
+        Never returns unless cancelled. Raises (in a group, as nurseries do) what the thread, the
+        ringer or `handle` raised. Resource handling: when it is left, the thread is joined and its sockets
         are closed; what was submitted before that is sent as far as that needs no waiting.
         """
         with _open_bell() as self._thread_bell, _open_bell() as self._task_bell:
@@ -209,7 +225,8 @@ class SocketThread:
                         os.eventfd_write(self._thread_bell, 1)
             finally:
                 # From here on `submit` only queues.
-                trio.lowlevel.remove_instrument(ringer)
+                with suppress(KeyError):  # it has failed
+                    trio.lowlevel.remove_instrument(ringer)
         raise AssertionError("_hand_over does not return")
 
     async def _host(self) -> None:
@@ -231,6 +248,8 @@ class SocketThread:
             if not arrivals:
                 await trio.lowlevel.wait_readable(self._task_bell)
                 os.eventfd_read(self._task_bell)
+            if self._failure is not None:
+                raise self._failure
             self._task_awake = True
             while arrivals:
                 self.handle(arrivals.popleft())

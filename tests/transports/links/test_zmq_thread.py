@@ -266,3 +266,20 @@ def test_a_loop_that_sleeps_or_a_thread_that_comes_round_needs_no_pause() -> Non
         turns.turn(after_s=PATIENCE_S * 2 / 3)
         turns.turn(after_s=PATIENCE_S * 2 / 3, rounds=1)
     assert turns.pauses == 0
+
+
+class Starved(SocketThread):
+    """One whose loop gets no memory before it sleeps, once the task runs."""
+
+    def ring(self) -> None:
+        if self.bound is not None:
+            raise MemoryError
+
+
+async def test_a_ringer_that_fails_ends_the_task(context: zmq.Context[Socket]) -> None:
+    endpoint = abstract_endpoint(secrets.token_hex(8), "frontend", 0, 1, socket="test")
+    held = HeldSockets(context, zmq.PULL, SETTINGS, endpoint)
+    bridge = Starved("test", held, lambda _: None)
+    with trio.fail_after(DEADLINE_S), pytest.RaisesGroup(MemoryError, flatten_subgroups=True):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(bridge.run)
