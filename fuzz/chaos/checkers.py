@@ -45,6 +45,14 @@ class Disturbance:
     is_death: bool
     since_s: float
     until_s: float
+    # Want of memory.
+    is_want: bool = False
+
+    def excuses(self, history: StreamHistory) -> bool:
+        """Whether it is a want of memory of this stream's frontend, which may be any before its
+        first event."""
+        frontends = "frontend" if history.frontend is None else f"frontend {history.frontend}"
+        return self.is_want and self.place.startswith(frontends)
 
     @property
     def engine(self) -> str:
@@ -129,14 +137,19 @@ def _ending(
 ) -> Iterator[Violation]:
     """I3 and I7: one end, and a bad one only where a frontend's death explains it.
 
-    No death of an engine or worker ends a stream.
+    No death of an engine or worker ends a stream. One whose frontend gets no memory may.
     """
     every = [d for d in disturbances if d.is_death]
     deaths = [d for d in every if d.meets(history.started_s, history.ended_s)]
     subject = f"{history.name}: {history.code or history.ending}: {history.message}"
+    on_way = [d for d in disturbances if d.meets(history.connected_s, history.ended_s)]
     match history.ending:
         case None | Ending.HANGING:
             yield Violation("I3", f"{history.name}: no end after {len(history.token_ids)} tokens")
+        case Ending.FAILED | Ending.REFUSED | Ending.LOST if any(
+            d.excuses(history) for d in on_way
+        ):
+            pass
         case Ending.REFUSED if history.code == NO_ENGINE:
             if len({d.engine for d in deaths if d.engine}) < engines:
                 yield Violation("I7", f"{subject}: while an engine was up")
@@ -144,7 +157,7 @@ def _ending(
             yield Violation("I13", f"{subject}: it had to go on")
         case Ending.LOST:
             # A stream may begin on a connection whose frontend has died and has a successor by now.
-            deaths = [d for d in every if d.meets(history.connected_s, history.ended_s)]
+            deaths = [d for d in on_way if d.is_death]
             wanted = None if history.frontend is None else f"frontend {history.frontend}"
             if not any(
                 d.place == wanted if wanted else d.place.startswith("frontend") for d in deaths

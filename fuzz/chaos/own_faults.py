@@ -100,6 +100,7 @@ async def run_starved(
                 is_death=after.get(place) != before[place],
                 since_s=since_s,
                 until_s=trio.current_time(),
+                is_want=True,
             ),
             fault.kind,
         )

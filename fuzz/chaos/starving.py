@@ -1,32 +1,45 @@
-"""Want of memory: a process that gets no more address space than it has, as anybody may order.
+"""Want of memory: a process that gets no more than it has, as anybody may order.
 
 Its next mapping, larger heap or thread fails, as under a limit of the host. Proven by what
 /proc says of its limits; what it has started meanwhile has the same, and loses it with it.
 """
 
 import contextlib
-import os
 import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from ..observers import PROC, NotInTime, start_ticks, state_of, wait_until
 from .faults import LOOK_S, Void, is_dead
 
-_LIMIT = "Max address space"
+# {resource: how /proc calls its limit, and what is used of it}. The second also bounds heaps that
+# grow within what their thread has reserved.
+_NAMES = {
+    resource.RLIMIT_AS: ("Max address space", "VmSize:"),
+    resource.RLIMIT_DATA: ("Max data size", "VmData:"),
+}
+Sizes = dict[int, int]
 
 
-def address_space(pid: int) -> int:
-    """What it has mapped. Raises `OSError` when it is gone."""
-    return int((PROC / str(pid) / "statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+def sizes_of(pid: int) -> Sizes:
+    """What it has, in bytes. Raises `OSError` when it is gone, `Void` when it is a zombie."""
+    found = {}
+    for line in (PROC / str(pid) / "status").read_text().splitlines():
+        for number, (_, used) in _NAMES.items():
+            if line.startswith(used):
+                found[number] = int(line.split()[1]) * 1024
+    if set(found) != set(_NAMES):
+        raise Void(f"pid {pid} has no memory: it is dead")
+    return found
 
 
-def limit_of(pid: int) -> int:
-    """The most that it may map; -1 where there is no limit. Raises `OSError` when it is gone."""
-    for line in (PROC / str(pid) / "limits").read_text().splitlines():
-        if line.startswith(_LIMIT):
-            soft = line.removeprefix(_LIMIT).split()[0]
-            return resource.RLIM_INFINITY if soft == "unlimited" else int(soft)
-    raise ProcessLookupError(f"process {pid} is dead: it has no limits")
+def limits_of(pid: int) -> Sizes:
+    """The most that it may have; -1 where there is no limit. Raises `OSError` when it is gone."""
+    lines = (PROC / str(pid) / "limits").read_text().splitlines()
+    found = {}
+    for number, (name, _) in _NAMES.items():
+        soft = next(line for line in lines if line.startswith(name)).removeprefix(name).split()[0]
+        found[number] = resource.RLIM_INFINITY if soft == "unlimited" else int(soft)
+    return found
 
 
 async def starve(pid: int, seconds: float, run: Callable[[], Iterable[int]]) -> tuple[str, bool]:
@@ -45,20 +58,28 @@ async def starve(pid: int, seconds: float, run: Callable[[], Iterable[int]]) -> 
         raise Void(f"pid {pid} is gone: {gone}") from None
     ended = is_dead(pid, ticks)
     what = f"then it was {state_of(pid)}" if ended else f"for {seconds:g} s"
-    return f"pid {pid} had no more than {given / 2**20:.0f} MiB, {what}", ended
+    size = given[resource.RLIMIT_AS] / 2**20
+    return f"pid {pid} had no more than {size:.0f} MiB, {what}", ended
 
 
 @contextlib.contextmanager
-def _limited(pid: int, run: Callable[[], Iterable[int]]) -> Iterator[int]:
-    """The limit. Raises `Void`, and `OSError` when it is gone."""
-    before, given = resource.prlimit(pid, resource.RLIMIT_AS), address_space(pid)
+def _limited(pid: int, run: Callable[[], Iterable[int]]) -> Iterator[Sizes]:
+    """The limits. Raises `Void`, and `OSError` when it is gone."""
+    given = sizes_of(pid)
+    before = {number: resource.prlimit(pid, number) for number in given}
     try:
-        resource.prlimit(pid, resource.RLIMIT_AS, (given, before[1]))
-        if limit_of(pid) != given:
-            raise Void(f"the limit of pid {pid} is {limit_of(pid)}, not {given}")
+        for number, size in given.items():
+            resource.prlimit(pid, number, (size, before[number][1]))
+        if limits_of(pid) != given:
+            raise Void(f"the limits of pid {pid} are {limits_of(pid)}, not {given}")
         yield given
     finally:
         for each in run():
             with contextlib.suppress(OSError):
-                if limit_of(each) == given:
-                    resource.prlimit(each, resource.RLIMIT_AS, before)
+                _restore(each, given, before)
+
+
+def _restore(pid: int, given: Sizes, before: Mapping[int, tuple[int, int]]) -> None:
+    if limits_of(pid) == given:  # its own limits, or inherited
+        for number, limits in before.items():
+            resource.prlimit(pid, number, limits)

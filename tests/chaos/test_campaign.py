@@ -1,12 +1,14 @@
 """Short forms of `triolet chaos --seed N --faults 300`, over the real tree.
 
 One fault of every kind with an executor whose steps take a known time, and deaths of engines and
-workers with the real one, whose cache is so small that replays meet a full one.
+workers with the real one, whose cache is so small that replays meet a full one, or whose engines
+differ.
 """
 
 import pytest
 import trio
 
+from triolet.engine.kernels.library import machine_isas
 from triolet.fuzz.chaos.campaign import run_campaign, show
 from triolet.fuzz.chaos.fault_plan import DECK, FaultKind
 from triolet.fuzz.chaos.options import ChaosOptions
@@ -36,9 +38,21 @@ WITH_THE_MODEL = ChaosOptions(
     only=DEATHS,
     patience=PATIENCE,
 )
+# None of these may take another's streams.
+UNLIKE = ChaosOptions(
+    seed=3,
+    faults=2,
+    frontends=1,
+    executor="native",
+    unlike=len(machine_isas()) > 1,
+    only=(FaultKind.KILL_ENGINE, FaultKind.POISON),
+    patience=PATIENCE,
+)
 
 
-@pytest.mark.parametrize("options", [EVERY_KIND, WITH_THE_MODEL], ids=["null", "native"])
+@pytest.mark.parametrize(
+    "options", [EVERY_KIND, WITH_THE_MODEL, UNLIKE], ids=["null", "native", "unlike"]
+)
 async def test_one_fault_of_each_kind(options: ChaosOptions) -> None:
     with trio.fail_after(10 * DEADLINE_S):
         report = await run_campaign(options)

@@ -209,8 +209,8 @@ class SocketThread:
         """Background task; `started` gives the endpoint that was bound.
 
         Never returns unless cancelled. Raises (in a group, as nurseries do) what the thread, the
-        ringer or `handle` raised. Resource handling: when it is left, the thread is joined and its sockets
-        are closed; what was submitted before that is sent as far as that needs no waiting.
+        ringer or `handle` raised. Resource handling: when it is left, the thread is joined and its
+        sockets are closed; what was submitted before is sent as far as that needs no waiting.
         """
         with _open_bell() as self._thread_bell, _open_bell() as self._task_bell:
             ringer = Ringer(self)

@@ -240,6 +240,29 @@ def test_a_stream_that_breaks_a_promise(
     assert all("a stream" in violation.evidence for violation in found)
 
 
+WANT = attrs.evolve(FRONTEND_DEATH, is_death=False, is_want=True)
+BROKEN = history_of(created(), failed("no memory", "internal_error"))
+
+
+@pytest.mark.parametrize(
+    ("history", "disturbance", "is_excused"),
+    [
+        (BROKEN, WANT, True),
+        (lost(created(), delta(0)), WANT, True),
+        (lost(), WANT, True),  # nobody knows whose it was
+        (BROKEN, attrs.evolve(WANT, place="frontend 0"), False),
+        (BROKEN, attrs.evolve(WANT, place="engine 1"), False),
+        (BROKEN, attrs.evolve(WANT, since_s=11.0), False),
+        (hanging(), WANT, False),
+    ],
+    ids=str,
+)
+def test_a_frontend_without_memory_may_fail_its_own_streams(
+    history: StreamHistory, disturbance: Disturbance, is_excused: bool
+) -> None:
+    assert (judge_stream(history, EXPECTED, [disturbance], engines=2) == []) == is_excused
+
+
 def test_with_patience_a_pause_may_be_longer() -> None:
     assert judge_stream(paused(18.0), EXPECTED, [], engines=2, patience=5.0) == []
 

@@ -15,7 +15,7 @@ from triolet.engine.worker.executor_interface import no_pause
 from triolet.fuzz.chaos.fault_plan import LATE_TOKENS_MAX, POISON_SEED
 from triolet.fuzz.chaos.faults import Void, kill
 from triolet.fuzz.chaos.poisoned_worker import PoisonedExecutor, make_poisoned, tokens_till
-from triolet.fuzz.chaos.starving import address_space, limit_of, starve
+from triolet.fuzz.chaos.starving import limits_of, sizes_of, starve
 
 from .test_faults import DEADLINE_S
 
@@ -108,10 +108,10 @@ async def test_want_of_memory_is_proven_and_over(growing: subprocess.Popen[bytes
     pid, pipe, says = growing.pid, growing.stdin, growing.stdout
     assert pipe is not None
     assert says is not None
-    seen: list[int] = []
+    seen: list[dict[int, int]] = []
 
     def grow() -> list[int]:
-        seen.append(limit_of(pid))
+        seen.append(limits_of(pid))
         pipe.write(b"\n")
         pipe.flush()
         assert says.readline() == b"no memory\n"
@@ -120,14 +120,14 @@ async def test_want_of_memory_is_proven_and_over(growing: subprocess.Popen[bytes
     with trio.fail_after(DEADLINE_S):
         proof, ended = await starve(pid, 0.01, grow)
     assert not ended
-    assert seen == [address_space(pid)], "it had no more than that"
-    assert f"{seen[0] / 2**20:.0f} MiB" in proof
-    assert limit_of(pid) == resource.RLIM_INFINITY
+    assert seen == [sizes_of(pid)], "it had no more than that"
+    assert f"{seen[0][resource.RLIMIT_AS] / 2**20:.0f} MiB" in proof
+    assert set(limits_of(pid).values()) == {resource.RLIM_INFINITY}
 
 
 async def test_what_ends_of_it_is_not_waited_for(growing: subprocess.Popen[bytes]) -> None:
     async def end_it() -> None:
-        while limit_of(growing.pid) == resource.RLIM_INFINITY:
+        while resource.RLIM_INFINITY in limits_of(growing.pid).values():
             await trio.lowlevel.checkpoint()
         await kill(growing.pid)
 
