@@ -4,7 +4,6 @@ How many lives they cost is seen, not known before: at most two a poison, whose 
 refusal; none or one a process that gets no memory.
 """
 
-from collections.abc import Mapping
 from functools import partial
 
 import trio
@@ -19,7 +18,7 @@ from .load import PROBES, STREAM_DEADLINE_S, read_history
 from .report import FaultOutcome
 from .served_run import epochs_of
 
-# A process that could not go on has said so by then; and what inherited its limit is judged too.
+# A process that cannot go on has ended by then.
 SETTLE_S = 1.0
 # How a log tells of deaths by a poison, and of its refusal.
 ABORTED, REFUSED = "SIGABRT", "it is refused from now on"
@@ -43,9 +42,8 @@ async def run_poison(runner: FaultRunner, fault: Fault, outcome: FaultOutcome) -
     before, log_began = epochs_of(await served.processes()), len(served.log())
     name = f"fault {fault.number}, attempt {outcome.attempts}"
     first = await _send_poison(runner, fault, name)
-    await _wait_whole(runner, fault)
-    after = epochs_of(await served.processes())
-    outcome.recovery_s = trio.current_time() - began_s
+    after = await _settled(runner, fault)
+    outcome.recovery_s = trio.current_time() - began_s - SETTLE_S
     died = [place for place, epoch in before.items() if after.get(place) != epoch]
     for place in died:
         ended = Disturbance(
@@ -84,37 +82,38 @@ async def run_starved(
     found = await served.processes()
     before, pid = epochs_of(found), found[fault.place].pid
     await nursery.start(runner.run_probe, fault)
-    since_s, ended = trio.current_time(), False
+    since_s, after = trio.current_time(), before
     try:
         outcome.proof, ended = await starving.starve(pid, fault.seconds, served.pids)
         resumed_s = trio.current_time()
-        await trio.sleep(SETTLE_S)
-        await _wait_whole(runner, fault, *([pid] if ended else []))
-        outcome.recovery_s = trio.current_time() - resumed_s
+        after = await _settled(runner, fault, *([pid] if ended else []))
+        outcome.recovery_s = trio.current_time() - resumed_s - SETTLE_S
     finally:
-        after = await _epochs(runner)
         place = fault.place.partition("/")[0]
-        runner.remember(
-            Disturbance(
-                place=fault.place,
-                is_death=after.get(place) != before[place],
-                since_s=since_s,
-                until_s=trio.current_time(),
-                is_want=True,
-            ),
-            fault.kind,
+        want = Disturbance(
+            place=fault.place,
+            is_death=after[place] != before[place],
+            since_s=since_s,
+            until_s=trio.current_time(),
+            is_want=True,
         )
+        runner.remember(want, fault.kind)
     outcome.violations += judge_starved(fault.place, before, after)
     runner.checks.update(["I7", "I10", "I11"])
 
 
-async def _epochs(runner: FaultRunner) -> Mapping[str, int]:
-    return epochs_of(await runner.served.processes())
-
-
-async def _wait_whole(runner: FaultRunner, fault: Fault, *gone: int) -> None:
-    await wait_until(
-        lambda: runner.served.is_whole(runner.places, gone),
-        f"the tree is whole after fault {fault.number} ({fault.kind} {fault.place})",
-        seconds=RECOVERY_S * runner.patience,
-    )
+async def _settled(runner: FaultRunner, fault: Fault, *gone: int) -> dict[str, int]:
+    """{place: epoch} when the tree is whole, and still is a while later: what is about to end is in
+    the tree until it has ended."""
+    before: dict[str, int] = {}
+    while True:
+        await wait_until(
+            lambda: runner.served.is_whole(runner.places, gone),
+            f"the tree is whole after fault {fault.number} ({fault.kind} {fault.place})",
+            seconds=RECOVERY_S * runner.patience,
+        )
+        now = epochs_of(await runner.served.processes())
+        if now == before:
+            return now
+        before = now
+        await trio.sleep(SETTLE_S)
