@@ -64,7 +64,12 @@ BYSTANDERS = tuple(
     for seed, prompt in enumerate(PROMPTS, 10)
     for tokens, merge_ms in ((SHORT_TOKENS, 0), (MIDDLE_TOKENS, 0), (MIDDLE_TOKENS, MERGE_MS))
 )
-SCRIPTS = PROBES + BYSTANDERS
+# Who comes in numbers, with long prompts, where there is no memory: more than is at hand.
+GUEST = Script(" ".join(80 * ["more and more"]), 30, SHORT_TOKENS)
+GUESTS = 48
+# And whose bodies are long, and never end.
+GLUTTONS, GLUTTON_BYTES = 8, 4 * 2**20
+SCRIPTS = (*PROBES, *BYSTANDERS, GUEST)
 
 
 def check_null_tokens(script: Script, token_ids: Sequence[int], vocab_size: int) -> list[Violation]:

@@ -4,17 +4,29 @@ How many lives they cost is seen, not known before: at most two a poison, whose 
 refusal; none or one a process that gets no memory.
 """
 
+import contextlib
 from functools import partial
+from resource import RLIM_INFINITY
 
 import trio
 
 from ..observers import wait_until
 from . import faults, starving
 from .checkers import Disturbance, judge_poison, judge_starved
-from .fault_plan import POISON_SEED, STARVES, Fault, FaultKind
+from .clients import PATH, Lost, open_stream
+from .fault_plan import POISON_SEED, STARVES, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import StreamHistory
-from .load import PROBES, STREAM_DEADLINE_S, read_history
+from .load import (
+    GLUTTON_BYTES,
+    GLUTTONS,
+    GUEST,
+    GUESTS,
+    PROBES,
+    STREAM_DEADLINE_S,
+    read_history,
+    run_script,
+)
 from .report import FaultOutcome
 from .served_run import epochs_of
 
@@ -82,9 +94,17 @@ async def run_starved(
     found = await served.processes()
     before, pid = epochs_of(found), found[fault.place].pid
     await nursery.start(runner.run_probe, fault)
+    for number in range(GUESTS):
+        nursery.start_soon(_run_guest, runner, fault, number)
+    for number in range(GLUTTONS):
+        nursery.start_soon(_run_glutton, runner, fault, number)
     since_s, after = trio.current_time(), before
     try:
-        outcome.proof, ended = await starving.starve(pid, fault.seconds, served.pids)
+        async with trio.open_nursery() as meanwhile:
+            if fault.kind is FaultKind.STARVE_ENGINE:  # it needs some for the next one
+                worker = found[f"{fault.place}/worker {fault.worker}"].pid
+                meanwhile.start_soon(_kill_worker, pid, worker)
+            outcome.proof, ended = await starving.starve(pid, fault.seconds, served.pids)
         resumed_s = trio.current_time()
         after = await _settled(runner, fault, *([pid] if ended else []))
         outcome.recovery_s = trio.current_time() - resumed_s - SETTLE_S
@@ -100,6 +120,33 @@ async def run_starved(
         runner.remember(want, fault.kind)
     outcome.violations += judge_starved(fault.place, before, after)
     runner.checks.update(["I7", "I10", "I11"])
+
+
+async def _run_guest(runner: FaultRunner, fault: Fault, number: int) -> None:
+    transport = list(Transport)[number % 2]
+    name = f"guest {number} of fault {fault.number} ({fault.kind} {fault.place})"
+    runner.histories.append(
+        await run_script(runner.served.port, GUEST, name, transport, key=runner.key)
+    )
+
+
+async def _run_glutton(runner: FaultRunner, fault: Fault, number: int) -> None:
+    """A request whose body is long and never ends; half of them leave, half are left waiting."""
+    with trio.move_on_after(fault.seconds), contextlib.suppress(Lost, trio.BrokenResourceError):
+        async with open_stream(runner.served.port) as stream:
+            length = f"content-length: {2 * GLUTTON_BYTES}"
+            who = f"authorization: Bearer {runner.key}"
+            head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\n{who}\r\n{length}\r\n\r\n"
+            await stream.send_all(head.encode())
+            await stream.send_all(GLUTTON_BYTES * b" ")
+            await trio.sleep_forever()
+
+
+async def _kill_worker(engine: int, worker: int) -> None:
+    """When its engine gets no memory."""
+    while RLIM_INFINITY in starving.limits_of(engine).values():
+        await trio.lowlevel.checkpoint()
+    await faults.kill(worker)
 
 
 async def _settled(runner: FaultRunner, fault: Fault, *gone: int) -> dict[str, int]:

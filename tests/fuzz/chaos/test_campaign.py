@@ -277,6 +277,9 @@ def test_what_must_not_be_in_the_log() -> None:
     assert log_violations("engine 0: was killed by SIGKILL\nengine 0: ready") == []
     found = log_violations("engine 0: given up: it died too often\nTraceback (most recent")
     assert [violation.invariant for violation in found] == ["I10", "I10"]
+    want = "10:00:00 frontend 0: ERROR failed\nTraceback (most recent call last):\nMemoryError\n"
+    assert log_violations(want) == []
+    assert len(log_violations(want.replace("Memory", "Key") + want)) == 1
 
 
 ENGINE = Look(pid=1, epoch=1, fds=9, memfds=1, rss_bytes=1, facts={"kv blocks": "7 of 8 free"})
