@@ -1,7 +1,7 @@
-"""Want of memory: a process that gets no more than it has, as anybody may order.
+"""Want of memory: a process that may have less than it has, as anybody may order.
 
-Its next mapping, larger heap or thread fails, as under a limit of the host. Proven by what
-/proc says of its limits; what it has started meanwhile has the same, and loses it with it.
+Its next mapping, larger heap or thread fails, whatever it has given back. Proven by what /proc says
+of its limits; what it has started meanwhile has the same, and loses it with it.
 """
 
 import contextlib
@@ -43,7 +43,8 @@ def limits_of(pid: int) -> Sizes:
 
 
 async def starve(pid: int, seconds: float, run: Callable[[], Iterable[int]]) -> tuple[str, bool]:
-    """Limit it to what it has, for so long or until it ends; the proof, and whether it has ended.
+    """Limit it to half of what it has, for so long or until it ends; the proof, and whether it has
+    ended.
 
     `run` gives the processes that may have inherited it. Raises `Void`.
     Cancellation: no limit is left.
@@ -59,13 +60,13 @@ async def starve(pid: int, seconds: float, run: Callable[[], Iterable[int]]) -> 
     ended = is_dead(pid, ticks)
     what = f"then it was {state_of(pid)}" if ended else f"for {seconds:g} s"
     size = given[resource.RLIMIT_AS] / 2**20
-    return f"pid {pid} had no more than {size:.0f} MiB, {what}", ended
+    return f"pid {pid} might have {size:.0f} MiB, {what}", ended
 
 
 @contextlib.contextmanager
 def _limited(pid: int, run: Callable[[], Iterable[int]]) -> Iterator[Sizes]:
     """The limits. Raises `Void`, and `OSError` when it is gone."""
-    given = sizes_of(pid)
+    given = {number: size // 2 for number, size in sizes_of(pid).items()}
     before = {number: resource.prlimit(pid, number) for number in given}
     try:
         for number, size in given.items():
