@@ -35,6 +35,8 @@ class Expected:
 
     token_ids: Sequence[int]
     text: str
+    # Where they were asked for: to the last bit, so that they tell two ways to compute apart.
+    logprobs: Sequence[float] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -123,6 +125,8 @@ def _content(history: StreamHistory, expected: Expected) -> Iterator[Violation]:
         if index >= len(expected.token_ids) or token != expected.token_ids[index]:
             yield Violation("I1", f"{history.name}: token {index} is {token}, not what it must be")
             break
+    if history.logprobs != list(expected.logprobs[: len(seen)]):
+        yield Violation("I1", f"{history.name}: its logprobs are not those of the undisturbed run")
     if whole and len(seen) < len(expected.token_ids):
         yield Violation(
             "I1", f"{history.name}: ended with {len(seen)} of {len(expected.token_ids)} tokens"

@@ -33,7 +33,7 @@ FROZEN_TIMES = 2.5
 # What a request has for a seed that is a poison from its n-th token on, and n is added.
 POISON_SEED = 0x706F69736F6E00
 # What gets no more memory stays so long without: over several responses.
-STARVED_S = (0.5, 1.0, 2.0)
+STARVED_S = (0.3, 0.6, 1.2)
 
 # Where a server's spare engine is in the tree.
 SPARE_ENGINE = "spare engine 0"

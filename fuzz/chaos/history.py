@@ -52,6 +52,7 @@ class StreamHistory:
     connected_s: float = attrs.Factory(lambda self: self.started_s, takes_self=True)
     response_id: str = attrs.field(default="", init=False)
     token_ids: list[int] = attrs.field(factory=list, init=False)
+    logprobs: list[float] = attrs.field(factory=list, init=False)
     ending: Ending | None = attrs.field(default=None, init=False)
     # Of the error event, or why the connection was lost.
     code: str = attrs.field(default="", init=False)
@@ -130,6 +131,7 @@ class StreamHistory:
                 "I1", f"token index {first} where {len(self.token_ids)} is next: tokens {word}"
             )
         self.token_ids += tokens
+        self.logprobs += [each["logprob"] for each in event.get("logprobs", ())]
         self._pieces.append(event["delta"])
         if event["sequence_number"] // NUMBERS_OF_TOKEN != len(self.token_ids):
             self._violate(

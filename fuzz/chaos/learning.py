@@ -23,16 +23,22 @@ Answers = list[tuple[Expected, ...]]
 
 
 async def learn_apart(options: ChaosOptions, folder: pathlib.Path) -> Answers:
-    """From a server for each instruction set. Raises `NotInTime`, also where all answers are equal:
-    then nothing would show that two are mixed."""
-    found: list[Answers] = []
-    for number, isa in enumerate(options.isas()):
-        path = folder / f"alone-{number}"
+    """From a server for each instruction set. Raises `NotInTime`, also where two answers are equal:
+    then nothing would show that they are mixed."""
+    found: dict[str, Answers] = {}
+
+    async def learn(isa: str) -> None:
+        path = folder / f"alone-{isa}"
         path.mkdir()
         async with open_served_run(path, options.words_of_reference(isa)) as run:
-            found.append(answers_of(await run_scripts(run, options.keys()[0])))
-    answers = [tuple(each for (each,) in every) for every in zip(*found, strict=True)]
-    if all(len({tuple(each.token_ids) for each in every}) == 1 for every in answers):
+            found[isa] = answers_of(await run_scripts(run, options.keys()[0]))
+
+    async with trio.open_nursery() as nursery:
+        for isa in options.isas():
+            nursery.start_soon(learn, isa)
+    each_isas = [found[isa] for isa in options.isas()]
+    answers = [tuple(each for (each,) in every) for every in zip(*each_isas, strict=True)]
+    if any(len({each.logprobs for each in every}) == 1 for every in answers):
         raise NotInTime("two instruction sets give different answers", 0.0)
     return answers
 
@@ -58,7 +64,7 @@ def answers_of(histories: list[StreamHistory]) -> Answers:
     for history, script in zip(histories, SCRIPTS, strict=True):
         if history.ending is not Ending.FINISHED or len(history.token_ids) != script.tokens:
             raise NotInTime(f"{history.name} gives its tokens undisturbed", 0.0)
-    return [(Expected(tuple(history.token_ids), history.text),) for history in histories]
+    return [(Expected(tuple(h.token_ids), h.text, tuple(h.logprobs)),) for h in histories]
 
 
 def judge_null(histories: list[StreamHistory]) -> list[Violation]:

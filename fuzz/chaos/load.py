@@ -53,6 +53,7 @@ class Script:
             "input": self.prompt,
             "max_output_tokens": self.tokens,
             "temperature": 0.8,
+            "include": ["message.output_text.logprobs"],
             "runtime": {**runtime, "merge_ms": self.merge_ms},
             **fields,
         }
