@@ -38,7 +38,7 @@ from .fault_plan import DECK, Fault, FaultKind, Transport, digest, make_plan
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import Ending, StreamHistory, Violation
 from .learning import Answers, answers_of, judge_null, learn_apart, run_scripts
-from .load import PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
+from .load import LAST_TOKENS, PROBES, STREAM_DEADLINE_S, Bystanders, read_history, start_history
 from .options import ChaosOptions
 from .own_faults import run_fault
 from .report import FaultOutcome, Report
@@ -52,8 +52,6 @@ QUIET_S = 20.0
 SETTLED_LOOK_S = 0.1
 # "Nothing is left behind within a second."
 ROOT_DEATH_S = 1.0
-# More than any executor gives between two looks at a stream.
-LAST_TOKENS = 900
 # Where a line of the log begins that is not the rest of one, and what says that memory was wanting.
 _RECORDS = re.compile(r"^(?=\d\d:\d\d:\d\d )", re.MULTILINE)
 _WANT = re.compile(r"MemoryError|Cannot allocate memory|can't start new thread")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from .fault_plan import Fault, FaultKind
 from .history import Ending, StreamHistory, Violation
 
 # What a new request may be refused with while no engine is there; those under way wait.
@@ -272,11 +273,13 @@ def judge_poison(
 
 
 def judge_starved(
-    place: str, before: Mapping[str, int], after: Mapping[str, int]
+    fault: Fault, before: Mapping[str, int], after: Mapping[str, int]
 ) -> list[Violation]:
-    """The epochs before and after want of memory: it lives, or dies once."""
-    died = judge_epochs(before, after, {place.partition("/")[0]: 1})
-    return died and judge_epochs(before, after, {})
+    """The epochs before and after want of memory: it lives, or dies once; where it boots, its
+    predecessor was killed besides."""
+    place, killed = fault.place.partition("/")[0], int(fault.kind is FaultKind.STARVE_BOOT)
+    died = judge_epochs(before, after, {place: 1 + killed})
+    return died and judge_epochs(before, after, {place: 1} if killed else {})
 
 
 def judge_abort(

@@ -74,6 +74,7 @@ class FaultKind(enum.StrEnum):
     STARVE_WORKER = "starve worker"  # it gets no more memory than it has
     STARVE_ENGINE = "starve engine"
     STARVE_FRONTEND = "starve frontend"
+    STARVE_BOOT = "starve in boot"  # an engine is killed, and its successor gets no memory
 
 
 # The root dies once, as the last act.
@@ -96,6 +97,7 @@ ON_ENGINE = frozenset(
         FaultKind.HANG_ENGINE,
         FaultKind.STARVE_WORKER,
         FaultKind.STARVE_ENGINE,
+        FaultKind.STARVE_BOOT,
     }
 )
 # The others are of an engine itself, or of a frontend.
@@ -122,7 +124,14 @@ ON_FRONTEND = frozenset(
     }
 )
 # It may live or die of it.
-STARVES = frozenset({FaultKind.STARVE_WORKER, FaultKind.STARVE_ENGINE, FaultKind.STARVE_FRONTEND})
+STARVES = frozenset(
+    {
+        FaultKind.STARVE_WORKER,
+        FaultKind.STARVE_ENGINE,
+        FaultKind.STARVE_FRONTEND,
+        FaultKind.STARVE_BOOT,
+    }
+)
 KILLS = frozenset(
     {
         *HANGS,
@@ -258,6 +267,7 @@ def _make_fault(  # every draw is made for every kind, so that kinds may be adde
         FaultKind.KILL_ENGINES: other,
         FaultKind.KILL_PAIR: (f"frontend {frontend}",),
         FaultKind.KILL_SPARE: (SPARE_ENGINE,),
+        FaultKind.STARVE_BOOT: (SPARE_ENGINE,),
         FaultKind.KILL_ALL: (*other, SPARE_ENGINE),
     }
     phases = list(BootPhase)

@@ -34,7 +34,7 @@ from .fault_plan import (
     FaultKind,
 )
 from .history import TERMINAL, Ending, StreamHistory, Violation
-from .load import BULK, PROBES, STREAM_DEADLINE_S, read_history, start_history
+from .load import BULK, LAST_TOKENS, PROBES, STREAM_DEADLINE_S, read_history, start_history
 from .report import FaultOutcome
 from .served_run import ServedRun, epochs_of
 
@@ -113,7 +113,7 @@ class FaultRunner:
     async def _run_on_process(
         self, fault: Fault, outcome: FaultOutcome, nursery: trio.Nursery
     ) -> None:
-        before = await self._wait_there(fault)
+        before = await self.wait_there(fault)
         await nursery.start(self.run_probe, fault)
         since_s = trio.current_time()
         is_death = fault.kind in KILLS
@@ -143,7 +143,7 @@ class FaultRunner:
         outcome.violations += judge_lives(fault, epochs_of(before), after)
         self.checks.update(["I7", "I10", "I11"])
 
-    async def _wait_there(self, fault: Fault) -> dict[str, ProcessTree]:
+    async def wait_there(self, fault: Fault) -> dict[str, ProcessTree]:
         """The tree with all that this fault needs: a new spare takes its time."""
         found: dict[str, ProcessTree] = {}
 
@@ -258,7 +258,10 @@ class FaultRunner:
                 async with open_events(
                     fault.transport, self.served.port, key=self.key
                 ) as connection:
-                    await self._reach(fault, connection, history)
+                    # What is sent before it is read must not be all of it.
+                    is_half = fault.kind is FaultKind.HALF_CLOSE
+                    longer = {"max_output_tokens": LAST_TOKENS} if is_half else {}
+                    await self._reach(fault, connection, history, **longer)
                     if fault.kind in CANCELS:
                         await self._cancel(fault, outcome, connection, history)
                     else:

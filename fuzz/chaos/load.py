@@ -29,6 +29,8 @@ SHORT_TOKENS, MIDDLE_TOKENS = 24, 90
 MERGE_MS = 100
 # A probe must outlive its moment and its fault: the latest moment is at token 40.
 PROBE_TOKENS = 240
+# More than any executor gives between two looks at a stream.
+LAST_TOKENS = 900
 
 # Metadata, which is told at a response's beginning and at its end, whatever that is: more than the
 # receive buffer of a client that wants a small one, so that one that does not read holds up the

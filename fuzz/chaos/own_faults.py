@@ -10,11 +10,12 @@ from resource import RLIM_INFINITY
 
 import trio
 
+from ...nurseries.processes.orphans import child_pids
 from ..observers import wait_until
 from . import faults, starving
 from .checkers import Disturbance, judge_poison, judge_starved
 from .clients import PATH, Lost, open_stream
-from .fault_plan import POISON_SEED, STARVES, Fault, FaultKind, Transport
+from .fault_plan import POISON_SEED, SPARE_ENGINE, STARVES, Fault, FaultKind, Transport
 from .fault_run import RECOVERY_S, FaultRunner
 from .history import StreamHistory
 from .load import (
@@ -91,8 +92,11 @@ async def run_starved(
 ) -> None:
     """Let a process have no more memory for a while. Raises `Void`, `NotInTime`."""
     served = runner.served
-    found = await served.processes()
+    found = await runner.wait_there(fault)
     before, pid = epochs_of(found), found[fault.place].pid
+    starved = [pid]
+    if fault.kind is FaultKind.STARVE_BOOT:  # who will succeed it, and the worker that comes along
+        starved = [found[SPARE_ENGINE].pid, *child_pids(found[SPARE_ENGINE].pid)]
     await nursery.start(runner.run_probe, fault)
     for number in range(GUESTS):
         nursery.start_soon(_run_guest, runner, fault, number)
@@ -101,12 +105,14 @@ async def run_starved(
     since_s, after = trio.current_time(), before
     try:
         async with trio.open_nursery() as meanwhile:
-            if fault.kind is FaultKind.STARVE_ENGINE:  # it needs some for the next one
+            if fault.kind is FaultKind.STARVE_ENGINE:  # it needs some for the next worker
                 worker = found[f"{fault.place}/worker {fault.worker}"].pid
-                meanwhile.start_soon(_kill_worker, pid, worker)
-            outcome.proof, ended = await starving.starve(pid, fault.seconds, served.pids)
+                meanwhile.start_soon(_kill_when_starved, worker, pid)
+            if fault.kind is FaultKind.STARVE_BOOT:
+                meanwhile.start_soon(_kill_when_starved, pid, *starved)
+            outcome.proof, ended = await starving.starve(fault.seconds, served.pids, *starved)
         resumed_s = trio.current_time()
-        after = await _settled(runner, fault, *([pid] if ended else []))
+        after = await _settled(runner, fault, *([starved[0]] if ended else []))
         outcome.recovery_s = trio.current_time() - resumed_s - SETTLE_S
     finally:
         place = fault.place.partition("/")[0]
@@ -118,7 +124,7 @@ async def run_starved(
             is_want=True,
         )
         runner.remember(want, fault.kind)
-    outcome.violations += judge_starved(fault.place, before, after)
+    outcome.violations += judge_starved(fault, before, after)
     runner.checks.update(["I7", "I10", "I11"])
 
 
@@ -142,11 +148,10 @@ async def _run_glutton(runner: FaultRunner, fault: Fault, number: int) -> None:
             await trio.sleep_forever()
 
 
-async def _kill_worker(engine: int, worker: int) -> None:
-    """When its engine gets no memory."""
-    while RLIM_INFINITY in starving.limits_of(engine).values():
+async def _kill_when_starved(pid: int, *starved: int) -> None:
+    while any(RLIM_INFINITY in starving.limits_of(each).values() for each in starved):
         await trio.lowlevel.checkpoint()
-    await faults.kill(worker)
+    await faults.kill(pid)
 
 
 async def _settled(runner: FaultRunner, fault: Fault, *gone: int) -> dict[str, int]:

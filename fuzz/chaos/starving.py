@@ -42,9 +42,11 @@ def limits_of(pid: int) -> Sizes:
     return found
 
 
-async def starve(pid: int, seconds: float, run: Callable[[], Iterable[int]]) -> tuple[str, bool]:
-    """Limit it to half of what it has, for so long or until it ends; the proof, and whether it has
-    ended.
+async def starve(
+    seconds: float, run: Callable[[], Iterable[int]], pid: int, *others: int
+) -> tuple[str, bool]:
+    """Limit them to half of what they have, for so long or until the first one ends; the proof, and
+    whether it has ended.
 
     `run` gives the processes that may have inherited it. Raises `Void`.
     Cancellation: no limit is left.
@@ -53,14 +55,15 @@ async def starve(pid: int, seconds: float, run: Callable[[], Iterable[int]]) -> 
     if is_dead(pid, ticks):
         raise Void("it was dead before")
     try:
-        with _limited(pid, run) as given, contextlib.suppress(NotInTime):
+        with contextlib.ExitStack() as limits, contextlib.suppress(NotInTime):
+            given = [limits.enter_context(_limited(each, run)) for each in (pid, *others)]
             await wait_until(lambda: is_dead(pid, ticks), "it ends", seconds=seconds, look_s=LOOK_S)
     except OSError as gone:
         raise Void(f"pid {pid} is gone: {gone}") from None
     ended = is_dead(pid, ticks)
     what = f"then it was {state_of(pid)}" if ended else f"for {seconds:g} s"
-    size = given[resource.RLIMIT_AS] / 2**20
-    return f"pid {pid} might have {size:.0f} MiB, {what}", ended
+    sizes = " and ".join(f"{each[resource.RLIMIT_AS] / 2**20:.0f} MiB" for each in given)
+    return f"pid {pid} might have {sizes}, {what}", ended
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from triolet.fuzz.chaos.checkers import (
     judge_starved,
     judge_stream,
 )
-from triolet.fuzz.chaos.fault_plan import Transport
+from triolet.fuzz.chaos.fault_plan import Fault, FaultKind, Transport
 from triolet.fuzz.chaos.history import Ending, StreamHistory
 
 RESPONSE_ID = "resp_01" + 32 * "a"
@@ -168,6 +168,22 @@ def test_a_stream_may_begin_on_a_connection_that_is_dead_by_then() -> None:
     history.connected_s = 9.0
     (violation,) = judge_stream(history, EXPECTED, [death], engines=2)
     assert violation.invariant == "I7"
+
+
+def test_logprobs_are_compared_as_far_as_they_go() -> None:
+    expected = [Expected(TOKENS, TEXT, (-0.5, -1.5, -2.5, -3.5))]
+
+    def told(*values: float) -> dict[str, Any]:
+        return delta(0, len(values), logprobs=[{"logprob": value} for value in values])
+
+    cut = history_of(created(), told(-0.5, -1.5))
+    cut.leave(11.0)
+    assert judge_stream(cut, expected, [], engines=2) == []
+    good = history_of(created(), told(-0.5, -1.5, -2.5, -3.5), finished())
+    assert judge_stream(good, expected, [], engines=2) == []
+    for wrong in ([told(-0.5, -1.5, -2.5, -3.4)], [told(-0.5), delta(1, 3)]):
+        (found,) = judge_stream(history_of(created(), *wrong, finished()), expected, [], engines=2)
+        assert (found.invariant, "logprobs" in found.evidence) == ("I1", True)
 
 
 def test_where_engines_differ_a_stream_is_wholly_of_one_of_them() -> None:
@@ -384,18 +400,34 @@ def test_a_poison_costs_two_lives_and_is_refused(
     assert [violation.invariant for violation in found] == invariants
 
 
+STARVED = Fault(
+    number=0,
+    kind=FaultKind.STARVE_WORKER,
+    rank=1,
+    transport=Transport.SSE,
+    script=0,
+    token=0,
+    seconds=1.0,
+)
+
+
 @pytest.mark.parametrize(
-    ("now", "invariants"),
+    ("now", "invariants", "in_boot"),
     [
-        (BEFORE, []),
-        (ONE_DEATH, []),
-        ({**BEFORE, "engine 1": 7}, ["I7", "I10"]),  # twice
-        ({**BEFORE, "engine 0": 6}, ["I7", "I10"]),  # another
+        (BEFORE, [], ["I11", "I10"]),  # where it boots, one was killed before
+        (ONE_DEATH, [], []),
+        ({**BEFORE, "engine 1": 7}, ["I7", "I10"], []),  # twice
+        ({**BEFORE, "engine 1": 8}, ["I7", "I10"], ["I10"]),
+        ({**BEFORE, "engine 0": 6}, ["I7", "I10"], ["I7", "I11"]),  # another
     ],
 )
-def test_what_is_starved_lives_or_dies_once(now: dict[str, int], invariants: list[str]) -> None:
-    found = judge_starved("engine 1/worker 0", BEFORE, now)
+def test_what_is_starved_lives_or_dies_once(
+    now: dict[str, int], invariants: list[str], in_boot: list[str]
+) -> None:
+    found = judge_starved(STARVED, BEFORE, now)
     assert [violation.invariant for violation in found] == invariants
+    found = judge_starved(attrs.evolve(STARVED, kind=FaultKind.STARVE_BOOT), BEFORE, now)
+    assert [violation.invariant for violation in found] == in_boot
 
 
 def test_an_abort_takes_two_steps_and_the_time_of_the_news() -> None:

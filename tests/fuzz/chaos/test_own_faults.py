@@ -118,7 +118,7 @@ async def test_want_of_memory_is_proven_and_over(growing: subprocess.Popen[bytes
         return [pid]
 
     with trio.fail_after(DEADLINE_S):
-        proof, ended = await starve(pid, 0.01, grow)
+        proof, ended = await starve(0.01, grow, pid)
     assert not ended
     assert seen == [{number: size // 2 for number, size in sizes_of(pid).items()}]
     assert f"{seen[0][resource.RLIMIT_AS] / 2**20:.0f} MiB" in proof
@@ -134,8 +134,8 @@ async def test_what_ends_of_it_is_not_waited_for(growing: subprocess.Popen[bytes
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(end_it)
-            proof, ended = await starve(growing.pid, 2 * DEADLINE_S, list)
+            proof, ended = await starve(2 * DEADLINE_S, list, growing.pid)
         assert ended
         assert "then it was Z" in proof
         with pytest.raises(Void):
-            await starve(growing.pid, 0.01, list)
+            await starve(0.01, list, growing.pid)
