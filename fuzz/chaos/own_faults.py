@@ -95,8 +95,9 @@ async def run_starved(
     found = await runner.wait_there(fault)
     before, pid = epochs_of(found), found[fault.place].pid
     starved = [pid]
-    if fault.kind is FaultKind.STARVE_BOOT:  # who will succeed it, and the worker that comes along
-        starved = [found[SPARE_ENGINE].pid, *child_pids(found[SPARE_ENGINE].pid)]
+    if fault.kind is FaultKind.STARVE_BOOT:
+        spare = await _warm_spare(runner)
+        starved = spare[fault.number % 2 :]  # both, and the worker alone, in turn
     await nursery.start(runner.run_probe, fault)
     for number in range(GUESTS):
         nursery.start_soon(_run_guest, runner, fault, number)
@@ -146,6 +147,22 @@ async def _run_glutton(runner: FaultRunner, fault: Fault, number: int) -> None:
             await stream.send_all(head.encode())
             await stream.send_all(GLUTTON_BYTES * b" ")
             await trio.sleep_forever()
+
+
+async def _warm_spare(runner: FaultRunner) -> list[int]:
+    """Who will succeed an engine that dies now, and the worker that comes along."""
+    pids: list[int] = []
+
+    async def is_warm() -> bool:
+        spare = (await runner.served.processes()).get(SPARE_ENGINE)
+        if spare is None or spare.facts["phase"] != "warm":
+            return False
+        pids[:] = [spare.pid, *child_pids(spare.pid)]
+        return len(pids) > 1
+
+    seconds = RECOVERY_S * runner.patience
+    await wait_until(is_warm, "there is a spare engine, and a worker of it", seconds=seconds)
+    return pids
 
 
 async def _kill_when_starved(pid: int, *starved: int) -> None:
