@@ -34,6 +34,8 @@ ISA_FEATURES = MappingProxyType(
 # core, floats 179; AMD's at double the rate). Decided by the name, not by a measurement: a worker
 # that is restarted must compute the same bits.
 SLOW_PAIRS_VENDOR = "GenuineIntel"
+# How the loader of objects spells `errors.SHORTAGES`; it tells no number.
+_SHORTAGES = ("Too many open files", "annot allocate memory", "failed to map segment")
 
 
 class NativeUnavailable(Exception):
@@ -84,7 +86,8 @@ def choose_isa(pinned: str = "", *, isas: tuple[str, ...] | None = None) -> str:
 def open_library(pinned: str = "", *, folder: pathlib.Path | None = None) -> NativeLibrary:
     """Open the object for this processor.
 
-    Raises `NativeUnavailable`, and `InvalidParameter` as `choose_isa` does.
+    Raises `NativeUnavailable`, and `InvalidParameter` as `choose_isa` does; `MemoryError` where
+    the system is short of memory or descriptors now: without the kernels others would compute.
     """
     return _open(choose_isa(pinned), folder or FOLDER)
 
@@ -111,6 +114,8 @@ def _open(isa: str, folder: pathlib.Path) -> NativeLibrary:
         functions.triolet_source_hash.restype = ctypes.c_char_p
         found = functions.triolet_source_hash().decode()
     except (OSError, AttributeError) as error:
+        if any(words in str(error) for words in _SHORTAGES):
+            raise MemoryError(str(error)) from error
         raise NativeUnavailable(f"{path.name} cannot be opened: {error}") from error
     if found != (wanted := source_hash(isa, folder)):
         raise NativeUnavailable(

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import attrs
 
-from ..errors import ModelFolderError
+from ..errors import SHORTAGES, ModelFolderError
 
 LENGTH_BYTES = 8
 # The format's own limit, from its reference implementation.
@@ -66,7 +66,7 @@ class SafetensorsFile:
 def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
     """Map `path` and check its header. Nothing of it outlives the block.
 
-    Raises `ModelFolderError`, naming the file and the fault.
+    Raises `ModelFolderError`, naming the file and the fault, and `OSError` of `SHORTAGES`.
     """
     try:
         if path.exists() and not path.is_file():
@@ -77,6 +77,8 @@ def open_safetensors(path: pathlib.Path) -> Iterator[SafetensorsFile]:
             # Private and writable, because readers warn about read-only buffers; nothing writes.
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
         raise ModelFolderError(path, f"cannot be read: {error.strerror}") from error
     with mapped, memoryview(mapped) as content:
         entries, values_begin = _read_header(path, content)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..errors import ModelFolderError
+from ..errors import SHORTAGES, ModelFolderError
 
 # The largest config.json among popular models is below 100 kB (long lists of layer types).
 CONFIG_BYTES_MAX = 4 * 2**20
@@ -106,7 +106,8 @@ def read_object(path: pathlib.Path, bytes_max: int = CONFIG_BYTES_MAX) -> dict[s
 
 
 def read_bytes(path: pathlib.Path, bytes_max: int) -> bytes:
-    """A file's contents. Raises `ModelFolderError` if it is none, unreadable or too large."""
+    """A file's contents. Raises `ModelFolderError` if it is none, unreadable or too large;
+    `OSError` of `SHORTAGES`."""
     try:
         # Links are followed: the hub's own cache folders consist of them.
         if path.exists() and not path.is_file():
@@ -114,6 +115,8 @@ def read_bytes(path: pathlib.Path, bytes_max: int) -> bytes:
         with path.open("rb") as file:
             content = file.read(bytes_max + 1)
     except OSError as error:
+        if error.errno in SHORTAGES:
+            raise
         raise ModelFolderError(path, f"cannot be read: {error.strerror}") from error
     if len(content) > bytes_max:
         raise ModelFolderError(path, f"is larger than {bytes_max} bytes")

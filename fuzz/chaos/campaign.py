@@ -54,7 +54,9 @@ SETTLED_LOOK_S = 0.1
 ROOT_DEATH_S = 1.0
 # Where a line of the log begins that is not the rest of one, and what says that memory was wanting.
 _RECORDS = re.compile(r"^(?=\d\d:\d\d:\d\d )", re.MULTILINE)
-_WANT = re.compile(r"MemoryError|Cannot allocate memory|can't start new thread|failed to map segment")
+_WANT = re.compile(
+    r"MemoryError|Cannot allocate memory|can't start new thread|failed to map segment"
+)
 # Ways to abort that are tried alone, in turn: after each segment one over SSE, one on a socket.
 ABORTS = (
     (FaultKind.HALF_CLOSE, FaultKind.CANCEL_SOCKET),

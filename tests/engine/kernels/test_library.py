@@ -30,6 +30,8 @@ from triolet.engine.kernels.library import (
     open_library,
 )
 
+from ...shortages import no_descriptors
+
 V3 = "avx avx2 fma f16c bmi1 bmi2 movbe abm"
 V4 = f"{V3} avx512f avx512bw avx512cd avx512dq avx512vl"
 ALL = tuple(ISA_FLAGS)
@@ -121,6 +123,12 @@ def test_a_missing_object_says_what_helps(tmp_path: pathlib.Path) -> None:
 def test_a_broken_object_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / library_name("plain")).write_bytes(b"not an object")
     with pytest.raises(NativeUnavailable, match=r"kernels-plain\.so cannot be opened"):
+        open_library("plain", folder=tmp_path)
+
+
+def test_want_of_descriptors_does_not_make_an_object_broken(tmp_path: pathlib.Path) -> None:
+    (tmp_path / library_name("plain")).write_bytes(b"not an object")
+    with no_descriptors(), pytest.raises(MemoryError):
         open_library("plain", folder=tmp_path)
 
 

@@ -33,6 +33,7 @@ from triolet.engine.model.weight_folder import (
 )
 from triolet.engine.model_config.config import ARCHITECTURES, GEMMA3_MULTIMODAL, load_model_config
 
+from ...shortages import no_descriptors
 from .reference import SIZES
 from .tiny_models import CPU, safetensors_bytes, write_config
 
@@ -329,3 +330,14 @@ def test_the_path_costs_no_torch() -> None:
     code = "import sys, triolet.engine.model.bundled as b; b.bundled_model_folder()\n"
     code += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_want_of_descriptors_does_not_make_a_file_broken(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / SINGLE_FILE
+    path.write_bytes(b"whatever it is")
+    with (
+        no_descriptors(),
+        pytest.raises(OSError, match="Too many open files"),
+        open_safetensors(path),
+    ):
+        pass

@@ -14,6 +14,8 @@ from triolet.engine.model_config.folder import ConfigFields, read_bytes, read_ob
 from triolet.engine.model_config.generation import GenerationConfig, load_generation_config
 from triolet.engine.sampling_params import SamplingParams
 
+from ...shortages import no_descriptors
+
 
 def fields(**values: Any) -> ConfigFields:
     return ConfigFields("config.json", values)
@@ -72,6 +74,14 @@ def test_a_file_that_is_no_object(tmp_path: pathlib.Path, content: bytes) -> Non
     with pytest.raises(ModelFolderError, match="JSON") as caught:
         read_object(path)
     assert caught.value.path == str(path)
+
+
+def test_want_of_descriptors_does_not_make_a_folder_broken(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        read_object(path)
+    assert read_object(path) == {}
 
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: pathlib.Path) -> None:
